@@ -1,0 +1,52 @@
+"""`python -m kiln <stage>`: each stage of a build is a program of its own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from kiln.errors import KilnError
+
+STAGES = {
+    "fetch": "kiln.sources.stage",
+    "import": "kiln.frontend.stage",
+    "simplify": "kiln.graph.stage",
+    "golden": "kiln.golden.stage",
+    "lower": "kiln.kernels.stage",
+    "plan": "kiln.plan.stage",
+    "emit-objects": "kiln.emit.objects",
+    "emit-source": "kiln.emit.source",
+    "bundle": "kiln.emit.bundle",
+    "device-test": "kiln.device.test",
+    "device-run": "kiln.device.run",
+    "size": "kiln.report.size",
+    "report": "kiln.report.html",
+    "schema": "kiln.config.schema",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one stage; 0 when it worked, 2 with one line on stderr when it could not."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: python -m kiln <stage> …\nstages: " + ", ".join(STAGES))
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name not in STAGES:
+        print(f"kiln: error: unknown stage '{name}', allowed: {', '.join(STAGES)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(STAGES[name])
+    parser = argparse.ArgumentParser(prog=f"python -m kiln {name}", description=module.__doc__)
+    module.add_arguments(parser)
+    try:
+        module.run(parser.parse_args(arguments[1:]))
+    except KilnError as error:
+        print(f"kiln: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Files that are either whole or absent: everything is written beside its place, then renamed into it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+
+
+def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+
+    Raises KilnError naming the file when the disk is full or the folder cannot be written.
+    """
+    path = Path(path)
+    payload = data.encode() if isinstance(data, str) else data
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(payload)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise KilnError(f"{path}: cannot write {len(payload)} bytes: {error.strerror}") from error
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` as JSON with sorted keys, so that equal values are equal bytes."""
+    atomic_write(path, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file. Raises KilnError naming the file when it is missing or damaged."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
+    except ValueError as error:
+        raise KilnError(f"{path}: not valid JSON: {error}") from error
+
+
+@contextlib.contextmanager
+def atomic_dir(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty folder beside `path`; when the block ends without an error it takes `path`'s place."""
+    path = Path(path)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        os.chmod(temporary, 0o755)
+        yield temporary
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise KilnError(f"{path}: cannot write: {error.strerror or error}") from error
+    finally:
+        if temporary is not None and temporary.exists():
+            shutil.rmtree(temporary, ignore_errors=True)
