@@ -1,0 +1,100 @@
+"""Any model file → a Relax module and its interface. A new format is one more entry in FORMATS."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from kiln.errors import KilnError
+from kiln.frontend import interface
+from kiln.frontend.interface import Port
+from kiln.frontend.options import ImportOptions
+
+# Suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported only when it is needed.
+FORMATS = {
+    ".onnx": "kiln.frontend.onnx_model",
+    ".tflite": "kiln.frontend.tflite_model",
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module whose only public function `main` takes the user's inputs; weights are relax constants.
+
+    `main` returns one tensor, or a tuple of them in the order of `outputs`. Layouts and types of both ends are
+    those of the file. Function attributes: num_input = len(inputs); kiln.source_format = "onnx" | "tflite", which
+    says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite_ops).
+    """
+
+    module: tvm.IRModule
+    inputs: list[Port]
+    outputs: list[Port]
+
+
+def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule, dict[str, Any]]:
+    """Import the model file `path`; returns the module and the content of interface.json.
+
+    Raises KilnError in one line for a file that is missing, damaged or of another format, for a dimension
+    without a size, and for operators that cannot be imported (all of them, each with a node).
+    """
+    path = Path(path)
+    loader = FORMATS.get(path.suffix.lower())
+    if loader is None:
+        raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
+    imported: Imported = importlib.import_module(loader).load(path, options)
+    return imported.module, interface.describe(options, imported.inputs, imported.outputs)
+
+
+def read_model(path: Path) -> bytes:
+    """The bytes of a model file. Raises KilnError when it is missing, a folder, unreadable or empty."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise KilnError(f"{path}: no such model file") from None
+    except OSError as error:
+        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
+    if not content:
+        raise KilnError(f"{path}: the model file is empty")
+    return content
+
+
+def looks_like_text(content: bytes) -> bool:
+    """Whether a file begins like plain text: neither ONNX nor TFLite can, both hold low bytes early."""
+    head = content[:256]
+    return all(byte >= 0x20 or byte in b"\t\r\n\f" for byte in head)
+
+
+def one_line(error: BaseException, limit: int = 240) -> str:
+    """The first telling line of an exception from a library, shortened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def finish(module: tvm.IRModule, source_format: str, num_input: int) -> tvm.IRModule:
+    """Set the attributes that later stages read, and drop the importer's copies of the parameters."""
+    main = (
+        module["main"].without_attr("params") if "params" in (module["main"].attrs or {}) else module["main"]
+    )
+    module["main"] = main.with_attrs({"num_input": num_input, "kiln.source_format": source_format})
+    tvm.relax.analysis.well_formed(module)
+    return module
+
+
+def result_types(module: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:
+    """(dtype, shape) of each output of main. Raises KilnError when a size is not known at build time."""
+    result = module["main"].ret_ty
+    fields = list(result.fields) if isinstance(result, tvm.relax.TupleType) else [result]
+    return [tensor_type(field, f"output {index}") for index, field in enumerate(fields)]
+
+
+def tensor_type(ty: Any, what: str) -> tuple[str, tuple[int, ...]]:
+    """(dtype, shape) of a static tensor type. Raises KilnError naming `what` when a size is open."""
+    shape = getattr(ty, "shape", None)
+    if shape is None or any(not isinstance(size, tvm.tirx.IntImm) for size in shape):
+        raise KilnError(f"{what} has a shape that is not known at build time: {ty}")
+    return str(ty.dtype), tuple(int(size) for size in shape)

@@ -1,0 +1,29 @@
+"""Import a model file (.onnx, .tflite) as a Relax module with parameters and an interface description."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kiln.files import atomic_dir, read_json, write_json
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--config import.json (name, inputs, outputs, dims of the model), --source file, --out folder."""
+    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    p.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
+    p.add_argument(
+        "--out", type=Path, required=True, help="folder for module.json, params.safetensors, interface.json"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the three files of the imported model, all of them or none."""
+    from kiln.frontend import options
+    from kiln.frontend.importer import import_model
+    from kiln.params import store
+
+    module, interface = import_model(args.source, options.from_config(read_json(args.config)))
+    with atomic_dir(args.out) as folder:
+        store.save(module, folder)
+        write_json(folder / "interface.json", interface)

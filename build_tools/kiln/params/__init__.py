@@ -1,0 +1,1 @@
+"""Parameters: lifted, transformed once at build time, and stored."""

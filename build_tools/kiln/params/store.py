@@ -1,0 +1,85 @@
+"""A module on disk: module.json holds the graph, params.safetensors its tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from safetensors import numpy as safetensors
+from tvm import relax
+
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+@relax.expr_functor.mutator
+class _Splitter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    """Replaces every constant that is not a scalar by a variable; equal tensors become one variable."""
+
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self.tensors: Tensors = {}
+        self.variables: list[Any] = []
+        self._known: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
+
+    def visit_generic_const_(self, op: Any) -> Any:
+        value = op.value.numpy()
+        if value.ndim == 0:
+            return op
+        key = (str(value.dtype), value.shape, value.tobytes())
+        if key not in self._known:
+            name = f"p{len(self.variables)}"
+            variable = relax.Var(name, relax.TensorType(value.shape, str(value.dtype)))
+            self._known[key] = variable
+            self.variables.append(variable)
+            self.tensors[name] = value
+        return self._known[key]
+
+
+def split(mod: tvm.IRModule) -> tuple[tvm.IRModule, Tensors]:
+    """Take the constants out of `main`: they become parameters p0, p1, … after the user's inputs.
+
+    Attribute num_input of `main` says how many inputs come first. Scalars stay in the code.
+    """
+    main = mod["main"]
+    splitter = _Splitter(mod)
+    body = splitter.visit_expr(main.body)
+    attributes = main.attrs
+    count = len(main.params)
+    function = relax.Function(
+        [*main.params, *splitter.variables], body, main.ret_ty, main.is_pure, attributes
+    ).with_attr("num_input", count)
+    result = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
+    result["main"] = function
+    return result, splitter.tensors
+
+
+def save(mod: tvm.IRModule, directory: str | Path) -> None:
+    """Write module.json and params.safetensors into `directory`. Raises KilnError when that fails."""
+    module, tensors = split(mod)
+    directory = Path(directory)
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    atomic_write(directory / "params.safetensors", safetensors.save(contiguous))
+    atomic_write(directory / "module.json", tvm.ir.save_json(module))
+
+
+def load(directory: str | Path) -> tvm.IRModule:
+    """Read a module that `save` wrote, with its parameters bound as constants.
+
+    Raises KilnError naming the file when one of the two is missing or damaged.
+    """
+    directory = Path(directory)
+    try:
+        module = tvm.ir.load_json((directory / "module.json").read_text(encoding="utf-8"))
+        tensors = safetensors.load((directory / "params.safetensors").read_bytes())
+    except OSError as error:
+        raise KilnError(f"{error.filename}: cannot read: {error.strerror}") from error
+    except Exception as error:  # both readers raise their own kinds
+        raise KilnError(f"{directory}: not a module written by Kiln: {error}") from error
+    bound = {name: tvm.runtime.tensor(tensor) for name, tensor in tensors.items()}
+    return relax.transform.BindParams("main", bound)(module)
