@@ -1,0 +1,171 @@
+"""Checks a parsed YAML file against a typed section and puts what is wrong into one line."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kiln.config.document import Document, Place
+from kiln.errors import KilnError
+
+
+class Section(BaseModel):
+    """Base of everything read from YAML: unknown keys and wrong types are errors, objects are frozen."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+S = TypeVar("S", bound=Section)
+
+
+class PlacedError(ValueError):
+    """A wrong value that lies deeper than the section whose validator found it."""
+
+    def __init__(self, place: Place, what: str) -> None:
+        super().__init__(what)
+        self.place = place
+
+
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "string": "text",
+    "bool": "true or false",
+    "list": "a list",
+    "dict": "a section of keys",
+    "model": "a section of keys",
+    "model_attributes": "a section of keys",
+}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing when no known word resembles this one."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def validate(section: type[S], document: Document) -> S:
+    """The typed object of a document. Raises KilnError for the first thing wrong, in the file's order."""
+    if not isinstance(document.data, dict):
+        raise document.error((), f"a section of keys expected, got {describe(document.data)}")
+    try:
+        return section.model_validate(document.data)
+    except ValidationError as error:
+        raise _first(section, document, error) from None
+
+
+def describe(value: Any) -> str:
+    """A value as an error shows it: its kind and, when short, itself."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, str):
+        return f"'{value}'" if len(value) <= 60 else f"'{value[:57]}…'"
+    return "a list" if isinstance(value, list) else "a section of keys"
+
+
+def _first(section: type[Section], document: Document, error: ValidationError) -> KilnError:
+    found: list[tuple[int, Place, str]] = []
+    for item in error.errors(include_url=False):
+        place, keys = _locate(section, document.data, item["loc"])
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, PlacedError):
+            place = (*place, *cause.place)
+        found.append((document.line(place), place, _sentence(dict(item), place, keys)))
+    found.sort(key=lambda entry: entry[0])
+    _, place, what = found[0]
+    return document.error(place, what)
+
+
+def _sentence(item: dict[str, Any], place: Place, keys: list[str]) -> str:
+    kind: str = item["type"]
+    context: dict[str, Any] = item.get("ctx", {})
+    got = describe(item.get("input"))
+    if kind == "extra_forbidden":
+        return "unknown key" + (nearest(str(place[-1]), keys) or f"; known: {', '.join(keys)}")
+    if kind == "missing":
+        return "missing"
+    if kind in ("literal_error", "union_tag_invalid"):
+        tag = context.get("tag")
+        value = got if tag is None else f"'{tag}'"
+        allowed = str(context.get("expected") or context.get("expected_tags")).replace(" or ", ", ")
+        words = [word.strip(" '") for word in allowed.split(",")]
+        return f"{value} is not allowed" + nearest(value.strip("'"), words) + f"; allowed: {', '.join(words)}"
+    if kind == "union_tag_not_found":
+        return "missing" if isinstance(item.get("input"), dict) else f"a section of keys expected, got {got}"
+    if kind == "value_error":
+        return str(context.get("error", item["msg"]))
+    if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
+        limit = next(iter(context.values()))
+        word = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
+        return f"must be {word.get(kind, 'less than')} {limit}, got {got}"
+    if kind in ("too_short", "too_long"):
+        least, most = context.get("min_length"), context.get("max_length")
+        limit_text = f"at least {least}" if least is not None else f"at most {most}"
+        return f"needs {limit_text} entries, got {context.get('actual_length')}"
+    for suffix in ("_type", "_parsing", "_from_float"):
+        if kind.removesuffix(suffix) in _EXPECTED:
+            return f"{_EXPECTED[kind.removesuffix(suffix)]} expected, got {got}"
+    return f"{item['msg']}, got {got}"
+
+
+def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tuple[Place, list[str]]:
+    """The place in the file that a pydantic location means, and the keys known in the section around it.
+
+    Pydantic adds the chosen alternative of a tagged union to its locations; the file has no such level.
+    """
+    place: list[str | int] = []
+    keys = list(section.model_fields)
+    current: Any = section
+    for part in loc:
+        current = _choose(current, data)
+        tagged = isinstance(data, dict) and isinstance(part, str) and part not in data
+        if tagged and part == data.get("kind"):
+            continue
+        keys = list(current.model_fields) if _is_section(current) else []
+        place.append(part)
+        current = _child(current, part)
+        try:
+            data = data[part]
+        except (LookupError, TypeError):
+            data = None
+    final = _choose(current, data)
+    if isinstance(data, dict) and not loc and _is_section(final):
+        keys = list(final.model_fields)
+    return tuple(place), keys
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _choose(kind: Any, data: Any) -> Any:
+    """Without Annotated and None, and of a union of sections the one whose `kind` the data names."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    options = [_choose(option, data) for option in get_args(kind) if option is not type(None)]
+    wanted = data.get("kind") if isinstance(data, dict) else None
+    for option in options:
+        kinds = option.model_fields.get("kind") if _is_section(option) else None
+        if kinds is not None and wanted in get_args(kinds.annotation):
+            return option
+    return options[0]
+
+
+def _child(kind: Any, part: str | int) -> Any:
+    if _is_section(kind):
+        hints = kind.model_fields.get(part)
+        return hints.annotation if hints is not None else None
+    arguments = typing.get_args(kind)
+    return arguments[-1] if arguments else None

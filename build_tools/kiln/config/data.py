@@ -1,0 +1,128 @@
+"""Real data around a model: how a picture becomes its input, what its outputs are called, what it is tested on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kiln.config.check import Section
+from kiln.config.fields import Positive
+from kiln.config.source import Source
+
+
+class Preprocess(Section):
+    """Picture to tensor: resize, crop or pad to `size`, then x = (pixel * scale - mean) / std per channel."""
+
+    input: str | None = Field(None, description="the input it is for; null: the only one")
+    resize: Literal["shorter_side", "stretch", "fit_height", "letterbox"] = Field(
+        "shorter_side",
+        description="shorter_side: then the centre is cut out; fit_height: pad or squeeze the width; "
+        "letterbox: keep the aspect, pad both sides",
+    )
+    resize_to: Positive | None = Field(None, description="pixels of the shorter side; null: that of size")
+    size: list[Positive] = Field(min_length=2, max_length=2, description="[height, width]")
+    filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    channels: Literal["RGB", "BGR", "L"] = "RGB"
+    scale: float = Field(1 / 255, gt=0)
+    mean: list[float] = Field(default_factory=lambda: [0.0], description="one value, or one a channel")
+    std: list[float] = Field(default_factory=lambda: [1.0], description="one value, or one a channel")
+    pad: float = Field(0.0, description="value of padding, after normalisation")
+    layout: Literal["NCHW", "NHWC"]
+
+    @model_validator(mode="after")
+    def _per_channel(self) -> Preprocess:
+        count = len(self.channels)
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, count):
+                raise ValueError(
+                    f"{name}: 1 or {count} values expected for {self.channels}, got {len(values)}"
+                )
+        if 0.0 in self.std:
+            raise ValueError("std: must not be 0")
+        if self.resize_to is not None and self.resize_to < max(self.size) and self.resize == "shorter_side":
+            raise ValueError(f"resize_to: must be at least {max(self.size)} to cut out {self.size}")
+        return self
+
+
+class LabelList(Section):
+    """Class names written out."""
+
+    kind: Literal["list"]
+    names: list[str]
+
+
+class LabelFile(Section):
+    """Class names in a file: a JSON list, a JSON object from index to name, or one name a line."""
+
+    kind: Literal["json", "lines"]
+    source: Source
+
+
+Labels = Annotated[LabelList | LabelFile, Field(discriminator="kind")]
+
+
+class Run(Section):
+    """What `run` shows: the best classes of one picture."""
+
+    image: Source
+    top: Positive = 5
+    softmax: bool = Field(False, description="the output holds logits: make probabilities of them first")
+    output: str | None = Field(None, description="the output with the scores; null: the first")
+
+
+class RandomInput(Section):
+    """Uniform values. For integer inputs low and high are the dtype's range unless given."""
+
+    kind: Literal["random"]
+    seed: int = Field(ge=0)
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RandomInput:
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+        return self
+
+
+class NormalInput(Section):
+    """Normally distributed values."""
+
+    kind: Literal["normal"]
+    seed: int = Field(ge=0)
+    mean: float = 0.0
+    std: float = Field(1.0, ge=0)
+
+
+class ImageInput(Section):
+    """A picture, through `preprocess`."""
+
+    kind: Literal["image"]
+    source: Source
+    crop: list[int] | None = Field(None, min_length=4, max_length=4, description="[top, left, height, width]")
+    rotate: Literal[0, 90, 180, 270] = Field(0, description="degrees clockwise, after the crop")
+
+
+class TensorInput(Section):
+    """Values from .npy files, one an input."""
+
+    kind: Literal["tensors"]
+    tensors: dict[str, Source]
+
+
+GoldenInput = Annotated[RandomInput | NormalInput | ImageInput | TensorInput, Field(discriminator="kind")]
+
+
+def _default_inputs() -> list[GoldenInput]:
+    return [RandomInput(kind="random", seed=seed) for seed in (1, 2, 3)]
+
+
+class Golden(Section):
+    """What the reference is run on, and which reference."""
+
+    inputs: list[GoldenInput] = Field(default_factory=_default_inputs, min_length=1)
+    reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref"] = Field(
+        "auto",
+        description="builtin and builtin_ref are LiteRT's kernel sets; auto: onnxruntime for ONNX, builtin for TFLite",
+    )

@@ -1,0 +1,118 @@
+"""Reads YAML so that every value still knows the line it stands on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kiln.errors import KilnError
+
+Place = tuple[str | int, ...]
+
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """YAML 1.2's plain scalars: `1e-4` is a number, `no` and `0o17x` are text."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", r"true|false", "tf"),
+    ("null", r"null|~|", ["n", "~", ""]),
+    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
+
+
+@dataclass
+class Document:
+    """One parsed file: plain dicts, lists and scalars, and the line of each key and list item."""
+
+    path: str
+    data: Any
+    lines: dict[Place, int] = field(default_factory=dict)
+
+    def line(self, place: Place) -> int:
+        """The 1-based line of the value at `place`, or of the nearest value around it."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+    def error(self, place: Place, what: str) -> KilnError:
+        """The one-line error for the value at `place`: `file.yaml:LINE: key 'a.b': what`."""
+        key = ".".join(str(part) for part in place)
+        return KilnError(f"{self.path}:{self.line(place)}: " + (f"key '{key}': {what}" if key else what))
+
+
+def read(path: Path) -> Document:
+    """Parse a YAML file. Raises KilnError with file and line when it is missing or is not YAML."""
+    shown = shorten(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise KilnError(f"{shown}: cannot read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise KilnError(f"{shown}: not a text file in UTF-8") from error
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise KilnError(f"{shown}:{line}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise KilnError(f"{shown}: not valid YAML: {error}") from error
+    document = Document(shown, None)
+    document.data = _convert(node, (), document, []) if node is not None else {}
+    return document
+
+
+def shorten(path: Path) -> str:
+    """`path` relative to the current directory when it lies below it, else as it is."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _convert(node: yaml.Node, place: Place, document: Document, open_nodes: list[yaml.Node]) -> Any:
+    document.lines.setdefault(place, node.start_mark.line + 1)
+    if any(node is other for other in open_nodes):
+        raise document.error(place, "an alias that contains itself")
+    if isinstance(node, yaml.MappingNode):
+        return _convert_mapping(node, place, document, [*open_nodes, node])
+    if isinstance(node, yaml.SequenceNode):
+        inner = [*open_nodes, node]
+        return [_convert(item, (*place, index), document, inner) for index, item in enumerate(node.value)]
+    kind = node.tag.rpartition(":")[2]
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return bool(node.value == "true")
+    if kind == "int":
+        return int(node.value, 16 if node.value.startswith("0x") else 10)
+    if kind == "float":
+        return float(node.value)
+    if kind == "str":
+        return str(node.value)
+    raise document.error(place, f"the tag '{node.tag}' is not supported")
+
+
+def _convert_mapping(
+    node: yaml.MappingNode, place: Place, document: Document, open_nodes: list[yaml.Node]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise KilnError(f"{document.path}:{line}: a key must be plain text")
+        key = str(key_node.value)
+        if key in result:
+            raise KilnError(f"{document.path}:{line}: key '{key}': given twice")
+        document.lines[(*place, key)] = line
+        result[key] = _convert(value_node, (*place, key), document, open_nodes)
+    return result

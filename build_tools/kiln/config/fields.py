@@ -1,0 +1,38 @@
+"""Kinds of values that several sections share."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2}
+_SIZE = r"^([0-9]+) ?(B|KiB|MiB|GiB|kB|MB)$"
+
+
+def _bytes(value: Any) -> Any:
+    match = re.match(_SIZE, value) if isinstance(value, str) else None
+    if isinstance(value, str) and match is None:
+        raise ValueError(f"a number of bytes expected, such as 32768 or 32KiB, got '{value}'")
+    return int(match[1]) * _UNITS[match[2]] if match else value
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError(f"64 lower-case hexadecimal digits expected, got {len(value)} characters")
+    return value
+
+
+Bytes = Annotated[
+    int,
+    BeforeValidator(_bytes),
+    Field(ge=0),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _SIZE}]}),
+]
+Sha256 = Annotated[
+    str, AfterValidator(_sha256), WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{64}$"})
+]
+Positive = Annotated[int, Field(ge=1)]
+Threads = Literal["pthread", "none"]
+Storage = Literal["embedded", "section", "file"]

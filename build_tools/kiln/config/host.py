@@ -1,0 +1,135 @@
+"""Fills the value `native` of a target with facts about this machine, read from the kernel."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+
+# What the x86-64 levels of the System V ABI promise, in /proc/cpuinfo's names.
+_V2 = {"cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"}
+_V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_LEVELS = (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64-v2", _V2), ("x86-64", set[str]()))
+
+# Features beyond a level that kernels use: the kernel's name and LLVM's.
+_X86_EXTRA = {"avx_vnni": "avxvnni", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16"}
+_ARM_EXTRA = {"asimddp": "dotprod", "asimdhp": "fullfp16", "i8mm": "i8mm"}
+
+# CPU part numbers (ARM Ltd, implementer 0x41) of cores that issue in order.
+_IN_ORDER_PARTS = {"0xd03", "0xd04", "0xd05", "0xd46"}
+
+
+def resolve_native(data: dict[str, Any]) -> dict[str, Any]:
+    """`data` with each top-level value `native`, and c_compiler's, replaced by what this machine has."""
+    compiler = data.get("c_compiler")
+    nested = isinstance(compiler, dict) and "native" in (compiler.get("target"), compiler.get("flags"))
+    if not nested and "native" not in [value for value in data.values() if isinstance(value, str)]:
+        return data
+    facts = describe_host(read_flags(), platform.machine())
+    resolved = {
+        key: facts[key] if value == "native" and key in facts else value for key, value in data.items()
+    }
+    if isinstance(compiler, dict):
+        own = facts["c_compiler"]
+        resolved["c_compiler"] = {k: own[k] if v == "native" and k in own else v for k, v in compiler.items()}
+    return resolved
+
+
+def read_flags() -> frozenset[str]:
+    """The CPU features and the core's part number that /proc/cpuinfo lists; empty where there is none."""
+    found: set[str] = set()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features", "CPU part"):
+            found.update(value.split())
+    return frozenset(found)
+
+
+def describe_host(flags: frozenset[str], machine: str) -> dict[str, Any]:
+    """The values of a target's keys for a machine with these CPU features.
+
+    Raises KilnError for machines that Kiln has no kernels for.
+    """
+    if platform.system() != "Linux":
+        raise KilnError(f"target 'host': builds for Linux machines only, this one runs {platform.system()}")
+    facts: dict[str, Any]
+    if machine in ("x86_64", "AMD64"):
+        facts = _x86(flags)
+    elif machine in ("aarch64", "arm64"):
+        facts = _aarch64(flags)
+    else:
+        raise KilnError(f"target 'host': no kernels for a CPU of kind '{machine}'; known: x86_64, aarch64")
+    return {**facts, "cache": _cache(), "cores": max(1, os.cpu_count() or 1)}
+
+
+def _x86(flags: frozenset[str]) -> dict[str, Any]:
+    level = next(name for name, wanted in _LEVELS if wanted <= flags)
+    wide = level == "x86-64-v4"
+    avx = level in ("x86-64-v3", "x86-64-v4")
+    vnni = "avx_vnni" in flags or (wide and "avx512_vnni" in flags)
+    extra = [
+        llvm for kernel, llvm in _X86_EXTRA.items() if kernel in flags and (wide or kernel == "avx_vnni")
+    ]
+    return {
+        "triple": "x86_64-unknown-linux-gnu",
+        "cpu": level,
+        "features": [f"+{name}" for name in extra] if avx else [],
+        "arch": "x86_64",
+        "vector": {
+            "isa": "avx512" if wide else "avx2" if avx else "sse4",
+            "bits": 512 if wide else 256 if avx else 128,
+            "registers": 32 if wide else 16,
+            "fma": avx,
+            "dot": "vnni" if vnni and avx else "none",
+            "lane_fma": False,
+            "in_order": False,
+        },
+        "c_compiler": {
+            "target": "x86_64-linux-gnu.2.17",
+            "flags": ["-mcpu=" + level.replace("x86-64", "x86_64").replace("-v", "_v")],
+        },
+    }
+
+
+def _aarch64(flags: frozenset[str]) -> dict[str, Any]:
+    return {
+        "triple": "aarch64-unknown-linux-gnu",
+        "cpu": "generic",
+        "features": ["+neon"] + [f"+{llvm}" for kernel, llvm in _ARM_EXTRA.items() if kernel in flags],
+        "arch": "aarch64",
+        "vector": {
+            "isa": "neon",
+            "bits": 128,
+            "registers": 32,
+            "fma": True,
+            "dot": "sdot" if "asimddp" in flags else "none",
+            "lane_fma": True,
+            "in_order": bool(_IN_ORDER_PARTS & flags),
+        },
+        "c_compiler": {"target": "aarch64-linux-gnu.2.17", "flags": []},
+    }
+
+
+def _cache() -> dict[str, int]:
+    """Sizes of the first core's data caches in bytes; 32 KiB, 512 KiB and 64 where the kernel is silent."""
+    sizes = {"l1d": 32 << 10, "l2": 512 << 10, "line": 64}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size, line = (
+                (index / name).read_text().strip()
+                for name in ("level", "type", "size", "coherency_line_size")
+            )
+            if kind in ("Data", "Unified") and level in ("1", "2") and size.endswith("K"):
+                sizes["l1d" if level == "1" else "l2"] = int(size[:-1]) << 10
+                sizes["line"] = int(line)
+        except (OSError, ValueError):
+            continue
+    return sizes

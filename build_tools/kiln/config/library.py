@@ -1,0 +1,151 @@
+"""Finds targets and models by name: the user's own in ./targets and ./models first, then the shipped ones."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.config import document
+from kiln.config.check import nearest, validate
+from kiln.config.host import resolve_native
+from kiln.config.model import Model
+from kiln.config.target import Target
+from kiln.errors import KilnError
+from kiln.paths import data_dir
+
+_MODEL_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One line of a list of targets or models."""
+
+    name: str
+    description: str
+    aliases: tuple[str, ...]
+    path: Path
+
+
+def load_target(name: str | os.PathLike[str]) -> Target:
+    """The target of that name, or of a path to a .yaml. Raises KilnError with file and line for what is wrong."""
+    path = _find(str(name), "target")
+    read = document.read(path)
+    if isinstance(read.data, dict):
+        _refuse_name(read)
+        read.data = {"name": path.stem, **resolve_native(read.data)}
+    return validate(Target, read)
+
+
+def load_model(name: str | os.PathLike[str]) -> Model:
+    """The model of that name or alias, of a path to a .yaml, or of an .onnx or .tflite file that has no YAML.
+
+    Raises KilnError with file and line for what is wrong, and for a file that is not there.
+    """
+    text = str(name)
+    suffix = Path(text).suffix.lower()
+    if suffix in _MODEL_SUFFIXES:
+        return _bare_model(Path(text), _MODEL_SUFFIXES[suffix])
+    path = _find(text, "model")
+    read = document.read(path)
+    if isinstance(read.data, dict):
+        _refuse_name(read)
+        read.data = {"name": path.stem, **read.data}
+        _default_format(read.data)
+        _anchor_files(read.data, path.parent)
+    return validate(Model, read)
+
+
+def list_targets() -> list[Summary]:
+    """Every target that can be named, in order of names. A file that cannot be read is listed with what is wrong."""
+    return _list("target")
+
+
+def list_models() -> list[Summary]:
+    """Every model that can be named, in order of names. A file that cannot be read is listed with what is wrong."""
+    return _list("model")
+
+
+def identifier(text: str) -> str:
+    """`text` as a lower-case C identifier: `My-Net v2` becomes `my_net_v2`."""
+    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "model"
+    return f"m_{name}" if name[0].isdigit() else name
+
+
+def _bare_model(path: Path, kind: str) -> Model:
+    if not path.is_file():
+        raise KilnError(f"model '{path}': no such file")
+    source = {"kind": "file", "path": str(path.resolve())}
+    return Model.model_validate({"name": identifier(path.stem), "source": source, "format": kind})
+
+
+def _find(name: str, kind: str) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise KilnError(f"{kind} '{name}': no such file")
+        return path.resolve()
+    files = _files(kind)
+    if name in files:
+        return files[name]
+    names = {name: path for name, path in files.items()}
+    for summary in _list(kind):
+        for alias in summary.aliases:
+            names.setdefault(alias, summary.path)
+    if name in names:
+        return names[name]
+    hint = f", or a path to a .yaml{', .onnx or .tflite' if kind == 'model' else ''} file"
+    raise KilnError(f"unknown {kind} '{name}'{nearest(name, names)} known: {', '.join(sorted(names))}{hint}")
+
+
+def _files(kind: str) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder in (Path.cwd() / f"{kind}s", data_dir(f"{kind}s")):
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path.resolve())
+    return found
+
+
+def _list(kind: str) -> list[Summary]:
+    summaries = []
+    for name, path in sorted(_files(kind).items()):
+        try:
+            data = document.read(path).data
+        except KilnError as error:
+            data = {"description": f"cannot be used: {error}"}
+        data = data if isinstance(data, dict) else {}
+        aliases = data.get("aliases")
+        known = tuple(str(alias) for alias in aliases) if isinstance(aliases, list) else ()
+        description = " ".join(str(data.get("description") or "").split())
+        summaries.append(Summary(name, description, known, path))
+    return summaries
+
+
+def _refuse_name(read: document.Document) -> None:
+    if "name" in read.data:
+        raise read.error(("name",), "not a key of this file; the file's own name is the name")
+
+
+def _default_format(data: dict[str, Any]) -> None:
+    source = data.get("source")
+    if "format" in data or not isinstance(source, dict):
+        return
+    if source.get("kind") == "generate":
+        data["format"] = "onnx"
+    suffix = Path(str(source.get("path", ""))).suffix.lower()
+    if suffix in _MODEL_SUFFIXES:
+        data["format"] = _MODEL_SUFFIXES[suffix]
+
+
+def _anchor_files(value: Any, folder: Path) -> None:
+    """Make the path of every `kind: file` source absolute: it is relative to the YAML it stands in."""
+    if isinstance(value, dict):
+        if value.get("kind") == "file" and isinstance(value.get("path"), str):
+            value["path"] = str(folder / value["path"])
+        for item in value.values():
+            _anchor_files(item, folder)
+    elif isinstance(value, list):
+        for item in value:
+            _anchor_files(item, folder)

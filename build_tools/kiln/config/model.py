@@ -1,0 +1,109 @@
+"""What Kiln has to know about a model: the typed form of models/*.yaml."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from kiln.config.check import PlacedError, Section, nearest
+from kiln.config.data import Golden, Labels, Preprocess, Run
+from kiln.config.dims import Dim, Size
+from kiln.config.fields import Storage, Threads
+from kiln.config.source import Source
+from kiln.config.target import Budget
+
+Format = Literal["onnx", "tflite"]
+DType = Literal[
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+_IDENTIFIER = "^[a-z][a-z0-9_]*$"
+
+
+def _identifier(value: str) -> str:
+    if not re.match(_IDENTIFIER, value):
+        raise ValueError(f"lower-case letters, digits and _ expected, a letter first, got '{value}'")
+    return value
+
+
+Identifier = Annotated[
+    str, AfterValidator(_identifier), WithJsonSchema({"type": "string", "pattern": _IDENTIFIER})
+]
+
+
+class Tensor(Section):
+    """One input or output as the user wants it; what is left out is taken from the model file."""
+
+    shape: list[Size] | None = Field(None, description="each entry a size, or the name of one of `dims`")
+    dtype: DType | None = None
+    layout: str | None = Field(None, description="such as NCHW or NHWC; tells readers what the axes mean")
+
+
+class Limits(Section):
+    """How far an output may lie from the reference's."""
+
+    absolute: float | None = Field(None, ge=0, allow_inf_nan=False)
+    relative: float | None = Field(None, ge=0, allow_inf_nan=False)
+    levels: int | None = Field(None, ge=0)
+
+
+class Tolerance(Section):
+    """Floats: |got - want| <= absolute + relative * max|want|. Integers: |got - want| <= levels."""
+
+    absolute: float = Field(1e-5, ge=0, allow_inf_nan=False)
+    relative: float = Field(1e-4, ge=0, allow_inf_nan=False, description="of the output's greatest magnitude")
+    levels: int = Field(1, ge=0, description="quantisation steps, for integer outputs")
+    outputs: dict[str, Limits] = Field(default_factory=dict, description="other limits for single outputs")
+
+
+class Params(Section):
+    """Where the parameters are kept."""
+
+    storage: Storage | None = Field(None, description="null: the target's default")
+    section: str = Field(".kiln_params", description="name of the linker section, for storage: section")
+
+
+class Model(Section):
+    """One model: where it comes from, what goes in, how its bundle is made and checked."""
+
+    name: Identifier
+    description: str = ""
+    licence: str | None = Field(None, description="SPDX identifier, or what is known")
+    aliases: list[Identifier] = Field(default_factory=list)
+    source: Source
+    format: Format
+    inputs: dict[str, Tensor] = Field(default_factory=dict)
+    outputs: dict[str, Tensor] = Field(default_factory=dict)
+    dims: dict[Identifier, Dim] = Field(default_factory=dict)
+    preprocess: Preprocess | None = None
+    labels: Labels | None = None
+    run: Run | None = None
+    golden: Golden = Golden()
+    tolerance: Tolerance = Tolerance()
+    params: Params = Params()
+    threads: Threads | None = Field(None, description="null: as the target says")
+    budget: Budget = Budget()
+
+    @model_validator(mode="after")
+    def _known_dims(self) -> Model:
+        for side, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for name, tensor in tensors.items():
+                for axis, size in enumerate(tensor.shape or []):
+                    if isinstance(size, str) and size not in self.dims:
+                        raise PlacedError(
+                            (side, name, "shape", axis),
+                            f"dimension '{size}' has no range in 'dims'" + nearest(size, self.dims),
+                        )
+        return self

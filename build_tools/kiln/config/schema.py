@@ -1,0 +1,56 @@
+"""Writes the JSON Schemas of target and model files, for editors that check YAML while it is typed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from kiln.config.check import Section
+from kiln.config.model import Model
+from kiln.config.target import Target
+from kiln.files import write_json
+
+# Keys whose value may be `native`: read from the machine that builds (see kiln.config.host).
+_NATIVE = ("triple", "cpu", "features", "arch", "vector", "cache", "cores")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare this program's flags."""
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for target.schema.json and model.schema.json"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write both schemas."""
+    for kind, schema in (("target", target_schema()), ("model", model_schema())):
+        write_json(args.out / f"{kind}.schema.json", schema)
+
+
+def target_schema() -> dict[str, Any]:
+    """JSON Schema of a file in targets/."""
+    schema = _file_schema(Target, "a target of Kiln")
+    for key in _NATIVE:
+        schema["properties"][key] = {"anyOf": [schema["properties"][key], {"const": "native"}]}
+    compiler = schema["$defs"]["CCompiler"]["properties"]
+    for key in ("target", "flags"):
+        compiler[key] = {"anyOf": [compiler[key], {"const": "native"}]}
+    return schema
+
+
+def model_schema() -> dict[str, Any]:
+    """JSON Schema of a file in models/."""
+    schema = _file_schema(Model, "a model for Kiln")
+    schema["required"].remove("format")
+    for item in schema["$defs"]["Dim"]["properties"].values():
+        if "items" in item:
+            item["items"] = {"anyOf": [item["items"], {"type": "integer", "minimum": 1}]}
+    return schema
+
+
+def _file_schema(section: type[Section], title: str) -> dict[str, Any]:
+    schema = section.model_json_schema()
+    del schema["properties"]["name"]
+    schema["required"].remove("name")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}

@@ -1,0 +1,43 @@
+"""Which stage reads which keys: a stage is run again only when its own slice has changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kiln.config.model import Model
+from kiln.config.target import Target
+
+_SLICES: dict[str, tuple[str, ...]] = {
+    "fetch": ("source",),
+    "import": ("inputs", "outputs", "dims"),
+    "simplify": (),
+    "golden": ("golden", "preprocess", "inputs", "dims"),
+    "tolerance": ("tolerance",),
+    "lower": ("dims", "threads"),
+    "plan": ("params", "threads", "dims"),
+    "source": ("params", "description"),
+    "bundle": ("description", "licence"),
+    "run": ("preprocess", "labels", "run"),
+    "budget": ("budget",),
+}
+
+
+def stage_config(model: Model, stage: str) -> dict[str, Any]:
+    """The part of a model's configuration that one stage reads, as plain data.
+
+    Always holds `name` and `format`. Raises ValueError for a stage that reads none.
+    """
+    if stage not in _SLICES:
+        raise ValueError(f"no slice for stage '{stage}'; known: {', '.join(_SLICES)}")
+    return model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
+
+
+def target_config(target: Target) -> dict[str, Any]:
+    """All of a target as plain data: what target.json holds. `Target.model_validate` reads it back."""
+    return target.model_dump(mode="json")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON text that is equal for equal values, whatever the order of their keys."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

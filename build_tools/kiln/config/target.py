@@ -1,0 +1,108 @@
+"""What Kiln has to know about a machine: the typed form of targets/*.yaml."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from kiln.config.check import Section
+from kiln.config.fields import Bytes, Positive, Storage, Threads
+
+Arch = Literal["x86_64", "aarch64", "armv7"]
+
+
+def _feature(value: str) -> str:
+    if not re.fullmatch(r"[+-][a-z0-9][a-z0-9._-]*", value):
+        raise ValueError(f"an LLVM feature with + or - before it expected, such as '+dotprod', got '{value}'")
+    return value
+
+
+Feature = Annotated[
+    str, AfterValidator(_feature), WithJsonSchema({"type": "string", "pattern": "^[+-][a-z0-9][a-z0-9._-]*$"})
+]
+
+
+class Vector(Section):
+    """What one core's vector unit can do; schedules are functions of this."""
+
+    isa: Literal["sse4", "avx2", "avx512", "neon"]
+    bits: Literal[64, 128, 256, 512] = Field(description="width of a vector register")
+    registers: Positive = Field(description="vector registers of that width")
+    fma: bool = Field(description="fused multiply-add")
+    dot: Literal["none", "sdot", "vnni"] = Field(description="int8 dot-product instructions")
+    lane_fma: bool = Field(description="multiply-add by one lane of a register, no broadcast needed")
+    in_order: bool = Field(description="issues in order: loads must stand well before their use")
+
+
+class Cache(Section):
+    """Data caches as one core sees them, in bytes."""
+
+    l1d: Bytes
+    l2: Bytes
+    line: Positive
+
+
+class CCompiler(Section):
+    """The compiler of generated C and of the runtime; kernels come from LLVM as objects."""
+
+    kind: Literal["zig", "gcc", "clang"]
+    command: list[str] | None = Field(
+        description="what to run; null: zig of the ziglang package, else the kind"
+    )
+    target: str | None = Field(description="value of -target; null for compilers that have none")
+    flags: list[str] = Field(description="more flags, for every compilation and link")
+
+
+class Libc(Section):
+    """The C library that programs for this target link to."""
+
+    name: Literal["glibc", "musl", "newlib", "none"]
+    version: str | None = Field(description="the oldest version that must do; null for any")
+    static: bool
+
+
+class Emulator(Section):
+    """A program that runs this target's programs on another CPU."""
+
+    command: str
+    args: list[str] = Field(description="pins the CPU, so that code for a newer one fails")
+    env: dict[str, str]
+
+
+class Region(Section):
+    """A memory the planner may place tensors in, fast ones first."""
+
+    name: str
+    bytes: Bytes
+    cost: Positive = Field(description="relative cost of an access; lower is filled first")
+
+
+class Budget(Section):
+    """Limits that fail the build when they are exceeded."""
+
+    flash_bytes: Bytes | None = Field(None, description="code and parameters")
+    ram_bytes: Bytes | None = Field(None, description="arena and static data")
+
+
+class Target(Section):
+    """One machine that Kiln builds for. Sizes are in bytes."""
+
+    name: str
+    description: str
+    triple: str = Field(description="LLVM triple of the kernels")
+    cpu: str = Field(description="LLVM CPU name of the kernels")
+    features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
+    arch: Arch
+    vector: Vector
+    cache: Cache
+    cores: Positive
+    threads: Threads
+    c_compiler: CCompiler
+    libc: Libc
+    emulator: Emulator | None
+    deployment: Literal["hosted", "freestanding"]
+    memory: list[Region] = Field(description="memory regions; empty: one memory without a limit")
+    budget: Budget
+    params_storage: Storage = Field(description="where parameters are kept unless the model says otherwise")
