@@ -14,7 +14,8 @@ from kiln.frontend import interface
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions
 
-# Suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported only when it is needed.
+# Suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported only when it is
+# needed.
 FORMATS = {
     ".onnx": "kiln.frontend.onnx_model",
     ".tflite": "kiln.frontend.tflite_model",
@@ -25,9 +26,9 @@ FORMATS = {
 class Imported:
     """A module whose only public function `main` takes the user's inputs; weights are relax constants.
 
-    `main` returns one tensor, or a tuple of them in the order of `outputs`. Layouts and types of both ends are
-    those of the file. Function attributes: num_input = len(inputs); kiln.source_format = "onnx" | "tflite", which
-    says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite_ops).
+    `main` returns one tensor, or a tuple of them in the order of `outputs`. Layouts and types of both ends
+    are those of the file. Function attributes: num_input = len(inputs); kiln.source_format = "onnx" |
+    "tflite", which says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite_ops).
     """
 
     module: tvm.IRModule

@@ -1,4 +1,4 @@
-"""A model's public face, interface.json: names, types, shapes, layouts and quantisation of what goes in and out."""
+"""A model's public face, interface.json: what goes in and out, by name, type, shape and quantisation."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kiln.frontend.options import ImportOptions
 # Words that C11 or C++20 reserve, plus the parameter name that every generated entry point begins with.
 _RESERVED = frozenset(
     """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class
-    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
-    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int
-    long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
-    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch
-    template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void
-    volatile wchar_t while xor xor_eq session
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t
+    class co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue
+    decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
+    goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
+    protected public register reinterpret_cast requires restrict return short signed sizeof static
+    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
+    typeof union unsigned using virtual void volatile wchar_t while xor xor_eq session
     """.split()
 )
 
 
 @dataclass(frozen=True)
 class Port:
-    """One input or output. shape is in elements; quant is (scale, zero_point), real = scale * (q - zero_point)."""
+    """One input or output: shape in elements, quant (scale, zero_point): real = scale * (q - zero_point)."""
 
     name: str
     dtype: str
@@ -35,7 +35,7 @@ class Port:
 
 
 def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
-    """Valid C identifiers for `names`: lower case, no keyword of C or C++, none already in `taken` (extended)."""
+    """Lower-case C identifiers for `names`: no keyword of C or C++, none in `taken`, which is extended."""
     found = []
     for index, name in enumerate(names):
         base = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or f"{fallback}_{index}"
@@ -58,7 +58,9 @@ def describe(options: ImportOptions, inputs: list[Port], outputs: list[Port]) ->
     entries: dict[str, list[dict[str, Any]]] = {}
     for side, ports in (("inputs", inputs), ("outputs", outputs)):
         names = c_names([port.name for port in ports], side[:-1], taken)
-        entries[side] = [_entry(port, c_name, options.layouts) for port, c_name in zip(ports, names)]
+        entries[side] = [
+            _entry(port, c_name, options.layouts) for port, c_name in zip(ports, names, strict=True)
+        ]
     dims = [
         {"name": dim.name, "min": dim.minimum, "max": dim.maximum, "multiple": dim.multiple}
         for dim in options.dims.values()

@@ -1,4 +1,4 @@
-"""ONNX → Relax: check the file, fix its open sizes, fold its shape arithmetic away, then convert node by node."""
+"""ONNX → Relax: check the file, fix open sizes, fold shape arithmetic away, then convert node by node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model = canonicalise(model, path, shapes)
     importer = _Importer(path, shapes)
     opset = next(entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS)
-    # The converter warns about every name it changes and prints what failed; both reach the user as errors instead.
+    # The converter warns about every name it changes and prints what failed; both reach the user as errors
+    # instead.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         module = importer.from_onnx(model.graph, opset)
@@ -47,13 +48,13 @@ def load(path: Path, options: ImportOptions) -> Imported:
     module = finish(module, "onnx", len(inputs))
     outputs = [
         Port(value.name, dtype, shape, quant=_output_quant(model, value))
-        for value, (dtype, shape) in zip(model.graph.output, result_types(module))
+        for value, (dtype, shape) in zip(model.graph.output, result_types(module), strict=True)
     ]
     return Imported(module, inputs, outputs)
 
 
 def read(path: Path) -> onnx.ModelProto:
-    """Parse and check an ONNX file. Raises KilnError when it is empty, truncated, text or not a valid model."""
+    """Parse and check an ONNX file. Raises KilnError when it is empty, truncated, text or not valid."""
     content = read_model(path)
     if looks_like_text(content):
         raise KilnError(f"{path}: not an ONNX model: the file is plain text")
@@ -98,7 +99,8 @@ def bind_inputs(model: onnx.ModelProto, path: Path, options: ImportOptions) -> d
 def canonicalise(model: onnx.ModelProto, path: Path, shapes: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
     """Fold constants and infer every shape with the inputs fixed to `shapes`.
 
-    Without it TVM's importer fails on the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters leave.
+    Without it TVM's importer fails on the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters
+    leave.
     """
     try:
         fixed = {name: list(shape) for name, shape in shapes.items()}
@@ -111,7 +113,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, shapes: dict[str, tuple[int
 
 
 def _check_known(model: onnx.ModelProto, path: Path) -> None:
-    """Refuse operators that ONNX itself does not define; the rest is judged after folding, which removes some."""
+    """Refuse operators unknown to ONNX itself; the others are judged after folding, which removes some."""
     local = {(function.domain, function.name) for function in model.functions}
     known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()} | local
     unknown = [

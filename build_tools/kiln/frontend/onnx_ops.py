@@ -25,8 +25,8 @@ def _input(inputs: Sequence[Any], index: int) -> Any:
 def clip(inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
     """Clip with bounds known at build time → one relax.clip.
 
-    TVM 0.27 emits two opaque TIR functions (topi.maximum, topi.minimum), which no graph pass can read, so that
-    ReLU6 could be neither recognised nor fused by rule.
+    TVM 0.27 emits two opaque TIR functions (topi.maximum, topi.minimum), which no graph pass can read, so
+    that ReLU6 could be neither recognised nor fused by rule.
     """
     bounds = []
     for index, key, default in ((1, "min", -np.inf), (2, "max", np.inf)):

@@ -34,7 +34,7 @@ class ImportOptions:
 
 
 def from_config(config: Mapping[str, Any]) -> ImportOptions:
-    """Read the slice of a checked model configuration; keys that are absent or null mean "as the file says"."""
+    """Read the slice of a checked model configuration; what is absent or null is as the file says."""
     dims = {}
     for name, value in (config.get("dims") or {}).items():
         minimum = int(value.get("min") or 1)
@@ -74,27 +74,31 @@ def bind_shape(
     sizes = []
     for axis, found in enumerate(declared):
         wanted = given[axis] if given is not None else found
-        if isinstance(found, int) and isinstance(wanted, int) and wanted != found:
+        size = wanted if isinstance(wanted, int) else _dim_size(where, name, axis, wanted, options)
+        if isinstance(found, int) and size != found:
             raise KilnError(
-                f"{where}: input '{name}' axis {axis} is {found} in the file, but inputs.{name}.shape says {wanted}"
+                f"{where}: input '{name}' axis {axis} is {found} in the file, "
+                f"but inputs.{name}.shape says {size}"
             )
-        if isinstance(wanted, int):
-            sizes.append(wanted)
-            continue
-        symbol = f" ('{wanted}')" if wanted else ""
-        dim = options.dims.get(wanted) if wanted else None
-        if dim is None:
-            key = wanted or f"axis{axis}"
-            raise KilnError(
-                f"{where}: input '{name}' axis {axis}{symbol} is dynamic and has no range; give its size with "
-                f"'inputs: {{{name}: {{shape: […]}}}}' or its range with 'dims: {{{key}: {{min: 1, max: 1}}}}'"
-            )
-        if dim.minimum != dim.maximum:
-            raise KilnError(
-                f"{where}: input '{name}' axis {axis}{symbol} ranges over {dim.minimum}..{dim.maximum}; "
-                f"only one size is supported: give dims.{dim.name} equal min and max"
-            )
-        if dim.minimum % dim.multiple:
-            raise KilnError(f"dims.{dim.name}: {dim.minimum} is not a multiple of {dim.multiple}")
-        sizes.append(dim.minimum)
+        sizes.append(size)
     return tuple(sizes)
+
+
+def _dim_size(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int:
+    """The one size of the dimension that is `axis` of input `name`."""
+    shown = f" ('{symbol}')" if symbol else ""
+    dim = options.dims.get(symbol) if symbol else None
+    if dim is None:
+        raise KilnError(
+            f"{where}: input '{name}' axis {axis}{shown} is dynamic and has no range; give its size with "
+            f"'inputs: {{{name}: {{shape: […]}}}}'"
+            + (f" or its range with 'dims: {{{symbol}: {{min: 1, max: 1}}}}'" if symbol else "")
+        )
+    if dim.minimum != dim.maximum:
+        raise KilnError(
+            f"{where}: input '{name}' axis {axis}{shown} ranges over {dim.minimum}..{dim.maximum}; "
+            f"only one size is supported: give dims.{dim.name} equal min and max"
+        )
+    if dim.minimum % dim.multiple:
+        raise KilnError(f"{where}: dims.{dim.name}: {dim.minimum} is not a multiple of {dim.multiple}")
+    return dim.minimum

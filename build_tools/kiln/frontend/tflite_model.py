@@ -1,4 +1,4 @@
-"""TFLite → Relax. The graph keeps TFLite's NHWC layout; quantised ops stay as quantize/dequantize around float ops."""
+"""TFLite → Relax: layout stays NHWC, quantised ops become quantize/dequantize around float ops."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def load(path: Path, options: ImportOptions) -> Imported:
     declared = [_port(graph, index) for index in graph.OutputsAsNumpy()]
     outputs = [
         Port(port.name, dtype, shape, None, port.quant)
-        for port, (dtype, shape) in zip(declared, result_types(module))
+        for port, (dtype, shape) in zip(declared, result_types(module), strict=True)
     ]
     return Imported(module, inputs, outputs)
 
 
 def read(path: Path) -> tflite.Model:
-    """Parse and check a TFLite file. Raises KilnError when it is empty, truncated, text or of another format."""
+    """Parse and check a TFLite file. Raises KilnError when it is empty, truncated, text or not TFLite."""
     content = read_model(path)
     if looks_like_text(content):
         raise KilnError(f"{path}: not a TFLite model: the file is plain text")
@@ -130,7 +130,7 @@ def _check_shapes(path: Path, inputs: list[Port], options: ImportOptions) -> Non
     for name, given in options.shapes.items():
         if name not in found:
             raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(found)}")
-        sizes = tuple(options.dims[size].minimum if size in options.dims else size for size in given)
+        sizes = tuple(options.dims[size].minimum if isinstance(size, str) else size for size in given)
         if sizes != found[name]:
             raise KilnError(
                 f"{path}: input '{name}' is {list(found[name])} in the file, but inputs.{name}.shape "

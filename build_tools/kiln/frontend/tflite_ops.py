@@ -1,14 +1,15 @@
 """TVM 0.27's TFLite converter with the operators that it gets wrong, or loses, put right.
 
-Quantised operators come out as dequantize → float op → quantize; a later pass makes them integer. The arithmetic
-of what is emitted, next to that of TFLite's reference kernels:
+Quantised operators come out as dequantize → float op → quantize; a later pass makes them integer. The
+arithmetic of what is emitted, next to that of TFLite's reference kernels:
 
 - relax.dequantize: scale * (q - zero_point) in float32; the same in TFLite.
-- relax.quantize: clip(round_half_even(x / scale) + zero_point). TFLite rounds half away from zero. The two differ
-  only where x / scale lies exactly between two integers; a pass that makes integer ops of a module whose function
-  attribute kiln.source_format is "tflite" should round half away from zero.
-- TFLite multiplies the accumulators of CONV_2D, FULLY_CONNECTED, ADD, … by a 31-bit fixed-point factor, here it is
-  a float32 division: results differ by one level where the two fall on different sides of a rounding border.
+- relax.quantize: clip(round_half_even(x / scale) + zero_point). TFLite rounds half away from zero. The two
+  differ only where x / scale lies exactly between two integers; a pass that makes integer ops of a module
+  whose function attribute kiln.source_format is "tflite" should round half away from zero.
+- TFLite multiplies the accumulators of CONV_2D, FULLY_CONNECTED, ADD, … by a 31-bit fixed-point factor, here
+  it is a float32 division: results differ by one level where the two fall on different sides of a rounding
+  border.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
 - SOFTMAX, LOGISTIC, TANH: float here, fixed-point tables in TFLite: one level, rarely two.
 """
@@ -26,11 +27,11 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 
-# Operators that only move values: with equal quantisation on both sides they are right on the raw integers, but
-# TVM 0.27 refuses every quantised operator outside its own list ("require explicit QDQ lowering").
+# Operators that only move values: with equal quantisation on both sides they are right on the raw integers,
+# but TVM 0.27 refuses every quantised operator outside its own list ("require explicit QDQ lowering").
 _MOVES = frozenset(
-    """PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK TILE
-    RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND REVERSE_V2
+    """PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
+    TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND REVERSE_V2
     BROADCAST_TO SHAPE RANK ARG_MAX ARG_MIN""".split()
 )
 
@@ -114,8 +115,8 @@ class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm
     ) -> Any:
         """Clip a quantised tensor to its fused activation's range, as raw integers.
 
-        TVM 0.27 rounds the bounds half to even where TFLite rounds half away from zero, and emits a clip even when
-        it clips nothing (a ReLU whose zero point is the least value of the type).
+        TVM 0.27 rounds the bounds half to even where TFLite rounds half away from zero, and emits a clip even
+        when it clips nothing (a ReLU whose zero point is the least value of the type).
         """
         kinds = tflite.ActivationFunctionType
         ranges = {
@@ -137,19 +138,22 @@ class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm
             rounded = int(np.copysign(np.floor(np.abs(ratio) + np.float32(0.5)), ratio)) + int(zero_point)
             return min(max(rounded, info.min), info.max)
 
-        low, high = (level(real, end) for real, end in zip(ranges[fused_activation_fn], (info.min, info.max)))
+        low, high = (
+            level(real, end)
+            for real, end in zip(ranges[fused_activation_fn], (info.min, info.max), strict=True)
+        )
         return expr if (low, high) == (info.min, info.max) else relax.op.clip(expr, low, high)
 
     def convert_pool2d(self, op: Any, pool_type: str) -> Any:
         """Pooling; integer averages are rounded as TFLite's kernels do it.
 
-        TVM 0.27 averages int8 and uint8 AVERAGE_POOL_2D in int32 with a truncating division, where TFLite rounds half
-        away from zero: up to one level too low per window, which ResNet8 for CIFAR-10 turns into 97 of 255 levels
-        at its output.
+        TVM 0.27 averages int8 and uint8 AVERAGE_POOL_2D in int32 with a truncating division, where TFLite
+        rounds half away from zero: up to one level too low per window, which ResNet8 for CIFAR-10 turns into
+        97 of 255 levels at its output.
 
-        Emitted for integers q: astype(float32) → avg_pool2d → m + 0.5 * sign(m) → astype (truncates), on raw values
-        without scale or zero point. Sums stay below 2**24 and the division is correctly rounded, so the result is
-        TFLite's in every case, ties included.
+        Emitted for integers q: astype(float32) → avg_pool2d → m + 0.5 * sign(m) → astype (truncates), on raw
+        values without scale or zero point. Sums stay below 2**24 and the division is correctly rounded, so
+        the result is TFLite's in every case, ties included.
         """
         source, result = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
         if pool_type != "average" or source.qnn_params is None:
@@ -188,8 +192,8 @@ class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm
     def convert_prelu(self, op: Any) -> Any:
         """PReLU with one slope a channel → relax.nn.prelu on the last axis.
 
-        TVM 0.27 broadcasts the slopes to the size of the activations and flattens both: right, but the slopes then
-        take as many bytes as the tensor itself (1.5 MB instead of 96 bytes for 128 x 128 x 24).
+        TVM 0.27 broadcasts the slopes to the size of the activations and flattens both: right, but the slopes
+        then take as many bytes as the tensor itself (1.5 MB instead of 96 bytes for 128 x 128 x 24).
         """
         data, slopes = self.get_input_tensors(op)
         shape = [int(size) for size in self.get_tensor_shape(data)]
@@ -201,7 +205,8 @@ class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm
     def convert_fully_connected(self, op: Any) -> Any:
         """FULLY_CONNECTED, whose result TFLite flattens to (rows, units) unless keep_num_dims is set.
 
-        TVM 0.27 keeps the leading axes of an input with more than two, so that the shape differs from the file's.
+        TVM 0.27 keeps the leading axes of an input with more than two, so that the shape differs from the
+        file's.
         """
         result = super().convert_fully_connected(op)
         shape = [int(size) for size in self.get_output_tensors(op)[0].tensor.ShapeAsNumpy()]

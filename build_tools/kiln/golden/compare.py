@@ -1,0 +1,112 @@
+"""The one rule that says whether an output agrees with the reference's.
+
+Floats: |got - want| <= absolute + relative * max|want|, the maximum over the finite values of that output in
+that vector. NaN agrees with NaN only, an infinity with the same infinity only.
+Quantised integers: |got - want| <= levels, in steps of the output's scale.
+Other integers and booleans: equal.
+Type and shape must be the same in every case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far an output may be from the reference: absolute in its unit, relative to max|want|, in levels."""
+
+    absolute: float = 1e-5
+    relative: float = 1e-4
+    levels: int = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Outcome for one output: the greatest error and its limit, in the output's unit (levels where
+    quantised).
+
+    detail names the first fault in one line, or is empty. An error is inf where the rule allows none at all.
+    """
+
+    passed: bool
+    error: float
+    limit: float
+    unit: str
+    detail: str = ""
+
+
+def limits_for(tolerance: Mapping[str, Any], output: str) -> Limits:
+    """The limits of one output from a model's `tolerance`: its own entry in `outputs` wins."""
+    own = (tolerance.get("outputs") or {}).get(output) or {}
+    default = Limits()
+
+    def pick(key: str) -> Any:
+        for place in (own, tolerance):
+            if place.get(key) is not None:
+                return place[key]
+        return getattr(default, key)
+
+    return Limits(float(pick("absolute")), float(pick("relative")), int(pick("levels")))
+
+
+def compare(got: Array, want: Array, limits: Limits, quantised: bool = False) -> Comparison:
+    """Compare one output with the reference's. `quantised`: integers stand for reals, so `levels` applies."""
+    if got.dtype != want.dtype or got.shape != want.shape:
+        detail = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+        return Comparison(False, float("inf"), 0.0, "", detail)
+    if want.dtype.kind == "f":
+        return _compare_floats(got.astype(np.float64), want.astype(np.float64), limits)
+    # Differences of 64-bit integers do not fit 64 bits; as Python integers they are exact.
+    wide = object if want.dtype.itemsize == 8 else np.int64
+    difference = np.abs(got.astype(wide) - want.astype(wide))
+    limit = float(limits.levels) if quantised else 0.0
+    return _judge(difference.astype(np.float64), limit, "levels" if quantised else "", got, want)
+
+
+def _compare_floats(got: Array, want: Array, limits: Limits) -> Comparison:
+    finite = np.isfinite(want)
+    largest = float(np.abs(want[finite]).max()) if finite.any() else 0.0
+    limit = limits.absolute + limits.relative * largest
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(got - want)
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    difference = np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
+    return _judge(difference, limit, "", got, want)
+
+
+def _judge(difference: Array, limit: float, unit: str, got: Array, want: Array) -> Comparison:
+    error = float(difference.max()) if difference.size else 0.0
+    if error <= limit:
+        return Comparison(True, error, limit, unit)
+    wrong = difference > limit
+    where = tuple(int(axis) for axis in np.unravel_index(int(difference.argmax()), difference.shape))
+    measure = f"{limit:.3g} {unit}".strip()
+    detail = (
+        f"{int(wrong.sum())} of {difference.size} elements differ by more than {measure}, "
+        f"most at {list(where)}: {got[where]} instead of {want[where]}"
+    )
+    return Comparison(False, error, limit, unit, detail)
+
+
+def read_tensor(path: Any, dtype: str, shape: list[int]) -> Array:
+    """A raw little-endian tensor file. Raises KilnError naming the file when its size is not the tensor's."""
+    kind = np.dtype(dtype).newbyteorder("<")
+    wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read()
+    except OSError as error:
+        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
+    if len(content) != wanted:
+        raise KilnError(f"{path}: {len(content)} bytes, expected {wanted} for {dtype}{shape}")
+    return np.frombuffer(content, kind).reshape(shape).astype(np.dtype(dtype))

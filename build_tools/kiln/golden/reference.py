@@ -1,0 +1,120 @@
+"""Runs a model on the reference: ONNX Runtime for ONNX, LiteRT for TFLite.
+
+ONNX Runtime runs with ORT_DISABLE_ALL: its graph optimisations turn quantise/dequantise pairs into integer
+kernels that saturate in 16 bits on x86 CPUs without VNNI, and so are no reference for the graph as written.
+
+LiteRT's reference for TFLite is the kernel set BUILTIN_REF: portable C++ without run-time CPU dispatch, the
+arithmetic that TFLite's quantisation specification describes, the same on every machine. BUILTIN, the
+optimised set (XNNPACK), rounds differently: on ResNet8 before its softmax the two differ by up to 3 levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+
+Array = npt.NDArray[Any]
+_KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
+
+
+class Reference:
+    """One model, ready to run. `about` is what golden.json says of it: name, version, settings."""
+
+    about: dict[str, Any]
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs for `inputs`, both in the model's own order."""
+        raise NotImplementedError
+
+
+def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int]] = ()) -> Reference:
+    """The reference `kind` (auto, onnxruntime, builtin, builtin_ref) for the model file `path`.
+
+    `shapes`: those of the inputs, for TFLite files whose batch is open. Raises KilnError when the two do not
+    go together or the reference cannot load the model.
+    """
+    tflite = path.suffix.lower() == ".tflite"
+    if kind == "auto":
+        kind = "builtin_ref" if tflite else "onnxruntime"
+    if tflite != (kind in _KERNELS):
+        allowed = "builtin, builtin_ref" if tflite else "onnxruntime"
+        raise KilnError(f"{path}: golden.reference '{kind}' cannot run it, allowed: auto, {allowed}")
+    try:
+        return LiteRt(path, kind, shapes) if tflite else OnnxRuntime(path)
+    except Exception as error:  # both raise their own kinds
+        raise KilnError(
+            f"{path}: the reference cannot load it: {str(error).strip().splitlines()[0]}"
+        ) from error
+
+
+class OnnxRuntime(Reference):
+    """ONNX Runtime on one CPU thread, every graph optimisation off."""
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._names = [value.name for value in self._session.get_inputs()]
+        self.about = {
+            "name": "onnxruntime",
+            "version": onnxruntime.__version__,
+            "settings": {"graph_optimization_level": "ORT_DISABLE_ALL", "provider": "CPU", "threads": 1},
+        }
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs for `inputs`, both in the graph's order."""
+        feeds = dict(zip(self._names, inputs, strict=True))
+        return [np.asarray(value) for value in self._session.run(None, feeds)]
+
+
+class LiteRt(Reference):
+    """LiteRT on one CPU thread with one of its two kernel sets."""
+
+    def __init__(
+        self, path: Path, kernels: str, shapes: Sequence[Sequence[int]] = (), keep: bool = False
+    ) -> None:
+        from importlib.metadata import version
+
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        self._interpreter = Interpreter(
+            model_path=str(path),
+            num_threads=1,
+            experimental_op_resolver_type=getattr(OpResolverType, _KERNELS[kernels]),
+            experimental_preserve_all_tensors=keep,
+        )
+        for entry, shape in zip(self._interpreter.get_input_details(), shapes, strict=False):
+            if list(entry["shape"]) != list(shape):
+                self._interpreter.resize_tensor_input(entry["index"], list(shape))
+        self._interpreter.allocate_tensors()
+        self.about = {
+            "name": "LiteRT",
+            "version": version("ai-edge-litert"),
+            "settings": {"op_resolver": _KERNELS[kernels], "threads": 1},
+        }
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs for `inputs`, both in the graph's order."""
+        for entry, value in zip(self._interpreter.get_input_details(), inputs, strict=True):
+            self._interpreter.set_tensor(entry["index"], value)
+        self._interpreter.invoke()
+        return [
+            self._interpreter.get_tensor(entry["index"]) for entry in self._interpreter.get_output_details()
+        ]
+
+    def tensor(self, name: str) -> Array:
+        """The tensor `name` after `run`; inner ones need `keep=True`. Raises KilnError when there is none."""
+        for entry in self._interpreter.get_tensor_details():
+            if entry["name"] == name:
+                return np.asarray(self._interpreter.get_tensor(entry["index"]))
+        raise KilnError(f"the model has no tensor named '{name}'")
