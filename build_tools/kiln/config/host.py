@@ -13,7 +13,7 @@ from kiln.errors import KilnError
 _V2 = {"cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"}
 _V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_LEVELS = (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64-v2", _V2), ("x86-64", set[str]()))
+LEVELS = (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64-v2", _V2), ("x86-64", set[str]()))
 
 # Features beyond a level that kernels use: the kernel's name and LLVM's.
 _X86_EXTRA = {"avx_vnni": "avxvnni", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16"}
@@ -71,7 +71,7 @@ def describe_host(flags: frozenset[str], machine: str) -> dict[str, Any]:
 
 
 def _x86(flags: frozenset[str]) -> dict[str, Any]:
-    level = next(name for name, wanted in _LEVELS if wanted <= flags)
+    level = next(name for name, wanted in LEVELS if wanted <= flags)
     wide = level == "x86-64-v4"
     avx = level in ("x86-64-v3", "x86-64-v4")
     vnni = "avx_vnni" in flags or (wide and "avx512_vnni" in flags)
