@@ -14,20 +14,22 @@ from kiln.config.source import Source
 class Preprocess(Section):
     """Picture to tensor: resize, crop or pad to `size`, then x = (pixel * scale - mean) / std per channel."""
 
-    input: str | None = Field(None, description="the input it is for; null: the only one")
+    input: str | None = Field(default=None, description="the input it is for; null: the only one")
     resize: Literal["shorter_side", "stretch", "fit_height", "letterbox"] = Field(
-        "shorter_side",
+        default="shorter_side",
         description="shorter_side: then the centre is cut out; fit_height: pad or squeeze the width; "
         "letterbox: keep the aspect, pad both sides",
     )
-    resize_to: Positive | None = Field(None, description="pixels of the shorter side; null: that of size")
+    resize_to: Positive | None = Field(
+        default=None, description="pixels of the shorter side; null: that of size"
+    )
     size: list[Positive] = Field(min_length=2, max_length=2, description="[height, width]")
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
     channels: Literal["RGB", "BGR", "L"] = "RGB"
-    scale: float = Field(1 / 255, gt=0)
+    scale: float = Field(default=1 / 255, gt=0)
     mean: list[float] = Field(default_factory=lambda: [0.0], description="one value, or one a channel")
     std: list[float] = Field(default_factory=lambda: [1.0], description="one value, or one a channel")
-    pad: float = Field(0.0, description="value of padding, after normalisation")
+    pad: float = Field(default=0.0, description="value of padding, after normalisation")
     layout: Literal["NCHW", "NHWC"]
 
     @model_validator(mode="after")
@@ -67,8 +69,10 @@ class Run(Section):
 
     image: Source
     top: Positive = 5
-    softmax: bool = Field(False, description="the output holds logits: make probabilities of them first")
-    output: str | None = Field(None, description="the output with the scores; null: the first")
+    softmax: bool = Field(
+        default=False, description="the output holds logits: make probabilities of them first"
+    )
+    output: str | None = Field(default=None, description="the output with the scores; null: the first")
 
 
 class RandomInput(Section):
@@ -92,7 +96,7 @@ class NormalInput(Section):
     kind: Literal["normal"]
     seed: int = Field(ge=0)
     mean: float = 0.0
-    std: float = Field(1.0, ge=0)
+    std: float = Field(default=1.0, ge=0)
 
 
 class ImageInput(Section):
@@ -100,8 +104,10 @@ class ImageInput(Section):
 
     kind: Literal["image"]
     source: Source
-    crop: list[int] | None = Field(None, min_length=4, max_length=4, description="[top, left, height, width]")
-    rotate: Literal[0, 90, 180, 270] = Field(0, description="degrees clockwise, after the crop")
+    crop: list[int] | None = Field(
+        default=None, min_length=4, max_length=4, description="[top, left, height, width]"
+    )
+    rotate: Literal[0, 90, 180, 270] = Field(default=0, description="degrees clockwise, after the crop")
 
 
 class TensorInput(Section):
@@ -123,6 +129,6 @@ class Golden(Section):
 
     inputs: list[GoldenInput] = Field(default_factory=_default_inputs, min_length=1)
     reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref"] = Field(
-        "auto",
+        default="auto",
         description="builtin and builtin_ref are LiteRT's kernel sets; auto: onnxruntime for ONNX, builtin for TFLite",
     )

@@ -14,8 +14,10 @@ class Bucket(Section):
     """A size, or a range of sizes, that is served by one function. A bare number means `exact`."""
 
     exact: Positive | None = None
-    pad: Positive | None = Field(None, description="inputs are padded up to this size")
-    range: list[Positive] | None = Field(None, min_length=2, max_length=2, description="[least, greatest]")
+    pad: Positive | None = Field(default=None, description="inputs are padded up to this size")
+    range: list[Positive] | None = Field(
+        default=None, min_length=2, max_length=2, description="[least, greatest]"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Bucket:

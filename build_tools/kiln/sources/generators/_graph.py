@@ -1,0 +1,96 @@
+"""Writes an ONNX graph the way PyTorch's exporter does: NCHW, a convolution and its batch norm as two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Array = npt.NDArray[Any]
+
+# Both fixed, so that a newer onnx package writes the same bytes.
+_OPSET = 17
+_IR_VERSION = 8
+
+
+class Graph:
+    """A graph under construction. Tensors are named by text; methods return the name of what they add."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, Array] = {}
+
+    def constant(self, name: str, value: Array) -> str:
+        """Add an initializer."""
+        self._constants[name] = np.asarray(value, order="C")
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        """Add a node of one output, which carries the node's name."""
+        self._nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def conv(
+        self,
+        x: str,
+        name: str,
+        weight: Array,
+        stride: int = 1,
+        pads: tuple[int, int] = (0, 0),
+        groups: int = 1,
+    ) -> str:
+        """Convolution without bias. `weight` is (out, in / groups, kh, kw); `pads` are before and after an axis."""
+        before, after = pads
+        return self.node(
+            "Conv",
+            [x, self.constant(f"{name}.weight", weight)],
+            name,
+            kernel_shape=list(weight.shape[2:]),
+            strides=[stride, stride],
+            pads=[before, before, after, after],
+            group=groups,
+            dilations=[1, 1],
+        )
+
+    def batch_norm(self, x: str, name: str, values: Sequence[Array], epsilon: float) -> str:
+        """Batch normalisation for inference; `values` are scale, bias, mean and variance, each (channels)."""
+        parts = ("weight", "bias", "running_mean", "running_var")
+        names = [self.constant(f"{name}.{part}", value) for part, value in zip(parts, values, strict=True)]
+        return self.node("BatchNormalization", [x, *names], name, epsilon=epsilon, momentum=0.9)
+
+    def relu(self, x: str, name: str) -> str:
+        """max(x, 0)."""
+        return self.node("Relu", [x], name)
+
+    def relu6(self, x: str, name: str) -> str:
+        """min(max(x, 0), 6)."""
+        low = self.constant("zero", np.array(0.0, np.float32))
+        return self.node("Clip", [x, low, self.constant("six", np.array(6.0, np.float32))], name)
+
+    def classifier(self, x: str, name: str, weight: Array, bias: Array) -> str:
+        """Global average pooling and a dense layer; `weight` is (classes, channels). Result: `logits`."""
+        pooled = self.node("GlobalAveragePool", [x], f"{name}.pool")
+        flat = self.node("Flatten", [pooled], f"{name}.flatten", axis=1)
+        names = [self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
+        return self.node("Gemm", [flat, *names], "logits", transB=1)
+
+    def to_bytes(self, x: Sequence[int], y: str, classes: int) -> bytes:
+        """The file: one input `input` of shape `x`, one output `y` of shape (batch, classes)."""
+        graph = helper.make_graph(
+            self._nodes,
+            self._name,
+            [helper.make_tensor_value_info("input", TensorProto.FLOAT, list(x))],
+            [helper.make_tensor_value_info(y, TensorProto.FLOAT, [x[0], classes])],
+            [numpy_helper.from_array(value, name) for name, value in self._constants.items()],
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="kiln"
+        )
+        model.ir_version = _IR_VERSION
+        onnx.checker.check_model(model)
+        return bytes(model.SerializeToString(deterministic=True))

@@ -1,0 +1,49 @@
+"""ResNet-50 v1.5 (stride in the 3x3 convolution), after He et al., 2015, with seeded weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.sources.generators._graph import Graph
+from kiln.sources.generators._weights import Weights
+
+# (channels inside a block, blocks, stride of the first block); a block puts out four times its channels.
+_STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
+_CLASSES = 1000
+_EPSILON = 1e-5
+
+# Each of 16 blocks adds to its input; scaled so, all together they about double its variance.
+_BRANCH_SCALE = 0.25
+
+
+def generate(seed: int, weights: Path | None) -> bytes:
+    """The ONNX file: input (1, 3, 224, 224), logits (1, 1000). Weights come from `seed`, none are read."""
+    draw = Weights(seed)
+    graph = Graph("resnet50")
+    x = graph.conv("input", "conv1", draw.conv(64, 3, 7), stride=2, pads=(3, 3))
+    x = graph.relu(graph.batch_norm(x, "bn1", draw.batch_norm(64), _EPSILON), "relu")
+    x = graph.node("MaxPool", [x], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    width = 64
+    for stage, (inner, blocks, stride) in enumerate(_STAGES, 1):
+        for block in range(blocks):
+            name = f"layer{stage}.{block}"
+            x = _bottleneck(graph, draw, x, name, width, inner, stride if block == 0 else 1)
+            width = 4 * inner
+    dense = draw.dense(_CLASSES, width)
+    return graph.to_bytes([1, 3, 224, 224], graph.classifier(x, "fc", *dense), _CLASSES)
+
+
+def _bottleneck(graph: Graph, draw: Weights, x: str, name: str, width: int, inner: int, stride: int) -> str:
+    def norm(y: str, part: str, channels: int, scale: float = 1.0) -> str:
+        return graph.batch_norm(y, f"{name}.{part}", draw.batch_norm(channels, scale), _EPSILON)
+
+    out = 4 * inner
+    y = graph.conv(x, f"{name}.conv1", draw.conv(inner, width, 1))
+    y = graph.relu(norm(y, "bn1", inner), f"{name}.relu1")
+    y = graph.conv(y, f"{name}.conv2", draw.conv(inner, inner, 3), stride=stride, pads=(1, 1))
+    y = graph.relu(norm(y, "bn2", inner), f"{name}.relu2")
+    y = norm(graph.conv(y, f"{name}.conv3", draw.conv(out, inner, 1)), "bn3", out, _BRANCH_SCALE)
+    if stride != 1 or width != out:
+        x = graph.conv(x, f"{name}.downsample.0", draw.conv(out, width, 1, gain=1.0), stride=stride)
+        x = norm(x, "downsample.1", out)
+    return graph.relu(graph.node("Add", [y, x], f"{name}.add"), f"{name}.relu3")

@@ -1,0 +1,105 @@
+"""A picture becomes a model's input, as the model's `preprocess` section says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from kiln.config.data import Preprocess
+from kiln.errors import KilnError
+
+_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+_TURNS = {
+    90: Image.Transpose.ROTATE_270,
+    180: Image.Transpose.ROTATE_180,
+    270: Image.Transpose.ROTATE_90,
+}
+
+
+def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -> Image.Image:
+    """The picture in a file as RGB. `crop` is [top, left, height, width]; `rotate` is clockwise, after the crop.
+
+    Raises KilnError naming the file when it is no picture or the crop lies outside it.
+    """
+    try:
+        with Image.open(path) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise KilnError(f"{path}: cannot be read as a picture: {error}") from error
+    if crop is not None:
+        top, left, height, width = crop
+        if top < 0 or left < 0 or top + height > picture.height or left + width > picture.width:
+            size = f"{picture.height}x{picture.width}"
+            raise KilnError(f"{path}: crop {list(crop)} lies outside the picture of {size} (height x width)")
+        picture = picture.crop((left, top, left + width, top + height))
+    return picture if rotate == 0 else picture.transpose(_TURNS[rotate])
+
+
+def preprocess(
+    picture: Image.Image,
+    how: Preprocess | dict[str, Any],
+    dtype: str = "float32",
+    quant: tuple[float, int] | None = None,
+) -> npt.NDArray[Any]:
+    """The input tensor of a picture, batch axis included: shape [1, C, H, W] or [1, H, W, C].
+
+    For an integer `dtype`, `quant` is the input's (scale, zero point): the values are divided by the
+    scale, rounded to nearest, moved by the zero point and clipped to the dtype's range.
+    """
+    if isinstance(how, dict):
+        how = Preprocess.model_validate(how)
+    pixels, padding = _fit(picture, how)
+    values: npt.NDArray[Any] = np.asarray(pixels, dtype=np.float32).reshape(pixels.height, pixels.width, -1)
+    if how.channels == "BGR":
+        values = values[:, :, ::-1]
+    values = values * np.float32(how.scale)
+    values = (values - np.asarray(how.mean, np.float32)) / np.asarray(how.std, np.float32)
+    values = np.pad(values, (*padding, (0, 0)), constant_values=np.float32(how.pad))
+    if how.layout == "NCHW":
+        values = values.transpose(2, 0, 1)
+    values = np.ascontiguousarray(values[np.newaxis])
+    if np.issubdtype(np.dtype(dtype), np.integer):
+        scale, zero_point = quant or (1.0, 0)
+        limits = np.iinfo(dtype)
+        values = np.clip(np.rint(values / np.float32(scale)) + zero_point, limits.min, limits.max)
+    return values.astype(dtype)
+
+
+_Padding = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _fit(picture: Image.Image, how: Preprocess) -> tuple[Image.Image, _Padding]:
+    """The picture resized, and the pixels to add above, below, left and right of it to reach `how.size`."""
+    height, width = how.size
+    picture = picture.convert("L" if how.channels == "L" else "RGB")
+    if how.resize == "stretch":
+        return _resize(picture, height, width, how), ((0, 0), (0, 0))
+    if how.resize == "shorter_side":
+        ratio = max((how.resize_to or 0) / min(picture.size), height / picture.height, width / picture.width)
+        rows, columns = round(picture.height * ratio), round(picture.width * ratio)
+        picture = _resize(picture, max(rows, height), max(columns, width), how)
+        top, left = (picture.height - height) // 2, (picture.width - width) // 2
+        return picture.crop((left, top, left + width, top + height)), ((0, 0), (0, 0))
+    if how.resize == "fit_height":
+        columns = min(width, max(1, round(picture.width * height / picture.height)))
+        return _resize(picture, height, columns, how), ((0, 0), (0, width - columns))
+    ratio = min(height / picture.height, width / picture.width)
+    rows = min(height, max(1, round(picture.height * ratio)))
+    columns = min(width, max(1, round(picture.width * ratio)))
+    above, left = (height - rows) // 2, (width - columns) // 2
+    padding = ((above, height - rows - above), (left, width - columns - left))
+    return _resize(picture, rows, columns, how), padding
+
+
+def _resize(picture: Image.Image, height: int, width: int, how: Preprocess) -> Image.Image:
+    return picture.resize((width, height), _FILTERS[how.filter])
