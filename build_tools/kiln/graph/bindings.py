@@ -1,0 +1,85 @@
+"""What the passes share: reading operators and constants, and rewriting calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst, Op
+
+Array = npt.NDArray[Any]
+
+
+def operator(expr: Any) -> str | None:
+    """The operator's name of a call (`relax.nn.conv2d`), or None."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
+        return str(expr.op.name)
+    return None
+
+
+def constant(expr: Any) -> Array | None:
+    """The value of a constant expression, or None."""
+    if not isinstance(expr, GenericConst):
+        return None
+    value: Array = expr.value.numpy()
+    return value
+
+
+def const(value: Array | float, dtype: str) -> Any:
+    """A Relax constant of `value` as `dtype`."""
+    return relax.const(np.array(value, dtype=dtype, order="C"), dtype)
+
+
+def static_shape(expr: Any) -> list[int]:
+    """The sizes of a tensor expression whose shape is known."""
+    return [int(size) for size in expr.ty.shape]
+
+
+def integers(values: Any) -> list[int]:
+    """An attribute's array of integers as a list."""
+    return [int(value) for value in values]
+
+
+Rule = Callable[["CallRewriter", Any], Any]
+
+
+@relax.expr_functor.mutator
+class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    """Rewrites calls of operators, in order of execution; `rules` maps an operator's name to its rule.
+
+    A rule gets this object and the call, and returns the expression to use instead or None to keep it.
+    """
+
+    def __init__(self, mod: tvm.IRModule, rules: dict[str, Rule]) -> None:
+        super().__init__(mod)
+        self.rules = rules
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        rule = self.rules.get(operator(call) or "")
+        replacement = None if rule is None else rule(self, call)
+        return call if replacement is None else replacement
+
+    def emit(self, expr: Any) -> Any:
+        """Bind `expr` to a new variable before the call that is being rewritten."""
+        return self.builder_.emit(expr)
+
+    def definition(self, expr: Any) -> Any:
+        """The expression a variable was bound to, or the expression itself."""
+        if isinstance(expr, relax.Var):
+            found = self.lookup_binding(expr)
+            return expr if found is None else found
+        return expr
+
+
+def rewrite_calls(mod: tvm.IRModule, rules: dict[str, Rule]) -> tvm.IRModule:
+    """Apply `rules` to every Relax function of `mod`."""
+    rewriter = CallRewriter(mod, rules)
+    for variable, function in list(mod.functions_items()):
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    return rewriter.builder_.get()

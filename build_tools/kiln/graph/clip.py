@@ -1,0 +1,26 @@
+"""ClipToMinMax: relax.clip becomes minimum and maximum with scalars.
+
+TVM 0.27 has no layout rule for relax.clip, so ConvertLayout puts a transpose before and after each one.
+Guarantees: no relax.clip is left; results are unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, const, rewrite_calls
+
+
+def _clip(rewriter: CallRewriter, call: Any) -> Any:
+    data, low, high = call.args
+    dtype = str(data.ty.dtype)
+    upper = rewriter.emit(relax.op.minimum(data, const(float(high.value), dtype)))
+    return relax.op.maximum(upper, const(float(low.value), dtype))
+
+
+def clip_to_min_max(mod: tvm.IRModule) -> tvm.IRModule:
+    """See the module's docstring."""
+    return rewrite_calls(mod, {"relax.clip": _clip})

@@ -1,0 +1,59 @@
+"""The passes of the `simplify` stage: one flat list, read from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tvm
+from tvm import relax
+
+from kiln.files import atomic_write
+from kiln.graph.clip import clip_to_min_max
+from kiln.graph.integer import integer_arithmetic
+from kiln.graph.transposes import cancel_transposes
+
+Pass = Callable[[tvm.IRModule], tvm.IRModule]
+
+
+def clean(mod: tvm.IRModule) -> tvm.IRModule:
+    """Drop copies, equal subexpressions and what nothing reads."""
+    transform = relax.transform
+    for step in (
+        transform.CanonicalizeBindings(),
+        transform.EliminateCommonSubexpr(),
+        transform.DeadCodeElimination(),
+    ):
+        mod = step(mod)
+    return mod
+
+
+def convolution_layout(mod: tvm.IRModule) -> tvm.IRModule:
+    """Convolutions, and the ops between them, work on NHWC; transposes appear at the borders."""
+    return relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(mod)
+
+
+PASSES: list[tuple[str, Pass]] = [
+    # Phase 1: arithmetic. Integers first, while the weights are still integers.
+    ("integer", integer_arithmetic),
+    ("decompose", relax.transform.DecomposeOpsForInference()),
+    ("fold", relax.transform.FoldConstant()),
+    ("batchnorm", relax.transform.FoldBatchnormToConv2D()),
+    ("clip", clip_to_min_max),
+    ("clean", clean),
+    # Phase 2: layout. NHWC inside, and no transpose that another one undoes.
+    ("layout", convolution_layout),
+    ("normalize", relax.transform.Normalize()),
+    ("transposes", cancel_transposes),
+    ("fold_layout", relax.transform.FoldConstant()),
+    ("clean_layout", clean),
+]
+
+
+def simplify(mod: tvm.IRModule, dump: Path | None = None) -> tvm.IRModule:
+    """Run PASSES over a module whose parameters are constants; `dump` receives the IR after each pass."""
+    for index, (name, step) in enumerate(PASSES):
+        mod = step(mod)
+        if dump is not None:
+            atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
+    return mod

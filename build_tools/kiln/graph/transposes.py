@@ -1,0 +1,56 @@
+"""CancelTransposes: no transpose that moves no data, and none that the next one undoes.
+
+A transpose that only moves axes of size 1 becomes a reshape, which costs nothing; two in a row become
+one; a reshape of a reshape becomes one. Guarantees: results are unchanged, shapes too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, integers, operator, rewrite_calls, static_shape
+
+
+def _axes(call: Any) -> list[int]:
+    rank = len(call.ty.shape)
+    if call.attrs.axes is None:
+        return list(range(rank))[::-1]
+    return [axis % rank for axis in integers(call.attrs.axes)]
+
+
+def _is_static(expr: Any) -> bool:
+    return all(isinstance(size, tvm.tirx.IntImm) for size in expr.ty.shape)
+
+
+def _transpose(rewriter: CallRewriter, call: Any) -> Any:
+    data, axes = call.args[0], _axes(call)
+    inner = rewriter.definition(data)
+    if operator(inner) == "relax.permute_dims":
+        first = _axes(inner)
+        axes, data = [first[axis] for axis in axes], inner.args[0]
+    if axes == sorted(axes):
+        return data
+    if _is_static(data):
+        sizes = static_shape(data)
+        moved = [axis for axis in axes if sizes[axis] != 1]
+        if moved == sorted(moved):
+            return relax.op.reshape(data, [sizes[axis] for axis in axes])
+    return relax.op.permute_dims(data, axes)
+
+
+def _reshape(rewriter: CallRewriter, call: Any) -> Any:
+    data = call.args[0]
+    inner = rewriter.definition(data)
+    if operator(inner) == "relax.reshape":
+        data = inner.args[0]
+    if _is_static(call) and _is_static(data) and static_shape(call) == static_shape(data):
+        return data
+    return relax.op.reshape(data, call.args[1])
+
+
+def cancel_transposes(mod: tvm.IRModule) -> tvm.IRModule:
+    """See the module's docstring."""
+    return rewrite_calls(mod, {"relax.permute_dims": _transpose, "relax.reshape": _reshape})
