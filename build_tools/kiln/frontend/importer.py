@@ -77,11 +77,10 @@ def one_line(error: BaseException, limit: int = 240) -> str:
 
 
 def finish(module: tvm.IRModule, source_format: str, num_input: int) -> tvm.IRModule:
-    """Set the attributes that later stages read, and drop the importer's copies of the parameters."""
-    main = (
-        module["main"].without_attr("params") if "params" in (module["main"].attrs or {}) else module["main"]
-    )
+    """Set the attributes that later stages read; drop dead code and the importer's parameter copies."""
+    main = module["main"].without_attr("params") if "params" in module["main"].attrs else module["main"]
     module["main"] = main.with_attrs({"num_input": num_input, "kiln.source_format": source_format})
+    module = tvm.relax.transform.DeadCodeElimination(["main"])(module)
     tvm.relax.analysis.well_formed(module)
     return module
 
