@@ -1,0 +1,102 @@
+"""Read access to a bundle: the folder `build/<target>/<model>/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Target
+from kiln.device.link import PROGRAMS, link, link_flags
+from kiln.device.vectors import Array
+from kiln.errors import KilnError
+from kiln.files import read_json
+from kiln.golden.compare import read_tensor
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One golden vector: its name, and golden.json's entry and the values of each tensor."""
+
+    name: str
+    inputs: list[Array]
+    outputs: list[Array]
+    output_entries: list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle's folder and the name of the model in it."""
+
+    folder: Path
+    name: str
+
+    @property
+    def include(self) -> Path:
+        """Folder of the headers."""
+        return self.folder / "include"
+
+    @property
+    def library(self) -> Path:
+        """The static library."""
+        return self.folder / "lib" / f"lib{self.name}.a"
+
+    @property
+    def params(self) -> Path:
+        """params.bin; absent where the parameters are linked in."""
+        return self.folder / "params.bin"
+
+    def vectors(self) -> list[Vector]:
+        """The golden vectors. Raises KilnError when a file is missing, damaged or of another size."""
+        folder = self.folder / "golden"
+        golden = read_json(folder / "golden.json")
+        found = []
+        for entry in golden["vectors"]:
+            sides = {
+                side: [read_tensor(folder / t["file"], t["dtype"], t["shape"]) for t in entry[side]]
+                for side in ("inputs", "outputs")
+            }
+            found.append(Vector(entry["name"], sides["inputs"], sides["outputs"], entry["outputs"]))
+        if not found:
+            raise KilnError(f"{folder / 'golden.json'}: it holds no vector")
+        return found
+
+    def tolerance(self) -> Mapping[str, Any]:
+        """The limits of golden/tolerance.json; empty, which stands for the defaults, where there is none."""
+        path = self.folder / "golden" / "tolerance.json"
+        return limits_of(read_json(path)) if path.is_file() else {}
+
+    def link_program(self, target: Target, work: Path) -> Path:
+        """The program that runs this bundle's model on vector files (programs/run_vectors.c)."""
+        flags = [
+            "-O2",
+            *link_flags(target, target.threads),
+            f'-DKILN_HEADER="{self.name}.h"',
+            f"-DKILN_MODEL={self.name}",
+            f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
+        ]
+        sources = [PROGRAMS / name for name in ("run_vectors.c", "check_errors.c", "harness.c")]
+        return link(
+            target,
+            sources,
+            flags,
+            include=[self.include],
+            libraries=[self.library],
+            work=work,
+            name="run_vectors",
+        )
+
+
+def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tolerance in a slice of a model's configuration, or a tolerance as it is."""
+    limits: Mapping[str, Any] = config.get("tolerance", config)
+    return limits
+
+
+def open_bundle(folder: Path) -> Bundle:
+    """The bundle in `folder`. Raises KilnError when there is none."""
+    libraries = sorted((folder / "lib").glob("lib*.a"))
+    if len(libraries) != 1:
+        raise KilnError(f"{folder}: not a bundle: {len(libraries)} libraries in lib/, 1 expected")
+    return Bundle(folder, libraries[0].stem.removeprefix("lib"))

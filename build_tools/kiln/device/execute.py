@@ -1,0 +1,76 @@
+"""Run a bundle's model on input tensors, on whatever runs its target's programs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kiln.device.bundle import Bundle
+from kiln.device.runners import Runner
+from kiln.device.vectors import Array, decode, encode
+from kiln.errors import KilnError
+
+TIMEOUT = 900.0  # seconds, for all vectors together; emulated large models need minutes
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the program's own findings: what was tried, whether it was right, what it said."""
+
+    name: str
+    passed: bool
+    text: str
+
+
+@dataclass
+class Outcome:
+    """What came out: per vector the outputs and the nanoseconds of its first run, and all checks."""
+
+    outputs: list[list[Array]] = field(default_factory=list)
+    nanoseconds: list[int] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+
+def execute(
+    bundle: Bundle,
+    program: Path,
+    runner: Runner,
+    vectors: Sequence[Sequence[Array]],
+    dtypes: Sequence[str],
+    *,
+    check: bool = False,
+    timeout: float = TIMEOUT,
+) -> Outcome:
+    """Start `program` once and run every vector (one tensor an input) through it.
+
+    `dtypes` are those of the outputs; `check` adds the checks of programs/run_vectors.c. Raises KilnError
+    when the program cannot be started, does not end in time, or gives up, with its reason.
+    """
+    with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
+        given, made = Path(folder, "inputs"), Path(folder, "outputs")
+        given.write_bytes(encode(vectors))
+        send = {"inputs.bin": given}
+        if bundle.params.is_file():
+            send["params.bin"] = bundle.params
+        arguments = ["inputs.bin", "outputs.bin", "params.bin", *(["check"] if check else [])]
+        done = runner.run(program, arguments, send=send, fetch={"outputs.bin": made}, timeout=timeout)
+        if done.status != 0 or not made.is_file():
+            reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            raise KilnError(
+                f"{bundle.folder}: the test program gave up on {runner.description} with status {done.status}: "
+                f"{reason}"
+            )
+        outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))
+    for line in done.stdout.splitlines():
+        match line.split("\t"):
+            case ["vector", _, nanoseconds]:
+                outcome.nanoseconds.append(int(nanoseconds))
+            case ["check", name, verdict, text]:
+                outcome.checks.append(Check(name, verdict == "ok", text))
+            case _:
+                raise KilnError(
+                    f"{bundle.folder}: the test program printed a line of no known kind: {line!r}"
+                )
+    return outcome

@@ -1,0 +1,52 @@
+"""Whether the CPU of this machine can execute a target's code."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+
+from kiln.config import Target
+from kiln.config.host import LEVELS, read_flags
+
+# LLVM's names of features where /proc/cpuinfo has other ones.
+_KERNEL_NAMES = {
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "lzcnt": "abm",
+    "bmi": "bmi1",
+    "avxvnni": "avx_vnni",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "neon": "asimd",
+    "dotprod": "asimddp",
+    "fullfp16": "asimdhp",
+    "lse": "atomics",
+    "crc": "crc32",
+    "fp-armv8": "fp",
+}
+_MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
+
+
+def missing(cpu: str, features: Iterable[str], flags: frozenset[str]) -> str | None:
+    """What a CPU with /proc/cpuinfo's `flags` lacks for code made for LLVM's `cpu` and `features`.
+
+    None when nothing. Features with `-` ask for nothing. A `cpu` that is neither a level of the x86-64 ABI
+    nor `generic` counts as lacking: what its code uses beyond `features` is not known here.
+    """
+    levels: dict[str, Iterable[str]] = {**dict(LEVELS), "generic": ()}
+    if cpu not in levels:
+        return f"whether this CPU runs code for '{cpu}' is not known"
+    wanted = {_KERNEL_NAMES.get(f.lstrip("+"), f.lstrip("+")) for f in features if not f.startswith("-")}
+    lacking = sorted((wanted | set(levels[cpu])) - flags)
+    return f"this CPU lacks {', '.join(lacking)}" if lacking else None
+
+
+def obstacle(target: Target) -> str | None:
+    """Why this machine cannot run the target's programs directly, None when it can."""
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    if platform.system() != "Linux" or "linux" not in target.triple:
+        return f"its programs are for {target.triple}"
+    if machine != target.arch:
+        return f"its programs are for {target.arch}, this machine is {machine}"
+    return missing(target.cpu, target.features, read_flags())

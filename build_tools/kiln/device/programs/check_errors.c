@@ -1,0 +1,256 @@
+/* check_errors.c: every wrong argument gives its own status and writes nothing.
+ *
+ * One argument at a time is made wrong. Each call must return the status that names this cause,
+ * record the same one in the session with a text, and leave outputs, arena and the bytes around
+ * them as they were.
+ */
+#include <limits.h>
+#include <string.h>
+
+#include "harness.h"
+
+#define FILL 0x5A
+
+static const workload *work;
+static unsigned char *params;
+
+static kiln_config right_config(void) {
+    kiln_config config = {.arena = work->arena.data, .arena_bytes = work->arena.bytes};
+    if (KILN_MODEL.params == NULL) {
+        config.params = params;
+        config.params_bytes = params != NULL ? KILN_PARAMS_FILE_BYTES : 0;
+    }
+    return config;
+}
+
+static const char *nothing_written(void) {
+    if (!workload_intact(work))
+        return "wrote beyond the ends";
+    if (!guarded_holds(&work->arena, FILL))
+        return "wrote to the arena";
+    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+        if (!guarded_holds(&work->outputs[i].memory, FILL))
+            return "wrote to an output";
+    return NULL;
+}
+
+/* `got` must lie in [low, high]; print what was tried and what is wrong with the answer, if anything. */
+static void judge(const char *what, const char *name, int axis, kiln_status got, kiln_status low,
+                  kiln_status high, const kiln_detail *detail) {
+    const char *fault = nothing_written();
+    char text[256] = "";
+    if (detail != NULL)
+        kiln_detail_text(detail, text, sizeof text);
+    printf("check\t%s", what);
+    if (name != NULL)
+        printf(" of %s", name);
+    if (axis >= 0)
+        printf(" axis %d", axis);
+    if (got < low || got > high)
+        printf("\tfailed\tgave %s, not %s\n", kiln_status_name(got), kiln_status_name(low));
+    else if (fault != NULL)
+        printf("\tfailed\t%s\n", fault);
+    else if (detail != NULL && (detail->status != got || text[0] == '\0'))
+        printf("\tfailed\tthe session's detail does not tell of it\n");
+    else
+        printf("\tok\t%s: %s\n", kiln_status_name(got), text);
+    workload_fill(work, FILL);
+}
+
+/* Open with this configuration and run if that works: small arenas may be refused by either. */
+static void try_config(const char *what, const kiln_config *config, kiln_status low,
+                       kiln_status high) {
+    kiln_session session;
+    kiln_status got = kiln_open(&session, &KILN_MODEL, config);
+    if (got == KILN_OK)
+        got = kiln_run(&session, work->input, work->output);
+    judge(what, NULL, -1, got, low, high, kiln_error(&session));
+}
+
+static void try_sessions(void) {
+    kiln_config config = right_config();
+    kiln_session session;
+    memset(&session, 0, sizeof session);
+    judge("run of a session never opened", NULL, -1,
+          kiln_run(&session, work->input, work->output), KILN_NOT_OPEN, KILN_NOT_OPEN, NULL);
+    judge("null session", NULL, -1, kiln_open(NULL, &KILN_MODEL, &config), KILN_NULL_ARGUMENT,
+          KILN_NULL_ARGUMENT, NULL);
+    judge("null model", NULL, -1, kiln_open(&session, NULL, &config), KILN_NULL_ARGUMENT,
+          KILN_NULL_ARGUMENT, NULL);
+    judge("null configuration", NULL, -1, kiln_open(&session, &KILN_MODEL, NULL),
+          KILN_NULL_ARGUMENT, KILN_NULL_ARGUMENT, NULL);
+    if (kiln_open(&session, &KILN_MODEL, &config) != KILN_OK)
+        harness_stop("cannot be opened", KILN_MODEL.name);
+    judge("null inputs", NULL, -1, kiln_run(&session, NULL, work->output), KILN_NULL_ARGUMENT,
+          KILN_NULL_ARGUMENT, NULL);
+    judge("null outputs", NULL, -1, kiln_run(&session, work->input, NULL), KILN_NULL_ARGUMENT,
+          KILN_NULL_ARGUMENT, NULL);
+    judge("step without a run", NULL, -1, kiln_step(&session), KILN_NOT_RUNNING, KILN_NOT_RUNNING,
+          NULL);
+}
+
+static void try_arena(void) {
+    kiln_config config = right_config();
+    if (config.arena_bytes == 0)
+        return;
+    config.arena = NULL;
+    try_config("null arena", &config, KILN_ARENA_NULL, KILN_ARENA_NULL);
+    config = right_config();
+    config.arena_bytes -= 1;
+    try_config("arena one byte too small", &config, KILN_ARENA_TOO_SMALL, KILN_ARENA_TOO_SMALL);
+    config = right_config();
+    config.arena = work->arena.data + 1;
+    try_config("misaligned arena", &config, KILN_ARENA_ALIGNMENT, KILN_ARENA_ALIGNMENT);
+}
+
+static void try_params(void) {
+    const size_t bytes = KILN_PARAMS_FILE_BYTES, header = bytes - (KILN_MODEL.params_bytes + 63) / 64 * 64;
+    kiln_config config = right_config();
+    if (params == NULL)
+        return;
+    if (KILN_MODEL.params == NULL) {
+        config.params = NULL;
+        try_config("no parameters", &config, KILN_PARAMS_MISSING, KILN_PARAMS_MISSING);
+    }
+    config.params = params + 1;
+    config.params_bytes = bytes;
+    try_config("misaligned parameters", &config, KILN_PARAMS_ALIGNMENT, KILN_PARAMS_ALIGNMENT);
+    config.params = params;
+    config.params_bytes = bytes - 64;
+    try_config("truncated parameters", &config, KILN_PARAMS_TRUNCATED, KILN_PARAMS_TRUNCATED);
+    config.params_bytes = 5;
+    try_config("parameters without a header", &config, KILN_PARAMS_TRUNCATED,
+               KILN_PARAMS_TRUNCATED);
+    config.params_bytes = bytes;
+    for (size_t i = 0; i < header; i++) {
+        params[i] ^= 0x10;
+        try_config("parameters with one bit of the header changed", &config, KILN_PARAMS_TRUNCATED,
+                   KILN_PARAMS_CORRUPT);
+        params[i] ^= 0x10;
+    }
+    const size_t places[3] = {header, header + KILN_MODEL.params_bytes / 2,
+                              header + KILN_MODEL.params_bytes - 1};
+    for (size_t i = 0; i < 3; i++) {
+        params[places[i]] ^= 0x10;
+        try_config("parameters with one bit changed", &config, KILN_PARAMS_CORRUPT,
+                   KILN_PARAMS_CORRUPT);
+        params[places[i]] ^= 0x10;
+    }
+}
+
+/* Run with *view, which is one of work's tensors, as the caller has bent it; then put it back. */
+static void try_view(const char *what, const kiln_tensor *about, int axis, DLTensor *view,
+                     DLTensor bent, kiln_status low, kiln_status high) {
+    kiln_config config = right_config();
+    kiln_session session;
+    const DLTensor right = *view;
+    if (kiln_open(&session, &KILN_MODEL, &config) != KILN_OK)
+        harness_stop("cannot be opened", KILN_MODEL.name);
+    *view = bent;
+    kiln_status got = kiln_run(&session, work->input, work->output);
+    *view = right;
+    judge(what, about->name, axis, got, low, high, kiln_error(&session));
+}
+
+static void try_axes(const tensor *t, DLTensor *view) {
+    int64_t shape[HARNESS_MAX_RANK], strides[HARNESS_MAX_RANK];
+    DLTensor bent = *view;
+    for (int a = 0; a < t->about->rank; a++) {
+        const int64_t allowed = t->about->shape[a];
+        const int fixed = allowed >= 0;
+        const int64_t most = fixed ? allowed : KILN_MODEL.dims[-1 - allowed].max;
+        const int64_t least = fixed ? allowed : KILN_MODEL.dims[-1 - allowed].min;
+        const kiln_status low = fixed ? KILN_BAD_SHAPE : KILN_BAD_SHAPE;
+        const kiln_status high = fixed ? KILN_BAD_SHAPE : KILN_NO_BUCKET;
+        memcpy(shape, t->shape, sizeof shape);
+        bent.shape = shape;
+        shape[a] = most + 1;
+        try_view("one too many", t->about, a, view, bent, low, high);
+        shape[a] = least - 1;
+        try_view("one too few", t->about, a, view, bent, low, high);
+        shape[a] = INT64_MAX;
+        try_view("huge size", t->about, a, view, bent, low, high);
+        shape[a] = -1;
+        try_view("negative size", t->about, a, view, bent, low, high);
+    }
+    if (t->about->rank > 0) {
+        int64_t stride = 2; /* every second element: not compact */
+        for (int a = t->about->rank - 1; a >= 0; a--) {
+            strides[a] = stride;
+            stride *= t->shape[a];
+        }
+        bent = *view;
+        bent.strides = strides;
+        if (t->memory.bytes > t->about->dtype.bits / 8u)
+            try_view("strides", t->about, -1, view, bent, KILN_BAD_STRIDES, KILN_BAD_STRIDES);
+        bent = *view;
+        bent.ndim -= 1;
+        try_view("one axis too few", t->about, -1, view, bent, KILN_BAD_RANK, KILN_BAD_RANK);
+        bent = *view;
+        bent.shape = NULL;
+        try_view("null shape", t->about, -1, view, bent, KILN_NULL_DATA, KILN_NULL_DATA);
+    }
+}
+
+static void try_tensor(const tensor *t, DLTensor *view) {
+    int64_t shape[HARNESS_MAX_RANK + 1] = {0};
+    DLTensor bent = *view;
+    bent.data = NULL;
+    try_view("null data", t->about, -1, view, bent, KILN_NULL_DATA, KILN_NULL_DATA);
+    bent = *view;
+    memcpy(shape, t->shape, sizeof t->shape);
+    shape[t->about->rank] = 1;
+    bent.shape = shape;
+    bent.ndim += 1;
+    try_view("one axis too many", t->about, -1, view, bent, KILN_BAD_RANK, KILN_BAD_RANK);
+    bent.ndim = -1;
+    try_view("negative rank", t->about, -1, view, bent, KILN_BAD_RANK, KILN_BAD_RANK);
+    bent = *view;
+    bent.dtype.bits = (uint8_t)(bent.dtype.bits * 2);
+    try_view("twice the bits", t->about, -1, view, bent, KILN_BAD_DTYPE, KILN_BAD_DTYPE);
+    bent = *view;
+    bent.dtype.code ^= 1;
+    try_view("another kind of element", t->about, -1, view, bent, KILN_BAD_DTYPE, KILN_BAD_DTYPE);
+    bent = *view;
+    bent.dtype.lanes = 2;
+    try_view("two lanes", t->about, -1, view, bent, KILN_BAD_DTYPE, KILN_BAD_DTYPE);
+    bent = *view;
+    bent.device.device_type = kDLCUDA;
+    try_view("another device", t->about, -1, view, bent, KILN_BAD_DEVICE, KILN_BAD_DEVICE);
+    bent = *view;
+    bent.byte_offset = UINT64_MAX - 7;
+    try_view("huge byte offset", t->about, -1, view, bent, KILN_BAD_OFFSET, KILN_BAD_OFFSET);
+    if (t->about->dtype.bits > 8) {
+        bent = *view;
+        bent.data = t->memory.data + 1;
+        try_view("misaligned data", t->about, -1, view, bent, KILN_BAD_ALIGNMENT,
+                 KILN_BAD_ALIGNMENT);
+    }
+    try_axes(t, view);
+}
+
+static void try_overlaps(void) {
+    DLTensor bent = work->output[0];
+    bent.data = work->input[0].data;
+    try_view("overlap with an input", work->outputs[0].about, -1, &work->output[0], bent,
+             KILN_OVERLAP, KILN_OVERLAP);
+    if (work->arena.bytes == 0)
+        return;
+    bent.data = work->arena.data;
+    try_view("overlap with the arena", work->outputs[0].about, -1, &work->output[0], bent,
+             KILN_OVERLAP, KILN_OVERLAP);
+}
+
+void check_errors(const workload *w, unsigned char *image) {
+    work = w;
+    params = image;
+    workload_fill(w, FILL);
+    try_sessions();
+    try_arena();
+    try_params();
+    for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
+        try_tensor(&w->inputs[i], &w->input[i]);
+    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+        try_tensor(&w->outputs[i], &w->output[i]);
+    try_overlaps();
+}

@@ -1,0 +1,203 @@
+/* harness.c: guarded memory, vector files and parameters for the programs that try a bundle. */
+#include "harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GUARD_BYTES 4096u
+
+static const char MAGIC[8] = {'K', 'I', 'L', 'N', 'V', 'E', 'C', '1'};
+
+_Noreturn void harness_stop(const char *what, const char *name) {
+    fprintf(stderr, "%s: %s\n", name, what);
+    exit(3);
+}
+
+static unsigned char guard_byte(size_t position) {
+    return (unsigned char)(0xC3u ^ (position & 0xFFu));
+}
+
+guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill) {
+    guarded g;
+    g.bytes = bytes;
+    g.block_bytes = bytes + 2u * GUARD_BYTES + align + skew;
+    g.block = malloc(g.block_bytes);
+    if (g.block == NULL)
+        harness_stop("out of memory", "malloc");
+    for (size_t i = 0; i < g.block_bytes; i++)
+        g.block[i] = guard_byte(i);
+    uintptr_t start = (uintptr_t)g.block + GUARD_BYTES;
+    size_t past = (size_t)(start % align);
+    g.data = g.block + GUARD_BYTES + (past ? align - past : 0) + skew;
+    guarded_fill(&g, fill);
+    return g;
+}
+
+void guarded_fill(const guarded *g, unsigned char fill) {
+    memset(g->data, fill, g->bytes);
+}
+
+int guarded_holds(const guarded *g, unsigned char fill) {
+    for (size_t i = 0; i < g->bytes; i++)
+        if (g->data[i] != fill)
+            return 0;
+    return 1;
+}
+
+int guarded_intact(const guarded *g) {
+    size_t begin = (size_t)(g->data - g->block);
+    for (size_t i = 0; i < g->block_bytes; i++)
+        if ((i < begin || i >= begin + g->bytes) && g->block[i] != guard_byte(i))
+            return 0;
+    return 1;
+}
+
+void guarded_free(guarded *g) {
+    free(g->block);
+    memset(g, 0, sizeof *g);
+}
+
+static void get(FILE *file, void *to, size_t bytes) {
+    if (bytes > 0 && fread(to, 1, bytes, file) != bytes)
+        harness_stop("ends too early", "vector file");
+}
+
+static void put(FILE *file, const void *from, size_t bytes) {
+    if (bytes > 0 && fwrite(from, 1, bytes, file) != bytes)
+        harness_stop("cannot be written", "output file");
+}
+
+FILE *vectors_open(const char *path, uint32_t tensors, uint32_t *vectors) {
+    FILE *file = fopen(path, "rb");
+    char magic[8];
+    uint32_t counts[2];
+    if (file == NULL)
+        harness_stop("cannot be opened", path);
+    get(file, magic, sizeof magic);
+    get(file, counts, sizeof counts);
+    if (memcmp(magic, MAGIC, sizeof magic) != 0 || counts[1] != tensors)
+        harness_stop("is not a vector file of this model", path);
+    *vectors = counts[0];
+    return file;
+}
+
+FILE *vectors_create(const char *path, uint32_t vectors, uint32_t tensors) {
+    FILE *file = fopen(path, "wb");
+    uint32_t counts[2] = {vectors, tensors};
+    if (file == NULL)
+        harness_stop("cannot be created", path);
+    put(file, MAGIC, sizeof MAGIC);
+    put(file, counts, sizeof counts);
+    return file;
+}
+
+void vectors_close(FILE *file) {
+    if (fclose(file) != 0)
+        harness_stop("cannot be written", "output file");
+}
+
+void vectors_put(FILE *file, const tensor *t) {
+    uint32_t head[2] = {(uint32_t)t->about->rank, 0};
+    uint64_t bytes = t->memory.bytes;
+    put(file, head, sizeof head);
+    put(file, &bytes, sizeof bytes);
+    put(file, t->shape, head[0] * sizeof t->shape[0]);
+    put(file, t->memory.data, t->memory.bytes);
+}
+
+static void tensor_make(tensor *t, size_t bytes) {
+    size_t element = (t->about->dtype.bits + 7u) / 8u;
+    t->memory = guarded_make(bytes, 64, element, 0);
+    t->view = kiln_bind(t->about, t->shape, t->memory.data);
+}
+
+static void tensor_read(tensor *t, const kiln_tensor *about, FILE *file) {
+    uint32_t head[2];
+    uint64_t bytes;
+    t->about = about;
+    get(file, head, sizeof head);
+    get(file, &bytes, sizeof bytes);
+    if (head[0] != (uint32_t)about->rank || head[0] > HARNESS_MAX_RANK || bytes > SIZE_MAX / 2)
+        harness_stop("has a tensor of another rank", "vector file");
+    get(file, t->shape, head[0] * sizeof t->shape[0]);
+    tensor_make(t, (size_t)bytes);
+    get(file, t->memory.data, (size_t)bytes);
+}
+
+static void *array(size_t count, size_t size) {
+    void *memory = calloc(count > 0 ? count : 1, size);
+    if (memory == NULL)
+        harness_stop("out of memory", "calloc");
+    return memory;
+}
+
+void workload_read(workload *w, FILE *file) {
+    const kiln_model *m = &KILN_MODEL;
+    kiln_detail detail;
+    w->inputs = array(m->inputs_count, sizeof *w->inputs);
+    w->outputs = array(m->outputs_count, sizeof *w->outputs);
+    w->input = array(m->inputs_count, sizeof *w->input);
+    w->output = array(m->outputs_count, sizeof *w->output);
+    for (uint32_t i = 0; i < m->inputs_count; i++) {
+        tensor_read(&w->inputs[i], &m->inputs[i], file);
+        w->input[i] = w->inputs[i].view;
+    }
+    if (kiln_plan(m, w->input, &w->plan, &detail) != KILN_OK) {
+        char text[256];
+        kiln_detail_text(&detail, text, sizeof text);
+        harness_stop(text, "kiln_plan");
+    }
+    for (uint32_t i = 0; i < m->outputs_count; i++) {
+        tensor *t = &w->outputs[i];
+        t->about = &m->outputs[i];
+        if (t->about->rank > HARNESS_MAX_RANK)
+            harness_stop("has too many axes", t->about->name);
+        tensor_make(t, kiln_tensor_shape(t->about, w->plan.dims, t->shape));
+        w->output[i] = t->view;
+    }
+    w->arena = guarded_make(w->plan.arena_bytes, m->arena_align, 0, 0);
+}
+
+void workload_fill(const workload *w, unsigned char fill) {
+    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+        guarded_fill(&w->outputs[i].memory, fill);
+    guarded_fill(&w->arena, fill);
+}
+
+int workload_intact(const workload *w) {
+    int intact = guarded_intact(&w->arena);
+    for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
+        intact = intact && guarded_intact(&w->inputs[i].memory);
+    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+        intact = intact && guarded_intact(&w->outputs[i].memory);
+    return intact;
+}
+
+void workload_free(workload *w) {
+    for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
+        guarded_free(&w->inputs[i].memory);
+    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+        guarded_free(&w->outputs[i].memory);
+    guarded_free(&w->arena);
+    free(w->inputs);
+    free(w->outputs);
+    free(w->input);
+    free(w->output);
+}
+
+unsigned char *params_copy(const char *path) {
+    size_t bytes = KILN_PARAMS_FILE_BYTES;
+    if (KILN_MODEL.params_bytes == 0)
+        return NULL;
+    guarded g = guarded_make(bytes + KILN_PARAMS_ALIGN, KILN_PARAMS_ALIGN, 0, 0);
+    if (KILN_MODEL.params != NULL) {
+        memcpy(g.data, KILN_MODEL.params, bytes);
+    } else {
+        FILE *file = fopen(path, "rb");
+        if (file == NULL)
+            harness_stop("cannot be opened", path);
+        get(file, g.data, bytes);
+        fclose(file);
+    }
+    return g.data; /* kept until the program ends */
+}

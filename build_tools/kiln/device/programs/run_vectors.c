@@ -1,0 +1,139 @@
+/* run_vectors.c: run a model on every vector of a file and write what comes out.
+ *
+ *     run_vectors INPUTS OUTPUTS PARAMS [check]
+ *
+ * With `check` no run may change an input or touch a byte around arena and tensors; wrong arguments
+ * are tried on the first vector, and it is run again on several threads and again step by step, each
+ * time with other garbage in arena and outputs: all must give the same bytes.
+ *
+ * Prints one line for each finding, fields separated by tabs:
+ *     vector  INDEX  NANOSECONDS
+ *     check   NAME   ok | failed  TEXT
+ * Leaves with 0 when it could do its work, whatever it found.
+ */
+#include "harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define POOL_THREADS 3 /* odd, so that work does not divide evenly */
+
+static kiln_pool pool;
+
+static uint64_t now(void) {
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void verdict(const char *name, uint32_t vector, const char *fault) {
+    if (fault == NULL)
+        printf("check\t%s, vector %u\tok\t\n", name, (unsigned)vector);
+    else
+        printf("check\t%s, vector %u\tfailed\t%s\n", name, (unsigned)vector, fault);
+}
+
+static void must(kiln_session *session, kiln_status status) {
+    if (status != KILN_OK) {
+        char text[256];
+        kiln_detail_text(kiln_error(session), text, sizeof text);
+        harness_stop(text, kiln_status_name(status));
+    }
+}
+
+static unsigned char *snapshot(const tensor *tensors, uint32_t count) {
+    size_t bytes = 0, at = 0;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += tensors[i].memory.bytes;
+    unsigned char *copy = malloc(bytes + 1u);
+    if (copy == NULL)
+        harness_stop("out of memory", "malloc");
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(copy + at, tensors[i].memory.data, tensors[i].memory.bytes);
+        at += tensors[i].memory.bytes;
+    }
+    return copy;
+}
+
+static int equals(const tensor *tensors, uint32_t count, const unsigned char *copy) {
+    size_t at = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (memcmp(copy + at, tensors[i].memory.data, tensors[i].memory.bytes) != 0)
+            return 0;
+        at += tensors[i].memory.bytes;
+    }
+    return 1;
+}
+
+enum way { WHOLE, POOLED, STEPPED };
+
+static uint64_t run(const workload *w, const void *params, enum way way, unsigned char garbage) {
+    kiln_session session;
+    kiln_config config = {.arena = w->arena.data, .arena_bytes = w->arena.bytes};
+    if (KILN_MODEL.params == NULL && params != NULL) {
+        config.params = params;
+        config.params_bytes = KILN_PARAMS_FILE_BYTES;
+    }
+    config.pool = way == POOLED ? &pool : NULL;
+    workload_fill(w, garbage);
+    must(&session, kiln_open(&session, &KILN_MODEL, &config));
+    uint64_t began = now();
+    if (way == STEPPED) {
+        must(&session, kiln_begin(&session, w->input, w->output));
+        while (kiln_steps_left(&session) > 0)
+            must(&session, kiln_step(&session));
+    } else {
+        must(&session, kiln_run(&session, w->input, w->output));
+    }
+    return now() - began;
+}
+
+/* The first vector's outputs lie in w: they must come again, whatever happens in between. */
+static void repeat(const workload *w, unsigned char *params) {
+    unsigned char *first = snapshot(w->outputs, KILN_MODEL.outputs_count);
+    check_errors(w, params);
+    run(w, params, POOLED, 0x7F);
+    verdict("same bytes after errors, on several threads", 0,
+            equals(w->outputs, KILN_MODEL.outputs_count, first) ? NULL : "they differ");
+    run(w, params, STEPPED, 0xFF);
+    verdict("same bytes step by step", 0,
+            equals(w->outputs, KILN_MODEL.outputs_count, first) ? NULL : "they differ");
+    free(first);
+}
+
+int main(int argc, char **argv) {
+    const kiln_model *m = &KILN_MODEL;
+    const int check = argc == 5 && strcmp(argv[4], "check") == 0;
+    uint32_t vectors;
+    if (argc != 4 && !check)
+        harness_stop("run_vectors INPUTS OUTPUTS PARAMS [check]", "usage");
+    if (kiln_pool_open(&pool, check ? POOL_THREADS : 0) != KILN_OK)
+        harness_stop("cannot start threads", "kiln_pool_open");
+    FILE *in = vectors_open(argv[1], m->inputs_count, &vectors);
+    FILE *out = vectors_create(argv[2], vectors, m->outputs_count);
+    unsigned char *params = params_copy(argv[3]);
+    for (uint32_t v = 0; v < vectors; v++) {
+        workload w;
+        workload_read(&w, in);
+        unsigned char *given = snapshot(w.inputs, m->inputs_count);
+        uint64_t took = run(&w, params, check && v == 0 ? WHOLE : POOLED, 0xA5);
+        printf("vector\t%u\t%llu\n", (unsigned)v, (unsigned long long)took);
+        for (uint32_t i = 0; i < m->outputs_count; i++)
+            vectors_put(out, &w.outputs[i]);
+        if (check && v == 0)
+            repeat(&w, params);
+        if (check) {
+            verdict("inputs unchanged", v,
+                    equals(w.inputs, m->inputs_count, given) ? NULL : "they changed");
+            verdict("guards around arena and tensors", v,
+                    workload_intact(&w) ? NULL : "something wrote beyond the ends");
+        }
+        free(given);
+        workload_free(&w);
+    }
+    vectors_close(out);
+    fclose(in);
+    kiln_pool_close(&pool);
+    return 0;
+}

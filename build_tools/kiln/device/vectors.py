@@ -1,0 +1,54 @@
+"""Vector files: tensors on their way to a target and back. `programs/harness.h` has the format."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+
+Array = npt.NDArray[Any]
+_MAGIC = b"KILNVEC1"
+
+
+def encode(vectors: Sequence[Sequence[Array]]) -> bytes:
+    """The file that holds these vectors, each a sequence of as many tensors, little-endian."""
+    parts = [_MAGIC, struct.pack("<II", len(vectors), len(vectors[0]) if vectors else 0)]
+    for vector in vectors:
+        for tensor in vector:
+            content = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes()
+            parts.append(struct.pack("<IIQ", tensor.ndim, 0, len(content)))
+            parts.append(struct.pack(f"<{tensor.ndim}q", *tensor.shape))
+            parts.append(content)
+    return b"".join(parts)
+
+
+def decode(content: bytes, dtypes: Sequence[str]) -> list[list[Array]]:
+    """The vectors of a file whose tensors have these dtypes, in order.
+
+    Raises KilnError when the file ends too early or does not fit: the program that wrote it was cut short.
+    """
+    try:
+        magic, count, tensors = struct.unpack_from("<8sII", content)
+        if magic != _MAGIC or tensors != len(dtypes):
+            raise ValueError("its header is not that of this model's outputs")
+        at, vectors = 16, []
+        for _ in range(count):
+            vector = []
+            for dtype in dtypes:
+                rank, _, size = struct.unpack_from("<IIQ", content, at)
+                shape = struct.unpack_from(f"<{rank}q", content, at + 16)
+                at += 16 + 8 * rank
+                if at + size > len(content):
+                    raise ValueError(f"{len(content)} bytes, at least {at + size} expected")
+                kind = np.dtype(dtype).newbyteorder("<")
+                vector.append(np.frombuffer(content[at : at + size], kind).reshape(shape).astype(dtype))
+                at += size
+            vectors.append(vector)
+    except (struct.error, ValueError) as error:
+        raise KilnError(f"the test program's output file is damaged: {error}") from error
+    return vectors

@@ -1,0 +1,1 @@
+"""What a bundle costs and holds: size tables, budgets, report.html."""

@@ -1,0 +1,90 @@
+"""Sizes of what a linked program holds, read from its ELF file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.constants import SH_FLAGS
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from kiln.errors import KilnError
+
+
+@dataclass(frozen=True)
+class Sections:
+    """Bytes of a program by what they need: text, rodata and data lie in flash, data and bss in RAM."""
+
+    text: int
+    rodata: int
+    data: int
+    bss: int
+
+    def __sub__(self, other: Sections) -> Sections:
+        return Sections(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    @property
+    def flash(self) -> int:
+        """Bytes of the image: everything that is not zero at the start."""
+        return self.text + self.rodata + self.data
+
+    @property
+    def ram(self) -> int:
+        """Bytes of static variables."""
+        return self.data + self.bss
+
+
+@dataclass(frozen=True)
+class Program:
+    """Section sizes, and each function's source file (empty: not known) and bytes of code by name."""
+
+    sections: Sections
+    functions: dict[str, tuple[str, int]]
+
+
+def read_program(path: Path) -> Program:
+    """Measure the ELF file `path`. Raises KilnError when it is none."""
+    try:
+        with open(path, "rb") as stream:
+            elf: Any = ELFFile(stream)  # type: ignore[no-untyped-call]
+            return Program(_sections(elf), _functions(elf))
+    except (OSError, ELFError) as error:
+        raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
+
+
+def _sections(elf: Any) -> Sections:
+    sizes = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
+    for section in elf.iter_sections():
+        flags = section["sh_flags"]
+        # Padding up to the page that is made read-only after relocation takes address space, no memory.
+        if not flags & SH_FLAGS.SHF_ALLOC or section.name == ".relro_padding":
+            continue
+        if section["sh_type"] == "SHT_NOBITS":
+            kind = "bss"
+        elif flags & SH_FLAGS.SHF_EXECINSTR:
+            kind = "text"
+        else:
+            kind = "data" if flags & SH_FLAGS.SHF_WRITE else "rodata"
+        sizes[kind] += section["sh_size"]
+    return Sections(**sizes)
+
+
+def _functions(elf: Any) -> dict[str, tuple[str, int]]:
+    """Functions of the symbol table. Local ones follow the entry of the file they come from."""
+    table = elf.get_section_by_name(".symtab")
+    found: dict[str, tuple[str, int]] = {}
+    if not isinstance(table, SymbolTableSection):
+        return found
+    source = ""
+    for symbol in table.iter_symbols():
+        info = symbol["st_info"]
+        if info["type"] == "STT_FILE":
+            source = symbol.name
+        elif info["type"] == "STT_FUNC" and symbol["st_size"] > 0:
+            own = source if info["bind"] == "STB_LOCAL" else ""
+            _, before = found.get(symbol.name, ("", 0))
+            found[symbol.name] = (own, before + symbol["st_size"])
+    return found

@@ -1,0 +1,156 @@
+"""Show what a model takes of flash and RAM, and hold it to the budgets of its target and its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kiln.config import Target
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.report import budget
+from kiln.report.measure import linked_figures, plan_figures
+
+_TOP = 8  # kernels and contributors that are listed
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--show size.json, or --plan plan.json --target target.json --work folder --out size.json and more."""
+    p.add_argument("--show", type=Path, help="print the figures of an existing size.json and do nothing else")
+    p.add_argument("--plan", type=Path, help="plan.json")
+    p.add_argument("--target", type=Path, help="target.json")
+    p.add_argument("--bundle", type=Path, help="folder with include/ and lib/, to measure what is linked")
+    p.add_argument("--config", type=Path, help="the model's own budget, JSON")
+    p.add_argument("--work", type=Path, help="folder where linked programs are kept")
+    p.add_argument("--out", type=Path, help="the figures, written only when every budget is kept")
+    p.add_argument("--quiet", action="store_true", help="print nothing unless a budget is exceeded")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the tables and write size.json. Raises KilnError when a budget is exceeded."""
+    if args.show:
+        print_figures(read_json(args.show))
+        return
+    needed = ["plan", "target", "out", *(["work"] if args.bundle else [])]
+    absent = [f"--{name}" for name in needed if getattr(args, name) is None]
+    if absent:
+        raise KilnError(f"size: {', '.join(absent)} missing")
+    plan, target = read_json(args.plan), Target.model_validate(read_json(args.target))
+    figures = plan_figures(plan) | {"target": target.name}
+    if args.bundle:
+        figures["linked"] = linked_figures(plan, args.bundle, target, args.work)
+    own = read_json(args.config) if args.config else {}
+    budgets = {
+        f"model {plan['name']}": own.get("budget", own) or {},
+        f"target {target.name}": target.budget.model_dump(),
+    }
+    lines = budget.check(figures, budgets)
+    figures["budgets"] = [
+        {"owner": line.owner, "kind": line.kind, "limit": line.limit, "used": line.used} for line in lines
+    ]
+    exceeded = [line for line in lines if line.over > 0]
+    if exceeded:
+        args.out.unlink(missing_ok=True)
+        print_excess(exceeded, figures, plan)
+        raise KilnError(_complaint(exceeded, plan["name"], target.name))
+    if not args.quiet:
+        print_figures(figures)
+    write_json(args.out, figures)
+
+
+def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:
+    parts = [
+        f"{line.owner} allows {line.limit} bytes of {line.kind}, {'' if line.exact else 'at least '}{line.used} "
+        f"needed, {line.over} too many"
+        for line in exceeded
+    ]
+    return f"budget exceeded for {model} on {target}: {'; '.join(parts)}"
+
+
+def _console(file: Any = None) -> Console:
+    return Console(file=file or sys.stdout, highlight=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("", "what", "bucket", "budget") else "right")
+    return table
+
+
+def print_figures(figures: Mapping[str, Any]) -> None:
+    """Print size.json: what is linked by section, the arena of every bucket, the largest kernels."""
+    console, linked = _console(), figures.get("linked")
+    params, used = figures["params"], budget.used_bytes(figures)
+    table = _table(f"{figures['model']} on {figures['target']}", "what", "bytes")
+    if linked is None:
+        table.add_row(f"parameters ({params['storage']})", str(params["bytes"]))
+        table.add_row("arena, largest bucket", str(used["ram"]))
+    else:
+        for name, label in _ROWS.items():
+            table.add_row(label, str(linked["sections"][name]))
+        if params["storage"] == "file":
+            table.add_row("params.bin", str(params["bytes"]))
+        table.add_section()
+        table.add_row("flash: all of it but .bss, linked, less an empty program", str(used["flash"]))
+        table.add_row(f"  of it parameters ({params['storage']})", str(params["bytes"]))
+        for name in ("kernels", "plan", "runtime"):
+            table.add_row(f"  of it code: {name}", str(linked["code"][name]))
+        table.add_section()
+        table.add_row("RAM: .data, .bss and the largest arena", str(used["ram"]))
+    console.print(table)
+    _print_buckets(console, figures)
+    if linked is not None:
+        top = _table("largest kernels, bytes of code", "what", "bytes")
+        for kernel in linked["kernels"][:_TOP]:
+            top.add_row(kernel["label"], str(kernel["bytes"]))
+        rest = linked["kernels"][_TOP:]
+        if rest:
+            top.add_row(f"{len(rest)} others", str(sum(kernel["bytes"] for kernel in rest)))
+        console.print(top)
+    if figures.get("budgets"):
+        kept = _table("budgets", "budget", "limit", "used", "left")
+        for row in figures["budgets"]:
+            left = row["limit"] - row["used"]
+            kept.add_row(f"{row['owner']}, {row['kind']}", str(row["limit"]), str(row["used"]), str(left))
+        console.print(kept)
+
+
+_ROWS = {
+    "text": ".text: code",
+    "rodata": ".rodata: constants",
+    "data": ".data: variables with a value",
+    "bss": ".bss: variables that begin as 0",
+}
+
+
+def _print_buckets(console: Console, figures: Mapping[str, Any]) -> None:
+    arenas = _table("arena", "bucket", "arena", "lower bound", "ratio", "steps")
+    for bucket in figures["buckets"]:
+        bound = bucket["lower_bound_bytes"]
+        ratio = f"{bucket['arena_bytes'] / bound:.3f}" if bound else "1.000"
+        arenas.add_row(bucket["name"], str(bucket["arena_bytes"]), str(bound), ratio, str(bucket["steps"]))
+    console.print(arenas)
+
+
+def print_excess(
+    exceeded: Sequence[budget.Line], figures: Mapping[str, Any], plan: Mapping[str, Any]
+) -> None:
+    """Print, on stderr, each budget that is exceeded, and what takes most of what it limits."""
+    console = _console(sys.stderr)
+    table = _table("budgets exceeded", "budget", "limit", "used", "too many")
+    for line in exceeded:
+        table.add_row(f"{line.owner}, {line.kind}", str(line.limit), str(line.used), str(line.over))
+    console.print(table)
+    for kind in sorted({line.kind for line in exceeded}):
+        rows = budget.contributors(kind, figures, plan)[:_TOP]
+        largest = _table(f"most of the {kind} goes to", "what", "bytes")
+        for what, count in rows:
+            largest.add_row(what, str(count))
+        console.print(largest)
