@@ -46,7 +46,7 @@ _EXPECTED = {
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing when no known word resembles this one."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
@@ -74,15 +74,19 @@ def describe(value: Any) -> str:
 
 
 def _first(section: type[Section], document: Document, error: ValidationError) -> KilnError:
-    found: list[tuple[int, Place, str]] = []
+    found: list[tuple[bool, int, Place, str]] = []
     for item in error.errors(include_url=False):
         place, keys = _locate(section, document.data, item["loc"])
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, PlacedError):
             place = (*place, *cause.place)
-        found.append((document.line(place), place, _sentence(dict(item), place, keys)))
-    found.sort(key=lambda entry: entry[0])
-    _, place, what = found[0]
+        if item["type"].startswith("union_tag") and isinstance(item.get("input"), dict):
+            place = (*place, "kind")
+        # A misspelt key first: it is why another one is missing.
+        misspelt = item["type"] == "extra_forbidden"
+        found.append((not misspelt, document.line(place), place, _sentence(dict(item), place, keys)))
+    found.sort(key=lambda entry: entry[:2])
+    _, _, place, what = found[0]
     return document.error(place, what)
 
 
@@ -99,7 +103,7 @@ def _sentence(item: dict[str, Any], place: Place, keys: list[str]) -> str:
         value = got if tag is None else f"'{tag}'"
         allowed = str(context.get("expected") or context.get("expected_tags")).replace(" or ", ", ")
         words = [word.strip(" '") for word in allowed.split(",")]
-        return f"{value} is not allowed" + nearest(value.strip("'"), words) + f"; allowed: {', '.join(words)}"
+        return f"{value} is not allowed, allowed: {', '.join(words)}" + nearest(value.strip("'"), words)
     if kind == "union_tag_not_found":
         return "missing" if isinstance(item.get("input"), dict) else f"a section of keys expected, got {got}"
     if kind == "value_error":

@@ -11,6 +11,12 @@ from kiln.config.fields import Positive
 from kiln.config.source import Source
 
 
+# The part of a picture to use.
+Crop = Annotated[
+    list[int], Field(min_length=4, max_length=4, description="[top, left, height, width] in pixels")
+]
+
+
 class Preprocess(Section):
     """Picture to tensor: resize, crop or pad to `size`, then x = (pixel * scale - mean) / std per channel."""
 
@@ -68,6 +74,7 @@ class Run(Section):
     """What `run` shows: the best classes of one picture."""
 
     image: Source
+    crop: Crop | None = None
     top: Positive = 5
     softmax: bool = Field(
         default=False, description="the output holds logits: make probabilities of them first"
@@ -104,9 +111,7 @@ class ImageInput(Section):
 
     kind: Literal["image"]
     source: Source
-    crop: list[int] | None = Field(
-        default=None, min_length=4, max_length=4, description="[top, left, height, width]"
-    )
+    crop: Crop | None = None
     rotate: Literal[0, 90, 180, 270] = Field(default=0, description="degrees clockwise, after the crop")
 
 

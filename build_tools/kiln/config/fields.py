@@ -20,7 +20,9 @@ def _bytes(value: Any) -> Any:
 
 def _sha256(value: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError(f"64 lower-case hexadecimal digits expected, got {len(value)} characters")
+        raise ValueError(
+            f"64 lower-case hexadecimal digits expected, got '{value[:12]}' of {len(value)} characters"
+        )
     return value
 
 

