@@ -42,7 +42,7 @@ run:
     sha256: 596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb
     wheel: {python: "3.11", platform: manylinux_2_28_x86_64}
 golden:
-  reference: builtin  # LiteRT's optimised kernels; builtin_ref rounds some sums differently, by up to 3 levels
+  reference: builtin  # LiteRT's optimised kernels; builtin_ref differs by up to 3 levels
   inputs:
     - {kind: random, seed: 1}
     - {kind: random, seed: 2}

@@ -1,4 +1,4 @@
-"""Real data around a model: how a picture becomes its input, what its outputs are called, what it is tested on."""
+"""Real data around a model: how a picture becomes its input, its outputs' names, what it is tested on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from kiln.config.check import Section
 from kiln.config.fields import Positive
 from kiln.config.source import Source
-
 
 # The part of a picture to use.
 Crop = Annotated[
@@ -135,5 +134,5 @@ class Golden(Section):
     inputs: list[GoldenInput] = Field(default_factory=_default_inputs, min_length=1)
     reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref"] = Field(
         default="auto",
-        description="builtin and builtin_ref are LiteRT's kernel sets; auto: onnxruntime for ONNX, builtin for TFLite",
+        description="builtin, builtin_ref: LiteRT's kernel sets; auto: onnxruntime for ONNX, builtin for TFLite",
     )

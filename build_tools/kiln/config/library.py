@@ -30,7 +30,7 @@ class Summary:
 
 
 def load_target(name: str | os.PathLike[str]) -> Target:
-    """The target of that name, or of a path to a .yaml. Raises KilnError with file and line for what is wrong."""
+    """The target of that name, or of a path to a .yaml. Raises KilnError with file and line of a mistake."""
     path = _find(str(name), "target")
     read = document.read(path)
     if isinstance(read.data, dict):
@@ -59,12 +59,12 @@ def load_model(name: str | os.PathLike[str]) -> Model:
 
 
 def list_targets() -> list[Summary]:
-    """Every target that can be named, in order of names. A file that cannot be read is listed with what is wrong."""
+    """Every target that can be named, by name. A file that cannot be read is listed with what is wrong."""
     return _list("target")
 
 
 def list_models() -> list[Summary]:
-    """Every model that can be named, in order of names. A file that cannot be read is listed with what is wrong."""
+    """Every model that can be named, by name. A file that cannot be read is listed with what is wrong."""
     return _list("model")
 
 
@@ -90,7 +90,7 @@ def _find(name: str, kind: str) -> Path:
     files = _files(kind)
     if name in files:
         return files[name]
-    names = {name: path for name, path in files.items()}
+    names = dict(files)
     for summary in _list(kind):
         for alias in summary.aliases:
             names.setdefault(alias, summary.path)

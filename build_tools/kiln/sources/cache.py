@@ -22,7 +22,7 @@ def file_sha256(path: Path) -> str:
 
 
 def slot(sha256: str, name: str) -> Path:
-    """Where the file with this content is kept; `name` is its file name, kept for readers that look at suffixes."""
+    """Where a file of this content is kept; `name` is its file name, for readers that look at suffixes."""
     return cache_dir() / "files" / sha256[:2] / sha256 / name
 
 
@@ -41,18 +41,27 @@ def keep(path: Path, sha256: str, name: str, origin: str) -> Path:
     if found != sha256:
         raise KilnError(f"{origin}: SHA-256 is {found}, expected {sha256}")
     place = slot(sha256, name)
-    temporary: str | None = None
+    copy(path, place)
+    return place
+
+
+def copy(source: Path, out: Path) -> None:
+    """Copy a file of any size so that `out` is the whole file or is not there.
+
+    Raises KilnError naming `out` when it cannot be written.
+    """
+    temporary: Path | None = None
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".fetch.", dir=place.parent)
-        with os.fdopen(handle, "wb") as target, path.open("rb") as source:
-            shutil.copyfileobj(source, target, 1 << 20)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as target, source.open("rb") as stream:
+            shutil.copyfileobj(stream, target, 1 << 20)
             target.flush()
             os.fsync(target.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, place)
+        temporary.chmod(0o644)
+        temporary.replace(out)
     except OSError as error:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise KilnError(f"{place}: cannot write: {error.strerror}") from error
-    return place
+            temporary.unlink(missing_ok=True)
+        raise KilnError(f"{out}: cannot write: {error.strerror}") from error

@@ -27,7 +27,7 @@ _TURNS = {
 
 
 def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -> Image.Image:
-    """The picture in a file as RGB. `crop` is [top, left, height, width]; `rotate` is clockwise, after the crop.
+    """The picture in a file as RGB. `crop`: [top, left, height, width]; `rotate`: clockwise, after the crop.
 
     Raises KilnError naming the file when it is no picture or the crop lies outside it.
     """

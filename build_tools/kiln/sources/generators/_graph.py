@@ -1,4 +1,4 @@
-"""Writes an ONNX graph the way PyTorch's exporter does: NCHW, a convolution and its batch norm as two nodes."""
+"""Writes an ONNX graph as PyTorch's exporter does: NCHW, a convolution and its batch norm as two nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Graph:
         pads: tuple[int, int] = (0, 0),
         groups: int = 1,
     ) -> str:
-        """Convolution without bias. `weight` is (out, in / groups, kh, kw); `pads` are before and after an axis."""
+        """Convolution without bias. `weight`: (out, in / groups, kh, kw); `pads`: before and after an axis."""
         before, after = pads
         return self.node(
             "Conv",

@@ -1,4 +1,4 @@
-"""Weights for architectures that are built for their speed: drawn from a seed, sized so that nothing explodes."""
+"""Weights for architectures that are there for their speed: seeded, and sized so that nothing explodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Weights:
         return self.uniform((out, inputs, kernel, kernel), -bound, bound)
 
     def batch_norm(self, channels: int, scale: float = 1.0) -> list[Array]:
-        """Scale, bias, mean and variance near those of a layer that leaves its input as it is, times `scale`."""
+        """Scale, bias, mean and variance near those that leave their input as it is, times `scale`."""
         shape = (channels,)
         return [
             self.uniform(shape, 0.9 * scale, 1.1 * scale),
