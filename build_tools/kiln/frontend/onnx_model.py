@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from kiln.frontend import onnx_ops
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
+from kiln.frontend.quiet import convert_quietly
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -28,13 +26,8 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model = read(path)
     shapes = bind_inputs(model, path, options)
     model = canonicalise(model, path, shapes)
-    importer = _Importer(path, shapes)
     opset = next(entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS)
-    # The converter warns about every name it changes and prints what failed; both reach the user as errors
-    # instead.
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        module = importer.from_onnx(model.graph, opset)
+    module = convert_quietly(lambda: _Importer(path, shapes).from_onnx(model.graph, opset))
     inputs = [
         Port(
             value.name,

@@ -14,6 +14,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions
+from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.tflite_ops import Converter
 
 _IDENTIFIER = b"TFL3"
@@ -36,15 +37,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     inputs = [_port(graph, index) for index in graph.InputsAsNumpy()]
     _check_shapes(path, inputs, options)
 
-    def converter(*arguments: Any) -> Converter:
-        return Converter(path, *arguments)
-
-    try:
-        module = tflite_frontend.from_tflite(model, op_converter=converter)
-    except KilnError:
-        raise
-    except Exception as error:  # converters raise every kind of exception
-        raise KilnError(f"{path}: cannot import the TFLite graph: {one_line(error)}") from error
+    module = convert_quietly(lambda: _convert(path, model))
     module = finish(module, "tflite", len(inputs))
     declared = [_port(graph, index) for index in graph.OutputsAsNumpy()]
     outputs = [
@@ -52,6 +45,15 @@ def load(path: Path, options: ImportOptions) -> Imported:
         for port, (dtype, shape) in zip(declared, result_types(module), strict=True)
     ]
     return Imported(module, inputs, outputs)
+
+
+def _convert(path: Path, model: Any) -> Any:
+    try:
+        return tflite_frontend.from_tflite(model, op_converter=lambda *given: Converter(path, *given))
+    except KilnError:
+        raise
+    except Exception as error:  # converters raise every kind of exception
+        raise KilnError(f"{path}: cannot import the TFLite graph: {one_line(error)}") from error
 
 
 def read(path: Path) -> tflite.Model:

@@ -1,15 +1,14 @@
 """TVM 0.27's TFLite converter with the operators that it gets wrong, or loses, put right.
 
 Quantised operators come out as dequantize → float op → quantize; a later pass makes them integer. The
-arithmetic of what is emitted, next to that of TFLite's reference kernels:
+arithmetic of what is emitted, next to that of TFLite:
 
 - relax.dequantize: scale * (q - zero_point) in float32; the same in TFLite.
-- relax.quantize: clip(round_half_even(x / scale) + zero_point). TFLite rounds half away from zero. The two
-  differ only where x / scale lies exactly between two integers; a pass that makes integer ops of a module
-  whose function attribute kiln.source_format is "tflite" should round half away from zero.
-- TFLite multiplies the accumulators of CONV_2D, FULLY_CONNECTED, ADD, … by a 31-bit fixed-point factor, here
-  it is a float32 division: results differ by one level where the two fall on different sides of a rounding
-  border.
+- relax.quantize: clip(round_half_even(x / scale) + zero_point). So do LiteRT's optimised kernels (XNNPACK);
+  TFLite's portable ones round half away from zero. The two differ only where x / scale lies exactly between
+  two integers.
+- Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
+  the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
 - SOFTMAX, LOGISTIC, TANH: float here, fixed-point tables in TFLite: one level, rarely two.
 """
@@ -188,6 +187,20 @@ class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm
             tflite_frontend.get_scalar_from_constant(result.qnn_params["zero_point"]),
             dtype,
         )
+
+    def convert_softmax(self, op: Any) -> Any:
+        """SOFTMAX of beta * x. TVM 0.27 ignores beta."""
+        options = tflite.SoftmaxOptions()
+        table = op.BuiltinOptions()
+        options.Init(table.Bytes, table.Pos)
+        source, result = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        if options.Beta() == 1.0:
+            return super().convert_softmax(op)
+        data = self.get_tensor_expr(source)
+        data = self.dequantize(data, source) if source.qnn_params else data
+        scaled = relax.op.multiply(data, relax.const(np.float32(options.Beta())))
+        probabilities = relax.op.nn.softmax(scaled, axis=-1)
+        return self.quantize(probabilities, result) if result.qnn_params else probabilities
 
     def convert_prelu(self, op: Any) -> Any:
         """PReLU with one slope a channel → relax.nn.prelu on the last axis.

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.errors import KilnError
-from kiln.golden.quiet import quiet_stderr
+from kiln.frontend.quiet import quiet_stderr
 
 Array = npt.NDArray[Any]
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}

@@ -1,0 +1,186 @@
+"""What a user may hand to `import` by mistake: one line on stderr, status 2, nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from kiln.__main__ import main
+from tflite_files import Tensor, write
+
+GOOD = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,4] x) => (float[1,4] y) { a = Relu(x) b = Exp(a) y = Add(a, b) }
+"""
+
+
+def onnx_file(path: Path, text: str = GOOD) -> Path:
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return path
+
+
+def tflite_file(path: Path, code: Any = schema.BuiltinOperator.RELU, dtype: str = "float32") -> Path:
+    scale = 0.1 if dtype == "int8" else None
+    return write(
+        path, [Tensor("x", (1, 4), dtype, scale), Tensor("y", (1, 4), dtype, scale)], code, None, [0], [1]
+    )
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Runs the stage on a file that it must refuse, and returns what it printed."""
+
+    def call(source: Path, **config: Any) -> str:
+        settings, out = tmp_path / "import.json", tmp_path / "out" / "import"
+        settings.write_text(json.dumps({"name": "m", **config}))
+        out.parent.mkdir(exist_ok=True)
+        status = main(["import", "--config", str(settings), "--source", str(source), "--out", str(out)])
+        printed = capfd.readouterr()
+        assert status == 2
+        assert printed.out == ""
+        assert printed.err.startswith("kiln: error: ") and printed.err.count("\n") == 1, printed.err
+        assert list(out.parent.iterdir()) == []
+        return printed.err
+
+    return call
+
+
+def test_good_files_are_imported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "import.json"
+    settings.write_text("{}")
+    for source in (onnx_file(tmp_path / "m.onnx"), tflite_file(tmp_path / "m.tflite")):
+        out = tmp_path / source.suffix
+        assert main(["import", "--config", str(settings), "--source", str(source), "--out", str(out)]) == 0
+        assert sorted(path.name for path in out.iterdir()) == [
+            "interface.json",
+            "module.json",
+            "params.safetensors",
+        ]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+def test_missing_empty_folder_and_text(tmp_path: Path, refused: Any, suffix: str) -> None:
+    source = tmp_path / f"m{suffix}"
+    assert "no such model file" in refused(source)
+    source.write_bytes(b"")
+    assert "is empty" in refused(source)
+    source.write_text("This is a README, not a model.\n" * 40)
+    assert "plain text" in refused(source)
+    source.write_bytes(bytes(range(256)) * 40)
+    assert str(source) in refused(source)
+    source.unlink()
+    source.mkdir()
+    assert "cannot read" in refused(source)
+
+
+def test_other_formats(tmp_path: Path, refused: Any) -> None:
+    source = tmp_path / "m.h5"
+    source.write_bytes(b"\x89HDF")
+    assert "unknown model format '.h5', allowed: .onnx, .tflite" in refused(source)
+
+
+def test_onnx_cut_short(tmp_path: Path, refused: Any) -> None:
+    whole = onnx_file(tmp_path / "whole.onnx").read_bytes()
+    source = tmp_path / "m.onnx"
+    for length in range(1, len(whole), 3):
+        source.write_bytes(whole[:length])
+        assert str(source) in refused(source)
+
+
+def test_tflite_cut_short(tmp_path: Path, refused: Any) -> None:
+    whole = tflite_file(tmp_path / "whole.tflite").read_bytes()
+    source = tmp_path / "m.tflite"
+    for length in range(1, len(whole) - 4, 4):
+        source.write_bytes(whole[:length])
+        assert str(source) in refused(source)
+
+
+def test_tflite_without_its_weights(tmp_path: Path, refused: Any) -> None:
+    weights = np.ones((8, 4), np.float32)
+    tensors = [Tensor("x", (1, 4)), Tensor("w", (8, 4), data=weights), Tensor("y", (1, 8))]
+    options = schema.FullyConnectedOptionsT()
+    source = write(
+        tmp_path / "m.tflite", tensors, schema.BuiltinOperator.FULLY_CONNECTED, options, [0, 1], [2]
+    )
+    content = source.read_bytes()
+    start = content.index(weights.tobytes())
+    size = int.from_bytes(content[start - 4 : start], "little")
+    assert size == weights.nbytes
+    source.write_bytes(content[: start - 4] + (64).to_bytes(4, "little") + content[start:])
+    assert "truncated or damaged" in refused(source)
+
+
+def test_onnx_with_operators_that_nothing_knows(tmp_path: Path, refused: Any) -> None:
+    text = GOOD.replace("b = Exp(a)", "c = Frobnicate(a) b = Twist(c)")
+    model = onnx.parser.parse_model(text)
+    model.graph.node[1].name = "layer3/frob"
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model.SerializeToString())
+    message = refused(source)
+    assert "Frobnicate (node layer3/frob)" in message
+    assert "Twist (node with output b)" in message
+
+
+def test_onnx_with_operators_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:
+    text = GOOD.replace("b = Exp(a)", "b = Det(a)").replace("[1,4]", "[4,4]").replace("y)", "y)", 1)
+    model = onnx.parser.parse_model(text)
+    model.graph.node[1].name = "the_det"
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model.SerializeToString())
+    assert "operators that cannot be imported: Det (node the_det)" in refused(source)
+
+
+def test_onnx_operator_in_a_form_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,1,4,4] x, float[1,1,3,3] w) => (float[1,1,2,2] y) {
+      y = Conv<auto_pad: string = "SIDEWAYS">(x, w)
+    }"""
+    assert "operators that cannot be imported: Conv (node" in refused(onnx_file(tmp_path / "m.onnx", text))
+
+
+def test_onnx_that_uses_what_it_does_not_define(tmp_path: Path, refused: Any) -> None:
+    assert "not a valid ONNX model" in refused(
+        onnx_file(tmp_path / "m.onnx", GOOD.replace("Add(a, b)", "Add(a, q)"))
+    )
+
+
+def test_onnx_with_an_open_dimension(tmp_path: Path, refused: Any) -> None:
+    source = onnx_file(tmp_path / "m.onnx", GOOD.replace("[1,4]", "[N,4]"))
+    message = refused(source)
+    assert "input 'x' axis 0 ('N') is dynamic and has no range" in message
+    assert "inputs: {x: {shape: […]}}" in message
+    assert "no such input" in refused(source, inputs={"input": {"shape": [1, 4]}})
+    assert "axis 1 is 4 in the file" in refused(source, inputs={"x": {"shape": [1, 5]}})
+    assert "ranges over 1..8" in refused(source, dims={"N": {"min": 1, "max": 8}})
+
+
+def test_tflite_with_operators_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:
+    assert "custom Frobnicate (output y)" in refused(tflite_file(tmp_path / "m.tflite", "Frobnicate"))
+    assert "STABLEHLO" not in refused(
+        tflite_file(tmp_path / "m.tflite", schema.BuiltinOperator.HASHTABLE_SIZE)
+    )
+    message = refused(tflite_file(tmp_path / "m.tflite", schema.BuiltinOperator.ELU, "int8"))
+    assert "quantised ELU (output y)" in message
+
+
+def test_tflite_sizes_are_fixed(tmp_path: Path, refused: Any) -> None:
+    source = tflite_file(tmp_path / "m.tflite")
+    assert "is [1, 4] in the file" in refused(source, inputs={"x": {"shape": [2, 4]}})
+    assert "no such input, it has: x" in refused(source, inputs={"z": {"shape": [1, 4]}})
+
+
+def test_damaged_configuration(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "import.json"
+    source = onnx_file(tmp_path / "m.onnx")
+    settings.write_text('{"name":')
+    assert (
+        main(["import", "--config", str(settings), "--source", str(source), "--out", str(tmp_path / "o")])
+        == 2
+    )
+    assert "not valid JSON" in capfd.readouterr().err
+    assert not (tmp_path / "o").exists()

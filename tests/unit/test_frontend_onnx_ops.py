@@ -1,0 +1,214 @@
+"""ONNX operators against ONNX Runtime, and for each that Kiln converts itself why it must."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+import tvm
+from kiln.frontend.importer import import_model
+from kiln.frontend.options import ImportOptions
+from kiln.golden.reference import open_reference
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+Array = npt.NDArray[Any]
+GONE = "TVM no longer has this fault: Kiln's own conversion of it can go"
+HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
+
+
+def write(path: Path, text: str, opset: int = 17, **weights: Array) -> Path:
+    """An ONNX file from its textual form; `weights` become initialisers."""
+    model = onnx.parser.parse_model(HEADER.format(opset=opset) + text)
+    for name, value in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    onnx.save(model, path)
+    return path
+
+
+def check(path: Path, *inputs: Array, absolute: float = 1e-5, relative: float = 1e-5) -> str:
+    """Compare the import, compiled on the host, with ONNX Runtime; returns the module's text."""
+    module, _ = import_model(path, ImportOptions("m"))
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    result = machine["main"](*[tvm.runtime.tensor(value) for value in inputs])
+    got = [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
+    for ours, theirs in zip(got, open_reference(path).run(inputs), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=relative, atol=absolute)
+    text: str = module.script()
+    return text
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32) * 4
+
+
+def clip_file(path: Path) -> Path:
+    low, high = np.array(0, np.float32), np.array(6, np.float32)
+    text = "g (float[1,8] x) => (float[1,8] y) { y = Clip(x, low, high) }"
+    return write(path, text, low=low, high=high)
+
+
+def test_clip_is_one_operator(tmp_path: Path) -> None:
+    assert "R.clip(x" in check(clip_file(tmp_path / "m.onnx"), normal(1, 8))
+
+
+def test_tvm_still_makes_clip_opaque(tmp_path: Path) -> None:
+    assert "call_tir" in from_onnx(onnx.load(clip_file(tmp_path / "m.onnx"))).script(), GONE
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({"low": np.float32(0)}, "R.nn.relu(x"),
+        ({"low": np.float32(-1.5)}, "R.clip(x"),
+        ({"high": np.float32(0.25)}, "R.clip(x"),
+        ({"low": np.float32("nan"), "high": np.float32(2)}, "R.clip(x"),
+    ],
+)
+def test_clip_with_open_ends(tmp_path: Path, bounds: dict[str, Any], expected: str) -> None:
+    low = "low" if "low" in bounds else '""'
+    names = f"x, {low}, high" if "high" in bounds else f"x, {low}"
+    text = f"g (float[1,8] x) => (float[1,8] y) {{ y = Clip({names.replace(chr(34) * 2, '')}) }}"
+    assert expected in check(
+        write(tmp_path / "m.onnx", text, **{k: np.array(v) for k, v in bounds.items()}), normal(1, 8)
+    )
+
+
+def test_clip_with_attributes(tmp_path: Path) -> None:
+    text = "g (float[1,8] x) => (float[1,8] y) { y = Clip<min: float = -1.0, max: float = 1.5>(x) }"
+    assert "R.clip(x" in check(write(tmp_path / "m.onnx", text, opset=6), normal(1, 8))
+
+
+def pad_file(path: Path) -> Path:
+    pads, value = np.array([0, 0, 1, 2, 0, 0, 3, 0], np.int64), np.array(1.5, np.float32)
+    text = "g (float[1,2,4,4] x) => (float[1,2,8,6] y) { y = Pad(x, pads, value) }"
+    return write(path, text, pads=pads, value=value)
+
+
+def test_pad_is_one_operator(tmp_path: Path) -> None:
+    assert "R.nn.pad(x" in check(pad_file(tmp_path / "m.onnx"), normal(1, 2, 4, 4))
+
+
+def test_tvm_still_makes_pad_opaque(tmp_path: Path) -> None:
+    assert "call_tir" in from_onnx(onnx.load(pad_file(tmp_path / "m.onnx"))).script(), GONE
+
+
+def test_reflecting_pad(tmp_path: Path) -> None:
+    pads = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)
+    text = 'g (float[1,2,4,4] x) => (float[1,2,6,6] y) { y = Pad<mode: string = "reflect">(x, pads) }'
+    check(write(tmp_path / "m.onnx", text, pads=pads), normal(1, 2, 4, 4))
+
+
+def test_tile_is_one_operator(tmp_path: Path) -> None:
+    text = "g (float[2,3] x) => (float[4,9] y) { y = Tile(x, times) }"
+    path = write(tmp_path / "m.onnx", text, times=np.array([2, 3], np.int64))
+    assert "R.tile(x" in check(path, normal(2, 3))
+    assert "call_tir" in from_onnx(onnx.load(path)).script(), GONE
+
+
+TRANSFORMER = """
+g (int64[1,6] ids, int64[1,6] mask) => (float[1,6,8] hidden, float[1,8] pooled) {
+  words = Gather(table, ids)
+  shape = Shape(ids)
+  length = Gather(shape, one)
+  positions = Range(zero, length, one)
+  placed = Gather(places, positions)
+  summed = Add(words, placed)
+  normed = LayerNormalization<axis = -1, epsilon = 0.00001>(summed, gain, offset)
+  q0 = MatMul(normed, wq)
+  split = Constant<value_ints = [1, 6, 2, 4]>()
+  q1 = Reshape(q0, split)
+  q = Transpose<perm = [0, 2, 1, 3]>(q1)
+  kt = Transpose<perm = [0, 2, 3, 1]>(q1)
+  v = Transpose<perm = [0, 2, 1, 3]>(q1)
+  raw = MatMul(q, kt)
+  scaled = Div(raw, root)
+  wide = Unsqueeze(mask, axes)
+  real = Cast<to = 1>(wide)
+  hole = Sub(unit, real)
+  bias = Mul(hole, low)
+  masked = Add(scaled, bias)
+  weights = Softmax<axis = -1>(masked)
+  mixed = MatMul(weights, v)
+  back = Transpose<perm = [0, 2, 1, 3]>(mixed)
+  joined = Constant<value_ints = [0, 0, -1]>()
+  flat = Reshape(back, joined)
+  h1 = Add(flat, normed)
+  cdf = Div(h1, sqrt2)
+  erf = Erf(cdf)
+  erf1 = Add(erf, unit)
+  gate = Mul(h1, erf1)
+  gelu = Mul(gate, half)
+  mean = ReduceMean<axes = [-1], keepdims = 1>(gelu)
+  centred = Sub(gelu, mean)
+  square = Pow(centred, two)
+  variance = ReduceMean<axes = [-1], keepdims = 1>(square)
+  spread = Sqrt(variance)
+  hidden = Div(centred, spread)
+  first = Gather<axis = 1>(hidden, zero)
+  pooled = Tanh(first)
+}
+"""
+
+
+def test_transformer_operators_and_shape_arithmetic(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.onnx",
+        TRANSFORMER,
+        table=normal(20, 8),
+        places=normal(16, 8),
+        wq=normal(8, 8),
+        gain=np.ones(8, np.float32),
+        offset=np.zeros(8, np.float32),
+        zero=np.array(0, np.int64),
+        one=np.array(1, np.int64),
+        axes=np.array([1, 2], np.int64),
+        root=np.array(2, np.float32),
+        unit=np.array(1, np.float32),
+        low=np.array(-10000, np.float32),
+        sqrt2=np.array(1.41421356, np.float32),
+        half=np.array(0.5, np.float32),
+        two=np.array(2, np.float32),
+    )
+    ids = np.array([[3, 7, 1, 19, 0, 0]], np.int64)
+    mask = np.array([[1, 1, 1, 1, 0, 0]], np.int64)
+    check(path, ids, mask, absolute=1e-4)
+
+
+def test_quantised_graph_keeps_its_quantisation(tmp_path: Path) -> None:
+    text = """g (int8[1,2,5,5] q) => (int8[1,3,3,3] r) {
+      x = DequantizeLinear(q, sx, zx)
+      w = DequantizeLinear<axis = 0>(k, sw, zw)
+      y = Conv(x, w)
+      r = QuantizeLinear(y, sy, zy)
+    }"""
+    generator = np.random.default_rng(0)
+    path = write(
+        tmp_path / "m.onnx",
+        text,
+        k=generator.integers(-128, 128, (3, 2, 3, 3)).astype(np.int8),
+        sx=np.array(0.05, np.float32),
+        zx=np.array(-4, np.int8),
+        sw=np.array([0.01, 0.02, 0.03], np.float32),
+        zw=np.zeros(3, np.int8),
+        sy=np.array(0.4, np.float32),
+        zy=np.array(7, np.int8),
+    )
+    text = check(path, generator.integers(-128, 128, (1, 2, 5, 5)).astype(np.int8), absolute=1, relative=0)
+    assert text.count("R.dequantize") == 2
+    assert text.count("R.quantize") == 1
+    _, interface = import_model(path, ImportOptions("m"))
+    assert interface["inputs"][0]["quant"] == {"scale": pytest.approx(0.05), "zero_point": -4}
+    assert interface["outputs"][0]["quant"] == {"scale": pytest.approx(0.4), "zero_point": 7}
+
+
+def test_old_files_list_their_weights_among_the_inputs(tmp_path: Path) -> None:
+    text = "g (float[1,4] x, float[4,3] w) => (float[1,3] y) { y = MatMul(x, w) }"
+    path = write(tmp_path / "m.onnx", text, w=normal(4, 3))
+    _, interface = import_model(path, ImportOptions("m"))
+    assert [entry["name"] for entry in interface["inputs"]] == ["x"]

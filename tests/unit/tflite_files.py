@@ -1,0 +1,87 @@
+"""Writes small TFLite files for tests, with the schema that ai-edge-litert carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import numpy.typing as npt
+from ai_edge_litert import schema_py_generated as schema
+
+_TYPES = {
+    "float32": schema.TensorType.FLOAT32,
+    "int8": schema.TensorType.INT8,
+    "int32": schema.TensorType.INT32,
+}
+
+
+@dataclass
+class Tensor:
+    """scale: one number, or one per channel of `axis`. data: the values of a constant."""
+
+    name: str
+    shape: Sequence[int]
+    dtype: str = "float32"
+    scale: float | Sequence[float] | None = None
+    zero_point: int = 0
+    axis: int = 0
+    data: npt.NDArray[Any] | None = None
+
+
+def write(
+    path: Path,
+    tensors: Sequence[Tensor],
+    code: int | str,
+    options: Any,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> Path:
+    """One operator over `tensors`; a `code` that is text is the name of a custom operator.
+
+    The graph's inputs are the operator's inputs that are not constant.
+    """
+    model, graph, operator = schema.ModelT(), schema.SubGraphT(), schema.OperatorT()
+    model.version = 3
+    model.buffers = [schema.BufferT()]
+    graph.tensors = [_tensor(model, tensor) for tensor in tensors]
+    graph.inputs = [index for index in inputs if tensors[index].data is None]
+    graph.outputs = list(outputs)
+    opcode = schema.OperatorCodeT()
+    if isinstance(code, str):
+        opcode.builtinCode, opcode.customCode = schema.BuiltinOperator.CUSTOM, code
+    else:
+        opcode.builtinCode = code
+    opcode.deprecatedBuiltinCode = min(int(opcode.builtinCode), 127)
+    opcode.version = 2 if any(tensor.dtype == "int8" for tensor in tensors) else 1
+    model.operatorCodes = [opcode]
+    operator.inputs, operator.outputs = list(inputs), list(outputs)
+    if options is not None:
+        operator.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
+        operator.builtinOptions = options
+    graph.operators = [operator]
+    model.subgraphs = [graph]
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    path.write_bytes(bytes(builder.Output()))
+    return path
+
+
+def _tensor(model: Any, tensor: Tensor) -> Any:
+    result = schema.TensorT()
+    result.name, result.shape, result.type = tensor.name, list(tensor.shape), _TYPES[tensor.dtype]
+    if tensor.scale is not None:
+        quant = schema.QuantizationParametersT()
+        scales = np.atleast_1d(np.asarray(tensor.scale, np.float32))
+        quant.scale, quant.quantizedDimension = scales.tolist(), tensor.axis
+        quant.zeroPoint = [tensor.zero_point] * len(scales)
+        result.quantization = quant
+    if tensor.data is not None:
+        buffer = schema.BufferT()
+        buffer.data = np.frombuffer(np.ascontiguousarray(tensor.data).tobytes(), np.uint8)
+        model.buffers.append(buffer)
+        result.buffer = len(model.buffers) - 1
+    return result
