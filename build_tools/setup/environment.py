@@ -1,0 +1,190 @@
+"""Make the private Python environment of a source tree: .venv, holding exactly what a lock file names.
+
+Runs before anything is installed, so it uses the standard library only.
+
+1. Take a file lock: of two first uses at once, the second waits and then finds the work done.
+2. Make .venv anew, unless it already holds the basic lock file and only more is to be added.
+3. Install with pip, hashes required, ready-made wheels only. Where Python came without pip (Debian's python3 without
+   python3-venv), pip's own wheel is fetched first, checked against PIP_WHEEL's hash, and run from the archive.
+4. Copy the lock file into .venv, last of all: the copy is the mark that the environment is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import html
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+PIP_WHEEL = (
+    "pip-26.3-py3-none-any.whl",
+    "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13",
+)
+BASIC = "requirements.lock"
+
+
+class SetupError(Exception):
+    """What stopped the installation, as one line."""
+
+
+def main(arguments: list[str]) -> int:
+    """`environment.py ROOT LOCKFILE`: 0 when ROOT/.venv holds what LOCKFILE names, else 2 and one line on stderr."""
+    root, lock = Path(arguments[0]), arguments[1]
+    try:
+        with exclusive(root / ".venv.lock"):
+            if not is_whole(root, lock):
+                make(root, lock)
+    except SetupError as error:
+        print(f"kiln: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"kiln: error: .venv: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def is_whole(root: Path, lock: str) -> bool:
+    """Whether .venv was completely made from this very lock file, and its Python still runs."""
+    mark = root / ".venv" / lock
+    if not mark.is_file() or mark.read_bytes() != (root / lock).read_bytes():
+        return False
+    return (root / ".venv/bin/python").exists()
+
+
+def make(root: Path, lock: str) -> None:
+    """Make or extend .venv."""
+    venv, started = root / ".venv", time.monotonic()
+    if not is_whole(root, BASIC):
+        say(f"making a private Python environment in {venv} (once; about 1 GB of disk)")
+        shutil.rmtree(venv, ignore_errors=True)
+        run_venv(venv)
+    else:
+        say(f"adding what {lock} names to {venv} (once)")
+    (venv / lock).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kiln-pip.") as scratch:
+        install(venv, root / lock, pip_command(venv, Path(scratch)))
+    marks = [lock] if lock == BASIC else [BASIC, lock]
+    for name in marks:
+        temporary = venv / f"{name}.partial"
+        shutil.copyfile(root / name, temporary)
+        os.replace(temporary, venv / name)
+    say(f"environment ready after {time.monotonic() - started:.0f} s")
+
+
+def run_venv(venv: Path) -> None:
+    """Create the empty environment, without pip: whether pip came with Python is looked at later."""
+    if importlib.util.find_spec("venv") is None:
+        raise SetupError(f"{sys.executable} has no venv module; on Debian or Ubuntu: apt install python3-venv")
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(venv)], capture_output=True, text=True
+    )
+    if made.returncode:
+        reason = (made.stderr or made.stdout).strip().splitlines() or ["no reason given"]
+        raise SetupError(f"cannot make {venv}: {reason[-1]}; on Debian or Ubuntu: apt install python3-venv")
+
+
+def pip_command(venv: Path, scratch: Path) -> list[str]:
+    """How to run pip inside the environment."""
+    python = str(venv / "bin/python")
+    if importlib.util.find_spec("ensurepip") is not None:
+        made = subprocess.run([python, "-m", "ensurepip", "--default-pip"], capture_output=True)
+        if made.returncode == 0:
+            return [python, "-m", "pip"]
+    wheel = scratch / PIP_WHEEL[0]
+    wheel.write_bytes(download_pip())
+    return [python, f"{wheel}/pip"]
+
+
+def download_pip() -> bytes:
+    """pip's wheel from the package index in use, checked."""
+    name, digest = PIP_WHEEL
+    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/pip/"
+    try:
+        with urllib.request.urlopen(index, timeout=60) as page:
+            listing = page.read().decode("utf-8", "replace")
+        links = [html.unescape(link) for link in re.findall(r'href="([^"]+)"', listing)]
+        found = next((link for link in links if f"/{name}" in link.split("#")[0]), None)
+        if found is None:
+            raise SetupError(f"{index} lists no {name}; install python3-venv")
+        with urllib.request.urlopen(urllib.parse.urljoin(index, found), timeout=60) as answer:
+            data: bytes = answer.read()
+    except OSError as error:
+        raise SetupError(
+            f"this Python has no pip and {index} cannot be read ({error}); "
+            "on Debian or Ubuntu: apt install python3-venv ca-certificates"
+        ) from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise SetupError(f"{name} from {index} is not the file that was expected (SHA-256 differs)")
+    return data
+
+
+def install(venv: Path, lock: Path, pip: list[str]) -> None:
+    """Install every package of the lock file, showing which one is at hand."""
+    total = len(re.findall(r"^[A-Za-z0-9]", lock.read_text(), re.MULTILINE))
+    options = ["--require-hashes", "--only-binary", ":all:", "--no-deps", "--progress-bar", "off"]
+    command = [*pip, "install", "--disable-pip-version-check", "--no-input", *options, "-r", str(lock)]
+    output: list[str] = []
+    seen = 0
+    shown = 0.0
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout or ():
+            output.append(line.rstrip())
+            words = line.split()
+            if words[:1] == ["Collecting"] or words[:3] == ["Requirement", "already", "satisfied:"]:
+                seen += 1
+                shown = progress(f"[{min(seen, total)}/{total}] {words[-1] if len(words) < 3 else words[1]}", shown)
+            elif words[:1] == ["Installing"]:
+                shown = progress("unpacking", 0.0)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    if process.returncode:
+        errors = [line for line in output if line.startswith("ERROR:")] or output[-1:] or ["no reason given"]
+        raise SetupError(f"cannot install {lock.name}: {errors[-1].removeprefix('ERROR: ')}")
+
+
+def progress(text: str, shown: float) -> float:
+    """Show a step: in place on a terminal, else as a line at most every three seconds."""
+    now = time.monotonic()
+    if sys.stderr.isatty():
+        print(f"\r\033[Kkiln: {text}", end="", file=sys.stderr, flush=True)
+    elif now - shown > 3:
+        say(text)
+        return now
+    return shown
+
+
+def say(text: str) -> None:
+    """A line of progress: stderr, so that what is built may print to stdout."""
+    print(f"kiln: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock that the system takes back from a process that dies."""
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another ./kiln that is making the environment")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
