@@ -21,7 +21,7 @@ GONE = "TVM no longer has this fault: Kiln's own conversion of it can go"
 HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
 
 
-def write(path: Path, text: str, opset: int = 17, **weights: Array) -> Path:
+def write(path: Path, text: str, opset: int = 17, **weights: Any) -> Path:
     """An ONNX file from its textual form; `weights` become initialisers."""
     model = onnx.parser.parse_model(HEADER.format(opset=opset) + text)
     for name, value in weights.items():
@@ -205,6 +205,23 @@ def test_quantised_graph_keeps_its_quantisation(tmp_path: Path) -> None:
     _, interface = import_model(path, ImportOptions("m"))
     assert interface["inputs"][0]["quant"] == {"scale": pytest.approx(0.05), "zero_point": -4}
     assert interface["outputs"][0]["quant"] == {"scale": pytest.approx(0.4), "zero_point": 7}
+
+
+def test_inputs_that_nothing_reads_stay(tmp_path: Path) -> None:
+    """The user's signature is the file's, whatever folding removes."""
+    text = (
+        "g (float[1,4] x, float[2,2] unused) => (float[1,4] y, float[1,4] z) { y = Exp(x) z = Identity(x) }"
+    )
+    path = write(tmp_path / "m.onnx", text)
+    _, interface = import_model(path, ImportOptions("m"))
+    assert [entry["name"] for entry in interface["inputs"]] == ["x", "unused"]
+    assert [entry["name"] for entry in interface["outputs"]] == ["y", "z"]
+    check(path, normal(1, 4), normal(2, 2))
+
+
+def test_outputs_that_are_constant(tmp_path: Path) -> None:
+    text = "g (float[1,4] x) => (float[1,4] y, int64[2] shape) { y = Exp(x) shape = Shape(x) }"
+    check(write(tmp_path / "m.onnx", text), normal(1, 4))
 
 
 def test_old_files_list_their_weights_among_the_inputs(tmp_path: Path) -> None:

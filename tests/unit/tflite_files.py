@@ -26,7 +26,7 @@ class Tensor:
     name: str
     shape: Sequence[int]
     dtype: str = "float32"
-    scale: float | Sequence[float] | None = None
+    scale: float | Sequence[float] | npt.NDArray[np.float64] | None = None
     zero_point: int = 0
     axis: int = 0
     data: npt.NDArray[Any] | None = None

@@ -28,11 +28,12 @@ from kiln.frontend.importer import one_line
 
 # Operators that only move values: with equal quantisation on both sides they are right on the raw integers,
 # but TVM 0.27 refuses every quantised operator outside its own list ("require explicit QDQ lowering").
-_MOVES = frozenset(
-    """PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
-    TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND REVERSE_V2
-    BROADCAST_TO SHAPE RANK ARG_MAX ARG_MIN""".split()
-)
+_MOVE_NAMES = """
+    PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
+    TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND
+    REVERSE_V2 BROADCAST_TO SHAPE RANK ARG_MAX ARG_MIN
+"""
+_MOVES = frozenset(_MOVE_NAMES.split())
 
 
 class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,13 +99,12 @@ def _judge(difference: Array, limit: float, unit: str, got: Array, want: Array) 
     return Comparison(False, error, limit, unit, detail)
 
 
-def read_tensor(path: Any, dtype: str, shape: list[int]) -> Array:
+def read_tensor(path: Path, dtype: str, shape: list[int]) -> Array:
     """A raw little-endian tensor file. Raises KilnError naming the file when its size is not the tensor's."""
     kind = np.dtype(dtype).newbyteorder("<")
     wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     try:
-        with open(path, "rb") as stream:
-            content = stream.read()
+        content = path.read_bytes()
     except OSError as error:
         raise KilnError(f"{path}: cannot read: {error.strerror}") from error
     if len(content) != wanted:

@@ -1,0 +1,192 @@
+"""Golden vectors: made by the reference, the same bytes every time, refused where they prove nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from kiln.__main__ import main
+from kiln.golden.compare import read_tensor
+from kiln.golden.inputs import make_set, set_names
+from tflite_files import Tensor, write
+
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x, int64[2] n) => (float[2,3] y, int64[2] m) { y = BODY(x) m = Neg(n) }
+"""
+
+
+@pytest.fixture
+def build(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Imports a model and makes its vectors; returns (status, folder, what was printed)."""
+
+    def call(source: Path, name: str = "golden", **config: Any) -> tuple[int, Path, str]:
+        settings, imported, out = tmp_path / "config.json", tmp_path / "import", tmp_path / name
+        settings.write_text(json.dumps({"name": "m", **config}))
+        shared = ["--config", str(settings), "--source", str(source)]
+        assert main(["import", *shared, "--out", str(imported)]) == 0
+        interface = str(imported / "interface.json")
+        status = main(["golden", *shared, "--interface", interface, "--out", str(out)])
+        return status, out, capfd.readouterr().err
+
+    return call
+
+
+def onnx_file(path: Path, body: str = "Exp") -> Path:
+    path.write_bytes(onnx.parser.parse_model(MODEL.replace("BODY", body)).SerializeToString())
+    return path
+
+
+def tflite_file(path: Path) -> Path:
+    tensors = [Tensor("x", (1, 64), "int8", 0.05, 4), Tensor("y", (1, 64), "int8", 1 / 256, -128)]
+    return write(path, tensors, schema.BuiltinOperator.LOGISTIC, None, [0], [1])
+
+
+def load(folder: Path, port: dict[str, Any]) -> Any:
+    content = (folder / port["file"]).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == port["sha256"]
+    return read_tensor(folder / port["file"], port["dtype"], port["shape"])
+
+
+def test_vectors_of_an_onnx_model(tmp_path: Path, build: Any) -> None:
+    status, out, printed = build(onnx_file(tmp_path / "m.onnx"))
+    assert (status, printed) == (0, "")
+    golden = json.loads((out / "golden.json").read_text())
+    assert golden["model"] == "m"
+    assert golden["reference"]["name"] == "onnxruntime"
+    assert golden["reference"]["settings"]["graph_optimization_level"] == "ORT_DISABLE_ALL"
+    assert [vector["name"] for vector in golden["vectors"]] == ["random_1", "random_2", "random_3"]
+    seen = set()
+    for vector in golden["vectors"]:
+        x, n = (load(out, port) for port in vector["inputs"])
+        y, m = (load(out, port) for port in vector["outputs"])
+        np.testing.assert_allclose(y, np.exp(x), rtol=1e-6)
+        assert m.tolist() == (-n).tolist()
+        assert [port["name"] for port in vector["inputs"] + vector["outputs"]] == ["x", "n", "y", "m"]
+        seen.add(x.tobytes())
+    assert len(seen) == 3
+    files = {
+        port["file"]
+        for vector in golden["vectors"]
+        for side in ("inputs", "outputs")
+        for port in vector[side]
+    }
+    assert {path.name for path in out.iterdir()} == files | {"golden.json"}
+
+
+@pytest.mark.parametrize(("kind", "resolver"), [("auto", "BUILTIN"), ("builtin_ref", "BUILTIN_REF")])
+def test_vectors_of_a_tflite_model(tmp_path: Path, build: Any, kind: str, resolver: str) -> None:
+    golden = {
+        "reference": kind,
+        "inputs": [{"kind": "random", "seed": 9}, {"kind": "random", "seed": 9, "low": -3, "high": 3}],
+    }
+    status, out, printed = build(tflite_file(tmp_path / "m.tflite"), golden=golden)
+    assert (status, printed) == (0, "")
+    golden = json.loads((out / "golden.json").read_text())
+    assert golden["reference"] == {
+        "name": "LiteRT",
+        "version": golden["reference"]["version"],
+        "settings": {"op_resolver": resolver, "threads": 1},
+    }
+    wide, narrow = golden["vectors"]
+    assert wide["outputs"][0]["quantised"]
+    x = load(out, wide["inputs"][0])
+    want = np.rint(256 / (1 + np.exp(-0.05 * (x.astype(float) - 4)))) - 128
+    assert np.abs(load(out, wide["outputs"][0]) - np.clip(want, -128, 127)).max() <= 1
+    assert len(np.unique(x)) > 30
+    assert set(np.unique(load(out, narrow["inputs"][0]))) == set(range(-3, 4))
+
+
+def test_same_bytes_every_time(tmp_path: Path, build: Any) -> None:
+    golden = {
+        "inputs": [{"kind": "random", "seed": 1}, {"kind": "normal", "seed": 1, "mean": 2.0, "std": 0.5}]
+    }
+    source = onnx_file(tmp_path / "m.onnx")
+    folders = [build(source, name, golden=golden)[1] for name in ("first", "second")]
+    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    assert contents[0] == contents[1]
+
+
+def test_drawn_values_are_pinned() -> None:
+    """A change here changes every golden vector, and with it every bundle."""
+    entries = [{"name": "x", "dtype": "float32", "shape": [3], "quant": None}]
+    [values] = make_set({"kind": "random", "seed": 1, "low": -1.0, "high": 1.0}, entries, None)
+    np.testing.assert_array_equal(values, np.array([0.023643249, 0.90092736, -0.71168077], np.float32))
+    [values] = make_set({"kind": "normal", "seed": 1}, entries, None)
+    np.testing.assert_allclose(values, [0.345584, 0.821618, 0.330437], rtol=1e-5)
+
+
+def test_sets_have_unique_names() -> None:
+    specs: list[dict[str, Any]] = [
+        {"kind": "random", "seed": 1},
+        {"kind": "random", "seed": 1},
+        {"kind": "image"},
+        {"kind": "image"},
+    ]
+    assert set_names(specs) == ["random_1", "random_1_1", "image", "image_3"]
+
+
+def test_booleans_and_wide_integers_stay_small() -> None:
+    entries = [
+        {"name": "b", "dtype": "bool", "shape": [64], "quant": None},
+        {"name": "i", "dtype": "int64", "shape": [64], "quant": None},
+        {"name": "u", "dtype": "uint8", "shape": [4096], "quant": None},
+    ]
+    b, i, u = make_set({"kind": "random", "seed": 1}, entries, None)
+    assert b.dtype == bool and set(b.tolist()) == {False, True}
+    assert set(i.tolist()) == {0, 1}
+    assert (u.min(), u.max()) == (0, 255)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"golden": {"reference": "builtin"}},
+            "golden.reference 'builtin' cannot run it, allowed: auto, onnxruntime",
+        ),
+        (
+            {"golden": {"inputs": [{"kind": "image", "source": {}}]}},
+            "kind 'image' needs the model's 'preprocess'",
+        ),
+        (
+            {"golden": {"inputs": [{"kind": "image", "source": {}}]}, "preprocess": {"input": "z"}},
+            "preprocess.input: 'z' is not an input of the model, it has: x, n",
+        ),
+        ({"golden": {"inputs": [{"kind": "tensors", "tensors": {}}]}}, "gives no tensor for input 'x'"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path: Path, build: Any, config: dict[str, Any], message: str) -> None:
+    status, out, printed = build(onnx_file(tmp_path / "m.onnx"), **config)
+    assert status == 2
+    assert printed.startswith("kiln: error: ") and printed.count("\n") == 1
+    assert message in printed
+    assert not out.exists()
+
+
+def test_an_output_without_a_finite_value_is_refused(tmp_path: Path, build: Any) -> None:
+    golden = {"inputs": [{"kind": "random", "seed": 1, "low": -2.0, "high": -1.0}]}
+    status, out, printed = build(onnx_file(tmp_path / "m.onnx", "Log"), golden=golden)
+    assert status == 2 and not out.exists()
+    assert "output 'y' of random_1 has no finite value in the reference" in printed
+
+
+def test_tensors_given_as_files(tmp_path: Path, build: Any) -> None:
+    x, n = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([5, 7], np.int64)
+    sources = {}
+    for name, value in (("x", x), ("n", n)):
+        np.save(tmp_path / f"{name}.npy", value)
+        sources[name] = {"kind": "file", "path": str(tmp_path / f"{name}.npy")}
+    golden = {"inputs": [{"kind": "tensors", "tensors": sources}]}
+    status, out, _ = build(onnx_file(tmp_path / "m.onnx"), golden=golden)
+    assert status == 0
+    [vector] = json.loads((out / "golden.json").read_text())["vectors"]
+    assert load(out, vector["outputs"][1]).tolist() == [-5, -7]
+    np.save(tmp_path / "n.npy", n.astype(np.int32))
+    status, _, printed = build(onnx_file(tmp_path / "m.onnx"), "again", golden=golden)
+    assert status == 2 and "is int32[2], but input 'n' is int64[2]" in printed
