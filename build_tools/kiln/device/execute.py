@@ -59,8 +59,8 @@ def execute(
         if done.status != 0 or not made.is_file():
             reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
             raise KilnError(
-                f"{bundle.folder}: the test program gave up on {runner.description} with status {done.status}: "
-                f"{reason}"
+                f"{bundle.folder}: the test program gave up on {runner.description} "
+                f"with status {done.status}: {reason}"
             )
         outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))
     for line in done.stdout.splitlines():

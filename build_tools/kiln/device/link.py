@@ -20,7 +20,7 @@ _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C libr
 
 
 def compiler_command(target: Target) -> list[str]:
-    """The command that compiles C for the target, with its flags. Raises KilnError when it is not installed."""
+    """The command that compiles C for the target, with its flags. Raises KilnError when it is missing."""
     chosen = target.c_compiler
     if chosen.command is not None:
         command = list(chosen.command)

@@ -23,7 +23,7 @@ from kiln.files import read_json, write_json
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--bundle folder, --target target.json, --config run.json, --interface, --work folder [--image] [--out]."""
+    """--bundle folder, --target target.json, --config run.json, --plan plan.json, --work folder [--image]."""
     p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
     p.add_argument("--target", type=Path, required=True, help="target.json")
     p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
@@ -101,7 +101,7 @@ def _named(entries: list[Mapping[str, Any]], name: str | None, model: str) -> in
 def _classes(
     outcome: Outcome, config: Mapping[str, Any], interface: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The best classes in falling order of score, real valued, softmax applied where the model asks for it."""
+    """The best classes in falling order of score: reals, after softmax where the model asks for it."""
     from kiln.sources.labels import load_labels
 
     run_config, labels = config["run"], load_labels(config["labels"])
@@ -137,7 +137,8 @@ def _summaries(outcome: Outcome, interface: Mapping[str, Any]) -> list[dict[str,
 
 
 def _title(bundle: Bundle, target: Target, runner: Runner, source: str, nanoseconds: int) -> str:
-    return f"{bundle.name} on {target.name} ({runner.description}): {Path(source).name}, {nanoseconds / 1e6:.1f} ms"
+    took = f"{nanoseconds / 1e6:.1f} ms"
+    return f"{bundle.name} on {target.name} ({runner.description}): {Path(source).name}, {took}"
 
 
 def _print_classes(

@@ -22,6 +22,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     """--bundle folder, --target target.json, --work folder, --out test.json [--tolerance] [--timeout]."""
     p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
     p.add_argument("--target", type=Path, required=True, help="target.json")
+    p.add_argument("--plan", type=Path, help="plan.json; the bundle says all that is needed of it")
     p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
     p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
     p.add_argument("--out", type=Path, required=True, help="results, written only when all passed")
@@ -83,8 +84,8 @@ def _print_vector(vector: Vector, results: Sequence[Comparison], nanoseconds: in
     unit = f" {worst.unit}" if worst.unit else ""
     verdict = "ok" if worst.passed else "FAILED"
     print(
-        f"  vector {vector.name}: max error {worst.error:.3g}{unit}, allowed {worst.limit:.3g}{unit}: {verdict}"
-        f"  ({nanoseconds / 1e6:.1f} ms)"
+        f"  vector {vector.name}: max error {worst.error:.3g}{unit}, allowed {worst.limit:.3g}{unit}: "
+        f"{verdict}  ({nanoseconds / 1e6:.1f} ms)"
     )
 
 
@@ -92,9 +93,8 @@ def _print_checks(checks: Sequence[Check]) -> None:
     failed = [check for check in checks if not check.passed]
     for check in failed:
         print(f"  check {check.name}: FAILED: {check.text}")
-    print(
-        f"  {len(checks) - len(failed)} of {len(checks)} checks of repeated runs, guards and wrong arguments ok"
-    )
+    right = len(checks) - len(failed)
+    print(f"  {right} of {len(checks)} checks of repeated runs, guards and wrong arguments ok")
 
 
 def _results(

@@ -26,7 +26,7 @@ class Line:
 
 
 def used_bytes(figures: Mapping[str, Any]) -> dict[str, int]:
-    """Flash and RAM that figures of `measure` add up to: code, constants and params.bin; arena and variables."""
+    """Flash (code, constants, params.bin) and RAM (arena, variables) that figures of `measure` add up to."""
     linked = figures.get("linked")
     arena = max(bucket["arena_bytes"] for bucket in figures["buckets"])
     params = figures["params"]["bytes"]
@@ -48,7 +48,7 @@ def check(figures: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) 
 
 
 def contributors(kind: str, figures: Mapping[str, Any], plan: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """What takes most of the flash or RAM, greatest first: parameters and code, or tensors live at the peak."""
+    """What takes most of it, greatest first: parameters and code, or the tensors live at the peak."""
     if kind == "flash":
         rows = [(f"parameter {t['name']}", t["bytes"]) for t in plan["params"]["tensors"]]
         linked = figures.get("linked")

@@ -9,7 +9,6 @@ from typing import Any
 from elftools.common.exceptions import ELFError
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from kiln.errors import KilnError
 
@@ -48,8 +47,8 @@ class Program:
 def read_program(path: Path) -> Program:
     """Measure the ELF file `path`. Raises KilnError when it is none."""
     try:
-        with open(path, "rb") as stream:
-            elf: Any = ELFFile(stream)  # type: ignore[no-untyped-call]
+        with path.open("rb") as stream:
+            elf: Any = ELFFile(stream)
             return Program(_sections(elf), _functions(elf))
     except (OSError, ELFError) as error:
         raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
@@ -76,7 +75,7 @@ def _functions(elf: Any) -> dict[str, tuple[str, int]]:
     """Functions of the symbol table. Local ones follow the entry of the file they come from."""
     table = elf.get_section_by_name(".symtab")
     found: dict[str, tuple[str, int]] = {}
-    if not isinstance(table, SymbolTableSection):
+    if table is None:
         return found
     source = ""
     for symbol in table.iter_symbols():

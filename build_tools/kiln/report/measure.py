@@ -63,7 +63,7 @@ def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: 
 def _code(plan: Mapping[str, Any], program: Program, base: Program) -> dict[str, Any]:
     """Bytes of code of runtime, plan and each kernel, by the names of the functions that were linked."""
     labels = {kernel["symbol"]: operators(kernel) for kernel in plan["kernels"]}
-    kernels = {symbol: 0 for symbol in labels}
+    kernels = dict.fromkeys(labels, 0)
     totals = {"runtime": 0, "plan": 0, "other": 0}
     for name, (source, size) in program.functions.items():
         if name in base.functions or name == "main":

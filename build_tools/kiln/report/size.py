@@ -21,8 +21,13 @@ _TOP = 8  # kernels and contributors that are listed
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--show size.json, or --plan plan.json --target target.json --work folder --out size.json and more."""
-    p.add_argument("--show", type=Path, help="print the figures of an existing size.json and do nothing else")
+    """--print size.json, or --plan plan.json --target target.json --work folder --out size.json and more."""
+    p.add_argument(
+        "--print",
+        dest="show",
+        type=Path,
+        help="print the figures of an existing size.json and do nothing else",
+    )
     p.add_argument("--plan", type=Path, help="plan.json")
     p.add_argument("--target", type=Path, help="target.json")
     p.add_argument("--bundle", type=Path, help="folder with include/ and lib/, to measure what is linked")

@@ -44,7 +44,7 @@ class LocalRunner:
         """See `kiln.device.runners.Runner.run`."""
         with tempfile.TemporaryDirectory(prefix="kiln-run-") as folder:
             for name, source in send.items():
-                os.symlink(source.resolve(), Path(folder, name))
+                Path(folder, name).symlink_to(source.resolve())
             done = self._start([str(program.resolve()), *arguments], folder, timeout)
             for name, destination in fetch.items():
                 with contextlib.suppress(FileNotFoundError):

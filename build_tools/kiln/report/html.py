@@ -1,0 +1,221 @@
+"""Draw report.html: what was built, what it costs, and how it was checked, on one page without scripts."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from kiln.files import atomic_write, read_json
+from kiln.report import arena, budget
+from kiln.report.measure import operators, peak_step
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+# Attributes that say nothing to a reader: their value is what everyone expects.
+_PLAIN = {"groups": 1, "dilation": [1, 1], "out_dtype": "", "ceil_mode": False}
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--bundle folder, --plan plan.json, --target target.json, --size size.json, --out report.html [--test]."""
+    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
+    p.add_argument("--plan", type=Path, required=True, help="plan.json")
+    p.add_argument("--target", type=Path, required=True, help="target.json")
+    p.add_argument("--size", type=Path, required=True, help="size.json")
+    p.add_argument("--golden", type=Path, help="folder of golden.json; absent: the bundle's golden/")
+    p.add_argument("--tolerance", type=Path, help="limits, JSON; absent: those beside golden.json")
+    p.add_argument("--test", type=Path, help="test.json, to show measured errors beside what is allowed")
+    p.add_argument("--out", type=Path, required=True, help="report.html")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the page. Equal inputs give equal bytes."""
+    folder = args.golden or args.bundle / "golden"
+    page = render(
+        plan=read_json(args.plan),
+        target=read_json(args.target),
+        size=read_json(args.size),
+        manifest=_read(args.bundle / "manifest.json"),
+        golden=_read(folder / "golden.json"),
+        tolerance=_read(args.tolerance or folder / "tolerance.json"),
+        test=read_json(args.test) if args.test else {},
+    )
+    atomic_write(args.out, page)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return content
+
+
+def render(
+    *,
+    plan: Mapping[str, Any],
+    target: Mapping[str, Any],
+    size: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    golden: Mapping[str, Any],
+    tolerance: Mapping[str, Any],
+    test: Mapping[str, Any],
+) -> str:
+    """The page as text. Everything but plan, target and size may be empty: its section then is left out."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["bytes"] = arena.bytes_text
+    environment.filters["count"] = _count
+    used = budget.used_bytes(size)
+    return environment.get_template("report.html.j2").render(
+        plan=plan,
+        target=target,
+        size=size,
+        used=used,
+        manifest=manifest,
+        golden=golden,
+        tolerance=tolerance.get("tolerance", tolerance),
+        errors=_errors(test),
+        test=test,
+        tools=manifest.get("tools") or _tools(),
+        buckets=[_bucket(plan, size, bucket) for bucket in plan["buckets"]],
+        flash=_flash(plan, size),
+        flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan["buckets"]),
+        parameters=sorted(plan["params"]["tensors"], key=lambda t: (-t["bytes"], t["name"])),
+    )
+
+
+_DISTRIBUTIONS = (
+    "kiln",
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "ziglang",
+    "onnx",
+    "onnxruntime",
+    "ai-edge-litert",
+    "numpy",
+)
+
+
+def _tools() -> dict[str, str]:
+    """Versions of the packages that take part in a build, of those that are installed."""
+    found = {}
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _count(value: int) -> str:
+    """1234567 as 1 234 567, with spaces that do not break."""
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def _bucket(plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any]) -> dict[str, Any]:
+    steps = _steps(plan, size, bucket)
+    most = max((step["flops"] for step in steps), default=0) or 1
+    for step in steps:
+        step["share"] = f"{100 * step['flops'] / most:.1f}"
+    return {
+        **bucket,
+        "steps": steps,
+        "drawing": Markup(arena.draw(bucket, [step["label"] for step in steps])),
+        "peak": peak_step(bucket)[0],
+    }
+
+
+def _steps(
+    plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
+    linked = size.get("linked") or {}
+    code = {kernel["symbol"]: kernel["bytes"] for kernel in linked.get("kernels", [])}
+    rows = []
+    for index, step in enumerate(bucket["steps"]):
+        kernel = kernels[step["kernel"]]
+        ops = [
+            {"name": _short(op["name"]), "attrs": _attributes(op.get("attrs") or {})} for op in kernel["ops"]
+        ]
+        rows.append(
+            {
+                "index": index,
+                "label": step.get("label") or operators(kernel),
+                "ops": ops,
+                "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
+                "symbol": step["kernel"],
+                "extent": step.get("extent"),
+                "parallel": bool(kernel.get("parallel")),
+                "flops": int(kernel.get("flops") or 0),
+                "code": code.get(step["kernel"]),
+                "params": sum(arg.get("bytes") or 0 for arg in step["args"] if arg["at"] == "params"),
+                "places": [
+                    _place(arg, const["const"])
+                    for arg, const in zip(step["args"], kernel["args"], strict=False)
+                ],
+            }
+        )
+    return rows
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("relax.").removeprefix("nn.")
+
+
+def _attributes(attrs: Mapping[str, Any]) -> str:
+    """An operator's attributes as text, those left out that have their usual value."""
+    shown = {k: v for k, v in sorted(attrs.items()) if k not in _PLAIN or v != _PLAIN[k]}
+    return ", ".join(f"{key}={_plain(value)}" for key, value in shown.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(_plain(v) for v in value) + "]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _place(arg: Mapping[str, Any], const: bool) -> dict[str, Any]:
+    """Where a kernel's argument lies: `arena+4096`, `input 0`."""
+    at = arg["at"]
+    if at in ("arena", "params"):
+        where = f"{at}+{arg['offset']}"
+    elif at == "dim":
+        where = str(arg.get("name"))
+    else:
+        where = f"{at} {arg['index']}"
+    return {"at": at, "where": where, "bytes": arg.get("bytes"), "written": not const and at != "dim"}
+
+
+def _flash(plan: Mapping[str, Any], size: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What flash is spent on, as bars: name, bytes and per cent. Before linking: parameters only."""
+    linked, params = size.get("linked"), size["params"]["bytes"]
+    parts = [("parameters", params)]
+    if linked is not None:
+        parts += [(name, linked["code"][key]) for name, key in _CODE]
+        rest = budget.used_bytes(size)["flash"] - sum(count for _, count in parts)
+        parts.append(("tables, other constants, alignment", max(rest, 0)))
+    total = sum(count for _, count in parts) or 1
+    return [{"name": n, "bytes": count, "percent": f"{100 * count / total:.2f}"} for n, count in parts]
+
+
+_CODE = (
+    ("kernels", "kernels"),
+    ("plan", "plan"),
+    ("runtime", "runtime"),
+    ("C library and other code", "other"),
+)
+
+
+def _errors(test: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Results of test.json by vector and output name."""
+    return {
+        vector["name"]: {output["name"]: output for output in vector["outputs"]}
+        for vector in test.get("vectors", [])
+    }

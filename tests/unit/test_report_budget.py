@@ -1,0 +1,141 @@
+"""Figures of a plan, and what happens when they exceed a budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kiln.config import canonical_json, load_target, target_config
+from kiln.errors import KilnError
+from kiln.report import budget, measure, size
+
+
+def plan() -> dict[str, Any]:
+    """Two steps: 100 bytes live in the first, 100 + 60 + 40 in the second."""
+    kernel = {"args": [], "parallel": False, "flops": 10}
+    step = {"extent": 1, "args": [], "attrs": {}}
+    return {
+        "name": "tiny",
+        "params": {
+            "bytes": 640,
+            "align": 64,
+            "storage": "embedded",
+            "tensors": [
+                {"name": "w", "offset": 0, "bytes": 600, "dtype": "float32", "shape": [150]},
+                {"name": "b", "offset": 600, "bytes": 40, "dtype": "float32", "shape": [10]},
+            ],
+        },
+        "kernels": [
+            {"symbol": "tiny_a", "ops": [{"name": "relax.nn.conv2d", "attrs": {}}], **kernel},
+            {"symbol": "tiny_b", "ops": [{"name": "add", "attrs": {}}, {"name": "relu"}], **kernel},
+        ],
+        "buckets": [
+            {
+                "name": "static",
+                "dims": {},
+                "arena_bytes": 256,
+                "lower_bound_bytes": 200,
+                "steps": [
+                    {"kernel": "tiny_a", "label": "", **step},
+                    {"kernel": "tiny_b", "label": "", **step},
+                ],
+                "tensors": [
+                    {"name": "t0", "offset": 0, "bytes": 100, "first": 0, "last": 1, "kind": "activation"},
+                    {"name": "t1", "offset": 128, "bytes": 60, "first": 1, "last": 1, "kind": "activation"},
+                    {"name": "ws", "offset": 192, "bytes": 40, "first": 1, "last": 1, "kind": "workspace"},
+                ],
+            }
+        ],
+    }
+
+
+def run(tmp_path: Path, config: dict[str, Any] | None) -> dict[str, Any]:
+    """Run the stage as the build does, without anything to link."""
+    import argparse
+
+    (tmp_path / "plan.json").write_text(json.dumps(plan()))
+    (tmp_path / "target.json").write_text(canonical_json(target_config(load_target("aarch64"))))
+    command = [
+        f"--plan={tmp_path}/plan.json",
+        f"--target={tmp_path}/target.json",
+        f"--out={tmp_path}/size.json",
+    ]
+    if config is not None:
+        (tmp_path / "budget.json").write_text(json.dumps(config))
+        command.append(f"--config={tmp_path}/budget.json")
+    parser = argparse.ArgumentParser()
+    size.add_arguments(parser)
+    size.run(parser.parse_args(command))
+    result: dict[str, Any] = json.loads((tmp_path / "size.json").read_text())
+    return result
+
+
+def test_figures_before_anything_is_linked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = run(tmp_path, None)
+    assert figures["params"] == {"bytes": 640, "storage": "embedded"}
+    assert figures["buckets"] == [
+        {"name": "static", "dims": {}, "arena_bytes": 256, "lower_bound_bytes": 200, "steps": 2}
+    ]
+    out = capsys.readouterr().out
+    assert "640" in out and "256" in out and "1.280" in out
+
+
+def test_a_budget_that_is_kept(tmp_path: Path) -> None:
+    figures = run(tmp_path, {"name": "tiny", "budget": {"flash_bytes": 640, "ram_bytes": 256}})
+    assert [(row["kind"], row["limit"] - row["used"]) for row in figures["budgets"]] == [
+        ("flash", 0),
+        ("ram", 0),
+    ]
+
+
+def test_an_exceeded_budget_fails_with_what_takes_the_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "size.json").write_text("of an earlier build")
+    with pytest.raises(KilnError) as caught:
+        run(tmp_path, {"budget": {"flash_bytes": 500, "ram_bytes": 255}})
+    assert str(caught.value) == (
+        "budget exceeded for tiny on aarch64: model tiny allows 500 bytes of flash, at least 640 needed, "
+        "140 too many; model tiny allows 255 bytes of ram, at least 256 needed, 1 too many"
+    )
+    assert not (tmp_path / "size.json").exists()
+    table = capsys.readouterr().err
+    assert "parameter w" in table and "600" in table
+    assert "activation t0 at step 1 (add + relu)" in table
+
+
+def test_peak_step() -> None:
+    step, live = measure.peak_step(plan()["buckets"][0])
+    assert step == 1 and [t["name"] for t in live] == ["t0", "t1", "ws"]
+
+
+def test_parameters_in_a_file_count_as_flash() -> None:
+    figures = {
+        "params": {"bytes": 1000, "storage": "file"},
+        "buckets": [{"arena_bytes": 10}, {"arena_bytes": 30}],
+        "linked": {"flash_bytes": 200, "ram_bytes": 5},
+    }
+    assert budget.used_bytes(figures) == {"flash": 1200, "ram": 35}
+
+
+def test_code_is_told_apart() -> None:
+    from kiln.report.elf import Program, Sections
+
+    sections = Sections(0, 0, 0, 0)
+    functions = {
+        "main": ("", 9),
+        "memcpy": ("", 50),
+        "tiny_a": ("", 100),
+        "tiny_a.cold": ("", 7),
+        "tiny_b": ("", 30),
+        "tiny_step": ("", 20),
+        "kiln_run": ("", 11),
+        "check_axis": ("check.c", 5),
+        "__aeabi_uidivmod": ("", 3),
+    }
+    base = Program(sections, {"main": ("", 4), "memcpy": ("", 50)})
+    code = measure._code(plan(), Program(sections, functions), base)
+    assert code["code"] == {"runtime": 16, "plan": 20, "other": 3, "kernels": 137}
+    assert code["kernels"][0] == {"symbol": "tiny_a", "label": "nn.conv2d", "bytes": 107}
