@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from kiln.config import load_model, load_target
 from kiln.errors import KilnError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 
 import pytest
-
 from kiln.config import Target, load_target
 from kiln.config.host import _V2, _V3, _V4, describe_host, read_flags, resolve_native
 from kiln.errors import KilnError

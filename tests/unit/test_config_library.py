@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from kiln.config import (
     Model,
     Target,

@@ -7,7 +7,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-
 from kiln.__main__ import main
 from kiln.config import document
 from kiln.files import read_json

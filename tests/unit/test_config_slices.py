@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from kiln.config import Model, canonical_json, load_model, stage_config
 from kiln.config.slices import _SLICES
 from kiln.paths import data_dir

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from kiln.errors import KilnError
 from kiln.sources.checkpoint import _MAGIC, read_checkpoint
 

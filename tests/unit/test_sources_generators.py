@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-
 from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.sources import fetch

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from kiln.config import Preprocess
 from kiln.errors import KilnError
 from kiln.sources.image import load_image, preprocess
 from kiln.sources.labels import load_labels
+from PIL import Image
 
 
 def picture(height: int, width: int) -> Image.Image:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from kiln.errors import KilnError
 from kiln.sources import cache, fetch
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-
 from kiln.__main__ import main
 from kiln.files import write_json
 

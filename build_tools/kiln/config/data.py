@@ -134,5 +134,5 @@ class Golden(Section):
     inputs: list[GoldenInput] = Field(default_factory=_default_inputs, min_length=1)
     reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref"] = Field(
         default="auto",
-        description="builtin, builtin_ref: LiteRT's kernel sets; auto: onnxruntime for ONNX, builtin for TFLite",
+        description="auto: onnxruntime for ONNX; for TFLite builtin, one of LiteRT's two kernel sets",
     )

@@ -113,6 +113,7 @@ def _convert_mapping(
         key = str(key_node.value)
         if key in result:
             raise KilnError(f"{document.path}:{line}: key '{key}': given twice")
-        document.lines[(*place, key)] = line
-        result[key] = _convert(value_node, (*place, key), document, open_nodes)
+        inner: Place = (*place, key)
+        document.lines[inner] = line
+        result[key] = _convert(value_node, inner, document, open_nodes)
     return result

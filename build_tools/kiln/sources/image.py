@@ -42,7 +42,8 @@ def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -
             size = f"{picture.height}x{picture.width}"
             raise KilnError(f"{path}: crop {list(crop)} lies outside the picture of {size} (height x width)")
         picture = picture.crop((left, top, left + width, top + height))
-    return picture if rotate == 0 else picture.transpose(_TURNS[rotate])
+    turned: Image.Image = picture if rotate == 0 else picture.transpose(_TURNS[rotate])
+    return turned
 
 
 def preprocess(

@@ -44,7 +44,7 @@ class Graph:
         pads: tuple[int, int] = (0, 0),
         groups: int = 1,
     ) -> str:
-        """Convolution without bias. `weight`: (out, in / groups, kh, kw); `pads`: before and after an axis."""
+        """Convolution without bias; `weight` (out, in / groups, kh, kw), `pads` before and after an axis."""
         before, after = pads
         return self.node(
             "Conv",

@@ -67,7 +67,7 @@ class _Layers:
 
 
 def generate(seed: int, weights: Path | None) -> bytes:
-    """The ONNX file: input (1, 3, 224, 224), logits (1, 1000). `weights`: the checkpoint; `seed` is not used."""
+    """The ONNX file: input (1, 3, 224, 224), logits (1, 1000). `weights`: the checkpoint; `seed` unused."""
     if weights is None:
         raise KilnError("generator efficientnet_lite0: needs 'weights', the checkpoint it reads")
     graph = Graph("efficientnet_lite0")
