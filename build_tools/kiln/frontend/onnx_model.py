@@ -26,8 +26,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model = read(path)
     shapes = bind_inputs(model, path, options)
     model = canonicalise(model, path, shapes)
-    opset = next(entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS)
-    module = convert_quietly(lambda: _Importer(path, shapes).from_onnx(model.graph, opset))
+    module = convert_quietly(lambda: _Importer(path, shapes).from_onnx(model.graph, _opset(model)))
     inputs = [
         Port(
             value.name,
@@ -55,7 +54,7 @@ def read(path: Path) -> onnx.ModelProto:
         model = onnx.load(path)
     except DecodeError:
         raise KilnError(f"{path}: not a complete ONNX model: truncated or of another format") from None
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+    except Exception as error:  # external weights missing or damaged raise several kinds
         raise KilnError(f"{path}: cannot load the ONNX model: {one_line(error)}") from error
     if not model.graph.node or not model.graph.output:
         raise KilnError(
@@ -64,7 +63,9 @@ def read(path: Path) -> onnx.ModelProto:
     _check_known(model, path)
     try:
         onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
+    except (
+        Exception
+    ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
         raise KilnError(f"{path}: not a valid ONNX model: {one_line(error)}") from error
     return model
 
@@ -97,7 +98,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, shapes: dict[str, tuple[int
     """
     try:
         fixed = {name: list(shape) for name, shape in shapes.items()}
-        simplified, _ = onnxsim.simplify(model, overwrite_input_shapes=fixed, certify=False)
+        simplified, _ = onnxsim.simplify(model, overwrite_input_shapes=fixed)
         return onnx.shape_inference.infer_shapes(simplified, data_prop=True)
     except Exception as error:  # onnxsim raises whatever its C++ core met
         raise KilnError(
@@ -161,6 +162,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm i
             raise KilnError(
                 f"{self._path}: operators that cannot be imported: {op_name} (node {node}): {one_line(error)}"
             ) from error
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max(
+        (int(entry.version) for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), default=1
+    )
 
 
 def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | None:

@@ -21,6 +21,13 @@ from kiln.errors import KilnError
 
 Array = npt.NDArray[Any]
 
+# The rule as golden.json states it, for readers of a bundle.
+RULE = {
+    "float": "|got - want| <= absolute + relative * max|want|; NaN only equals NaN, inf only the same inf",
+    "quantised": "|got - want| <= levels",
+    "other": "got == want",
+}
+
 
 @dataclass(frozen=True)
 class Limits:

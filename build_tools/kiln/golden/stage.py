@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.golden.compare import RULE
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     with atomic_dir(args.out) as folder:
         for path, content in vectors.files.items():
             atomic_write(folder / path, content)
-        write_json(folder / "golden.json", {"format": 1, **about, "vectors": vectors.entries})
+        write_json(folder / "golden.json", {"format": 1, **about, "rule": RULE, "vectors": vectors.entries})
 
 
 class Vectors:
