@@ -149,7 +149,8 @@ def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tu
 
 
 def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    # Python 3.10 takes dict[str, int] for a class, and then refuses to compare it.
+    return get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _choose(kind: Any, data: Any) -> Any:
