@@ -65,7 +65,7 @@ def with_emulator(command: str | None, **more: object) -> Target:
 
 
 def test_a_missing_emulator_is_named_with_the_command_that_installs_it() -> None:
-    with pytest.raises(KilnError, match="'qemu-nowhere' is not installed.*apt-get install qemu-user"):
+    with pytest.raises(KilnError, match=r"'qemu-nowhere' is not installed.*apt-get install qemu-user"):
         qemu_user.open_runner(with_emulator("qemu-nowhere"))
 
 
@@ -81,7 +81,7 @@ def test_a_missing_c_library_is_named_with_the_command_that_installs_it(
 
 def test_no_way_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    with pytest.raises(KilnError, match="target 'aarch64' cannot run here.*names no emulator"):
+    with pytest.raises(KilnError, match=r"target 'aarch64' cannot run here.*names no emulator"):
         runners.runner_for(with_emulator(None))
 
 

@@ -22,7 +22,7 @@ _PLAIN = {"groups": 1, "dilation": [1, 1], "out_dtype": "", "ceil_mode": False}
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--bundle folder, --plan plan.json, --target target.json, --size size.json, --out report.html [--test]."""
+    """--bundle folder, --plan plan.json, --target target.json, --size size.json, --out report.html …"""
     p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
     p.add_argument("--plan", type=Path, required=True, help="plan.json")
     p.add_argument("--target", type=Path, required=True, help="target.json")
@@ -144,6 +144,8 @@ def _steps(
         ops = [
             {"name": _short(op["name"]), "attrs": _attributes(op.get("attrs") or {})} for op in kernel["ops"]
         ]
+        pairs = zip(step["args"], kernel["args"], strict=True)
+        places = [_place(given, declared["const"]) for given, declared in pairs]
         rows.append(
             {
                 "index": index,
@@ -156,10 +158,7 @@ def _steps(
                 "flops": int(kernel.get("flops") or 0),
                 "code": code.get(step["kernel"]),
                 "params": sum(arg.get("bytes") or 0 for arg in step["args"] if arg["at"] == "params"),
-                "places": [
-                    _place(arg, const["const"])
-                    for arg, const in zip(step["args"], kernel["args"], strict=False)
-                ],
+                "places": places,
             }
         )
     return rows

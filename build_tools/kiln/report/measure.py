@@ -100,7 +100,7 @@ def operators(kernel: Mapping[str, Any]) -> str:
 
 
 def peak_step(bucket: Mapping[str, Any]) -> tuple[int, list[Mapping[str, Any]]]:
-    """The first step at which most bytes of the arena are live, and the tensors live there, greatest first."""
+    """The first step at which most bytes are live, and the tensors live there, greatest first."""
     best, most = 0, -1
     for step in range(len(bucket["steps"])):
         live = sum(t["bytes"] for t in bucket["tensors"] if t["first"] <= step <= t["last"])

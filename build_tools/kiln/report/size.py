@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:
     parts = [
-        f"{line.owner} allows {line.limit} bytes of {line.kind}, {'' if line.exact else 'at least '}{line.used} "
-        f"needed, {line.over} too many"
+        f"{line.owner} allows {line.limit} bytes of {line.kind}, "
+        f"{'' if line.exact else 'at least '}{line.used} needed, {line.over} too many"
         for line in exceeded
     ]
     return f"budget exceeded for {model} on {target}: {'; '.join(parts)}"

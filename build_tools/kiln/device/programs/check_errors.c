@@ -34,7 +34,8 @@ static const char *nothing_written(void) {
     return NULL;
 }
 
-/* `got` must lie in [low, high]; print what was tried and what is wrong with the answer, if anything. */
+/* `got` must lie in [low, high]; print what was tried and what is wrong with the answer, if
+ * anything. */
 static void judge(const char *what, const char *name, int axis, kiln_status got, kiln_status low,
                   kiln_status high, const kiln_detail *detail) {
     const char *fault = nothing_written();
@@ -71,8 +72,8 @@ static void try_sessions(void) {
     kiln_config config = right_config();
     kiln_session session;
     memset(&session, 0, sizeof session);
-    judge("run of a session never opened", NULL, -1,
-          kiln_run(&session, work->input, work->output), KILN_NOT_OPEN, KILN_NOT_OPEN, NULL);
+    judge("run of a session never opened", NULL, -1, kiln_run(&session, work->input, work->output),
+          KILN_NOT_OPEN, KILN_NOT_OPEN, NULL);
     judge("null session", NULL, -1, kiln_open(NULL, &KILN_MODEL, &config), KILN_NULL_ARGUMENT,
           KILN_NULL_ARGUMENT, NULL);
     judge("null model", NULL, -1, kiln_open(&session, NULL, &config), KILN_NULL_ARGUMENT,
@@ -104,7 +105,8 @@ static void try_arena(void) {
 }
 
 static void try_params(void) {
-    const size_t bytes = KILN_PARAMS_FILE_BYTES, header = bytes - (KILN_MODEL.params_bytes + 63) / 64 * 64;
+    const size_t bytes = KILN_PARAMS_FILE_BYTES,
+                 header = bytes - (KILN_MODEL.params_bytes + 63) / 64 * 64;
     kiln_config config = right_config();
     if (params == NULL)
         return;
@@ -160,7 +162,8 @@ static void try_axes(const tensor *t, DLTensor *view) {
         const int fixed = allowed >= 0;
         const int64_t most = fixed ? allowed : KILN_MODEL.dims[-1 - allowed].max;
         const int64_t least = fixed ? allowed : KILN_MODEL.dims[-1 - allowed].min;
-        const kiln_status low = fixed ? KILN_BAD_SHAPE : KILN_BAD_SHAPE;
+        const kiln_status low =
+            KILN_BAD_SHAPE; /* an axis that is symbolic may also break its range */
         const kiln_status high = fixed ? KILN_BAD_SHAPE : KILN_NO_BUCKET;
         memcpy(shape, t->shape, sizeof shape);
         bent.shape = shape;

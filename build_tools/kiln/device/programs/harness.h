@@ -1,7 +1,8 @@
 /* harness.h: what the programs that try a bundle on its target share.
  *
  * The bundle's header and model come from the build:
- *     -DKILN_HEADER="resnet.h" -DKILN_MODEL=resnet -DKILN_PARAMS_FILE_BYTES=RESNET_PARAMS_FILE_BYTES
+ *     -DKILN_HEADER="resnet.h" -DKILN_MODEL=resnet
+ * -DKILN_PARAMS_FILE_BYTES=RESNET_PARAMS_FILE_BYTES
  *
  * Vector files, both ways, in the target's byte order (all of Kiln's are little-endian):
  *     8 bytes  "KILNVEC1"
@@ -70,8 +71,9 @@ void workload_free(workload *w);
  * Aligned for Kiln, with `KILN_PARAMS_ALIGN` spare bytes after it; null: the model has none. */
 unsigned char *params_copy(const char *path);
 
-/* Try wrong arguments one at a time on a workload that is otherwise right; print a `check` line each.
- * `image` is a params image (null: the model has none) that may be written to and is put back. */
+/* Try wrong arguments one at a time on a workload that is otherwise right; print a `check` line
+ * each. `image` is a params image (null: the model has none) that may be written to and is put
+ * back. */
 void check_errors(const workload *w, unsigned char *image);
 
 #endif

@@ -3,8 +3,8 @@
  *     run_vectors INPUTS OUTPUTS PARAMS [check]
  *
  * With `check` no run may change an input or touch a byte around arena and tensors; wrong arguments
- * are tried on the first vector, and it is run again on several threads and again step by step, each
- * time with other garbage in arena and outputs: all must give the same bytes.
+ * are tried on the first vector, and it is run again on several threads and again step by step,
+ * each time with other garbage in arena and outputs: all must give the same bytes.
  *
  * Prints one line for each finding, fields separated by tabs:
  *     vector  INDEX  NANOSECONDS
@@ -66,7 +66,11 @@ static int equals(const tensor *tensors, uint32_t count, const unsigned char *co
     return 1;
 }
 
-enum way { WHOLE, POOLED, STEPPED };
+enum way {
+    WHOLE,
+    POOLED,
+    STEPPED
+};
 
 static uint64_t run(const workload *w, const void *params, enum way way, unsigned char garbage) {
     kiln_session session;

@@ -1,5 +1,6 @@
 /* The least that uses a model: what is measured is this program less one that does nothing.
- * Arena and tensors are the caller's in either case, so they come from outside and cost nothing here. */
+ * Arena and tensors are the caller's in either case, so they come from outside and cost nothing
+ * here. */
 #include KILN_HEADER
 
 int main(int argc, char **argv) {

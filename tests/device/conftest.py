@@ -1,0 +1,66 @@
+"""Running a stage as the build does, on bundles made once for all tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kiln.config import Target, canonical_json, target_config
+
+from . import tiny
+
+PACKAGE = Path(__file__).resolve().parents[2] / "build_tools"
+
+
+@dataclass
+class Made:
+    """A bundle and what the stages are told about it."""
+
+    bundle: Path
+    target: Target
+    folder: Path
+
+    def stage(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `python -m kiln NAME` with this bundle's --target, --bundle and --work."""
+        target = self.folder / "target.json"
+        target.write_text(canonical_json(target_config(self.target)))
+        work = self.folder / "work"
+        command = [sys.executable, "-m", "kiln", name, "--bundle", str(self.bundle)]
+        command += ["--target", str(target), "--work", str(work), *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+        return subprocess.run(
+            command, check=False, capture_output=True, text=True, env=environment, timeout=600
+        )
+
+    def test(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run device-test; its results are in `results`."""
+        return self.stage("device-test", "--out", str(self.folder / "test.json"), *arguments)
+
+    def results(self) -> Any:
+        """What device-test wrote."""
+        return json.loads((self.folder / "test.json").read_text())
+
+
+Maker = Callable[..., Made]
+
+
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    """make(target, storage=…, kernels=…): the tiny bundle, the same one for the same arguments."""
+    made: dict[tuple[str, str, str], Made] = {}
+
+    def maker(target: Target, storage: str = "embedded", kernels: str = tiny.KERNELS) -> Made:
+        key = (canonical_json(target_config(target)), storage, kernels)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("tiny")
+            made[key] = Made(tiny.build(folder / "bundle", target, storage, kernels), target, folder)
+        return made[key]
+
+    return maker

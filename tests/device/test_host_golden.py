@@ -1,0 +1,163 @@
+"""device-test on this machine: a right bundle passes, and each kind of fault is found and told."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+
+from . import tiny
+from .conftest import Made, Maker
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="gcc makes programs of this machine's own kind"
+)
+
+SCALE = tiny.KERNELS.split("void tiny_square", maxsplit=1)[0]
+SQUARE = "void tiny_square" + tiny.KERNELS.split("void tiny_square")[1]
+SIGNATURE = "void tiny_square(const float *t, float *workspace, float *y) {\n"
+
+
+def right(make: Maker, storage: str = "embedded") -> Made:
+    return make(tiny.gcc_target("x86_64_v2"), storage)
+
+
+@pytest.mark.parametrize("storage", ["embedded", "section", "file"])
+def test_a_right_bundle_passes(make: Maker, storage: str) -> None:
+    made = right(make, storage)
+    done = made.test()
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "tiny on x86_64_v2 (host CPU)"
+    assert lines[1].startswith("  vector random1: max error 0, allowed ")
+    assert lines[2].startswith("  vector random2: max error 0, allowed ")
+    checks = {check["name"]: check["text"] for check in made.results()["checks"]}
+    assert lines[3] == f"  {len(made.results()['checks'])} of {len(made.results()['checks'])} checks of " + (
+        "repeated runs, guards and wrong arguments ok"
+    )
+    statuses = {text.split(":")[0] for text in checks.values() if text}
+    expected = {
+        "KILN_NULL_ARGUMENT",
+        "KILN_NOT_OPEN",
+        "KILN_NOT_RUNNING",
+        "KILN_NULL_DATA",
+        "KILN_BAD_RANK",
+        "KILN_BAD_DTYPE",
+        "KILN_BAD_SHAPE",
+        "KILN_BAD_STRIDES",
+        "KILN_BAD_DEVICE",
+        "KILN_BAD_OFFSET",
+        "KILN_BAD_ALIGNMENT",
+        "KILN_OVERLAP",
+        "KILN_ARENA_NULL",
+        "KILN_ARENA_ALIGNMENT",
+        "KILN_ARENA_TOO_SMALL",
+        "KILN_PARAMS_ALIGNMENT",
+        "KILN_PARAMS_TRUNCATED",
+        "KILN_PARAMS_NOT_PARAMS",
+        "KILN_PARAMS_VERSION",
+        "KILN_PARAMS_OTHER_BUILD",
+        "KILN_PARAMS_CORRUPT",
+    }
+    assert statuses == expected | ({"KILN_PARAMS_MISSING"} if storage == "file" else set())
+    assert "x" in checks["one too many of x axis 0"] and "3" in checks["one too many of x axis 0"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "fault"),
+    [
+        (SCALE + SQUARE.replace("+ 1.0f", "+ 1.1f"), "vector random1, output y: 6 of 6 elements differ"),
+        (SCALE + SQUARE.replace("\n}\n", "\n    workspace[6] = 0;\n}\n"), "guards around arena"),
+        (SCALE + SQUARE.replace("\n}\n", "\n    workspace[-17] = 0;\n}\n"), "guards around arena"),
+        (SCALE + SQUARE.replace("\n}\n", "\n    y[6] = 0;\n}\n"), "guards around arena"),
+        (SCALE + SQUARE.replace("\n}\n", "\n    y[0] += workspace[-9] * 1e-20f;\n}\n"), "same bytes"),
+        (SCALE.replace("= x[", "= ((float *)x)[0] = x[") + SQUARE, "inputs unchanged"),
+        (
+            SCALE.replace("int32_t end) {", "int32_t end) {\n    if (end - begin < 2) t[0] = 1e9f;") + SQUARE,
+            "same bytes after errors, on several threads",
+        ),
+    ],
+    ids=["value", "beyond arena", "before arena", "beyond output", "garbage", "input", "threads"],
+)
+def test_a_fault_is_found(make: Maker, kernels: str, fault: str) -> None:
+    assert kernels != tiny.KERNELS
+    made = make(tiny.gcc_target("x86_64_v2"), kernels=kernels)
+    (made.folder / "test.json").write_text("of an earlier build")
+    done = made.test()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("kiln: test failed: tiny on x86_64_v2: ") and fault in done.stdout + done.stderr
+    assert "FAILED" in done.stdout
+    assert not (made.folder / "test.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("for (;;) workspace[0] = *(volatile const float *)t;", "still running after its limit of 2 s"),
+        ("*(volatile int *)16 = 0;", "killed by SIGSEGV"),
+        ("__builtin_trap();", "killed by SIGILL"),
+    ],
+)
+def test_a_program_that_does_not_end_well(make: Maker, body: str, message: str) -> None:
+    made = make(tiny.gcc_target("x86_64_v2"), kernels=SCALE + SIGNATURE + body + "\n}\n")
+    done = made.test("--timeout", "2")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and message in done.stderr
+
+
+def test_a_tolerance_is_taken_and_nothing_is_compiled_for_it(make: Maker) -> None:
+    made = make(tiny.gcc_target("x86_64_v2"), kernels=SCALE + SQUARE.replace("+ 1.0f", "+ 1.001f"))
+    assert made.test().returncode == 1
+    programs = sorted((made.folder / "work").iterdir())
+    stamps = [path.stat().st_mtime_ns for path in programs]
+    loose = made.folder / "tolerance.json"
+    loose.write_text(json.dumps({"name": "tiny", "tolerance": {"absolute": 0.1, "outputs": {}}}))
+    done = made.test("--tolerance", str(loose))
+    assert done.returncode == 0, done.stderr
+    assert sorted((made.folder / "work").iterdir()) == programs
+    assert [path.stat().st_mtime_ns for path in programs] == stamps
+    error = made.results()["vectors"][0]["outputs"][0]
+    assert 0 < error["error"] < error["limit"]
+
+
+def test_results_hold_no_times(make: Maker) -> None:
+    made = right(make)
+    assert made.test().returncode == 0
+    first = (made.folder / "test.json").read_bytes()
+    assert made.test().returncode == 0
+    assert (made.folder / "test.json").read_bytes() == first
+
+
+@pytest.mark.parametrize("name", ["random1.output0.bin", "golden.json"])
+def test_damaged_vectors(make: Maker, name: str) -> None:
+    made = right(make)
+    path = made.bundle / "golden" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    try:
+        done = made.test()
+    finally:
+        path.write_bytes(whole)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and name in done.stderr
+
+
+def test_a_folder_that_is_no_bundle(make: Maker, tmp_path: Path) -> None:
+    made = right(make)
+    done = Made(tmp_path, made.target, tmp_path).test()
+    assert done.returncode == 2
+    assert done.stderr == f"kiln: error: {tmp_path}: not a bundle: 0 libraries in lib/, 1 expected\n"
+
+
+def test_a_missing_compiler(make: Maker, tmp_path: Path) -> None:
+    made = right(make)
+    compiler = made.target.c_compiler.model_copy(update={"command": ["gcc-of-nowhere"]})
+    target = made.target.model_copy(update={"c_compiler": compiler})
+    done = Made(made.bundle, target, tmp_path).test()
+    assert done.returncode == 2
+    assert done.stderr == (
+        "kiln: error: target 'x86_64_v2': C compiler 'gcc-of-nowhere' is not installed (key 'c_compiler')\n"
+    )

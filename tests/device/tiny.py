@@ -1,0 +1,180 @@
+"""A bundle small enough to be made by hand: out = (x * w + 1)², x of shape [2, 3], w of shape [3]."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kiln import paths
+from kiln.config import Target, load_target
+from kiln.device.link import compiler_command
+from kiln.emit.source import emit, runtime_sources
+
+KERNELS = """
+#include <stdint.h>
+void tiny_scale(const float *x, const float *w, float *t, int32_t begin, int32_t end) {
+    for (int32_t row = begin; row < end; row++)
+        for (int i = 0; i < 3; i++)
+            t[3 * row + i] = x[3 * row + i] * w[i];
+}
+void tiny_square(const float *t, float *workspace, float *y) {
+    for (int i = 0; i < 6; i++)
+        workspace[i] = t[i] + 1.0f;
+    for (int i = 0; i < 6; i++)
+        y[i] = workspace[i] * workspace[i];
+}
+"""
+W = np.array([0.5, -2.0, 3.0], np.float32)
+
+
+def plan(storage: str = "embedded") -> dict[str, Any]:
+    """The plan of `KERNELS`: two steps, one tensor and one workspace in the arena."""
+    io = {"dtype": "float32", "shape": [2, 3], "layout": None, "quant": None, "bytes": 24}
+    real, const = {"dtype": "float32", "const": False}, {"dtype": "float32", "const": True}
+    t = {"at": "arena", "offset": 0, "bytes": 24}
+    return {
+        "format": 1,
+        "name": "tiny",
+        "target": "any",
+        "threads": "pthread",
+        "source_sha256": "0" * 64,
+        "model_hash": hashlib.sha256(b"tiny").hexdigest(),
+        "inputs": [{"name": "x", "c_name": "x", **io}],
+        "outputs": [{"name": "y", "c_name": "y", **io}],
+        "dims": [],
+        "params": {
+            "bytes": 12,
+            "align": 64,
+            "storage": storage,
+            "section": ".kiln_params" if storage == "section" else None,
+            "tensors": [{"name": "w", "offset": 0, "bytes": 12, "dtype": "float32", "shape": [3]}],
+        },
+        "kernels": [
+            {
+                "symbol": "tiny_scale",
+                "args": [const, const, real],
+                "parallel": True,
+                "ops": [{"name": "relax.multiply", "kind": "broadcast", "attrs": {}}],
+                "flops": 6,
+            },
+            {
+                "symbol": "tiny_square",
+                "args": [const, real, real],
+                "parallel": False,
+                "ops": [
+                    {"name": "relax.add", "kind": "elemwise", "attrs": {}},
+                    {"name": "relax.square", "kind": "elemwise", "attrs": {}},
+                ],
+                "flops": 12,
+            },
+        ],
+        "buckets": [
+            {
+                "name": "static",
+                "dims": {},
+                "arena_bytes": 88,
+                "lower_bound_bytes": 48,
+                "steps": [
+                    {
+                        "kernel": "tiny_scale",
+                        "extent": 2,
+                        "label": "multiply",
+                        "attrs": {},
+                        "args": [
+                            {"at": "input", "index": 0, "offset": 0},
+                            {"at": "params", "offset": 0, "bytes": 12},
+                            t,
+                        ],
+                    },
+                    {
+                        "kernel": "tiny_square",
+                        "extent": None,
+                        "label": "add+square",
+                        "attrs": {},
+                        "args": [
+                            t,
+                            {"at": "arena", "offset": 64, "bytes": 24},
+                            {"at": "output", "index": 0, "offset": 0},
+                        ],
+                    },
+                ],
+                "tensors": [
+                    {"name": "t", "offset": 0, "bytes": 24, "first": 0, "last": 1, "kind": "activation"},
+                    {"name": "ws", "offset": 64, "bytes": 24, "first": 1, "last": 1, "kind": "workspace"},
+                ],
+            }
+        ],
+    }
+
+
+def gcc_target(name: str = "x86_64") -> Target:
+    """A shipped target whose programs the machine's own gcc makes: quick, for tests that need no other CPU."""
+    target = load_target(name)
+    compiler = target.c_compiler.model_copy(
+        update={"kind": "gcc", "command": None, "target": None, "flags": []}
+    )
+    libc = target.libc.model_copy(update={"static": False})
+    return target.model_copy(update={"c_compiler": compiler, "libc": libc})
+
+
+def build(folder: Path, target: Target, storage: str = "embedded", kernels: str = KERNELS) -> Path:
+    """Make the bundle in `folder`, with other kernels if a test wants them wrong; returns the folder."""
+    include, objects = folder / "include", folder / "objects"
+    for path in (include, objects, folder / "lib"):
+        path.mkdir(parents=True, exist_ok=True)
+    runtime = paths.data_dir("runtime_c") / "include"
+    shutil.copy(runtime / "kiln.h", include)
+    dlpack = importlib.util.find_spec("tvm_ffi")
+    assert dlpack is not None and dlpack.origin is not None
+    shutil.copy(Path(dlpack.origin).parent / "include" / "dlpack" / "dlpack.h", include)
+    for name, content in emit(plan(storage), W.tobytes()).items():
+        place = include if name.endswith(".h") else objects
+        (place / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    (objects / "kernels.c").write_text(kernels)
+    if storage == "file":
+        shutil.copy(objects / "params.bin", folder)
+    sources = [*runtime_sources("pthread", "hosted"), *sorted(objects.glob("*.c")), *sorted(objects.glob("*.S"))]
+    _archive(target, sources, include, objects, folder / "lib" / "libtiny.a")
+    _golden(folder / "golden")
+    return folder
+
+
+def _archive(target: Target, sources: list[Path], include: Path, objects: Path, out: Path) -> None:
+    cache = str(paths.cache_dir() / "zig")
+    environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
+    made = []
+    for source in sources:
+        made.append(objects / f"{source.stem}_{source.suffix[1:]}.o")
+        flags = ["-std=c11", "-O2", "-ffunction-sections", "-fdata-sections", f"-I{include}", f"-I{objects}"]
+        command = [*compiler_command(target), *flags, "-c", str(source), "-o", str(made[-1])]
+        subprocess.run(command, check=True, env=environment)
+    ar = [sys.executable, "-m", "ziglang", "ar", "rcsD", str(out), *map(str, made)]
+    subprocess.run(ar, check=True, env=environment)
+
+
+def _golden(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    rng, vectors = np.random.default_rng(1), []
+    about = {"dtype": "float32", "shape": [2, 3], "quantised": False}
+    for name in ("random1", "random2"):
+        x = rng.standard_normal((2, 3)).astype(np.float32)
+        (folder / f"{name}.input0.bin").write_bytes(x.tobytes())
+        (folder / f"{name}.output0.bin").write_bytes(((x * W + 1) ** 2).tobytes())
+        vectors.append(
+            {
+                "name": name,
+                "inputs": [{"file": f"{name}.input0.bin", "name": "x", **about}],
+                "outputs": [{"file": f"{name}.output0.bin", "name": "y", **about}],
+            }
+        )
+    reference = {"name": "numpy", "version": np.__version__}
+    golden = {"format": 1, "model": "tiny", "reference": reference, "vectors": vectors}
+    (folder / "golden.json").write_text(json.dumps(golden))
