@@ -88,7 +88,10 @@ def test_a_fault_is_found(make: Maker, kernels: str, fault: str) -> None:
     done = made.test()
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("kiln: test failed: tiny on x86_64_v2: ") and fault in done.stdout + done.stderr
+    assert (
+        done.stderr.startswith("kiln: test failed: tiny on x86_64_v2: ")
+        and fault in done.stdout + done.stderr
+    )
     assert "FAILED" in done.stdout
     assert not (made.folder / "test.json").exists()
 

@@ -69,7 +69,9 @@ def test_a_budget(make: Maker) -> None:
     assert status == 0 and [row["kind"] for row in figures["budgets"]] == ["flash", "ram"]
     status, text, figures = size(made, flash_bytes=400)
     assert status == 2 and figures is None
-    assert "kiln: error: budget exceeded for tiny on x86_64_v2: model tiny allows 400 bytes of flash, " in text
+    assert (
+        "kiln: error: budget exceeded for tiny on x86_64_v2: model tiny allows 400 bytes of flash, " in text
+    )
     assert "at least" not in text and "code of the runtime" in text
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kiln import paths
 from kiln.config import Target, load_target
-from kiln.device.link import compiler_command
+from kiln.emit.compile import compile_file
+from kiln.emit.headers import dlpack_h, kiln_h
+from kiln.emit.link import archive
 from kiln.emit.source import emit, runtime_sources
+from kiln.toolchain import compiler_command
 
 KERNELS = """
 #include <stdint.h>
@@ -116,7 +114,7 @@ def plan(storage: str = "embedded") -> dict[str, Any]:
 
 
 def gcc_target(name: str = "x86_64") -> Target:
-    """A shipped target whose programs the machine's own gcc makes: quick, for tests that need no other CPU."""
+    """A shipped target whose programs the machine's own gcc makes: quick, where no other CPU is needed."""
     target = load_target(name)
     compiler = target.c_compiler.model_copy(
         update={"kind": "gcc", "command": None, "target": None, "flags": []}
@@ -130,34 +128,23 @@ def build(folder: Path, target: Target, storage: str = "embedded", kernels: str 
     include, objects = folder / "include", folder / "objects"
     for path in (include, objects, folder / "lib"):
         path.mkdir(parents=True, exist_ok=True)
-    runtime = paths.data_dir("runtime_c") / "include"
-    shutil.copy(runtime / "kiln.h", include)
-    dlpack = importlib.util.find_spec("tvm_ffi")
-    assert dlpack is not None and dlpack.origin is not None
-    shutil.copy(Path(dlpack.origin).parent / "include" / "dlpack" / "dlpack.h", include)
+    for header in (kiln_h(), dlpack_h()):
+        shutil.copy(header, include)
     for name, content in emit(plan(storage), W.tobytes()).items():
         place = include if name.endswith(".h") else objects
         (place / name).write_bytes(content.encode() if isinstance(content, str) else content)
     (objects / "kernels.c").write_text(kernels)
     if storage == "file":
         shutil.copy(objects / "params.bin", folder)
-    sources = [*runtime_sources("pthread", "hosted"), *sorted(objects.glob("*.c")), *sorted(objects.glob("*.S"))]
-    _archive(target, sources, include, objects, folder / "lib" / "libtiny.a")
-    _golden(folder / "golden")
-    return folder
-
-
-def _archive(target: Target, sources: list[Path], include: Path, objects: Path, out: Path) -> None:
-    cache = str(paths.cache_dir() / "zig")
-    environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
+    sources = [*runtime_sources("pthread", "hosted"), *objects.glob("*.c"), *objects.glob("*.S")]
+    flags = [*compiler_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
     made = []
     for source in sources:
-        made.append(objects / f"{source.stem}_{source.suffix[1:]}.o")
-        flags = ["-std=c11", "-O2", "-ffunction-sections", "-fdata-sections", f"-I{include}", f"-I{objects}"]
-        command = [*compiler_command(target), *flags, "-c", str(source), "-o", str(made[-1])]
-        subprocess.run(command, check=True, env=environment)
-    ar = [sys.executable, "-m", "ziglang", "ar", "rcsD", str(out), *map(str, made)]
-    subprocess.run(ar, check=True, env=environment)
+        made.append(objects / f"{source.name}.o")
+        compile_file([*flags, f"-I{include}", f"-I{objects}"], source, made[-1])
+    archive(sorted(made), folder / "lib" / "libtiny.a")
+    _golden(folder / "golden")
+    return folder
 
 
 def _golden(folder: Path) -> None:

@@ -43,14 +43,14 @@ def run(args: argparse.Namespace) -> None:
     """Classify the picture and print the best classes; of other models print a summary of the outputs."""
     bundle, target = open_bundle(args.bundle), Target.model_validate(read_json(args.target))
     config, interface = read_json(args.config), read_json(args.plan)
-    given, source = _inputs(bundle, config, interface, args.image)
+    given, source, picture = _inputs(bundle, config, interface, args.image)
     runner = runner_for(target)
     program = bundle.link_program(target, args.work)
     dtypes = [entry["dtype"] for entry in interface["outputs"]]
     outcome = execute(bundle, program, runner, [given], dtypes, timeout=args.timeout)
     shown: dict[str, Any] = {"model": bundle.name, "target": target.name, "input": source}
-    # Scores mean something only for a picture: on other inputs, and without names, show what came out.
-    if config.get("run") and config.get("labels"):
+    # Classes mean something for a picture only, and their names have to be known.
+    if picture and config.get("labels"):
         shown["classes"] = _classes(outcome, config, interface)
         _print_classes(bundle, target, runner, source, shown["classes"], outcome.nanoseconds[0])
     else:
@@ -62,13 +62,16 @@ def run(args: argparse.Namespace) -> None:
 
 def _inputs(
     bundle: Bundle, config: Mapping[str, Any], interface: Mapping[str, Any], image: Path | None
-) -> tuple[list[Array], str]:
-    """One tensor an input, and what they were made of. Inputs that are no picture come from golden/."""
+) -> tuple[list[Array], str, bool]:
+    """One tensor an input, what they were made of, and whether that is a picture.
+
+    Inputs that are no picture come from the first golden vector.
+    """
     if config.get("preprocess") is None or (image is None and config.get("run") is None):
         if image is not None:
             raise KilnError(f"model '{bundle.name}' takes no picture: its configuration has no 'preprocess'")
         first = bundle.vectors()[0]
-        return first.inputs, f"golden vector {first.name}"
+        return first.inputs, f"golden vector {first.name}", False
     from kiln.sources import fetch
     from kiln.sources.image import load_image, preprocess
 
@@ -86,7 +89,8 @@ def _inputs(
             f"{entry['shape']}"
         )
     others = bundle.vectors()[0].inputs if len(interface["inputs"]) > 1 else []
-    return [tensor if i == index else others[i] for i in range(len(interface["inputs"]))], str(path)
+    tensors = [tensor if i == index else others[i] for i in range(len(interface["inputs"]))]
+    return tensors, str(path), True
 
 
 def _named(entries: list[Mapping[str, Any]], name: str | None, model: str) -> int:
@@ -104,7 +108,7 @@ def _classes(
     """The best classes in falling order of score: reals, after softmax where the model asks for it."""
     from kiln.sources.labels import load_labels
 
-    run_config, labels = config["run"], load_labels(config["labels"])
+    run_config, labels = config.get("run") or {}, load_labels(config["labels"])
     index = _named(interface["outputs"], run_config.get("output"), config["name"])
     scores = real_values(outcome.outputs[0][index], interface["outputs"][index].get("quant")).ravel()
     if len(labels) != scores.size:

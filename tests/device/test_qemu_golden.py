@@ -1,0 +1,83 @@
+"""device-test under QEMU: bundles for other CPUs run there, and code for a newer CPU does not pass."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kiln.config import load_target
+
+from . import tiny
+from .conftest import Maker
+
+
+@pytest.mark.parametrize("storage", ["embedded", "file"])
+@pytest.mark.parametrize("name", ["aarch64", "armv7"])
+def test_a_right_bundle_passes(make: Maker, name: str, storage: str) -> None:
+    target = load_target(name)
+    assert target.emulator is not None
+    made = make(target, storage)
+    done = made.test()
+    assert (done.returncode, done.stderr) == (0, "")
+    first = done.stdout.splitlines()[0]
+    assert first == f"tiny on {name} ({' '.join([target.emulator.command, *target.emulator.args])})"
+    assert "FAILED" not in done.stdout
+    assert len(made.results()["checks"]) > 150
+
+
+def test_a_static_program_needs_no_c_library_there(make: Maker) -> None:
+    made = make(load_target("aarch64_musl"))
+    done = made.test()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_wrong_value_is_found_there(make: Maker) -> None:
+    kernels = tiny.KERNELS.replace("+ 1.0f", "+ 1.1f")
+    done = make(load_target("aarch64"), kernels=kernels).test()
+    assert done.returncode == 1
+    assert "vector random1, output y: 6 of 6 elements differ" in done.stderr
+
+
+def test_an_instruction_of_a_newer_cpu_is_found(make: Maker) -> None:
+    body = """void tiny_square(const float *t, float *workspace, float *y) {
+    __asm__ volatile(".arch_extension dotprod\\n sdot v0.4s, v1.16b, v2.16b" ::: "v0");
+"""
+    head, tail = tiny.KERNELS.split("void tiny_square(const float *t, float *workspace, float *y) {\n")
+    kernels = head + body + tail
+    made = make(load_target("aarch64"), kernels=kernels)
+    done = made.test()
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "qemu-aarch64 -cpu cortex-a53" in done.stderr
+    assert "killed by SIGILL (an instruction this CPU lacks)" in done.stderr
+    done = make(load_target("aarch64_a76"), kernels=kernels).test()
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["aarch64", "armv7"])
+def test_size(make: Maker, name: str) -> None:
+    made = make(load_target(name))
+    plan, out = made.folder / "plan.json", made.folder / "size.json"
+    plan.write_text(json.dumps(tiny.plan()))
+    done = made.stage("size", "--plan", str(plan), "--out", str(out), "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    linked = json.loads(out.read_text())["linked"]
+    assert all(10 < kernel["bytes"] < 1000 for kernel in linked["kernels"])
+    assert 500 < linked["code"]["runtime"] < 16000
+    assert 0 <= linked["sections"]["data"] < 1000
+
+
+def test_run_prints_a_summary(make: Maker) -> None:
+    made = make(load_target("armv7"))
+    plan, config = made.folder / "plan.json", made.folder / "run.json"
+    plan.write_text(json.dumps(tiny.plan()))
+    config.write_text(json.dumps({"name": "tiny", "preprocess": None, "labels": None, "run": None}))
+    done = made.stage("device-run", "--plan", str(plan), "--config", str(config))
+    assert done.returncode == 0, done.stderr
+    assert "tiny on armv7 (qemu-arm -cpu cortex-a9): golden vector random1" in done.stdout
+    assert "float32 2×3" in done.stdout
+    done = made.stage("device-run", "--plan", str(plan), "--config", str(config), "--image", "cat.jpg")
+    assert done.returncode == 2
+    assert (
+        done.stderr == "kiln: error: model 'tiny' takes no picture: its configuration has no 'preprocess'\n"
+    )
