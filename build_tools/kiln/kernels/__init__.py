@@ -1,0 +1,1 @@
+"""How each operator family is computed, packed and scheduled: one family a file."""

@@ -1,0 +1,114 @@
+"""The kernel ABI: from a PrimFunc over buffers to a C function over pointers.
+
+    void k(const T *in, …, T *out, T *scratch, …, int32_t begin, int32_t end);
+
+TVM's own pipeline ends in MakePackedAPI, whose functions take boxed arguments and call TVM's runtime. This
+one stops before that. After FlattenBuffer (TVM 0.27) the body begins with one DeclBuffer a parameter, its
+data the parameter's pointer; those buffers are declared again on plain pointer parameters. Buffers that
+the body allocates at its top become pointer parameters too, so that the memory planner owns every byte;
+small ones further in become registers or stack. What is left is a leaf function that needs nothing but
+memset and memcpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from kiln.kernels.kernel import Kernel
+from kiln.kernels.math import lower_math
+
+_STRUCTURE = [
+    s_tir.transform.CanonicalizeLoop(),
+    s_tir.transform.LowerInitBlock(),
+    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+    s_tir.transform.ConvertBlocksToOpaque(),
+    s_tir.transform.CompactBufferAllocation(),
+    s_tir.transform.LowerMatchBuffer(),
+    s_tir.transform.StmtSimplify(),
+    s_tir.transform.LowerOpaqueBlock(),
+    tirx.transform.FlattenBuffer(),
+]
+
+_CODE = [
+    tirx.transform.NarrowDataType(32),
+    s_tir.transform.LoopPartition(),
+    tirx.transform.VectorizeLoop(True),
+    tirx.transform.StorageRewrite(),
+    s_tir.transform.HoistIfThenElse(),
+    tirx.transform.UnrollLoop(),
+    s_tir.transform.RenormalizeSplitPattern(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.RemoveNoOp(),
+    s_tir.transform.RewriteUnsafeSelect(),
+    tirx.transform.CommonSubexprElim(),
+    tirx.transform.LowerTVMBuiltin(),
+    tirx.transform.LowerIntrin(),
+]
+
+# Above this a buffer of the body is scratch memory that the planner places, not stack.
+STACK_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A PrimFunc over pointers, ready for code generation, and the bytes of its scratch parameters."""
+
+    func: tirx.PrimFunc
+    scratch: list[tuple[str, int]]
+
+
+def _bytes(buffer: Any) -> int:
+    count = 1
+    for size in buffer.shape:
+        count *= int(size)
+    return count * ((tvm.DataType(str(buffer.dtype)).bits + 7) // 8)
+
+
+def _pointers(func: tirx.PrimFunc) -> Lowered:
+    body = func.body
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    pointers: dict[Any, Any] = {}
+    parameters = []
+    for param in func.params:
+        if tirx.is_buffer_var(param):
+            pointers[param] = tirx.Var(param.name, tirx.buffer_data_pointer_type(param))
+            parameters.append(pointers[param])
+        else:
+            parameters.append(param)
+    scratch, scratch_parameters, rewritten = [], [], []
+    for statement in statements:
+        if isinstance(statement, tirx.DeclBuffer):
+            owner = next(
+                (p for p in pointers if tvm_ffi.structural_equal(statement.data, tirx.buffer_data(p))), None
+            )
+            if owner is not None:
+                statement = tirx.DeclBuffer(statement.buffer, data=pointers[owner])
+        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer) > STACK_BYTES:
+            buffer = statement.buffer
+            pointer = tirx.Var(buffer.name, tirx.buffer_data_pointer_type(buffer))
+            scratch_parameters.append(pointer)
+            scratch.append((str(buffer.dtype), _bytes(buffer)))
+            statement = tirx.DeclBuffer(buffer, data=pointer)
+        rewritten.append(statement)
+    scalars = [p for p in parameters if p not in pointers.values()]
+    buffers = [p for p in parameters if p in pointers.values()]
+    result = tirx.PrimFunc(
+        [*buffers, *scratch_parameters, *scalars], tirx.SeqStmt(rewritten), None, attrs=func.attrs
+    )
+    return Lowered(result, scratch)
+
+
+def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
+    """Lower one kernel to the ABI. Its name stays `kernel`; the caller names it."""
+    func = lower_math(kernel.func).with_attr("global_symbol", "kernel")
+    mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
+    mod = tvm.transform.Sequential(_STRUCTURE)(mod)
+    lowered = _pointers(mod["kernel"])
+    mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
+    mod = tvm.transform.Sequential(_CODE)(mod)
+    return Lowered(mod["kernel"], lowered.scratch)

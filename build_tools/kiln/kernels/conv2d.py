@@ -1,0 +1,174 @@
+"""Convolution on NHWC as an implicit matrix product; dense layers are its 1x1 case.
+
+Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = whatever was fused behind.
+             Rows of the product are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
+Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group.
+Schedule     Tile by kernels/gemm.py. Panels outside when the weights exceed half of L2, else tiles of
+             pixels outside, so that the smaller operand is the one that is read again.
+Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride, dilation and groups whose
+             outputs are not one channel (those are depthwise.py's). float32, or (u)int8 with int32 sums.
+Accuracy     Sums run in order of (i, j, c): the error of plain summation in float32, exact in int32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kiln.kernels.epilogue import Epilogue, parameters
+from kiln.kernels.fused import Fused, Nest
+from kiln.kernels.gemm import Loop, Tile, choose_tile, pack, product
+from kiln.kernels.kernel import (
+    Argument,
+    Array,
+    Expr,
+    Kernel,
+    Machine,
+    Pack,
+    argument,
+    bind,
+    define,
+    divide,
+    int64,
+    modulo,
+)
+from kiln.kernels.opinfo import OpInfo
+from kiln.kernels.sweep import blocks, task_blocks
+
+
+class Convolution:
+    """Sizes of one convolution (or dense layer), from its op info and its buffers."""
+
+    def __init__(self, op: OpInfo, x_shape: list[int], k_shape: list[int]) -> None:
+        attrs = op["attrs"]
+        if op["name"] == "matmul":
+            rows = int(np.prod(x_shape[:-1]))
+            x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
+            attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+        self.batch, self.height, self.width, self.channels = x_shape
+        self.kernel_h, self.kernel_w, self.depth, self.out_channels = k_shape
+        self.stride_h, self.stride_w = attrs["strides"]
+        self.dilation_h, self.dilation_w = attrs["dilation"]
+        self.groups = int(attrs["groups"])
+        self.out_h = (self.height - (self.kernel_h - 1) * self.dilation_h - 1) // self.stride_h + 1
+        self.out_w = (self.width - (self.kernel_w - 1) * self.dilation_w - 1) // self.stride_w + 1
+        self.rows = self.batch * self.out_h * self.out_w
+        self.columns = self.out_channels // self.groups
+
+    def loops(self) -> list[Loop]:
+        """The reduction over kernel rows, columns and input channels."""
+        return [
+            Loop(self.kernel_h, self.dilation_h * self.width * self.channels),
+            Loop(self.kernel_w, self.dilation_w * self.channels),
+            Loop(self.depth, 1),
+        ]
+
+    def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
+        """(n, h, w) of an output row."""
+        image = self.out_h * self.out_w
+        inside = modulo(row, image) if self.batch > 1 else row
+        return divide(row, image) if self.batch > 1 else int64(0), divide(inside, self.out_w), modulo(
+            inside, self.out_w
+        )
+
+    def base(self, row: Expr, group: int) -> Expr:
+        """Offset in x of the first element under output row `row`."""
+        n, h, w = self.pixel(row)
+        line = (n * int64(self.height) + h * int64(self.stride_h)) * int64(self.width)
+        return (line + w * int64(self.stride_w)) * int64(self.channels) + int64(group * self.depth)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one run."""
+        return self.rows * self.out_channels * self.kernel_h * self.kernel_w * self.depth
+
+
+def _packing(conv: Convolution, tile: Tile) -> Pack:
+    def transform(weights: Array) -> Array:
+        depth = conv.kernel_h * conv.kernel_w * conv.depth
+        matrix = weights.reshape(depth, conv.groups, conv.columns)
+        return np.concatenate([pack(matrix[:, group], tile) for group in range(conv.groups)])
+
+    return transform
+
+
+def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
+    """Whether this family can compute the group that begins with `op`."""
+    if len(fused.params) < 3 or 1 not in constants:
+        return False
+    x, weights = fused.params[0], fused.params[1]
+    if str(anchor.buffer.dtype) not in ("float32", "int32"):
+        return False
+    if op["name"] == "matmul":
+        return len(weights.shape) == 2 and len(x.shape) >= 2
+    if op["name"] != "nn.conv2d" or op["attrs"]["data_layout"] != "NHWC":
+        return False
+    attrs = op["attrs"]
+    one_channel = int(attrs["groups"]) == int(weights.shape[3]) and int(attrs["groups"]) > 1
+    return attrs["kernel_layout"] == "HWIO" and not any(attrs["padding"]) and not one_channel
+
+
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+    """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
+    x_param, w_param = fused.params[0], fused.params[1]
+    conv = Convolution(op, [int(s) for s in x_param.shape], [int(s) for s in w_param.shape])
+    tile = choose_tile(machine, conv.rows, conv.columns)
+    panels = -(-conv.columns // tile.columns)
+    depth = conv.kernel_h * conv.kernel_w * conv.depth
+    group_weights = panels * depth * tile.columns
+    accumulator = str(anchor.buffer.dtype)
+    output = last.buffer
+    rank = len(output.shape)
+
+    buffers_read = parameters(fused, anchor, last)
+    arguments = [argument(param) for param in buffers_read]
+    arguments[0] = Argument(x_param.name, [int(np.prod(x_param.shape))], str(x_param.dtype))
+    arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
+    tiles = -(-conv.rows // tile.rows)
+    weights_outside = group_weights * conv.groups * 4 > machine.l2_bytes // 2 or tiles == 1
+    tasks = (panels if weights_outside else tiles) if machine.parallel else None
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
+
+        def finish(row: Expr, column: Expr, value: Expr) -> None:
+            if rank == 4 and op["name"] != "matmul":
+                indices = [*conv.pixel(row), column]
+            else:
+                indices = _unflatten(row, [int(size) for size in output.shape[:-1]]) + [column]
+            element.store(indices, value)
+
+        def tile_at(first_row: Expr, count: int, first_column: Expr, columns: int) -> None:
+            rows = [bind(first_row + int64(index)) for index in range(count)]
+            for group in range(conv.groups):
+                bases = [bind(conv.base(row, group)) for row in rows]
+                panel = bind(divide(first_column, tile.columns) + int64(group * panels))
+                first = first_column + int64(group * conv.columns)
+                product(
+                    tile, rows, first, columns, buffers[0], bases, buffers[1], panel, conv.loops(), accumulator, finish
+                )
+
+        def down(first_column: Expr, columns: int) -> None:
+            blocks(conv.rows, tile.rows, lambda row, count: tile_at(row, count, first_column, columns))
+
+        def across(first_row: Expr, count: int) -> None:
+            blocks(conv.columns, tile.columns, lambda column, columns: tile_at(first_row, count, column, columns))
+
+        split = tasks is not None
+        if weights_outside:
+            task_blocks(conv.columns, tile.columns, split, begin, end, down)
+        else:
+            task_blocks(conv.rows, tile.rows, split, begin, end, across)
+
+    kernel = Kernel(define(arguments, tasks, body), tasks, {1: _packing(conv, tile)}, "conv2d")
+    return kernel, buffers_read
+
+
+def _unflatten(row: Expr, sizes: list[int]) -> list[Expr]:
+    """The indices of flat position `row` in an array of `sizes`."""
+    indices: list[Expr] = []
+    for size in reversed(sizes):
+        indices.insert(0, modulo(row, size) if len(indices) + 1 < len(sizes) else row)
+        row = divide(row, size)
+    return indices

@@ -1,0 +1,47 @@
+"""What a group does with each element of its convolution: bias, residual, activation, quantisation.
+
+The expression comes from the fused function as it is, whatever was fused; families only say where an
+element lies and what was accumulated for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kiln.kernels.fused import Fused, Load, Nest
+from kiln.kernels.kernel import Expr, load, store
+
+
+def parameters(fused: Fused, anchor: Nest, last: Nest) -> list[Any]:
+    """The buffers of a kernel for `anchor` … `last`: data, weights, what the epilogue reads, the output."""
+    found = list(fused.params[:2])
+    if last is not anchor:
+        stored = [*fused.params, anchor.buffer]
+        extra = fused.inputs(last, stored)
+        found += [buffer for buffer in extra if buffer not in found and not buffer.same_as(anchor.buffer)]
+        # A residual that is the convolution's own input comes again, under its own shape.
+        found += [buffer for buffer in extra if buffer.same_as(fused.params[0])]
+    return [*found, last.buffer]
+
+
+class Epilogue:
+    """Stores elements of `last`, given elements of `anchor`."""
+
+    def __init__(self, fused: Fused, anchor: Nest, last: Nest, buffers: Mapping[Any, Any]) -> None:
+        self.fused, self.anchor, self.last = fused, anchor, last
+        self.output = buffers[last.buffer]
+        self.loads: dict[Any, Load] = {
+            buffer: lambda where, target=target: load(target, where)
+            for buffer, target in buffers.items()
+            if not buffer.same_as(last.buffer)
+        }
+
+    def store(self, indices: Sequence[Expr], accumulated: Expr) -> None:
+        """Compute and store the element at `indices`, whose sum is `accumulated`."""
+        if self.last is self.anchor:
+            store(self.output, indices, accumulated)
+            return
+        loads = {**self.loads, self.anchor.buffer: lambda _where: accumulated}
+        bound = {axis.var: index for axis, index in zip(self.last.axes, indices, strict=True)}
+        store(self.output, indices, self.fused.value(self.last, bound, loads))

@@ -1,0 +1,73 @@
+"""The kernel families, in the order in which they are asked. A new family is a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels import conv2d, depthwise, loops, opaque
+from kiln.kernels.fused import Fused, Nest, NotSimple
+from kiln.kernels.kernel import Kernel, Machine
+from kiln.kernels.opinfo import OpInfo
+
+
+@dataclass(frozen=True)
+class Family:
+    """Kernels for groups that begin with one of some operators; what follows goes into its epilogue."""
+
+    applies: Callable[[OpInfo, Fused, Nest, set[int]], bool]
+    make: Callable[[OpInfo, Fused, Nest, Nest, Machine], tuple[Kernel, list[Any]]]
+
+
+FAMILIES = [
+    Family(depthwise.applies, depthwise.make),
+    Family(conv2d.applies, conv2d.make),
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kernel of a group and the buffers of the fused function that its parameters stand for."""
+
+    kernel: Kernel
+    buffers: list[Any]
+    macs: int
+
+
+def _macs(nest: Nest) -> int:
+    total = 1 if nest.reduced else 0
+    for axis in [*nest.axes, *nest.reduced]:
+        total *= int(axis.dom.extent)
+    return total
+
+
+def kernels_of(func: tirx.PrimFunc, ops: list[OpInfo], constants: set[int], machine: Machine) -> list[Part]:
+    """The kernels that compute a fused group, in order.
+
+    `constants`: positions of the parameters that are known at build time. Always succeeds: what no family
+    takes becomes vectorised loops, and what is no loop nest is compiled as it stands.
+    """
+    try:
+        fused = Fused(func)
+        parts: list[Part] = []
+        done: list[Any] = []
+        anchor = next((nest for nest in fused.nests if nest.reduced), None)
+        for family in FAMILIES if anchor is not None and ops else []:
+            assert anchor is not None
+            if family.applies(ops[0], fused, anchor, constants):
+                last = fused.epilogue(anchor)
+                kernel, buffers = family.make(ops[0], fused, anchor, last, machine)
+                parts.append(Part(kernel, buffers, _macs(anchor)))
+                done = [anchor.buffer, last.buffer]
+                break
+        nests = [nest for nest in fused.materialised() if nest.buffer not in done]
+        stored = [*fused.params, *done[1:], *(nest.buffer for nest in nests)]
+        for nest in nests:
+            kernel, buffers = loops.make(fused, nest, stored, machine)
+            parts.append(Part(kernel, buffers, _macs(nest)))
+        return parts
+    except NotSimple:
+        return [Part(opaque.make(func), list(func.params), 0)]

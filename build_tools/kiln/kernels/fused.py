@@ -1,0 +1,189 @@
+"""A fused PrimFunc, read as loop nests: which buffer each nest writes, over which axes, with which value.
+
+TVM's FuseTIR writes one nest per original operator, each storing one buffer. Kernel families do not
+schedule those nests; they ask here for the expression of an element and write their own loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call, TensorLoad
+
+Expr = Any
+Indices = Sequence[Expr]
+Load = Callable[[list[Expr]], Expr]
+
+# Calls that are worth storing rather than computing twice.
+_COSTLY = ("exp", "tanh", "erf", "sigmoid", "log", "pow", "sqrt", "rsqrt", "sin", "cos")
+
+
+class NotSimple(Exception):
+    """The PrimFunc has a form that is not one store per nest; it is compiled as it stands."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """One loop nest: buffer[store] = value, for all `axes`; over `reduced` axes it accumulates from `init`."""
+
+    buffer: Any
+    axes: list[Any]
+    reduced: list[Any]
+    store: list[Expr]
+    value: Expr
+    init: Expr | None
+
+    @property
+    def extents(self) -> list[int]:
+        return [int(axis.dom.extent) for axis in self.axes]
+
+
+def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]) -> Expr:
+    """`expr` with variables replaced, and loads of the buffers in `loads` replaced by what those return."""
+
+    def on_variable(variable: Any) -> Any:
+        return variables.get(variable, variable)
+
+    def on_load(load: Any) -> Any:
+        function = loads.get(load.source)
+        return load if function is None else function(list(load.indices))
+
+    return tvm_ffi.structural_map(expr, ((tirx.Var, on_variable), (TensorLoad, on_load)))
+
+
+class Fused:
+    """The nests of a PrimFunc in order. Raises NotSimple when it has another form."""
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.func = func
+        self.params = list(func.params)
+        root = func.body
+        if not isinstance(root, s_tir.SBlockRealize):
+            raise NotSimple("no root block")
+        body = root.block.body
+        statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+        self.nests = [_read_nest(statement) for statement in statements]
+        self.by_buffer: dict[Any, Nest] = {}
+        for nest in self.nests:
+            if nest.buffer in self.by_buffer:
+                raise NotSimple(f"{nest.buffer.name} is written twice")
+            self.by_buffer[nest.buffer] = nest
+        self.outputs = [param for param in self.params if param in self.by_buffer]
+
+    def element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
+        """The expression of buffer[indices] in terms of loads of parameters and of buffers in `stop`."""
+        if buffer in stop:
+            return stop[buffer](list(indices))
+        nest = self.by_buffer.get(buffer)
+        if nest is None:
+            return tirx.BufferLoad(buffer, list(indices))
+        if nest.reduced:
+            raise NotSimple(f"{buffer.name} is a reduction inside an expression")
+        bound = {}
+        for axis, position, index in zip(nest.axes, nest.store, indices, strict=True):
+            if position is not axis.var and not tvm_ffi.structural_equal(position, axis.var):
+                raise NotSimple(f"{buffer.name} is stored at a computed position")
+            bound[axis.var] = index
+        return self.value(nest, bound, stop)
+
+    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
+        """The value that `nest` stores (or adds) with its axes bound, expanded like `element`."""
+        loads: dict[Any, Load] = dict(stop)
+        for buffer in self.by_buffer:
+            if buffer not in loads and buffer is not nest.buffer:
+                loads[buffer] = lambda indices, source=buffer: self.element(source, indices, stop)
+        return replace(nest.value, bound, loads)
+
+    def inputs(self, nest: Nest, stored: Sequence[Any]) -> list[Any]:
+        """The buffers that computing `nest` reads, in order of first use.
+
+        Buffers in `stored` are read; those of other nests are expanded into what they are made of.
+        """
+        stop: dict[Any, Load] = {
+            buffer: lambda where, source=buffer: tirx.BufferLoad(source, where)
+            for buffer in stored
+            if not buffer.same_as(nest.buffer)
+        }
+        bound = {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}
+        found: list[Any] = []
+
+        def visit(load: Any) -> None:
+            if not load.source.same_as(nest.buffer) and load.source not in found:
+                found.append(load.source)
+
+        tvm_ffi.structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
+        return found
+
+    def epilogue(self, anchor: Nest) -> Nest:
+        """The last nest that can be computed on each element of `anchor` as soon as it is known.
+
+        It has the anchor's shape, and nothing between the two is read by anyone else.
+        """
+        position = self.nests.index(anchor)
+        for end in range(len(self.nests) - 1, position, -1):
+            last = self.nests[end]
+            if last.reduced or last.extents != anchor.extents:
+                continue
+            between = [n.buffer for n in self.nests[position:end] if n.buffer in self.params]
+            inner = {nest.buffer for nest in self.nests[position:end]}
+            later = [n for n in self.nests if n is not last and n not in self.nests[position:end]]
+            taken = any(read in inner for nest in later for read in _reads(nest.value))
+            if not between and not taken:
+                return last
+        return anchor
+
+    def materialised(self) -> list[Nest]:
+        """The nests that must be computed and stored: outputs, reductions, costly values read twice."""
+        reads: dict[Any, int] = {}
+        for nest in self.nests:
+            for buffer in _reads(nest.value):
+                reads[buffer] = reads.get(buffer, 0) + (2 if nest.reduced else 1)
+        kept = []
+        for nest in self.nests:
+            costly = reads.get(nest.buffer, 0) > 1 and _is_costly(nest.value)
+            if nest.buffer in self.params or nest.reduced or costly:
+                kept.append(nest)
+        return kept
+
+
+def _reads(expr: Expr) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, ((TensorLoad, lambda load: found.append(load.source)),))
+    return found
+
+
+def _is_costly(expr: Expr) -> bool:
+    found = []
+
+    def visit(call: Any) -> None:
+        name = getattr(call.op, "name", "")
+        if name.removeprefix("tirx.") in _COSTLY:
+            found.append(name)
+
+    tvm_ffi.structural_walk(expr, ((Call, visit),))
+    return bool(found)
+
+
+def _read_nest(statement: Any) -> Nest:
+    while isinstance(statement, tirx.For):
+        statement = statement.body
+    if not isinstance(statement, s_tir.SBlockRealize):
+        raise NotSimple(f"a nest ends in {type(statement).__name__}")
+    block = statement.block
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or block.alloc_buffers:
+        raise NotSimple(f"block {block.name_hint} does not store one value")
+    reduced = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
+    axes = [axis for axis in block.iter_vars if axis.iter_type != tirx.IterVar.CommReduce]
+    init = None
+    if block.init is not None:
+        if not isinstance(block.init, tirx.BufferStore):
+            raise NotSimple(f"block {block.name_hint} starts from more than one value")
+        init = block.init.value
+    elif reduced:
+        raise NotSimple(f"block {block.name_hint} accumulates without a start")
+    return Nest(store.buffer, axes, reduced, list(store.indices), store.value, init)

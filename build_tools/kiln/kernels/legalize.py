@@ -1,0 +1,74 @@
+"""Kiln's own rules for operators whose default form in TVM would need a library or the wrong rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from kiln.graph.bindings import constant
+from kiln.kernels.math import round_small
+
+RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+
+
+def _parameter(builder: Any, expr: Any, axis: int) -> Any:
+    """A function of the indices that reads a scale or zero point: scalar, or one for each `axis`."""
+    value = constant(expr)
+    if value is not None and value.size == 1:
+        dtype = str(value.dtype)
+        number = value.reshape(-1)[0]
+        imm = tirx.FloatImm(dtype, float(number)) if value.dtype.kind == "f" else tirx.IntImm(dtype, int(number))
+        return None, lambda _tensor, _indices: imm
+    return expr, lambda tensor, indices: tensor(indices[axis]) if len(tensor.shape) else tensor()
+
+
+def quantize(builder: Any, call: Any) -> Any:
+    """relax.quantize → clamp(x / scale, to what fits) rounded, plus the zero point.
+
+    The division is a multiplication by 1 / scale where the scale is a constant. Ties round to even, as in
+    ONNX's QuantizeLinear and in XNNPACK.
+    """
+    dtype = str(call.attrs.out_dtype)
+    if dtype not in RANGES or str(call.args[0].ty.dtype) != "float32":
+        return _default("relax.quantize")(builder, call)
+    low, high = RANGES[dtype]
+    axis = int(call.attrs.axis)
+    scale_expr, scale = _parameter(builder, call.args[1], axis)
+    zero_expr, zero = _parameter(builder, call.args[2], axis)
+    tensors = [expr for expr in (scale_expr, zero_expr) if expr is not None]
+
+    def compute(data: Any, *extra: Any) -> Any:
+        rest = list(extra)
+        scales = rest.pop(0) if scale_expr is not None else None
+        zeros = rest.pop(0) if zero_expr is not None else None
+
+        def element(*indices: Any) -> Any:
+            factor = scale(scales, indices)
+            point = tirx.Cast("int32", zero(zeros, indices))
+            x = data(*indices)
+            if isinstance(factor, tirx.FloatImm):
+                inverse = np.float32(1.0) / np.float32(factor.value)
+                x = x * tirx.FloatImm("float32", float(inverse))
+            else:
+                x = x / factor
+            least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
+            most = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
+            x = te.max(te.min(x, most), least)
+            whole = tirx.Cast("int32", round_small(x))
+            return tirx.Cast(dtype, whole + point)
+
+        return te.compute(data.shape, element, name="quantized")
+
+    return builder.call_te(compute, call.args[0], *tensors, primfunc_name_hint="quantize")
+
+
+def _default(name: str) -> Any:
+    from tvm.ir import Op
+
+    return Op.get(name).get_attr("FLegalize")
+
+
+# Rules by operator name.
+RULES = {"relax.quantize": quantize}

@@ -1,0 +1,184 @@
+"""Everything without a family of its own: vectorised loops made from the fused expression itself.
+
+Computation  One nest: an elementwise, injective or broadcasting chain, or one reduction with the chain
+             that feeds it (pooling, sums, maxima, the parts of softmax and normalisations).
+Schedule     The last axis of the output is cut into vectors; reductions run inside, with their sum in a
+             register. When the output's last axis is shorter than a vector and a reduced axis is long,
+             lanes run along that reduced axis instead and are combined at the end. Tasks are the outer
+             axes, flattened.
+Applies      Any nest that stores one value; matrix products without constant weights too, until they
+             have a family.
+Accuracy     Lanes along a reduced axis change the order of a float sum: its error becomes smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import TensorLoad
+
+from kiln.kernels.fused import Fused, Nest, NotSimple, replace
+from kiln.kernels.kernel import (
+    Expr,
+    Kernel,
+    Machine,
+    argument,
+    chunks,
+    define,
+    divide,
+    int64,
+    load,
+    modulo,
+    registers,
+    serial,
+    store,
+    vector,
+)
+from kiln.kernels.sweep import tasks_of
+
+# Below this many elements a kernel is one task: starting threads costs more than it saves.
+SMALL = 4096
+
+
+class _Writer:
+    """Writes the loops of one nest into the kernel being defined."""
+
+    def __init__(self, fused: Fused, nest: Nest, buffers: dict[Any, Any], lanes: int) -> None:
+        self.fused, self.nest, self.buffers, self.lanes = fused, nest, buffers, lanes
+        self.output = buffers[nest.buffer]
+        self.stop = {
+            buffer: lambda where, target=target: load(target, where)
+            for buffer, target in buffers.items()
+            if buffer is not nest.buffer
+        }
+
+    def value(self, bound: dict[Any, Expr], accumulated: Expr | None = None) -> Expr:
+        """The stored value with axes bound; a reduction's own buffer reads as `accumulated`."""
+        stop = dict(self.stop)
+        if accumulated is not None:
+            stop[self.nest.buffer] = lambda _where: accumulated
+        return self.fused.value(self.nest, bound, stop)
+
+    def store(self, bound: dict[Any, Expr], value: Expr) -> None:
+        store(self.output, [replace(index, bound, {}) for index in self.nest.store], value)
+
+    def points(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> None:
+        """`width` neighbouring outputs along `axis` from `first`."""
+        nest = self.nest
+        if not nest.reduced:
+            with vector(width) as lane:
+                here = {**bound, axis.var: first + lane}
+                self.store(here, self.value(here))
+            return
+        dtype = str(nest.buffer.dtype)
+        sums = registers([width], dtype)
+        with vector(width) as lane:
+            store(sums, [lane], self._init({**bound, axis.var: first + lane}))
+        self._reduce(
+            nest.reduced, dict(bound), lambda inner: self._accumulate(inner, axis, first, width, sums)
+        )
+        with vector(width) as lane:
+            self.store({**bound, axis.var: first + lane}, load(sums, [lane]))
+
+    def _init(self, bound: dict[Any, Expr]) -> Expr:
+        return replace(self.nest.init, bound, self.stop)
+
+    def _accumulate(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int, sums: Any) -> None:
+        with vector(width) as lane:
+            here = {**bound, axis.var: first + lane}
+            store(sums, [lane], self.value(here, load(sums, [lane])))
+
+    def _reduce(self, axes: Sequence[Any], bound: dict[Any, Expr], inside: Any) -> None:
+        if not axes:
+            inside(bound)
+            return
+        extent = int(axes[0].dom.extent)
+        if extent == 1:
+            self._reduce(axes[1:], {**bound, axes[0].var: int64(0)}, inside)
+            return
+        with serial(extent) as index:
+            self._reduce(axes[1:], {**bound, axes[0].var: index}, inside)
+
+    def across(self, bound: dict[Any, Expr]) -> None:
+        """One output whose last reduced axis is cut into vectors of partial sums."""
+        nest, lanes = self.nest, self.lanes
+        dtype = str(nest.buffer.dtype)
+        last = nest.reduced[-1]
+        extent = int(last.dom.extent)
+        sums = registers([lanes], dtype)
+        with vector(lanes) as lane:
+            store(sums, [lane], self._init(bound))
+
+        def inside(inner: dict[Any, Expr]) -> None:
+            with serial(extent // lanes) as block:
+                with vector(lanes) as lane:
+                    here = {**inner, last.var: block * int64(lanes) + lane}
+                    store(sums, [lane], self.value(here, load(sums, [lane])))
+            for index in range(extent - extent % lanes, extent):
+                here = {**inner, last.var: int64(index)}
+                store(sums, [int64(0)], self.value(here, load(sums, [int64(0)])))
+
+        self._reduce(nest.reduced[:-1], bound, inside)
+        total = load(sums, [int64(0)])
+        for lane in range(1, lanes):
+            total = self.combine(total, load(sums, [int64(lane)]))
+        self.store(bound, total)
+
+    def combine(self, left: Expr, right: Expr) -> Expr:
+        """The reduction's own operation on two partial results."""
+        return type(self.nest.value)(left, right)
+
+
+def _lanes_across(nest: Nest, lanes: int) -> bool:
+    """Whether lanes should run along the last reduced axis."""
+    if not nest.reduced or int(nest.reduced[-1].dom.extent) < lanes:
+        return False
+    if not nest.extents or nest.extents[-1] >= min(lanes, 4):
+        return False
+    combines = isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul)
+    own = nest.value.a if combines else None
+    return combines and isinstance(own, TensorLoad) and own.source.same_as(nest.buffer)
+
+
+def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> tuple[Kernel, list[Any]]:
+    """A kernel for one nest, and the buffers that its parameters stand for (the output last)."""
+    inputs = fused.inputs(nest, stored)
+    dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
+    lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
+    outer, inner = (nest.axes[:-1], nest.axes[-1]) if nest.axes else ([], None)
+    sizes = [int(axis.dom.extent) for axis in outer]
+    count = int(np.prod(sizes)) if sizes else 1
+    work = int(np.prod(nest.extents)) * int(np.prod([int(a.dom.extent) for a in nest.reduced]))
+    # A last axis that is alone (a vector) gives one task; long vectors are cut by their axis elsewhere.
+    tasks = count if machine.parallel and count > 1 and work >= SMALL else None
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)
+        with tasks_of(count, tasks is not None, begin, end) as task:
+            bound: dict[Any, Expr] = {}
+            remaining = task
+            for axis, size in reversed(list(zip(outer, sizes, strict=True))):
+                bound[axis.var] = modulo(remaining, size) if axis is not outer[0] else remaining
+                remaining = divide(remaining, size)
+            if inner is None:
+                raise NotSimple("an output without axes")
+            extent = int(inner.dom.extent)
+            if _lanes_across(nest, lanes):
+                if extent == 1:
+                    writer.across({**bound, inner.var: int64(0)})
+                else:
+                    with serial(extent) as index:
+                        writer.across({**bound, inner.var: index})
+                return
+            whole = extent // lanes
+            if whole:
+                with serial(whole) as block:
+                    writer.points(bound, inner, block * int64(lanes), lanes)
+            for offset, width in chunks(extent - whole * lanes, lanes):
+                writer.points(bound, inner, int64(whole * lanes + offset), width)
+
+    arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]
+    return Kernel(define(arguments, tasks, body), tasks, {}, "loops"), [*inputs, nest.buffer]

@@ -1,0 +1,75 @@
+"""The `lower` stage: from the simplified graph to kernels and steps, for one target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tvm
+from tvm import relax
+
+from kiln.config import Target
+from kiln.files import atomic_write
+from kiln.kernels import opinfo
+from kiln.kernels.kernel import Machine
+from kiln.kernels.legalize import RULES
+from kiln.kernels.prepare import explicit_padding, free_reshapes, store_quantised
+from kiln.kernels.steps import Builder, Steps
+from kiln.params import store
+
+
+def tvm_target(target: Target) -> tvm.target.Target:
+    """TVM's description of a target: LLVM for its triple, cpu and features."""
+    description: dict[str, object] = {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu}
+    if target.features:
+        description["mattr"] = list(target.features)
+    if target.arch == "armv7":  # else objects do not link with hard-float code
+        description["mfloat-abi"] = "hard"
+    return tvm.target.Target(description)
+
+
+def machine_of(target: Target, threads: str) -> Machine:
+    """What schedules need to know of a target."""
+    return Machine(
+        vector_bits=target.vector.bits,
+        registers=target.vector.registers,
+        in_order=target.vector.in_order,
+        l2_bytes=target.cache.l2,
+        parallel=threads != "none",
+    )
+
+
+def lower(mod: tvm.IRModule, model: str, target: Target, threads: str, dump: Path | None = None) -> Steps:
+    """Lower a simplified module whose parameters are constants."""
+    params: dict[str, store.np.ndarray] = {}
+
+    def split(module: tvm.IRModule) -> tvm.IRModule:
+        module, tensors = store.split(module)
+        params.update(tensors)
+        return module
+
+    groups: dict[str, list[opinfo.OpInfo]] = {}
+
+    def note_groups(module: tvm.IRModule) -> tvm.IRModule:
+        groups.update(opinfo.of_groups(module))
+        return module
+
+    passes = [
+        # Phase 1: the graph as kernels want it
+        ("padding", explicit_padding),
+        ("quantised", store_quantised),
+        ("reshapes", free_reshapes),
+        ("params", split),
+        # Phase 2: operators become PrimFuncs with op info; neighbours are fused
+        ("legalize", opinfo.legalize_with_info(RULES, ["relax.reshape"])),
+        ("patterns", relax.transform.AnnotateTIROpPattern()),
+        ("fuse", relax.transform.FuseOps(2)),
+        ("groups", note_groups),
+        ("fuse_tir", relax.transform.FuseTIR()),
+        ("dead", relax.transform.DeadCodeElimination()),
+    ]
+    for index, (name, step) in enumerate(passes):
+        mod = step(mod)
+        if dump is not None:
+            atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
+    # Phase 3: a kernel for each group
+    return Builder(model, mod, groups, params, machine_of(target, threads), tvm_target(target)).build()

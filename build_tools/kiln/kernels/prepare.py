@@ -1,0 +1,63 @@
+"""The last passes on the Relax graph before kernels are made from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, integers, rewrite_calls, static_shape
+
+
+def _pad_before_conv2d(rewriter: CallRewriter, call: Any) -> Any:
+    attrs = call.attrs
+    top, left, bottom, right = integers(attrs.padding)
+    if str(attrs.data_layout) != "NHWC" or not any((top, left, bottom, right)):
+        return None
+    widths = [0, 0, top, bottom, left, right, 0, 0]
+    data = rewriter.emit(relax.op.nn.pad(call.args[0], widths, "constant", 0.0))
+    return relax.op.nn.conv2d(
+        data,
+        call.args[1],
+        strides=integers(attrs.strides),
+        padding=[0, 0, 0, 0],
+        dilation=integers(attrs.dilation),
+        groups=int(attrs.groups),
+        data_layout="NHWC",
+        kernel_layout=str(attrs.kernel_layout),
+        out_dtype=str(call.ty.dtype),
+    )
+
+
+def explicit_padding(mod: tvm.IRModule) -> tvm.IRModule:
+    """Padding becomes an op of its own, so that convolution kernels read without checks."""
+    return rewrite_calls(mod, {"relax.nn.conv2d": _pad_before_conv2d})
+
+
+def _keep(rewriter: CallRewriter, call: Any) -> Any:
+    value = rewriter.emit(call)
+    return relax.op.reshape(value, static_shape(call))
+
+
+def store_quantised(mod: tvm.IRModule) -> tvm.IRModule:
+    """What is quantised is stored as integers.
+
+    Fusion would put the next op's dequantize behind the producer and store floats, four times as many
+    bytes. A reshape to the same shape costs nothing at run time, and fusion stops at it.
+    """
+    return rewrite_calls(mod, {"relax.quantize": _keep})
+
+
+def _as_reshape(rewriter: CallRewriter, call: Any) -> Any:
+    if any(not isinstance(size, tvm.tirx.IntImm) for size in call.ty.shape):
+        return None
+    return relax.op.reshape(call.args[0], static_shape(call))
+
+
+def free_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
+    """squeeze, expand_dims and flatten become reshapes, which move no data."""
+    names = ("relax.squeeze", "relax.expand_dims", "relax.flatten")
+    return rewrite_calls(mod, dict.fromkeys(names, _as_reshape))
+
+

@@ -1,0 +1,64 @@
+"""Offsets in the arena for tensors with known lifetimes.
+
+Offline dynamic storage allocation, which is NP-hard (Garey and Johnson, SR2). First fit in several orders
+is close to the lower bound in practice (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
+Net Inference", 2020): largest first, longest-lived first, widest step first, in order of time. The best of
+them is kept; ties go to the first, so that the result is always the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kiln.plan.lifetimes import Lifetime
+
+
+def _first_fit(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+    """Place items one by one in the lowest gap that is free during their whole life."""
+    placed: list[tuple[Lifetime, int]] = []
+    offsets: dict[str, int] = {}
+    size = 0
+    for item in items:
+        position = 0
+        rivals = sorted(
+            (offset, other.bytes)
+            for other, offset in placed
+            if not (other.last < item.first or item.last < other.first)
+        )
+        for offset, taken in rivals:
+            if position + item.bytes <= offset:
+                break
+            position = max(position, offset + taken)
+        placed.append((item, position))
+        offsets[item.name] = position
+        size = max(size, position + item.bytes)
+    return offsets, size
+
+
+def place(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+    """Offset of each item in bytes, and the size of the arena."""
+    pressure = _pressure(items)
+    orders: list[Callable[[Lifetime], tuple[int, ...]]] = [
+        lambda item: (-item.bytes, item.first),
+        lambda item: (-pressure[item.name], -item.bytes, item.first),
+        lambda item: (-(item.last - item.first + 1) * item.bytes, item.first),
+        lambda item: (-(item.last - item.first), -item.bytes, item.first),
+        lambda item: (item.first, -item.bytes),
+    ]
+    best: tuple[dict[str, int], int] | None = None
+    for order in orders:
+        found = _first_fit(sorted(items, key=lambda item: (*order(item), item.name)))
+        if best is None or found[1] < best[1]:
+            best = found
+    assert best is not None
+    return best
+
+
+def _pressure(items: Sequence[Lifetime]) -> dict[str, int]:
+    """For each item, the most bytes that are alive at one of its steps."""
+    steps = max((item.last for item in items), default=-1) + 1
+    alive = [0] * steps
+    for item in items:
+        for step in range(item.first, item.last + 1):
+            alive[step] += item.bytes
+    return {item.name: max(alive[item.first : item.last + 1]) for item in items}
