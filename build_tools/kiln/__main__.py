@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,8 @@ STAGES = {
     "plan": "kiln.plan.stage",
     "emit-objects": "kiln.emit.objects",
     "emit-source": "kiln.emit.source",
+    "compile": "kiln.emit.compile",
+    "link": "kiln.emit.link",
     "bundle": "kiln.emit.bundle",
     "device-test": "kiln.device.test",
     "device-run": "kiln.device.run",
@@ -37,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in STAGES:
         print(f"kiln: error: unknown stage '{name}', allowed: {', '.join(STAGES)}", file=sys.stderr)
         return 2
+    if "KILN_PARENT" in os.environ:
+        _die_with(int(os.environ["KILN_PARENT"]))
     module = importlib.import_module(STAGES[name])
     parser = argparse.ArgumentParser(prog=f"python -m kiln {name}", description=module.__doc__)
     module.add_arguments(parser)
@@ -46,6 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kiln: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _die_with(parent: int) -> None:
+    """End this process when the build that started it is gone, so that it writes nothing afterwards."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:  # it went before the line above
+        os._exit(2)
 
 
 if __name__ == "__main__":

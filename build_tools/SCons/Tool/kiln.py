@@ -1,0 +1,5 @@
+"""Introduces Kiln to SCons, which looks for tools in its own package: `Environment(tools=["default", "kiln"])`."""
+
+from kiln import exists, generate
+
+__all__ = ["exists", "generate"]

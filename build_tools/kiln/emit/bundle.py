@@ -1,0 +1,124 @@
+"""Assemble a bundle: headers, libraries, plan source, parameters, golden vectors, manifest and its archive."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from kiln import __version__
+from kiln.config import Target
+from kiln.emit import consumers
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, read_json, write_json
+
+_TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """What the stages before have made, --out folder and --archive .tar.gz."""
+    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    p.add_argument("--target", type=Path, required=True, help="target.json")
+    p.add_argument("--plan", type=Path, required=True, help="plan.json")
+    p.add_argument("--source", type=Path, required=True, help="folder of the emit-source stage")
+    p.add_argument("--link", type=Path, required=True, help="folder of the link stage")
+    p.add_argument("--golden", type=Path, required=True, help="folder of the golden stage")
+    p.add_argument("--tolerance", type=Path, required=True, help="slice with the tolerance, JSON")
+    p.add_argument("--size", type=Path, required=True, help="size.json")
+    p.add_argument("--report", type=Path, help="report.html")
+    p.add_argument("--out", type=Path, required=True, help="the bundle's folder")
+    p.add_argument("--archive", type=Path, required=True, help="the same as .tar.gz")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the folder, then the archive; each whole or not at all."""
+    config, plan = read_json(args.config), read_json(args.plan)
+    target = Target.model_validate(read_json(args.target))
+    name = config["name"]
+    with atomic_dir(args.out) as folder:
+        shutil.copytree(args.link, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        _copy(args.source / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
+        shutil.copytree(args.golden, folder / "golden", copy_function=shutil.copyfile)
+        write_json(folder / "golden" / "tolerance.json", read_json(args.tolerance)["tolerance"])
+        if args.report:
+            _copy(args.report, folder / "report.html")
+        consumers.write(folder, name, target.name, str(config.get("description") or ""), plan["threads"])
+        manifest = describe(config, plan, target, read_json(args.size))
+        write_json(folder / "manifest.json", {**manifest, "files": list_files(folder)})
+    pack(args.out, args.archive)
+
+
+def describe(
+    config: Mapping[str, Any], plan: Mapping[str, Any], target: Target, size: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What manifest.json says besides its list of files. Sizes are in bytes."""
+    params = plan["params"]
+    buckets = ("name", "dims", "arena_bytes", "lower_bound_bytes")
+    return {
+        "format": 1,
+        "name": config["name"],
+        "description": config.get("description"),
+        "licence": config.get("licence"),
+        "source_sha256": plan["source_sha256"],
+        "model_hash": plan["model_hash"],
+        "target": {key: getattr(target, key) for key in ("name", "triple", "cpu", "features", "deployment")},
+        "threads": plan["threads"],
+        "inputs": plan["inputs"],
+        "outputs": plan["outputs"],
+        "params": {"bytes": params["bytes"], "storage": params["storage"], "section": params.get("section")},
+        "buckets": [{key: bucket[key] for key in buckets} for bucket in plan["buckets"]],
+        "linked": size.get("linked"),
+        "tools": {"kiln": __version__, **{tool: metadata.version(tool) for tool in _TOOLS}},
+    }
+
+
+def list_files(folder: Path) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of every file, in order of names."""
+    entries = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        name, digest = path.relative_to(folder).as_posix(), hashlib.sha256(content).hexdigest()
+        entries.append({"name": name, "bytes": len(content), "sha256": digest})
+    return entries
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Write a .tar.gz of the bundle in which equal files are equal bytes: sorted, without dates and owners."""
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{archive.name}.", dir=archive.parent)
+        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:
+            with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+                for path in sorted([folder, *folder.rglob("*")]):
+                    _add(tar, path, Path(folder.name, path.relative_to(folder)).as_posix())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, archive)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise KilnError(f"{archive}: cannot write: {error.strerror}") from error
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    entry = tarfile.TarInfo(name)
+    if path.is_dir():
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(entry)
+        return
+    content = path.read_bytes()
+    entry.size, entry.mode = len(content), 0o644
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def _copy(source: Path, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, out)

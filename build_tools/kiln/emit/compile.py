@@ -1,0 +1,55 @@
+"""Compile C and assembly with the target's own compiler: the runtime, or a model's plan and parameters."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, read_json
+from kiln.toolchain import compiler_command, run as run_tool
+
+# -ffile-prefix-map: no path of the machine that builds may reach an object.
+_FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections")
+_ZIG_FLAGS = ("-fno-sanitize=undefined", "-fno-stack-protector")
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--target target.json, --runtime THREADS or --plan folder with --name model, --out folder."""
+    p.add_argument("--target", type=Path, required=True, help="target.json")
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("--runtime", choices=["none", "pthread"], help="compile the runtime with these threads")
+    what.add_argument("--source", type=Path, help="folder of the emit-source stage")
+    p.add_argument("--name", help="the model's name, with --source")
+    p.add_argument("--out", type=Path, required=True, help="folder for the objects")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write one object a source file, all of them or none."""
+    from kiln.config import Target
+    from kiln.emit.headers import include_flags
+
+    target = Target.model_validate(read_json(args.target))
+    if args.runtime:
+        from kiln.emit.source import runtime_sources
+
+        sources, prefix = runtime_sources(args.runtime, target.deployment), "kiln_"
+    else:
+        names = (f"{args.name}_plan.c", f"{args.name}_params.S")
+        sources, prefix = [args.source / name for name in names], ""
+    missing = [str(source) for source in sources if not source.is_file()]
+    if missing:
+        raise KilnError(f"{missing[0]}: no such file")
+    own = () if args.runtime else (f"-I{args.source}",)
+    flags = [*compiler_command(target), *_FLAGS, *(_ZIG_FLAGS if target.c_compiler.kind == "zig" else ())]
+    with atomic_dir(args.out) as folder:
+        for source in sources:
+            out = folder / f"{prefix}{source.stem}.o"
+            compile_file([*flags, *own, *include_flags()], source, out)
+
+
+def compile_file(flags: Sequence[str], source: Path, out: Path) -> None:
+    """Compile one file. Raises KilnError with the compiler's first error."""
+    mapping = [f"-ffile-prefix-map={source.resolve().parent}=.", f"-ffile-prefix-map={source.parent}=."]
+    run_tool([*flags, *mapping, "-c", str(source), "-o", str(out)], f"compiling {source.name}")

@@ -1,0 +1,28 @@
+"""Where the runtime's public headers lie: kiln.h in runtime_c, dlpack.h in the apache-tvm-ffi package."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from kiln.errors import KilnError
+from kiln.paths import data_dir
+
+
+def kiln_h() -> Path:
+    """The runtime's API."""
+    return data_dir("runtime_c") / "include" / "kiln.h"
+
+
+def dlpack_h() -> Path:
+    """DLPack's tensor structure, as the pinned apache-tvm-ffi ships it. Raises KilnError when that is missing."""
+    found = importlib.util.find_spec("tvm_ffi")  # finds, does not import
+    header = Path(found.origin).parent / "include/dlpack/dlpack.h" if found and found.origin else None
+    if header is None or not header.is_file():
+        raise KilnError("dlpack.h: not found in the package apache-tvm-ffi; install Kiln's environment again")
+    return header
+
+
+def include_flags() -> list[str]:
+    """Compiler flags to find both."""
+    return [f"-I{kiln_h().parent}", f"-I{dlpack_h().parent}"]

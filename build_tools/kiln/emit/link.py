@@ -1,0 +1,66 @@
+"""Put objects together: lib<model>.a, for hosted targets lib<model>.so, and the headers beside them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from kiln.config import Target
+from kiln.emit.headers import dlpack_h, kiln_h
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, read_json
+from kiln.toolchain import archiver_command, compiler_command, run as run_tool
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--name model, --target target.json, --source folder, --plan plan.json, --out folder, folders of objects."""
+    p.add_argument("--name", required=True, help="the model's name")
+    p.add_argument("--target", type=Path, required=True, help="target.json")
+    p.add_argument("--plan", type=Path, required=True, help="plan.json")
+    p.add_argument("--source", type=Path, required=True, help="folder of the emit-source stage")
+    p.add_argument("--out", type=Path, required=True, help="folder that gets include/, lib/ and params.bin")
+    p.add_argument("objects", type=Path, nargs="+", help="folders of objects")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the folder, whole or not at all."""
+    target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
+    objects = [path for folder in args.objects for path in sorted(folder.glob("*.o"))]
+    if not objects:
+        raise KilnError(f"{args.objects[0]}: holds no objects")
+    with atomic_dir(args.out) as folder:
+        (folder / "include").mkdir()
+        (folder / "lib").mkdir()
+        for header in (args.source / f"{args.name}.h", kiln_h(), dlpack_h()):
+            shutil.copyfile(header, folder / "include" / header.name)
+        archive(objects, folder / "lib" / f"lib{args.name}.a")
+        if has_shared(target):
+            shared(target, args.name, plan["threads"], objects, folder)
+        if plan["params"]["storage"] == "file":
+            shutil.copyfile(args.source / "params.bin", folder / "params.bin")
+
+
+def has_shared(target: Target) -> bool:
+    """Whether a shared library makes sense: programs there are linked dynamically."""
+    return target.deployment == "hosted" and not target.libc.static
+
+
+def archive(objects: Sequence[Path], out: Path) -> None:
+    """A static library in the order given, without dates, owners or paths."""
+    run_tool([*archiver_command(), "rcsD", str(out), *map(str, objects)], f"archiving {out.name}")
+    out.chmod(0o644)
+
+
+def shared(target: Target, name: str, threads: str, objects: Sequence[Path], folder: Path) -> None:
+    """A shared library that exports the model's names and the runtime's, and nothing else."""
+    out, script = folder / "lib" / f"lib{name}.so", folder / "exports"
+    script.write_text(f"{{ global: {name}; {name}_*; kiln_*; local: *; }};\n")
+    flags = [
+        "-shared", f"-Wl,-soname,lib{name}.so", f"-Wl,--version-script={script}", "-Wl,--build-id=none",
+        "-Wl,-s", *(["-pthread"] if threads == "pthread" else []),
+    ]  # fmt: skip
+    run_tool([*compiler_command(target), *flags, *map(str, objects), "-o", str(out)], f"linking {out.name}")
+    script.unlink()
+    out.chmod(0o644)

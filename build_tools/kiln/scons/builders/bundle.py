@@ -1,0 +1,58 @@
+"""bundle: the folder build/<target>/<model>/ and its archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kiln.scons import listing
+from kiln.scons.builders.golden import golden
+from kiln.scons.builders.linked import linked
+from kiln.scons.builders.plan import plan
+from kiln.scons.builders.report import report
+from kiln.scons.builders.size import size
+from kiln.scons.builders.source import source
+from kiln.scons.session import session
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+class Bundle(list[Any]):
+    """A bundle's nodes, manifest first; what a program needs of it by name.
+
+    `include` is a folder's path for CPPPATH; `library`, `header`, `manifest` and `archive` are SCons nodes.
+    """
+
+    def __init__(self, folder: str, nodes: list[Any]) -> None:
+        super().__init__(nodes)
+        self.manifest, self.library, self.header, self.archive = nodes
+        self.include = session().env.Dir(f"{folder}/include")
+        self.folder = session().env.Dir(folder)
+
+
+def bundle(unit: Unit, dump: bool) -> Bundle:
+    """The bundle."""
+    config, tolerance, target = unit.slice("bundle"), unit.slice("tolerance"), unit.target_json()
+    planned, (given, source_files), (link, link_files) = plan(unit, dump), source(unit, dump), linked(unit, dump)
+    (vectors, vector_files), sizes, page = golden(unit), size(unit, dump), report(unit, dump)
+    folder = unit.bundle
+    # The manifest names every file of the bundle: with one gone, it is no bundle.
+    listing.check(Path(folder), Path(folder, "manifest.json"))
+    flags = {
+        "config": config, "target": target, "plan": planned.plan, "source": given, "link": link,
+        "golden": vectors, "tolerance": tolerance, "size": sizes, "report": page, "out": folder,
+        "archive": f"{folder}.tar.gz",
+    }  # fmt: skip
+    stage = Stage(
+        "bundle",
+        unit.subject,
+        [word for flag, value in flags.items() for word in (f"--{flag}", str(value))],
+        [config, tolerance, target, planned.plan, link_files, vector_files, sizes, page, *source_files],
+        [
+            f"{folder}/manifest.json",
+            f"{folder}/lib/lib{unit.name}.a",
+            f"{folder}/include/{unit.name}.h",
+            f"{folder}.tar.gz",
+        ],
+    )
+    return Bundle(folder, declare(stage))

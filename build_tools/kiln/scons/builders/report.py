@@ -1,0 +1,25 @@
+"""report: report.html, what was built, drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.plan import plan
+from kiln.scons.builders.size import size
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def report(unit: Unit, dump: bool) -> Any:
+    """The page."""
+    target, planned, sizes = unit.target_json(), plan(unit, dump), size(unit, dump)
+    out = f"{unit.folder}/report.html"
+    given = ["--target", str(target), "--plan", str(planned.plan), "--size", str(sizes)]
+    stage = Stage(
+        "report",
+        unit.subject,
+        ["--bundle", f"{unit.folder}/link", *given, "--out", out],
+        [target, planned.plan, sizes],
+        [out],
+    )
+    return declare(stage)[0]

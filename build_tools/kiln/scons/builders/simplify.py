@@ -1,0 +1,25 @@
+"""simplify: the canonical graph, the same for every target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.importing import importing
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def simplify(unit: Unit, dump: bool) -> tuple[str, list[Any]]:
+    """The folder of the simplified module, and its files. With `dump`, the IR after each pass as well."""
+    config, imported, folder = unit.slice("simplify"), importing(unit), f"{unit.of_model}/simplify"
+    dumps = f"{unit.of_model}/dump/simplify"
+    stage = Stage(
+        "simplify",
+        unit.name,
+        ["--in", imported.folder, "--config", str(config), "--out", folder],
+        [config, *imported[1:]],
+        [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
+        silent_flags=["--dump", dumps] if dump else [],
+        extra_outputs=[f"{dumps}.done"] if dump else [],
+    )
+    return folder, declare(stage)[:3]

@@ -1,0 +1,27 @@
+"""size: what a model takes of flash and RAM, held to its budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.linked import linked
+from kiln.scons.builders.plan import plan
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def size(unit: Unit, dump: bool) -> Any:
+    """size.json; there is none when a budget is exceeded."""
+    config, target = unit.slice("budget"), unit.target_json()
+    planned, (folder, files) = plan(unit, dump), linked(unit, dump)
+    out = f"{unit.folder}/size.json"
+    given = ["--target", str(target), "--plan", str(planned.plan), "--bundle", folder, "--config", str(config)]
+    stage = Stage(
+        "size",
+        unit.subject,
+        [*given, "--work", f"{unit.folder}/device", "--quiet", "--out", out],
+        [config, target, planned.plan, files],
+        [out],
+        speaks=True,
+    )
+    return declare(stage)[0]

@@ -1,0 +1,22 @@
+"""emit-source: the plan as C, the model's header, and the parameters ready to link or to load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.plan import plan
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def source(unit: Unit, dump: bool) -> tuple[str, list[Any]]:
+    """The folder of the generated source, and its files."""
+    target, folder, planned = unit.target_json(), f"{unit.folder}/source", plan(unit, dump)
+    stage = Stage(
+        "emit-source",
+        unit.subject,
+        ["--plan", planned.folder, "--target", str(target), "--out", folder],
+        [target, planned.plan, planned.params],
+        [f"{folder}/{unit.name}{end}" for end in (".h", "_plan.c", "_params.S")] + [f"{folder}/params.bin"],
+    )
+    return folder, declare(stage)

@@ -1,0 +1,73 @@
+"""What a build shows: on a terminal the running stages with their time, elsewhere one plain line a stage."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+_HEARTBEAT = 10.0  # seconds between signs of life where there is no terminal
+
+
+class Console:
+    """Shows stages that run at the same time. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._progress: Any = None
+        self._running = 0
+        self.stages = 0
+
+    def start(self, what: str) -> Any:
+        """Show that `what` runs from now on; the result is for `alive` and `finish`."""
+        with self._lock:
+            self._running += 1
+            self.stages += 1
+            task = None
+            if sys.stdout.isatty():
+                task = self._terminal().add_task(what, total=None)
+            else:
+                print(f"kiln: {what}", flush=True)
+            now = time.monotonic()
+            return {"what": what, "task": task, "started": now, "shown": now}
+
+    def alive(self, run: Any) -> None:
+        """Say now and then that a long stage still runs."""
+        now = time.monotonic()
+        if run["task"] is None and now - run["shown"] >= _HEARTBEAT:
+            run["shown"] = now
+            print(f"kiln: {run['what']}: {now - run['started']:.0f} s", flush=True)
+
+    def line(self, text: str) -> None:
+        """A line of a stage that speaks to the user."""
+        with self._lock:
+            if self._progress is None:
+                print(text, flush=True)
+            else:
+                self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def finish(self, run: Any, done: bool) -> None:
+        """`what` has ended."""
+        with self._lock:
+            self._running -= 1
+            seconds = time.monotonic() - run["started"]
+            if run["task"] is not None:
+                self._progress.remove_task(run["task"])
+                if done:
+                    text = f"[green]✓[/] {run['what']} [dim]{seconds:.1f} s[/]"
+                    self._progress.console.print(text, highlight=False)
+            elif done and run["shown"] > run["started"]:
+                print(f"kiln: {run['what']}: done, {seconds:.0f} s", flush=True)
+            if self._progress is not None and not self._running:
+                self._progress.stop()
+                self._progress = None
+
+    def _terminal(self) -> Any:
+        if self._progress is None:
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._progress = Progress(*columns, transient=True)
+            self._progress.start()
+        return self._progress

@@ -1,0 +1,85 @@
+"""What a stage's program is made of: its outputs are made again when its own source or its libraries changed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from kiln.__main__ import STAGES
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+kiln\.(\w+)|^\s*from\s+kiln\s+import\s+([\w, ]+)", re.MULTILINE)
+_LIBRARIES = (
+    "ai-edge-litert", "apache-tvm", "apache-tvm-ffi", "jinja2", "numpy", "onnx", "onnxruntime", "onnxsim",
+    "pillow", "safetensors", "tflite", "ziglang",
+)  # fmt: skip
+
+
+@functools.cache
+def of_stage(stage: str) -> str:
+    """Digest of the sub-packages that a stage's module reaches by imports, and of the libraries' versions."""
+    entry = STAGES[stage].split(".")[1]
+    digest = hashlib.sha256(_versions().encode())
+    for part in sorted(_closure(entry)):
+        digest.update(f"{part} {_of_part(part)}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def of_folder(folder: Path) -> str:
+    """Digest of a folder's files, names and contents."""
+    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return _of_files(folder, files)
+
+
+def _closure(part: str) -> set[str]:
+    """The sub-package or top-level module `part`, and all of Kiln that it imports, however far down."""
+    reached: set[str] = set()
+    waiting = [part, "__main__"]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += _imports(name)
+    return reached
+
+
+@functools.cache
+def _imports(part: str) -> frozenset[str]:
+    names: set[str] = set()
+    for path in _sources(part):
+        if path.suffix == ".py":
+            for one, several in _IMPORT.findall(path.read_text(encoding="utf-8")):
+                names.update([one] if one else [name.split()[0] for name in several.split(",") if name.strip()])
+    return frozenset(name for name in names if name != part and _sources(name))
+
+
+@functools.cache
+def _of_part(part: str) -> str:
+    return _of_files(_PACKAGE, _sources(part))
+
+
+@functools.cache
+def _sources(part: str) -> tuple[Path, ...]:
+    """A sub-package's files, or a module's one. Empty where it is neither."""
+    module = _PACKAGE / f"{part}.py"
+    if module.is_file():
+        return (module,)
+    files = (_PACKAGE / part).rglob("*")
+    return tuple(sorted(path for path in files if path.is_file() and "__pycache__" not in path.parts))
+
+
+def _of_files(root: Path, files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _versions() -> str:
+    return " ".join(f"{name}={metadata.version(name)}" for name in _LIBRARIES)

@@ -1,0 +1,51 @@
+"""How a build ends that cannot go on: the stage's own line on stderr, exit status 2, and nothing from SCons.
+
+SCons has no setting for this: `BuildTask.failed` always writes "scons: *** [target] Error 2". So that one method is
+wrapped, for Kiln's failures only; the same for the database of signatures on a disk that is full.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import SCons.Errors
+import SCons.Script.Main
+import SCons.SConsign
+
+
+class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
+    """A stage ended without its outputs; `line` is what the user is told."""
+
+    def __init__(self, line: str, node: Any, status: int = 2) -> None:
+        super().__init__(node=node, errstr=line, status=status, exitstatus=status)
+        self.line = line
+
+
+def install() -> None:
+    """Make SCons quiet about StageFailed. Doing it twice is as good as once."""
+    task = SCons.Script.Main.BuildTask
+    if getattr(task.failed, "by_kiln", False):
+        return
+    noisy, save = task.failed, SCons.SConsign.write
+
+    def failed(self: Any) -> None:
+        error = self.exc_info()[1]
+        if not isinstance(error, StageFailed):
+            noisy(self)
+            return
+        print(error.line, file=sys.stderr, flush=True)
+        self.exception = (type(error), error, None)
+        self.do_failed(error.exitstatus)
+        self.exc_clear()
+
+    def write() -> None:
+        try:
+            save()
+        except OSError as error:
+            print(f"kiln: error: cannot save what was built: {error}", file=sys.stderr)
+            SCons.Script.Main.exit_status = 2
+
+    failed.by_kiln = True  # type: ignore[attr-defined]
+    task.failed = failed
+    SCons.SConsign.write = write

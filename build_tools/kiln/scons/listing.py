@@ -1,0 +1,38 @@
+"""A folder whose files cannot be named beforehand, as one node: a list of them with sizes and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from kiln.files import write_json
+
+
+def write(folder: Path, path: Path) -> None:
+    """List what a stage has put into `folder`."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    write_json(path, {"files": [_entry(folder, file) for file in files]})
+
+
+def _entry(folder: Path, file: Path) -> dict[str, Any]:
+    content = file.read_bytes()
+    return {
+        "name": file.relative_to(folder).as_posix(),
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def check(folder: Path, path: Path) -> None:
+    """Remove the list when a file that it names is gone or has another size: its stage then runs again."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["files"]
+        whole = all((folder / entry["name"]).stat().st_size == entry["bytes"] for entry in entries)
+    except FileNotFoundError:
+        whole = False
+    except (OSError, ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""The command line of Kiln's own SConstruct: options, aliases, and the help that explains them."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.config import list_models, list_targets
+from kiln.config.check import nearest
+from kiln.errors import KilnError
+
+OPTIONS = {
+    "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
+    "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several with commas",
+    "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
+    "image": "for `run`: a picture in place of the model's own",
+}
+ALIASES = {
+    "bundle": "build/<target>/<model>/ and its .tar.gz: headers, libraries, manifest, report (the default)",
+    "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
+    "run": "the bundle on a picture, with the names of the five best classes",
+    "size": "what it takes of flash and RAM: code, parameters, arena",
+}
+_PATHS = (".yaml", ".yml", ".onnx", ".tflite")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    targets: Sequence[str]
+    models: Sequence[str]
+    dump: bool
+    image: str | None
+
+
+def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
+    """Read NAME=VALUE arguments and goals. Raises KilnError for a name or a goal that means nothing."""
+    for name in arguments:
+        if name not in OPTIONS:
+            raise KilnError(f"unknown option '{name}='{nearest(name, OPTIONS)} known: {', '.join(OPTIONS)}")
+    for goal in goals:
+        if goal not in ALIASES and "/" not in goal and not Path(goal).exists():
+            raise KilnError(f"unknown goal '{goal}'{nearest(goal, ALIASES)} known: {', '.join(ALIASES)}")
+    lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
+    for name, values in lists.items():
+        if not values:
+            raise KilnError(f"say {name}=…, for example: ./kiln target=x86_64 model=resnet; ./kiln -h lists all")
+    dump = arguments.get("dump", "0")
+    if dump not in ("0", "1"):
+        raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
+    image = arguments.get("image")
+    return Options(lists["target"], lists["model"], dump == "1", _from_where_called(image) if image else None)
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return [_from_where_called(name) if name.endswith(_PATHS) else name for name in dict.fromkeys(names)]
+
+
+def _from_where_called(path: str) -> str:
+    """A path as the caller meant it: the wrapper runs SCons in the project's folder, wherever it was called."""
+    caller = os.environ.get("KILN_CWD")
+    return os.path.relpath(Path(caller, path)) if caller else path
+
+
+def help_text() -> str:
+    """Everything `scons -h` says; targets and models come from their YAML files."""
+    targets = {summary.name: summary.description for summary in list_targets()}
+    models = {" | ".join([model.name, *model.aliases]): model.description for model in list_models()}
+    sections = {
+        "Goals": ALIASES,
+        "Options": OPTIONS,
+        "Targets": targets,
+        "Models": models,
+    }
+    lines = [
+        "Kiln builds a machine-learning model into plain C and object code for one device.",
+        "",
+        "  ./kiln target=x86_64 model=efficientnet_lite0 run",
+        "  ./kiln target=x86_64,aarch64 model=resnet,path/to/my.tflite test -j2",
+        "  ./kiln test                     Kiln's own tests (no target=, no model=)",
+    ]
+    for title, entries in sections.items():
+        lines += ["", f"{title}:", *_table(entries)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(entries: Mapping[str, str]) -> list[str]:
+    width = max(map(len, entries), default=0) + 2
+    lines = []
+    for name, text in entries.items():
+        wrapped = textwrap.wrap(text, 108 - width) or [""]
+        lines.append(f"  {name:<{width}}{wrapped[0]}".rstrip())
+        lines += [f"  {'':<{width}}{line}" for line in wrapped[1:]]
+    return lines

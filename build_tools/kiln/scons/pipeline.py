@@ -1,0 +1,62 @@
+"""Kiln's methods of an SCons environment: each declares what is needed, however far back, for one model on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kiln.scons import options, summary
+from kiln.scons.builders.bundle import Bundle, bundle
+from kiln.scons.builders.checked import ran, tested
+from kiln.scons.builders.shown import shown
+from kiln.scons.options import Options
+from kiln.scons.unit import Unit
+
+# SCons names methods after these functions, and calls its own in this style.
+
+
+def KilnBundle(env: Any, model: str, target: str = "host", dump: bool = False) -> Bundle:  # noqa: N802
+    """Declare the bundle of `model` for `target`; `dump` writes the IR after each pass."""
+    return bundle(Unit(model, target), dump)
+
+
+def KilnTest(env: Any, model: str, target: str = "host", dump: bool = False) -> Any:  # noqa: N802
+    """Declare the comparison with the golden vectors; the build fails where they differ."""
+    return tested(Unit(model, target), dump)
+
+
+def KilnRun(  # noqa: N802
+    env: Any, model: str, target: str = "host", dump: bool = False, image: str | None = None
+) -> Any:
+    """Declare a run on a picture; it is done at each build."""
+    return ran(Unit(model, target), dump, image)
+
+
+def KilnSize(env: Any, model: str, target: str = "host", dump: bool = False) -> Any:  # noqa: N802
+    """Declare that the sizes are printed."""
+    return shown(Unit(model, target), dump)
+
+
+def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
+    """Add nodes to the goal `name`; after the last of them it says what there is."""
+    says = {"bundle": summary.bundles, "test": summary.tests}.get(name)
+    first = name not in _aliases
+    _aliases.add(name)
+    action = env.Action(says, strfunction=None) if says and first else None
+    return env.AlwaysBuild(env.Alias(name, nodes, action))
+
+
+_aliases: set[str] = set()
+
+
+def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) -> Options:  # noqa: N802
+    """The command line, checked."""
+    return options.parse(arguments, goals)
+
+
+def KilnHelp(env: Any) -> str:  # noqa: N802
+    """What -h says."""
+    return options.help_text()
+
+
+METHODS = (KilnBundle, KilnTest, KilnRun, KilnSize, KilnAlias, KilnOptions, KilnHelp)

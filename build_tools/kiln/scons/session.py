@@ -1,0 +1,46 @@
+"""What all declarations of one SCons run share: one private environment, one journal, one console."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import SCons.Environment
+from SCons.Script import GetOption
+
+from kiln.scons.console import Console
+from kiln.scons.journal import Journal
+
+
+class Session:
+    """Made on first use, when SCons reads the SConstruct.
+
+    The environment is Kiln's own, so that nothing in a user's environment changes how a bundle is made. Files are
+    looked into only when their time or size has changed: hashing all parameters at each start would take seconds.
+    """
+
+    def __init__(self, build: str) -> None:
+        self.build = build
+        self.work = f"{build}/.stages"
+        self.env: Any = SCons.Environment.Environment(tools=[], SCANNERS=[])
+        self.env.Decider("content-timestamp")
+        self.declared: dict[str, list[Any]] = {}
+        self.console = Console()
+
+    @functools.cached_property
+    def journal(self) -> Journal:
+        """The journal of the build folder; taking it waits for other builds there."""
+        return Journal(Path(self.work))
+
+
+_current: list[Session] = []
+
+
+def session(build: str = "build") -> Session:
+    """The session of this SCons run. `build` counts on the first call only: there is one build folder."""
+    if not _current:
+        _current.append(Session(build))
+        if not (GetOption("help") or GetOption("no_exec")):
+            _current[0].journal  # noqa: B018  (recovers from a killed build before any file is looked at)
+    return _current[0]

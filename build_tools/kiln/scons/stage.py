@@ -1,0 +1,177 @@
+"""Every stage is a process of its own: `python -m kiln <stage> …`, declared to SCons with its inputs and outputs.
+
+A stage is run again when the content of an input, its command line, its slice of the configuration, its own source or
+the version of a library has changed. It ends with all of its outputs, or with one line on stderr and none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kiln.files import atomic_write
+from kiln.scons import digest, listing
+from kiln.scons.failure import StageFailed
+from kiln.scons.session import session
+
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run of a stage's program.
+
+    `flags` are its command line, `outputs` its files; `inputs` are SCons nodes or paths. With `listing`, the files of
+    the folder `folder` are the stage's to name, and the output is a list of them. `speaks`: its stdout is for the
+    user. `silent_flags` change what is printed, and therefore do not make it run again.
+    """
+
+    name: str
+    subject: str
+    flags: Sequence[str]
+    inputs: Sequence[Any]
+    outputs: Sequence[str]
+    folder: str | None = None
+    listing: str | None = None
+    speaks: bool = False
+    silent_flags: Sequence[str] = ()
+    extra_outputs: Sequence[str] = field(default=())
+
+
+def declare(stage: Stage) -> list[Any]:
+    """The stage's outputs as SCons nodes. Declaring a stage again gives the same nodes."""
+    current = session()
+    outputs = [*stage.outputs, *([stage.listing] if stage.listing else []), *stage.extra_outputs]
+    known = current.declared.get(outputs[0])
+    if known is not None:
+        return known
+    if stage.listing and stage.folder:
+        listing.check(Path(stage.folder), Path(stage.listing))
+    env = current.env
+    recipe = env.Value(" ".join([stage.name, *stage.flags, digest.of_stage(stage.name)]))
+    # SCons makes folders of targets itself, so a folder's own name is only ever a string here.
+    nodes = env.Command(
+        [env.File(output) for output in outputs],
+        [*stage.inputs, recipe],
+        env.Action(_execute, strfunction=None, varlist=[]),
+        KILN_STAGE=stage,
+    )
+    current.declared[outputs[0]] = list(nodes)
+    return list(nodes)
+
+
+def text_file(path: str, text: str) -> Any:
+    """A file that holds `text`, as an SCons node: how a slice of the configuration reaches a stage."""
+    current = session()
+    if path not in current.declared:
+        current.declared[path] = list(
+            current.env.Command(
+                current.env.File(path), current.env.Value(text), current.env.Action(_write, strfunction=None)
+            )
+        )
+    return current.declared[path][0]
+
+
+def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
+    session().journal.begin([str(target[0])])
+    atomic_write(str(target[0]), source[0].read())
+
+
+def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
+    stage: Stage = env["KILN_STAGE"]
+    current = session()
+    title = f"{stage.subject}: {stage.name}"
+    run = current.console.start(title)
+    done = False
+    try:
+        current.journal.begin([str(node) for node in target])
+        status, said = _process(stage, run)
+        if status:
+            raise StageFailed(*_explain(stage, title, status, said, target))
+        if stage.listing and stage.folder:
+            listing.write(Path(stage.folder), Path(stage.listing))
+        for output in stage.extra_outputs:
+            atomic_write(output, "")
+        missing = [str(node) for node in target if not os.path.exists(str(node))]
+        if missing:
+            raise StageFailed(f"kiln: error: {title}: ended without writing {missing[0]}", target)
+        done = True
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise StageFailed(f"kiln: error: {title}: {place}{error.strerror or error}", target) from None
+    finally:
+        current.console.finish(run, done)
+
+
+def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
+    """Run the program; its exit status and what it said that the user has not seen."""
+    current = session()
+    command = [sys.executable, "-m", "kiln", stage.name, *stage.flags, *stage.silent_flags]
+    environment = {
+        **os.environ,
+        "COLUMNS": str(shutil.get_terminal_size().columns),
+        "KILN_PARENT": str(os.getpid()),  # kiln.__main__ ends the stage when this process is gone
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")])),
+    }
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        pass_fds=[current.journal.lock],
+    )
+    said: list[str] = []
+
+    def follow(stream: Any, shown: bool) -> None:
+        for line in stream:
+            if shown:
+                current.console.line(line.rstrip("\n"))
+            else:
+                said.append(line.rstrip("\n"))
+
+    readers = [
+        threading.Thread(target=follow, args=(process.stdout, stage.speaks)),
+        threading.Thread(target=follow, args=(process.stderr, False)),
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        while process.poll() is None:
+            try:
+                process.wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                current.console.alive(run)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for reader in readers:
+            reader.join()
+    return process.returncode, said
+
+
+def _explain(
+    stage: Stage, title: str, status: int, said: Sequence[str], target: Sequence[Any]
+) -> tuple[str, Any, int]:
+    """The one line for a stage that failed: its own, or for a crash one that says where its words are kept."""
+    own = [line for line in said if line.startswith("kiln: error:")]
+    if own:
+        return own[-1], target, status if status > 0 else 2
+    if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in said[-1:]):
+        return f"kiln: error: {title}: interrupted", target, 2
+    log = Path(str(target[0])).parent / f"{stage.name}.log"
+    atomic_write(log, "\n".join([*said, ""]))
+    reason = f"killed by {signal.Signals(-status).name}" if status < 0 else (said[-1:] or ["no reason given"])[0]
+    return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2

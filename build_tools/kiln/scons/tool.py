@@ -1,0 +1,46 @@
+"""What a SConstruct sees of Kiln.
+
+    env = Environment(tools=["default", "kiln"])
+    bundle = env.KilnBundle("resnet", target="aarch64")
+    env.Program("camera", ["camera.c", bundle.library], CPPPATH=[bundle.include])
+
+Methods of the environment; `model` and `target` are names, or paths to a .yaml (models: .onnx and .tflite as well):
+KilnBundle   declares the bundle build/<target>/<model>/ and its .tar.gz
+KilnTest     runs the bundle on its golden vectors, on the target's runner
+KilnRun      runs it on a picture and prints what it says
+KilnSize     prints what it takes of flash and RAM
+KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.scons import failure
+
+
+def generate(env: Any) -> None:
+    """Add Kiln's methods to an SCons environment."""
+    from kiln.scons import pipeline
+
+    failure.install()
+    for method in pipeline.METHODS:
+        env.AddMethod(one_line(method), method.__name__)
+
+
+def one_line(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method`, ending SCons with one line and status 2 where the user asked for what cannot be."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return method(*arguments, **options)
+        except KilnError as error:
+            print(f"kiln: error: {error}", file=sys.stderr)
+            sys.exit(2)
+
+    return call

@@ -1,0 +1,86 @@
+"""One model on one target: names of the files between the stages, and slices of the configuration as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kiln.config import (
+    Model,
+    Target,
+    canonical_json,
+    load_model,
+    load_target,
+    stage_config,
+    target_config,
+)
+from kiln.errors import KilnError
+from kiln.scons.session import session
+from kiln.scons.stage import text_file
+from kiln.toolchain import compiler_command
+
+_models: dict[str, Model] = {}
+_targets: dict[str, Target] = {}
+_sources: dict[str, dict[str, Any]] = {}
+
+
+class Unit:
+    """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone."""
+
+    def __init__(self, model: str, target: str) -> None:
+        self.model, self.target = _model(model), _target(target)
+        build = session().build
+        self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
+        self.of_model = f"{session().work}/models/{self.name}"
+        self.of_target = f"{session().work}/{self.target.name}"
+        self.folder = f"{self.of_target}/{self.name}"
+        self.bundle = f"{build}/{self.target.name}/{self.name}"
+        self.threads = self.model.threads or self.target.threads
+        self.source = f"{self.of_model}/source.{self.model.format}"
+
+    def slice(self, stage: str) -> Any:
+        """The model's slice for a stage, as a file that changes only when the slice does."""
+        text = canonical_json(stage_config(self.model, stage))
+        return text_file(f"{self.of_model}/{stage}.json", text)
+
+    def target_json(self) -> Any:
+        """All of the target, as a file."""
+        return text_file(f"{self.of_target}/target.json", canonical_json(target_config(self.target)))
+
+    def local_files(self, stage: str) -> list[Any]:
+        """Files of the user's own that a slice names (sources of kind `file`), as SCons nodes."""
+        found = _file_sources(stage_config(self.model, stage))
+        # A missing one is the stage's to report, with the key that names it.
+        return [session().env.File(path) for path in found if Path(path).is_file()]
+
+
+def _file_sources(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if value.get("kind") == "file" and isinstance(value.get("path"), str):
+            yield value["path"]
+        for item in value.values():
+            yield from _file_sources(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _file_sources(item)
+
+
+def _model(name: str) -> Model:
+    if name not in _models:
+        model = load_model(name)
+        source = model.source.model_dump()
+        if _sources.setdefault(model.name, source) != source:
+            raise KilnError(f"model '{name}': another model of this build is called '{model.name}' too")
+        _models[name] = model
+    return _models[name]
+
+
+def _target(name: str) -> Target:
+    if name not in _targets:
+        target = load_target(name)
+        if target.name == "models":
+            raise KilnError(f"target '{name}': a target cannot be called 'models'")
+        compiler_command(target)  # refuses now, not after minutes, when the compiler is missing
+        _targets[name] = target
+    return _targets[name]

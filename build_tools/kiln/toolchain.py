@@ -1,0 +1,69 @@
+"""The target's C compiler, and the archiver: how they are called, and one line for what they complain about."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError
+from kiln.paths import cache_dir
+
+if TYPE_CHECKING:
+    from kiln.config import Target
+
+_TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C library
+
+
+def compiler_command(target: Target) -> list[str]:
+    """The command that compiles C for the target, with the target's own flags.
+
+    Raises KilnError when the compiler is not installed.
+    """
+    chosen = target.c_compiler
+    if chosen.command is not None:
+        command = list(chosen.command)
+    elif chosen.kind == "zig":
+        command = [sys.executable, "-m", "ziglang", "cc"]
+    else:
+        command = [chosen.kind]
+    if shutil.which(command[0]) is None:
+        raise KilnError(
+            f"target '{target.name}': C compiler '{command[0]}' is not installed (key 'c_compiler')"
+        )
+    if chosen.target is not None:
+        command += ["-target", chosen.target]
+    return command + list(chosen.flags)
+
+
+def archiver_command() -> list[str]:
+    """LLVM's archiver as zig ships it: one that reads the objects of every target, and writes no dates."""
+    return [sys.executable, "-m", "ziglang", "ar"]
+
+
+def run(command: Sequence[str], purpose: str) -> None:
+    """Run a compiler, linker or archiver. Raises KilnError with its first error."""
+    cache = str(cache_dir() / "zig")
+    environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        raise KilnError(f"{purpose}: took longer than its limit of {_TIMEOUT:g} s") from None
+    except OSError as error:
+        raise KilnError(f"{purpose}: cannot start '{command[0]}': {error.strerror}") from error
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        told = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
+        first = (told or lines or [f"exit status {done.returncode}"])[0]
+        raise KilnError(f"{purpose}: '{' '.join(command[:4])} …' failed: {first}")

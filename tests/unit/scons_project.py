@@ -1,0 +1,178 @@
+"""A copy of the project in which every stage is a quick stand-in: what is tested is the build around the stages.
+
+A stand-in's outputs are hashes of all that it was given, so a stage that should have run again and did not shows in
+the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is how long each one
+takes, FAKE_FAIL and FAKE_CRASH name a stage that ends with an error or a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from kiln.__main__ import STAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+_REAL = ("__init__.py", "__main__.py", "errors.py", "files.py", "paths.py", "toolchain.py", "config", "scons")
+_STAND_IN = '''
+import argparse, hashlib, json, os, time
+from pathlib import Path
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, atomic_write, write_json
+
+FLAGS = """config in target plan source out interface link golden tolerance size report archive bundle work name
+runtime dump show image""".split()
+FOLDERS = {
+    "import": ["module.json", "params.safetensors", "interface.json"],
+    "simplify": ["module.json", "params.safetensors", "interface.json"],
+    "golden": ["golden.json", "a.bin", "b.bin"],
+    "lower": ["module.json", "params.safetensors", "steps.json"],
+    "plan": ["plan.json", "params.raw"],
+    "emit-objects": ["one.o", "two.o"],
+    "emit-source": ["NAME.h", "NAME_plan.c", "NAME_params.S", "params.bin"],
+    "compile": ["x.o"],
+    "link": ["lib/libNAME.a", "include/NAME.h"],
+    "bundle": ["lib/libNAME.a", "include/NAME.h", "golden/golden.json"],
+}
+
+
+class Stage:
+    def __init__(self, name):
+        self.name = name
+
+    def add_arguments(self, parser):
+        for flag in FLAGS:
+            parser.add_argument(f"--{flag}")
+        parser.add_argument("--quiet", action="store_true")
+        parser.add_argument("objects", nargs="*")
+
+    def run(self, args):
+        if "FAKE_LOG" in os.environ:
+            with open(os.environ["FAKE_LOG"], "a") as stream:
+                stream.write(f"{self.name} {args.out or args.show}\\n")
+        if os.environ.get("FAKE_FAIL") == self.name:
+            raise KilnError(f"{self.name} cannot do this")
+        if os.environ.get("FAKE_CRASH") == self.name:
+            raise RuntimeError("out of ideas")
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+        if self.name.startswith("device-") or args.show:
+            print(f"{self.name} speaks")
+        if args.out is None:
+            return
+        digest = self.digest(args)
+        if args.dump:
+            Path(args.dump).mkdir(parents=True, exist_ok=True)
+            Path(args.dump, "dump.txt").write_text("IR")
+        if self.name not in FOLDERS:
+            atomic_write(args.out, digest)
+            return
+        name = Path(args.out).name if self.name == "bundle" else Path(args.out).parent.name
+        with atomic_dir(args.out) as folder:
+            for index, file in enumerate(FOLDERS[self.name]):
+                atomic_write(folder / file.replace("NAME", name), f"{digest} {index}\\n" * 1000)
+            if self.name == "bundle":
+                files = [f for f in sorted(folder.rglob("*")) if f.is_file()]
+                entries = [{"name": str(f.relative_to(folder)), "bytes": f.stat().st_size} for f in files]
+                write_json(folder / "manifest.json", {"files": entries})
+        if args.archive:
+            atomic_write(args.archive, digest)
+
+    def digest(self, args):
+        digest = hashlib.sha256(self.name.encode())
+        for flag, value in sorted(vars(args).items()):
+            for word in value if isinstance(value, list) else [value]:
+                if flag in ("out", "archive", "work", "dump") or not isinstance(word, str):
+                    continue
+                path = Path(word)
+                files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []
+                digest.update(f"{flag} {len(files)}".encode())
+                for file in files:
+                    if file.is_file():
+                        digest.update(file.read_bytes())
+        return digest.hexdigest()
+'''
+
+
+class Project:
+    """A scratch project and what its builds did."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "stages.log"
+        for name in ("SConstruct", "targets", "models", "runtime_c"):
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copyfile
+            copy(source, folder / name)
+        package = folder / "build_tools" / "kiln"
+        package.mkdir(parents=True)
+        for name in _REAL:
+            source = ROOT / "build_tools" / "kiln" / name
+            if source.is_dir():
+                shutil.copytree(source, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copyfile(source, package / name)
+        (package / "stand_in.py").write_text(_STAND_IN)
+        for stage, module in STAGES.items():
+            path = package.joinpath(*module.split(".")[1:]).with_suffix(".py")
+            if module.startswith("kiln.config"):
+                continue
+            path.parent.mkdir(exist_ok=True)
+            (path.parent / "__init__.py").touch()
+            path.write_text(
+                f"from kiln.stand_in import Stage\n_stage = Stage({stage!r})\n"
+                "add_arguments, run = _stage.add_arguments, _stage.run\n"
+            )
+
+    def command(self, *arguments: str) -> list[str]:
+        """How SCons is called; -Q as the wrapper does."""
+        return [sys.executable, "-m", "SCons", "-Q", *arguments]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The environment of a build."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("KILN_")}
+        kept.pop("PYTHONPATH", None)
+        return {**kept, "FAKE_LOG": str(self.log), "KILN_CACHE": str(self.folder / "cache"), **more}
+
+    def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Build, and keep what was run in `ran`."""
+        self.log.write_text("")
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def build(self, *arguments: str, **more: str) -> list[str]:
+        """Build, which must work; the stages that ran, as "stage output"."""
+        done = self.scons(*arguments, **more)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        return self.ran()
+
+    def ran(self) -> list[str]:
+        """The stages that the last build ran."""
+        return sorted(self.log.read_text().split("\n"))[1:]
+
+    def bundle_digest(self, bundle: str) -> dict[str, str]:
+        """Every file of a bundle and its archive."""
+        folder = self.folder / "build" / bundle
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        contents = {str(path.relative_to(folder)): path.read_text() for path in files}
+        return {**contents, "archive": (folder.parent / f"{folder.name}.tar.gz").read_text()}
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Replace text in a file of the project; it must be there once at least."""
+        file = self.folder / path
+        text = file.read_text()
+        assert old in text, f"{path} does not hold {old!r}"
+        file.write_text(text.replace(old, new))
+
+    def json(self, path: str) -> object:
+        """A JSON file of the project."""
+        return json.loads((self.folder / path).read_text())
