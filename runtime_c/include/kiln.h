@@ -1,0 +1,292 @@
+/* kiln.h: run a model that Kiln has compiled.
+ *
+ *     static _Alignas(RESNET_ARENA_ALIGN) unsigned char arena[RESNET_ARENA_BYTES];
+ *     kiln_session session;
+ *     kiln_config config = {.arena = arena, .arena_bytes = sizeof arena};
+ *     if (kiln_open(&session, &resnet, &config) != KILN_OK)
+ *         return 1;
+ *     kiln_status status = resnet_run(&session, image, scores);
+ *
+ * `resnet` and `resnet_run` come from the generated resnet.h. All memory is the caller's: session,
+ * arena, pool and tensors. The core is freestanding C11, needs memcpy and memset only, writes no
+ * global and takes no lock. A model is constant and may be shared by any number of sessions; one
+ * session belongs to one thread at a time. The arena holds nothing between runs, so sessions that
+ * never run at the same time may share one.
+ *
+ * Every function that can fail returns a kiln_status, and checks everything before it writes
+ * anything: on an error no output has been touched.
+ */
+#ifndef KILN_H
+#define KILN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dlpack.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KILN_ABI          1u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_MAX_DIMS     8  /* symbolic dimensions of one model */
+#define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
+
+/* ---- what can go wrong, grouped by cause ---------------------------------------------------- */
+
+typedef enum kiln_status {
+    KILN_OK = 0,
+    KILN_CANCELLED = 1, /* on_step asked for it; outputs may be partly written */
+
+    /* use of the API */
+    KILN_NULL_ARGUMENT = 10, /* a pointer that must not be null is */
+    KILN_WRONG_ABI = 11,     /* model and runtime come from different versions of Kiln */
+    KILN_NOT_OPEN = 12,      /* the session is not open: kiln_open was not called, or failed */
+    KILN_NOT_RUNNING = 13,   /* kiln_step with no step left */
+    KILN_WRONG_MODEL = 14,   /* typed entry of one model, session of another */
+    KILN_BAD_PLAN = 15,      /* the plan has no such step: the generated source is damaged */
+
+    /* an input or output tensor */
+    KILN_NULL_DATA = 20,     /* data or shape is null */
+    KILN_BAD_RANK = 21,      /* number of axes */
+    KILN_BAD_DTYPE = 22,     /* element type */
+    KILN_BAD_SHAPE = 23,     /* an axis of fixed size has another size */
+    KILN_BAD_STRIDES = 24,   /* not compact in row-major order */
+    KILN_BAD_DEVICE = 25,    /* not in this processor's memory */
+    KILN_BAD_OFFSET = 26,    /* data + byte_offset + size leaves the address space */
+    KILN_BAD_ALIGNMENT = 27, /* address is not a multiple of the element's size */
+    KILN_OVERLAP = 28,       /* an output overlaps another tensor, or a tensor the arena */
+
+    /* a symbolic dimension */
+    KILN_DIM_RANGE = 30,    /* below its minimum or above its maximum */
+    KILN_DIM_MULTIPLE = 31, /* not a multiple of what the model asks for */
+    KILN_DIM_MISMATCH = 32, /* two axes that share it differ */
+    KILN_NO_BUCKET = 33,    /* in range, but no function was built for it */
+
+    /* the arena */
+    KILN_ARENA_NULL = 40,
+    KILN_ARENA_ALIGNMENT = 41,
+    KILN_ARENA_TOO_SMALL = 42,
+
+    /* the params image */
+    KILN_PARAMS_MISSING = 50,     /* this model keeps its parameters in a file: give it */
+    KILN_PARAMS_ALIGNMENT = 51,   /* not on a multiple of KILN_PARAMS_ALIGN */
+    KILN_PARAMS_TRUNCATED = 52,   /* fewer bytes than the header or the model asks for */
+    KILN_PARAMS_NOT_PARAMS = 53,  /* does not begin with the magic of a params file */
+    KILN_PARAMS_VERSION = 54,     /* format of another version of Kiln */
+    KILN_PARAMS_OTHER_BUILD = 55, /* made by another build than the code */
+    KILN_PARAMS_CORRUPT = 56,     /* header or payload is damaged */
+
+    /* the operating system (platform_posix.c, threads_pthread.c) */
+    KILN_SYSTEM_FILE = 60,   /* cannot open or map; errno says why */
+    KILN_SYSTEM_THREADS = 61 /* cannot start threads */
+} kiln_status;
+
+typedef enum kiln_where {
+    KILN_AT_SESSION = 0,
+    KILN_AT_INPUT = 1,
+    KILN_AT_OUTPUT = 2,
+    KILN_AT_DIM = 3,
+    KILN_AT_ARENA = 4,
+    KILN_AT_PARAMS = 5,
+    KILN_AT_STEP = 6
+} kiln_where;
+
+/* What was found and what is allowed. Fields that say nothing about this error are 0, or -1 where
+ * 0 would be an index. Names belong to the model. */
+typedef struct kiln_detail {
+    kiln_status status;
+    kiln_where where;
+    const char *name; /* of the tensor or dimension, or null */
+    int32_t index;    /* of the tensor, dimension or step, or -1 */
+    int32_t axis;     /* or -1 */
+    int64_t value;    /* what was given (dtype: code + bits << 8 + lanes << 16) */
+    int64_t min, max; /* what is allowed: min..max; min alone for bytes needed and for dtypes */
+    int64_t multiple; /* … and a multiple of this; 0 or 1: any */
+} kiln_detail;
+
+/* The enumerator's name, as in "KILN_BAD_RANK"; "unknown status" for any other number. */
+const char *kiln_status_name(kiln_status status);
+
+/* Write the error as one line, such as `input_ids axis 1: 65, allowed 1..64`, to text[0..size-1],
+ * always ended by a zero when size > 0. Returns the line's length, which may exceed size - 1. */
+size_t kiln_detail_text(const kiln_detail *detail, char *text, size_t size);
+
+/* ---- a model, as generated ------------------------------------------------------------------ */
+
+typedef struct kiln_tensor {
+    const char *name; /* as in the source model */
+    DLDataType dtype;
+    int32_t rank;
+    const int64_t *shape; /* (rank) n >= 0: that size; -1 - k: symbolic dimension k */
+    float scale;          /* real = scale * (stored - zero_point); 0: not quantised */
+    int32_t zero_point;
+} kiln_tensor;
+
+typedef struct kiln_dim {
+    const char *name;
+    int64_t min, max, multiple; /* inclusive; at most INT32_MAX; multiple >= 1 */
+} kiln_dim;
+
+typedef struct kiln_bucket {
+    const char *name;
+    size_t arena_bytes;
+    uint32_t steps;
+} kiln_bucket;
+
+typedef struct kiln_pool kiln_pool;
+
+/* What a step sees of a run. */
+typedef struct kiln_frame {
+    unsigned char *arena;
+    const unsigned char *params; /* the payload, after the header */
+    const DLTensor *inputs;      /* (inputs of the model) */
+    const DLTensor *outputs;     /* (outputs of the model) */
+    const int64_t *dims;         /* (dimensions of the model) their sizes in this run */
+    kiln_pool *pool;             /* or null: one thread */
+} kiln_frame;
+
+typedef struct kiln_model {
+    uint32_t abi; /* KILN_ABI of the generator */
+    const char *name;
+    uint32_t inputs_count, outputs_count, dims_count, buckets_count;
+    const kiln_tensor *inputs;
+    const kiln_tensor *outputs;
+    const kiln_dim *dims;
+    const kiln_bucket *buckets;
+    size_t arena_align;
+    size_t params_bytes;         /* payload, without the header */
+    const unsigned char *hash;   /* (32) SHA-256 over plan and parameters */
+    const unsigned char *params; /* image linked into the program (header, payload), or null */
+    int32_t params_trusted;      /* 1: linked with the code, so its checksum is not verified */
+    /* Bucket for these dimensions, -1: none. Null when there is one bucket that takes them all. */
+    int32_t (*select)(const int64_t *dims);
+    /* Run one step of one bucket; 0, or -1 when there is no such step. */
+    int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
+} kiln_model;
+
+/* ---- sessions ------------------------------------------------------------------------------- */
+
+#define KILN_SKIP_CHECKSUM 1u /* config.flags: trust the params image's payload, read none of it   \
+                               */
+
+typedef struct kiln_config {
+    void *arena;        /* <M>_ARENA_BYTES at a multiple of <M>_ARENA_ALIGN; less will do for a */
+    size_t arena_bytes; /* caller who never meets the larger buckets */
+    const void *params; /* params.bin in memory, multiple of KILN_PARAMS_ALIGN; null: linked in */
+    size_t params_bytes;
+    kiln_pool *pool; /* null: this thread does all the work */
+    uint32_t flags;
+    /* Called before every step; anything but 0 cancels the run. Null: never called. */
+    int32_t (*on_step)(void *user, uint32_t step);
+    void *user;
+} kiln_config;
+
+/* Caller's memory, any contents before kiln_open. Read it if you like, write it never. */
+typedef struct kiln_session {
+    const kiln_model *model; /* null: not open */
+    kiln_config config;
+    kiln_frame frame;
+    int64_t dims[KILN_MAX_DIMS];
+    uint32_t bucket;
+    uint32_t step, steps; /* next one and how many; equal: nothing is running */
+    kiln_detail detail;
+} kiln_session;
+
+/* Bind session to model, and check arena and params. Arena, params and pool must live as long as
+ * the session is used; config itself need not. There is nothing to close. */
+kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config);
+
+/* Run once. inputs and outputs are arrays, in the model's order, of compact row-major tensors in
+ * this processor's memory (strides may be null). */
+kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs);
+
+/* The same in steps, to time each, or to stop between two: kiln_begin checks everything, then
+ * kiln_step while kiln_steps_left. The tensors must stay as they are until the last step.
+ * A new kiln_begin, or kiln_cancel, drops what is left. */
+kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs);
+kiln_status kiln_step(kiln_session *session);
+uint32_t kiln_steps_left(const kiln_session *session);
+void kiln_cancel(kiln_session *session);
+
+/* The last error of this session (status KILN_OK: the last call worked). */
+const kiln_detail *kiln_error(const kiln_session *session);
+
+/* ---- questions that run nothing ------------------------------------------------------------- */
+
+typedef struct kiln_plan_result {
+    uint32_t bucket;
+    uint32_t steps;
+    size_t arena_bytes;
+    int64_t dims[KILN_MAX_DIMS];
+} kiln_plan_result;
+
+/* Which bucket would serve, and what it needs. kiln_plan reads rank, dtype and shape of the inputs
+ * and nothing else of them; kiln_plan_dims takes the dimensions themselves, in the model's order.
+ * detail may be null. */
+kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan_result *result,
+                      kiln_detail *detail);
+kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_plan_result *result,
+                           kiln_detail *detail);
+
+/* Write the tensor's shape for these dimensions (as in kiln_plan_result; null where the model has
+ * none) to shape[0..rank-1], unless that is null. Returns its bytes, SIZE_MAX if they are too many
+ * for this machine. */
+size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t *shape);
+
+/* A DLTensor over data, compact, on this processor. shape is only ever read. */
+DLTensor kiln_bind(const kiln_tensor *tensor, const int64_t *shape, const void *data);
+
+/* ---- threads: threads_none.c or threads_pthread.c, whichever was linked -----------------------
+ */
+
+#define KILN_POOL_MAX_THREADS 64
+
+struct kiln_pool {
+    uint64_t opaque[192]; /* caller's memory; not to be moved or copied while open */
+};
+
+/* Start a pool of so many threads, the caller's own among them; 0: one for each processor.
+ * Sessions may share it: while one uses it, the others work in their own thread. */
+kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
+void kiln_pool_close(kiln_pool *pool);
+int32_t kiln_pool_threads(const kiln_pool *pool);
+
+/* Process tasks [begin, end) of a kernel. */
+typedef void (*kiln_task)(const void *args, int32_t begin, int32_t end);
+
+/* Call task so that every one of [0, extent) is processed once, then return. pool may be null. */
+void kiln_parallel(kiln_pool *pool, kiln_task task, const void *args, int32_t extent);
+
+/* ---- platform_posix.c, not in a freestanding build --------------------------------------------
+ */
+
+/* Map a params.bin read-only, to be passed as config.params and config.params_bytes. */
+kiln_status kiln_map_params(const char *path, const void **params, size_t *bytes);
+void kiln_unmap_params(const void *params, size_t bytes);
+
+/* ---- for generated plans ----------------------------------------------------------------------
+ */
+
+static inline const void *kiln_at_input(const kiln_frame *frame, uint32_t index, size_t offset) {
+    const DLTensor *tensor = &frame->inputs[index];
+    return (const unsigned char *)tensor->data + tensor->byte_offset + offset;
+}
+
+static inline void *kiln_at_output(const kiln_frame *frame, uint32_t index, size_t offset) {
+    const DLTensor *tensor = &frame->outputs[index];
+    return (unsigned char *)tensor->data + tensor->byte_offset + offset;
+}
+
+static inline void *kiln_at_arena(const kiln_frame *frame, size_t offset) {
+    return frame->arena + offset;
+}
+
+static inline const void *kiln_at_params(const kiln_frame *frame, size_t offset) {
+    return frame->params + offset;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

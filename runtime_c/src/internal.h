@@ -1,0 +1,54 @@
+/* internal.h: what the files of the core share. Nothing here is part of the API. */
+#ifndef KILN_INTERNAL_H
+#define KILN_INTERNAL_H
+
+#include <stdbool.h>
+
+#include "kiln.h"
+
+/* Store an error, where detail is not null, and return its status. */
+static inline kiln_status kiln_fail(kiln_detail *detail, kiln_detail error) {
+    if (detail != NULL)
+        *detail = error;
+    return error.status;
+}
+
+/* quotient and *remainder of value / divisor, by shift and subtract: 32-bit ARM has no 64-bit
+ * division, and the compiler's helper function would be a dependency of the core. */
+static inline uint64_t kiln_divide(uint64_t value, uint64_t divisor, uint64_t *remainder) {
+    uint64_t quotient = 0, rest = 0;
+    for (int bit = 0; bit < 64; bit++) {
+        rest = rest << 1 | value >> 63;
+        value <<= 1;
+        quotient <<= 1;
+        if (rest >= divisor) {
+            rest -= divisor;
+            quotient |= 1;
+        }
+    }
+    *remainder = rest;
+    return quotient;
+}
+
+/* check.c: shapes. Fill dims (count of the model) from the inputs' shapes, checking rank, dtype,
+ * every fixed axis, and every dimension's range, multiple and agreement. */
+kiln_status kiln_check_inputs(const kiln_model *model, const DLTensor *inputs, int64_t *dims,
+                              kiln_detail *detail);
+/* check.c: outputs against dims that are known. */
+kiln_status kiln_check_outputs(const kiln_model *model, const DLTensor *outputs,
+                               const int64_t *dims, kiln_detail *detail);
+kiln_status kiln_check_dim(const kiln_model *model, uint32_t index, int64_t value,
+                           kiln_detail error, kiln_detail *detail);
+
+/* memory.c: where tensors lie: device, strides, null, address, alignment, and that nothing which is
+ * written overlaps anything else. Only after the shapes have been checked. */
+kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
+                              const DLTensor *outputs, const int64_t *dims, const void *arena,
+                              size_t arena_bytes, kiln_detail *detail);
+
+/* params.c: accept or refuse an image; *payload is where the parameters begin. bytes is not looked
+ * at when the image is the one linked into the model. */
+kiln_status kiln_check_params(const kiln_model *model, const void *image, size_t bytes,
+                              uint32_t flags, const unsigned char **payload, kiln_detail *detail);
+
+#endif

@@ -1,0 +1,199 @@
+/* session.c: open a model, choose a bucket, run its steps.
+ *
+ * A run is: 1. read the dimensions from the inputs and check them; 2. choose the bucket; 3. check
+ * outputs, places and arena; 4. call the plan's step function, once for each step. Steps 1 to 3
+ * write to the session only.
+ */
+#include "internal.h"
+
+static const kiln_detail no_error = {.index = -1, .axis = -1};
+
+static kiln_status fail_plain(kiln_detail *detail, kiln_status status) {
+    kiln_detail error = no_error;
+    error.status = status;
+    return kiln_fail(detail, error);
+}
+
+static kiln_status check_arena(const kiln_config *config, size_t needed, size_t align,
+                               kiln_detail *detail) {
+    kiln_detail error = no_error;
+    error.where = KILN_AT_ARENA;
+    if (needed == 0)
+        return KILN_OK;
+    error.status = KILN_ARENA_NULL;
+    error.min = (int64_t)needed;
+    if (config->arena == NULL)
+        return kiln_fail(detail, error);
+    error.status = KILN_ARENA_ALIGNMENT;
+    error.value = (int64_t)((uintptr_t)config->arena & (align - 1));
+    error.multiple = (int64_t)align;
+    if (error.value != 0)
+        return kiln_fail(detail, error);
+    error.status = KILN_ARENA_TOO_SMALL;
+    error.value = (int64_t)config->arena_bytes;
+    error.multiple = 0;
+    return config->arena_bytes >= needed ? KILN_OK : kiln_fail(detail, error);
+}
+
+kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config) {
+    if (session == NULL)
+        return KILN_NULL_ARGUMENT;
+    *session = (kiln_session){.detail = no_error};
+    if (model == NULL || config == NULL)
+        return fail_plain(&session->detail, KILN_NULL_ARGUMENT);
+    if (model->abi != KILN_ABI) {
+        kiln_detail error = no_error;
+        error.status = KILN_WRONG_ABI;
+        error.value = model->abi;
+        error.min = error.max = KILN_ABI;
+        return kiln_fail(&session->detail, error);
+    }
+    size_t smallest = model->buckets[0].arena_bytes;
+    for (uint32_t i = 1; i < model->buckets_count; i++)
+        if (model->buckets[i].arena_bytes < smallest)
+            smallest = model->buckets[i].arena_bytes;
+    kiln_status status = check_arena(config, smallest, model->arena_align, &session->detail);
+    if (status != KILN_OK)
+        return status;
+    const unsigned char *payload;
+    status = kiln_check_params(model, config->params, config->params_bytes, config->flags, &payload,
+                               &session->detail);
+    if (status != KILN_OK)
+        return status;
+    session->config = *config;
+    session->frame.arena = config->arena;
+    session->frame.params = payload;
+    session->frame.pool = config->pool;
+    session->model = model;
+    return KILN_OK;
+}
+
+/* result->dims are known: find the bucket and fill in the rest. */
+static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *result,
+                                 kiln_detail *detail) {
+    const int32_t bucket = model->select == NULL ? 0 : model->select(result->dims);
+    if (bucket < 0 || (uint32_t)bucket >= model->buckets_count) {
+        kiln_detail error = no_error;
+        error.status = KILN_NO_BUCKET;
+        error.where = KILN_AT_DIM;
+        error.index = 0;
+        error.name = model->dims_count > 0 ? model->dims[0].name : NULL;
+        error.value = model->dims_count > 0 ? result->dims[0] : 0;
+        return kiln_fail(detail, error);
+    }
+    result->bucket = (uint32_t)bucket;
+    result->steps = model->buckets[bucket].steps;
+    result->arena_bytes = model->buckets[bucket].arena_bytes;
+    return KILN_OK;
+}
+
+kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan_result *result,
+                      kiln_detail *detail) {
+    if (model == NULL || result == NULL)
+        return fail_plain(detail, KILN_NULL_ARGUMENT);
+    kiln_plan_result found = {0};
+    kiln_status status = kiln_check_inputs(model, inputs, found.dims, detail);
+    if (status == KILN_OK)
+        status = choose_bucket(model, &found, detail);
+    if (status == KILN_OK)
+        *result = found;
+    return status;
+}
+
+kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_plan_result *result,
+                           kiln_detail *detail) {
+    if (model == NULL || result == NULL || (dims == NULL && model->dims_count > 0))
+        return fail_plain(detail, KILN_NULL_ARGUMENT);
+    kiln_plan_result found = {0};
+    for (uint32_t i = 0; i < model->dims_count; i++) {
+        kiln_detail error = no_error;
+        error.where = KILN_AT_DIM;
+        error.index = (int32_t)i;
+        error.name = model->dims[i].name;
+        const kiln_status status = kiln_check_dim(model, i, dims[i], error, detail);
+        if (status != KILN_OK)
+            return status;
+        found.dims[i] = dims[i];
+    }
+    const kiln_status status = choose_bucket(model, &found, detail);
+    if (status == KILN_OK)
+        *result = found;
+    return status;
+}
+
+kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs) {
+    if (session == NULL)
+        return KILN_NULL_ARGUMENT;
+    if (session->model == NULL)
+        return fail_plain(&session->detail, KILN_NOT_OPEN);
+    const kiln_model *model = session->model;
+    kiln_detail *detail = &session->detail;
+    kiln_plan_result plan;
+
+    *detail = no_error;
+    kiln_cancel(session);
+    kiln_status status = kiln_plan(model, inputs, &plan, detail);
+    if (status == KILN_OK)
+        status = kiln_check_outputs(model, outputs, plan.dims, detail);
+    if (status == KILN_OK)
+        status = check_arena(&session->config, plan.arena_bytes, model->arena_align, detail);
+    if (status == KILN_OK)
+        status = kiln_check_memory(model, inputs, outputs, plan.dims, session->config.arena,
+                                   plan.arena_bytes, detail);
+    if (status != KILN_OK)
+        return status;
+
+    for (uint32_t i = 0; i < model->dims_count; i++)
+        session->dims[i] = plan.dims[i];
+    session->bucket = plan.bucket;
+    session->steps = plan.steps;
+    session->frame.inputs = inputs;
+    session->frame.outputs = outputs;
+    session->frame.dims = session->dims;
+    return KILN_OK;
+}
+
+kiln_status kiln_step(kiln_session *session) {
+    if (session == NULL)
+        return KILN_NULL_ARGUMENT;
+    if (session->model == NULL)
+        return fail_plain(&session->detail, KILN_NOT_OPEN);
+    if (kiln_steps_left(session) == 0)
+        return fail_plain(&session->detail, KILN_NOT_RUNNING);
+    kiln_detail error = no_error;
+    error.where = KILN_AT_STEP;
+    error.index = (int32_t)session->step;
+    error.status = KILN_OK;
+    const kiln_config *config = &session->config;
+    if (config->on_step != NULL && config->on_step(config->user, session->step) != 0)
+        error.status = KILN_CANCELLED;
+    else if (session->model->step(&session->frame, session->bucket, session->step) != 0)
+        error.status = KILN_BAD_PLAN;
+    if (error.status != KILN_OK) {
+        kiln_cancel(session);
+        return kiln_fail(&session->detail, error);
+    }
+    session->step++;
+    return KILN_OK;
+}
+
+kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs) {
+    kiln_status status = kiln_begin(session, inputs, outputs);
+    while (status == KILN_OK && kiln_steps_left(session) > 0)
+        status = kiln_step(session);
+    return status;
+}
+
+uint32_t kiln_steps_left(const kiln_session *session) {
+    return session == NULL ? 0 : session->steps - session->step;
+}
+
+void kiln_cancel(kiln_session *session) {
+    if (session != NULL)
+        session->step = session->steps = 0;
+}
+
+const kiln_detail *kiln_error(const kiln_session *session) {
+    static const kiln_detail no_session = {.status = KILN_NULL_ARGUMENT, .index = -1, .axis = -1};
+    return session == NULL ? &no_session : &session->detail;
+}
