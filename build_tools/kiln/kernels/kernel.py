@@ -77,10 +77,16 @@ def define(arguments: Sequence[Argument], tasks: int | None, body: Body) -> tirx
             begin: Expr = int64(0)
             end: Expr = int64(1)
             if tasks is not None:
-                begin = tirx.Cast("int64", builder.arg("begin", tirx.Var("begin", "int32")))
-                end = tirx.Cast("int64", builder.arg("end", tirx.Var("end", "int32")))
+                begin = _task(builder.arg("begin", tirx.Var("begin", "int32")), tasks)
+                end = _task(builder.arg("end", tirx.Var("end", "int32")), tasks)
             body(buffers, begin, end)
     return ir.get()
+
+
+def _task(number: Expr, tasks: int) -> Expr:
+    """A task's number as an index. Its range is spelt out: only then can indices be narrowed to 32 bits,
+    and 32-bit targets divide without a library."""
+    return tirx.max(tirx.min(tirx.Cast("int64", number), int64(tasks)), int64(0))
 
 
 def int64(value: int) -> Expr:
