@@ -88,7 +88,9 @@ def make(root: Path, lock: str) -> None:
 def run_venv(venv: Path) -> None:
     """Create the empty environment, without pip: whether pip came with Python is looked at later."""
     if importlib.util.find_spec("venv") is None:
-        raise SetupError(f"{sys.executable} has no venv module; on Debian or Ubuntu: apt install python3-venv")
+        raise SetupError(
+            f"{sys.executable} has no venv module; on Debian or Ubuntu: apt install python3-venv"
+        )
     made = subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(venv)], capture_output=True, text=True
     )
@@ -140,15 +142,15 @@ def install(venv: Path, lock: Path, pip: list[str]) -> None:
     output: list[str] = []
     seen = 0
     shown = 0.0
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
             output.append(line.rstrip())
             words = line.split()
             if words[:1] == ["Collecting"] or words[:3] == ["Requirement", "already", "satisfied:"]:
                 seen += 1
-                shown = progress(f"[{min(seen, total)}/{total}] {words[-1] if len(words) < 3 else words[1]}", shown)
+                shown = progress(
+                    f"[{min(seen, total)}/{total}] {words[-1] if len(words) < 3 else words[1]}", shown
+                )
             elif words[:1] == ["Installing"]:
                 shown = progress("unpacking", 0.0)
     if sys.stderr.isatty():

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
-from kiln.toolchain import compiler_command, run as run_tool
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
 
 # -ffile-prefix-map: no path of the machine that builds may reach an object.
 _FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections")

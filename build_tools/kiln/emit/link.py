@@ -11,7 +11,8 @@ from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
-from kiln.toolchain import archiver_command, compiler_command, run as run_tool
+from kiln.toolchain import archiver_command, compiler_command
+from kiln.toolchain import run as run_tool
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:

@@ -54,7 +54,9 @@ def _imports(part: str) -> frozenset[str]:
     for path in _sources(part):
         if path.suffix == ".py":
             for one, several in _IMPORT.findall(path.read_text(encoding="utf-8")):
-                names.update([one] if one else [name.split()[0] for name in several.split(",") if name.strip()])
+                names.update(
+                    [one] if one else [name.split()[0] for name in several.split(",") if name.strip()]
+                )
     return frozenset(name for name in names if name != part and _sources(name))
 
 

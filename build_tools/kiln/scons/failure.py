@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 import SCons.Errors
-import SCons.Script.Main
 import SCons.SConsign
+import SCons.Script.Main
 
 
 class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
@@ -43,7 +43,10 @@ def install() -> None:
         try:
             save()
         except OSError as error:
-            print(f"kiln: error: cannot save what was built: {error}", file=sys.stderr)
+            for database in SCons.SConsign.DB_sync_list:
+                database._needs_sync = False  # or its destructor tries again, with a traceback
+            if not SCons.Script.Main.exit_status:  # a stage that failed has said why
+                print(f"kiln: error: cannot save what was built: {error}", file=sys.stderr)
             SCons.Script.Main.exit_status = 2
 
     failed.by_kiln = True  # type: ignore[attr-defined]

@@ -48,7 +48,9 @@ def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     for name, values in lists.items():
         if not values:
-            raise KilnError(f"say {name}=…, for example: ./kiln target=x86_64 model=resnet; ./kiln -h lists all")
+            raise KilnError(
+                f"say {name}=…, for example: ./kiln target=x86_64 model=resnet; ./kiln -h lists all"
+            )
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")

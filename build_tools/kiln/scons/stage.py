@@ -30,7 +30,7 @@ class Stage:
     """One run of a stage's program.
 
     `flags` are its command line, `outputs` its files; `inputs` are SCons nodes or paths. With `listing`, the files of
-    the folder `folder` are the stage's to name, and the output is a list of them. `speaks`: its stdout is for the
+    the folder `folder` are the stage's to name, and the output is a list of them. `scons -c` removes `folder`. `speaks`: its stdout is for the
     user. `silent_flags` change what is printed, and therefore do not make it run again.
     """
 
@@ -57,13 +57,14 @@ def declare(stage: Stage) -> list[Any]:
         listing.check(Path(stage.folder), Path(stage.listing))
     env = current.env
     recipe = env.Value(" ".join([stage.name, *stage.flags, digest.of_stage(stage.name)]))
-    # SCons makes folders of targets itself, so a folder's own name is only ever a string here.
     nodes = env.Command(
         [env.File(output) for output in outputs],
         [*stage.inputs, recipe],
         env.Action(_execute, strfunction=None, varlist=[]),
         KILN_STAGE=stage,
     )
+    if stage.folder:
+        env.Clean(nodes[0], env.Dir(stage.folder))
     current.declared[outputs[0]] = list(nodes)
     return list(nodes)
 
@@ -173,5 +174,7 @@ def _explain(
         return f"kiln: error: {title}: interrupted", target, 2
     log = Path(str(target[0])).parent / f"{stage.name}.log"
     atomic_write(log, "\n".join([*said, ""]))
-    reason = f"killed by {signal.Signals(-status).name}" if status < 0 else (said[-1:] or ["no reason given"])[0]
+    reason = (
+        f"killed by {signal.Signals(-status).name}" if status < 0 else (said[-1:] or ["no reason given"])[0]
+    )
     return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2

@@ -33,7 +33,11 @@ class Bundle(list[Any]):
 def bundle(unit: Unit, dump: bool) -> Bundle:
     """The bundle."""
     config, tolerance, target = unit.slice("bundle"), unit.slice("tolerance"), unit.target_json()
-    planned, (given, source_files), (link, link_files) = plan(unit, dump), source(unit, dump), linked(unit, dump)
+    planned, (given, source_files), (link, link_files) = (
+        plan(unit, dump),
+        source(unit, dump),
+        linked(unit, dump),
+    )
     (vectors, vector_files), sizes, page = golden(unit), size(unit, dump), report(unit, dump)
     folder = unit.bundle
     # The manifest names every file of the bundle: with one gone, it is no bundle.
@@ -54,5 +58,6 @@ def bundle(unit: Unit, dump: bool) -> Bundle:
             f"{folder}/include/{unit.name}.h",
             f"{folder}.tar.gz",
         ],
+        folder=folder,
     )
     return Bundle(folder, declare(stage))

@@ -15,7 +15,16 @@ def size(unit: Unit, dump: bool) -> Any:
     config, target = unit.slice("budget"), unit.target_json()
     planned, (folder, files) = plan(unit, dump), linked(unit, dump)
     out = f"{unit.folder}/size.json"
-    given = ["--target", str(target), "--plan", str(planned.plan), "--bundle", folder, "--config", str(config)]
+    given = [
+        "--target",
+        str(target),
+        "--plan",
+        str(planned.plan),
+        "--bundle",
+        folder,
+        "--config",
+        str(config),
+    ]
     stage = Stage(
         "size",
         unit.subject,

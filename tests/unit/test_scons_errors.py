@@ -1,0 +1,111 @@
+"""A build that cannot go on: one line on stderr, status 2, nothing of SCons's own and nothing half-written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scons_project import Project
+
+RESNET = ("target=aarch64", "model=resnet")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("errors"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("target=aarch65", "model=resnet"), "unknown target 'aarch65'; did you mean 'aarch64'?"),
+        (("target=aarch64", "model=resnte"), "unknown model 'resnte'; did you mean 'resnet'?"),
+        (("target=aarch64", "model=absent.onnx"), "model 'absent.onnx': no such file"),
+        (("target=aarch64",), "say model=…"),
+        (("model=resnet",), "say target=…"),
+        (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
+        ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),
+        ((*RESNET, "dump=yes"), "option 'dump': 0 or 1 expected, got 'yes'"),
+    ],
+)
+def test_what_cannot_be_asked_for(project: Project, arguments: tuple[str, ...], told: str) -> None:
+    done = project.scons(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1
+    assert told in done.stderr
+    assert project.ran() == []
+
+
+def test_a_missing_compiler_is_told_before_anything_runs(project: Project) -> None:
+    text = (project.folder / "targets/aarch64.yaml").read_text()
+    other = text.replace("kind: zig", "kind: gcc").replace("command: null", "command: [aarch64-absent-gcc]")
+    (project.folder / "targets/no_gcc.yaml").write_text(other)
+    done = project.scons("target=no_gcc", "model=resnet")
+    assert done.returncode == 2 and project.ran() == []
+    assert done.stderr == (
+        "kiln: error: target 'no_gcc': C compiler 'aarch64-absent-gcc' is not installed (key 'c_compiler')\n"
+    )
+
+
+@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
+def test_a_stages_line_is_all_there_is(project: Project, jobs: str) -> None:
+    done = project.scons(*RESNET, jobs, FAKE_FAIL="plan")
+    assert (done.returncode, done.stderr) == (2, "kiln: error: plan cannot do this\n")
+    assert not (project.folder / "build/aarch64/resnet").exists()
+    # What was made before the failure is kept.
+    assert "import build/.stages/models/resnet/import" not in project.build(*RESNET)
+    project.scons(*RESNET, "-c")
+
+
+def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
+    done = project.scons(*RESNET, FAKE_CRASH="emit-objects")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "aarch64/resnet: emit-objects: crashed: RuntimeError: out of ideas" in done.stderr
+    log = Path(done.stderr.split("all of it: ")[1].rstrip(")\n"))
+    assert "Traceback" in (project.folder / log).read_text()
+
+
+def test_two_models_of_one_name_are_refused(project: Project) -> None:
+    for folder in ("a", "b"):
+        (project.folder / folder).mkdir()
+        (project.folder / folder / "net.onnx").write_text(folder)
+    done = project.scons("target=aarch64", "model=a/net.onnx,b/net.onnx")
+    assert done.returncode == 2
+    assert done.stderr == "kiln: error: model 'b/net.onnx': another model of this build is called 'net' too\n"
+
+
+def test_help_lists_targets_models_and_goals_from_the_yaml(project: Project) -> None:
+    text = (project.folder / "models/resnet.yaml").read_text()
+    (project.folder / "models/my_own.yaml").write_text(
+        text.replace("description: >-\n  ", "description: >-\n  Mine. ")
+    )
+    done = project.scons("-h")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in (
+        "aarch64",
+        "armv7",
+        "resnet",
+        "Mine.",
+        "dump=1",
+        "mobilenet_v2 | mobilenet",
+        "five best classes",
+    ):
+        assert word in done.stdout
+
+
+def test_a_full_disk_is_one_line(project: Project) -> None:
+    limit = "import resource,runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); import signal;"
+    ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); import sys; sys.argv[0] = 'scons';"
+    program = f"{limit}{ignore} runpy.run_module('SCons', run_name='__main__')"
+    project.scons(*RESNET, "-c")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-Q", *RESNET],
+        cwd=project.folder, env=project.environment(), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1
+    assert "File too large" in done.stderr
+    assert not (project.folder / "build/aarch64/resnet").exists()
+    assert project.build(*RESNET)
