@@ -1,4 +1,4 @@
-"""The target's C compiler, and the archiver: how they are called, and one line for what they complain about."""
+"""The target's C compiler, and the archiver: how they are called, and one line for their complaints."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Make the private Python environment of a source tree: .venv, holding exactly what a lock file names.
+"""Make the private Python environment of a source tree: .venv, holding what a lock file names.
 
 Runs before anything is installed, so it uses the standard library only.
 
 1. Take a file lock: of two first uses at once, the second waits and then finds the work done.
 2. Make .venv anew, unless it already holds the basic lock file and only more is to be added.
-3. Install with pip, hashes required, ready-made wheels only. Where Python came without pip (Debian's python3 without
-   python3-venv), pip's own wheel is fetched first, checked against PIP_WHEEL's hash, and run from the archive.
+3. Install with pip, hashes required, ready-made wheels only. Where Python came without pip (Debian's python3
+   without python3-venv), pip's own wheel is fetched first, checked, and run from the archive.
 4. Copy the lock file into .venv, last of all: the copy is the mark that the environment is whole.
 """
 
@@ -40,7 +40,7 @@ class SetupError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """`environment.py ROOT LOCKFILE`: 0 when ROOT/.venv holds what LOCKFILE names, else 2 and one line on stderr."""
+    """`environment.py ROOT LOCKFILE`: 0 when ROOT/.venv holds what it names, else 2 and a line on stderr."""
     root, lock = Path(arguments[0]), arguments[1]
     try:
         with exclusive(root / ".venv.lock"):

@@ -47,7 +47,7 @@ def install(apt: list[str], packages: list[str]) -> None:
 
 
 def main(chosen_tests: list[str]) -> int:
-    """0 when everything is there. Without it, 2 for a run of all tests; a chosen part of them may still go on."""
+    """0 when everything is there. Without it 2 for a run of all tests; a part of them may still go on."""
     lacking = missing()
     apt = install_command() if lacking else None
     if apt:

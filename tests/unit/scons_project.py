@@ -1,8 +1,8 @@
-"""A copy of the project in which every stage is a quick stand-in: what is tested is the build around the stages.
+"""A copy of the project in which every stage is a stand-in: what is tested is the build around them.
 
-A stand-in's outputs are hashes of all that it was given, so a stage that should have run again and did not shows in
-the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is how long each one
-takes, FAKE_FAIL and FAKE_CRASH name a stage that ends with an error or a traceback.
+A stand-in's outputs are hashes of all that it was given, so a stage that should have run again and did not
+shows in the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is
+how long each one takes, FAKE_FAIL and FAKE_CRASH name a stage that ends with an error or a traceback.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from pathlib import Path
 from kiln.__main__ import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-_REAL = ("__init__.py", "__main__.py", "errors.py", "files.py", "paths.py", "toolchain.py", "config", "scons")
+_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "paths.py", "toolchain.py")
+_REAL = (*_MODULES, "config", "scons")
 _STAND_IN = '''
 import argparse, hashlib, json, os, time
 from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
 
-FLAGS = """config in target plan source out interface link golden tolerance size report archive bundle work name
-runtime dump show image""".split()
+FLAGS = """config in target plan source out interface link golden tolerance size report archive bundle work
+name runtime dump show image""".split()
 FOLDERS = {
     "import": ["module.json", "params.safetensors", "interface.json"],
     "simplify": ["module.json", "params.safetensors", "interface.json"],

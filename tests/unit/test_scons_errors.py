@@ -1,4 +1,4 @@
-"""A build that cannot go on: one line on stderr, status 2, nothing of SCons's own and nothing half-written."""
+"""A build that cannot go on: one line on stderr, status 2, nothing of SCons's own, nothing half-written."""
 
 from __future__ import annotations
 

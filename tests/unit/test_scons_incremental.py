@@ -1,4 +1,4 @@
-"""What is made again, and what is not: every stage is a stand-in that hashes its inputs (see scons_project.py)."""
+"""What is made again, and what is not: each stage is a stand-in that hashes its inputs (scons_project.py)."""
 
 from __future__ import annotations
 

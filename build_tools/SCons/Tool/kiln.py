@@ -1,4 +1,4 @@
-"""Introduces Kiln to SCons, which looks for tools in its own package: `Environment(tools=["default", "kiln"])`."""
+"""Introduces Kiln to SCons, which looks for tools here: `Environment(tools=["default", "kiln"])`."""
 
 from kiln import exists, generate
 

@@ -1,4 +1,4 @@
-"""Assemble a bundle: headers, libraries, plan source, parameters, golden vectors, manifest and its archive."""
+"""Assemble a bundle: headers, libraries, plan source, parameters, golden vectors, manifest, archive."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write a .tar.gz of the bundle in which equal files are equal bytes: sorted, without dates and owners."""
+    """Write a .tar.gz of the bundle in which equal files give equal bytes: sorted, no dates, no owners."""
     temporary: str | None = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{archive.name}.", dir=archive.parent)
-        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:
+        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:  # noqa: SIM117
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
                 for path in sorted([folder, *folder.rglob("*")]):
                     _add(tar, path, Path(folder.name, path.relative_to(folder)).as_posix())
-        os.chmod(temporary, 0o644)
+        Path(temporary).chmod(0o644)
         os.replace(temporary, archive)
     except OSError as error:
         if temporary is not None:

@@ -15,7 +15,7 @@ def kiln_h() -> Path:
 
 
 def dlpack_h() -> Path:
-    """DLPack's tensor structure, as the pinned apache-tvm-ffi ships it. Raises KilnError when that is missing."""
+    """DLPack's tensor structure, as the pinned apache-tvm-ffi ships it. Raises KilnError without it."""
     found = importlib.util.find_spec("tvm_ffi")  # finds, does not import
     header = Path(found.origin).parent / "include/dlpack/dlpack.h" if found and found.origin else None
     if header is None or not header.is_file():

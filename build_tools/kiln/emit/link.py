@@ -16,7 +16,7 @@ from kiln.toolchain import run as run_tool
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--name model, --target target.json, --source folder, --plan plan.json, --out folder, folders of objects."""
+    """--name, --target target.json, --source folder, --plan plan.json, --out folder, folders of objects."""
     p.add_argument("--name", required=True, help="the model's name")
     p.add_argument("--target", type=Path, required=True, help="target.json")
     p.add_argument("--plan", type=Path, required=True, help="plan.json")

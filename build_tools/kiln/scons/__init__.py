@@ -1,1 +1,1 @@
-"""The SCons tool: which program makes which file from what. Knows the stages by name only, never imports TVM."""
+"""The SCons tool: which program makes which file from what. It knows stages by name only."""

@@ -1,4 +1,4 @@
-"""What a stage's program is made of: its outputs are made again when its own source or its libraries changed."""
+"""What a stage's program is made of: when its source or a library changes, its outputs are made again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How a build ends that cannot go on: the stage's own line on stderr, exit status 2, and nothing from SCons.
 
-SCons has no setting for this: `BuildTask.failed` always writes "scons: *** [target] Error 2". So that one method is
-wrapped, for Kiln's failures only; the same for the database of signatures on a disk that is full.
+SCons has no setting for this: `BuildTask.failed` always writes "scons: *** [target] Error 2". So that one
+method is wrapped, for Kiln's failures only; the same for the database of signatures on a disk that is full.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Builds that were killed, and builds at the same time: neither may leave an artefact that is wrongly trusted.
+"""Builds that were killed, and builds at the same time: neither may leave an artefact wrongly trusted.
 
-SCons writes the signatures of what it built when it ends. Killed before that, it leaves artefacts whose signatures are
-those of an earlier build: set the configuration back, and they look up to date. So:
+SCons writes the signatures of what it built when it ends. Killed before that, it leaves artefacts whose
+signatures are those of an earlier build: set the configuration back, and they look up to date. So:
 
 1. Every stage's outputs are put down in a journal before the stage starts.
-2. SCons's file of signatures is written after the last such line. At the next start a journal younger than that file
-   tells of a build that did not end: what it lists is removed, and half-made files beside it.
-3. A lock on the folder, which every stage's process shares, keeps the next build waiting until the last process of a
-   killed one is gone. So nothing is written behind a later build's back.
+2. SCons's file of signatures is written after the last such line. At the next start a journal younger than
+   that file tells of a build that did not end: what it lists is removed, and half-made files beside it.
+3. A lock on the folder, which every stage's process shares, keeps the next build waiting until the last
+   process of a killed one is gone. So nothing is written behind a later build's back.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kiln.errors import KilnError
 
 OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
-    "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several with commas",
+    "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",
 }
@@ -48,9 +48,7 @@ def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     for name, values in lists.items():
         if not values:
-            raise KilnError(
-                f"say {name}=…, for example: ./kiln target=x86_64 model=resnet; ./kiln -h lists all"
-            )
+            raise KilnError(f"say {name}=…, see ./kiln -h")
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
@@ -64,7 +62,7 @@ def _names(text: str) -> list[str]:
 
 
 def _from_where_called(path: str) -> str:
-    """A path as the caller meant it: the wrapper runs SCons in the project's folder, wherever it was called."""
+    """A path as the caller meant it: the wrapper runs SCons in the project's folder, not in the caller's."""
     caller = os.environ.get("KILN_CWD")
     return os.path.relpath(Path(caller, path)) if caller else path
 

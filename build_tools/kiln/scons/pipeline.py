@@ -1,4 +1,4 @@
-"""Kiln's methods of an SCons environment: each declares what is needed, however far back, for one model on a target."""
+"""Kiln's methods of an SCons environment: each declares all that a model on a target needs."""
 
 from __future__ import annotations
 

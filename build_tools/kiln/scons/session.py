@@ -16,8 +16,9 @@ from kiln.scons.journal import Journal
 class Session:
     """Made on first use, when SCons reads the SConstruct.
 
-    The environment is Kiln's own, so that nothing in a user's environment changes how a bundle is made. Files are
-    looked into only when their time or size has changed: hashing all parameters at each start would take seconds.
+    The environment is Kiln's own, so that nothing in a user's environment changes how a bundle is made. Files
+    are looked into only when their time or size has changed: hashing all parameters at each start would take
+    seconds.
     """
 
     def __init__(self, build: str) -> None:

@@ -1,7 +1,8 @@
-"""Every stage is a process of its own: `python -m kiln <stage> …`, declared to SCons with its inputs and outputs.
+"""Every stage is a process: `python -m kiln <stage> …`, declared to SCons with its inputs and outputs.
 
-A stage is run again when the content of an input, its command line, its slice of the configuration, its own source or
-the version of a library has changed. It ends with all of its outputs, or with one line on stderr and none of them.
+A stage is run again when the content of an input, its command line, its slice of the configuration, its own
+source or the version of a library has changed. It ends with all of its outputs, or with one line on stderr
+and none of them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 class Stage:
     """One run of a stage's program.
 
-    `flags` are its command line, `outputs` its files; `inputs` are SCons nodes or paths. With `listing`, the files of
-    the folder `folder` are the stage's to name, and the output is a list of them. `scons -c` removes `folder`. `speaks`: its stdout is for the
-    user. `silent_flags` change what is printed, and therefore do not make it run again.
+    `flags` are its command line, `outputs` its files; `inputs` are SCons nodes or paths. With `listing`, the
+    files of the folder `folder` are the stage's to name, and the output is a list of them. `scons -c` removes
+    `folder`. `speaks`: its stdout is for the user. `silent_flags` change what is printed, and therefore do
+    not make it run again.
     """
 
     name: str
@@ -101,7 +103,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
             listing.write(Path(stage.folder), Path(stage.listing))
         for output in stage.extra_outputs:
             atomic_write(output, "")
-        missing = [str(node) for node in target if not os.path.exists(str(node))]
+        missing = [str(node) for node in target if not Path(str(node)).exists()]
         if missing:
             raise StageFailed(f"kiln: error: {title}: ended without writing {missing[0]}", target)
         done = True
@@ -166,7 +168,7 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
 def _explain(
     stage: Stage, title: str, status: int, said: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
-    """The one line for a stage that failed: its own, or for a crash one that says where its words are kept."""
+    """The line for a stage that failed: its own, or for a crash one that says where its words are kept."""
     own = [line for line in said if line.startswith("kiln: error:")]
     if own:
         return own[-1], target, status if status > 0 else 2

@@ -4,7 +4,7 @@
     bundle = env.KilnBundle("resnet", target="aarch64")
     env.Program("camera", ["camera.c", bundle.library], CPPPATH=[bundle.include])
 
-Methods of the environment; `model` and `target` are names, or paths to a .yaml (models: .onnx and .tflite as well):
+Methods of the environment; `model` and `target` are names or paths to a .yaml (model: .onnx, .tflite too):
 KilnBundle   declares the bundle build/<target>/<model>/ and its .tar.gz
 KilnTest     runs the bundle on its golden vectors, on the target's runner
 KilnRun      runs it on a picture and prints what it says

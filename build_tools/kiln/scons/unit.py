@@ -1,4 +1,4 @@
-"""One model on one target: names of the files between the stages, and slices of the configuration as files."""
+"""One model on one target: names of the files between the stages, slices of the configuration."""
 
 from __future__ import annotations
 

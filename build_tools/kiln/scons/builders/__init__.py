@@ -1,1 +1,1 @@
-"""One builder a file, in the order of the flow. Each declares one stage for a `Unit` and returns its outputs."""
+"""One builder a file, in the order of the flow. Each declares a stage and returns its outputs."""

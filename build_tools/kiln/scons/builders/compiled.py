@@ -44,6 +44,6 @@ def generated(unit: Unit, dump: bool) -> tuple[str, Any]:
 
 
 def _runtime_source() -> Any:
-    """runtime_c's content: in an installation it lies outside of the project, so as a value and not as files."""
+    """runtime_c's content, as a value and not as files: once installed it lies outside of the project."""
     parts = [digest.of_folder(data_dir("runtime_c") / part) for part in ("include", "src")]
     return session().env.Value(" ".join(["runtime_c", *parts]))
