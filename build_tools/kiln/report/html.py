@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from kiln import __version__
 from kiln.files import atomic_write, read_json
 from kiln.report import arena, budget
 from kiln.report.measure import operators, peak_step
@@ -93,22 +94,13 @@ def render(
     )
 
 
-_DISTRIBUTIONS = (
-    "kiln",
-    "apache-tvm",
-    "apache-tvm-ffi",
-    "ziglang",
-    "onnx",
-    "onnxruntime",
-    "ai-edge-litert",
-    "numpy",
-)
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "onnx", "onnxruntime", "ai-edge-litert", "numpy")
 
 
 def _tools() -> dict[str, str]:
-    """Versions of the packages that take part in a build, of those that are installed."""
-    found = {}
-    for name in _DISTRIBUTIONS:
+    """Versions of what takes part in a build: Kiln's own and those of installed packages."""
+    found = {"kiln": __version__}
+    for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

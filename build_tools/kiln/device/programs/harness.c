@@ -24,11 +24,13 @@ guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill
     g.block = malloc(g.block_bytes);
     if (g.block == NULL)
         harness_stop("out of memory", "malloc");
-    for (size_t i = 0; i < g.block_bytes; i++)
-        g.block[i] = guard_byte(i);
     uintptr_t start = (uintptr_t)g.block + GUARD_BYTES;
     size_t past = (size_t)(start % align);
     g.data = g.block + GUARD_BYTES + (past ? align - past : 0) + skew;
+    for (unsigned char *at = g.block; at < g.data; at++)
+        *at = guard_byte((size_t)(at - g.block));
+    for (unsigned char *at = g.data + bytes; at < g.block + g.block_bytes; at++)
+        *at = guard_byte((size_t)(at - g.block));
     guarded_fill(&g, fill);
     return g;
 }
@@ -38,16 +40,17 @@ void guarded_fill(const guarded *g, unsigned char fill) {
 }
 
 int guarded_holds(const guarded *g, unsigned char fill) {
-    for (size_t i = 0; i < g->bytes; i++)
-        if (g->data[i] != fill)
-            return 0;
-    return 1;
+    /* All bytes are equal when each is equal to the next. */
+    return g->bytes == 0 || (g->data[0] == fill && memcmp(g->data, g->data + 1, g->bytes - 1) == 0);
 }
 
 int guarded_intact(const guarded *g) {
-    size_t begin = (size_t)(g->data - g->block);
-    for (size_t i = 0; i < g->block_bytes; i++)
-        if ((i < begin || i >= begin + g->bytes) && g->block[i] != guard_byte(i))
+    const size_t begin = (size_t)(g->data - g->block);
+    for (size_t i = 0; i < begin; i++)
+        if (g->block[i] != guard_byte(i))
+            return 0;
+    for (size_t i = begin + g->bytes; i < g->block_bytes; i++)
+        if (g->block[i] != guard_byte(i))
             return 0;
     return 1;
 }
