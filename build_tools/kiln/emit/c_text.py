@@ -1,0 +1,95 @@
+"""Values as C source: names, strings, numbers, comments, element types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import numpy as np
+
+from kiln.errors import KilnError
+
+# dtype → C type, DLPack's type code, bits
+_TYPES = {
+    "bool": ("uint8_t", "kDLBool", 8),
+    "float16": ("uint16_t", "kDLFloat", 16),
+    "bfloat16": ("uint16_t", "kDLBfloat", 16),
+    "float32": ("float", "kDLFloat", 32),
+    "float64": ("double", "kDLFloat", 64),
+    **{f"int{bits}": (f"int{bits}_t", "kDLInt", bits) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (f"uint{bits}_t", "kDLUInt", bits) for bits in (8, 16, 32, 64)},
+}
+# C and C++ keywords, and names that the runtime or every program has.
+_WORDS = """
+    auto break case char const continue default do double else enum extern float for goto if inline int
+    long register restrict return short signed sizeof static struct switch typedef union unsigned void
+    volatile while alignas alignof and and_eq asm bitand bitor bool catch char8_t char16_t char32_t
+    class co_await co_return co_yield compl concept const_cast consteval constexpr constinit decltype
+    delete dynamic_cast explicit export false friend mutable namespace new noexcept not not_eq nullptr
+    operator or or_eq private protected public reinterpret_cast requires static_assert static_cast
+    template this thread_local throw true try typeid typename using virtual wchar_t xor xor_eq main
+    memcpy memset memmove kiln
+"""
+_RESERVED = frozenset(_WORDS.split())
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def c_type(dtype: str, where: str) -> str:
+    """The C type that holds one element."""
+    return _type(dtype, where)[0]
+
+
+def dl_type(dtype: str, where: str) -> str:
+    """The initialiser of its DLDataType."""
+    _, code, bits = _type(dtype, where)
+    return f"{{{code}, {bits}, 1}}"
+
+
+def element_bytes(dtype: str, where: str) -> int:
+    """Bytes of one element."""
+    return _type(dtype, where)[2] // 8
+
+
+def _type(dtype: str, where: str) -> tuple[str, str, int]:
+    if dtype not in _TYPES:
+        raise KilnError(f"{where}: dtype '{dtype}', allowed: {', '.join(sorted(_TYPES))}")
+    return _TYPES[dtype]
+
+
+def check_name(name: str, where: str) -> str:
+    """`name` if C and C++ can use it for a global symbol."""
+    if not _NAME.fullmatch(name) or name in _RESERVED or name.startswith("kiln_"):
+        raise KilnError(
+            f"{where}: '{name}' cannot name a C symbol; allowed: letters, digits and _, no keyword, "
+            "none of main, memcpy, memset, memmove, kiln, kiln_*"
+        )
+    return name
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """`name`, followed by as many _ as keep it clear of `taken` and of C's and C++'s keywords."""
+    while name in taken or name in _RESERVED:
+        name += "_"
+    return name
+
+
+def string(text: str) -> str:
+    """A string literal; whatever is not plain ASCII as octal escapes."""
+    plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
+    return '"' + "".join(plain) + '"'
+
+
+def comment(text: str) -> str:
+    """Text that can stand in a block comment on one line."""
+    return " ".join(text.replace("*/", "* /").replace("/*", "/ *").split())
+
+
+def real(value: float) -> str:
+    """A float literal that reads back as the same float."""
+    text = f"{np.float32(value):.9g}"
+    return text + ("f" if any(mark in text for mark in ".en") else ".0f")
+
+
+def size(value: int) -> str:
+    """A size as an unsigned literal that C++ and the preprocessor take too."""
+    return f"{value}u" if value < 2**32 else f"{value}ull"

@@ -1,0 +1,77 @@
+"""emit-source: the plan as C, the model's header, and the parameters ready to link or to load."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from kiln.emit import c_text
+from kiln.emit.params_image import HEADER_BYTES, params_image
+from kiln.emit.plan_view import plan_view
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+from kiln.paths import data_dir
+
+_CORE = ("session.c", "check.c", "memory.c", "params.c", "text.c")
+_TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--plan (folder of the plan stage, or its plan.json), --target target.json, --out folder."""
+    p.add_argument(
+        "--plan", type=Path, required=True, help="plan.json with params.raw beside it, or their folder"
+    )
+    p.add_argument("--target", type=Path, help="target.json; the plan names its target, so it is not needed")
+    p.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the four files. Raises KilnError naming the entry of plan.json that cannot be."""
+    plan = args.plan / "plan.json" if args.plan.is_dir() else args.plan
+    raw = plan.parent / "params.raw"
+    try:
+        payload = raw.read_bytes()
+    except OSError as error:
+        raise KilnError(f"{raw}: cannot read: {error.strerror}") from error
+    for name, content in emit(read_json(plan), payload).items():
+        atomic_write(args.out / name, content)
+
+
+def emit(plan: Mapping[str, Any], payload: bytes) -> dict[str, bytes | str]:
+    """File name → content: <model>.h, <model>_plan.c, <model>_params.S and params.bin, always all four.
+
+    The .S takes the parameters in with .incbin from an include folder, except with storage `file`, where it
+    is empty. Raises KilnError naming the entry of plan.json that is missing or cannot be.
+    """
+    view = plan_view(plan, len(payload))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
+    image = params_image(payload, bytes.fromhex(view.hash))
+    files: dict[str, bytes | str] = {
+        file.format(view.name): environment.get_template(template).render(m=view, header_bytes=HEADER_BYTES)
+        for file, template in _TEMPLATES.items()
+    }
+    return {**files, "params.bin": image}
+
+
+def runtime_sources(threads: str, deployment: str) -> list[Path]:
+    """The C files of the runtime: the core, one thread policy (none, pthread), one platform or none."""
+    folder = data_dir("runtime_c") / "src"
+    policies = {"none": "threads_none.c", "pthread": "threads_pthread.c"}
+    if threads not in policies:
+        raise KilnError(f"threads: '{threads}', allowed: {', '.join(policies)}")
+    platform = {"hosted": ["platform_posix.c"], "freestanding": []}
+    if deployment not in platform:
+        raise KilnError(f"deployment: '{deployment}', allowed: {', '.join(platform)}")
+    return [folder / name for name in (*_CORE, policies[threads], *platform[deployment])]
