@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kiln.kernels.epilogue import Epilogue, parameters
+from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
 from kiln.kernels.gemm import Loop, Tile, choose_tile, pack, product
 from kiln.kernels.kernel import (
@@ -161,8 +161,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         else:
             task_blocks(conv.rows, tile.rows, split, begin, end, across)
 
-    kernel = Kernel(define(arguments, tasks, body), tasks, {1: _packing(conv, tile)}, "conv2d")
-    return kernel, buffers_read
+    in_place = may_overwrite(fused, anchor, last, buffers_read)
+    func = define(arguments, tasks, body, aliases=bool(in_place))
+    return Kernel(func, tasks, {1: _packing(conv, tile)}, "conv2d", in_place), buffers_read
 
 
 def _unflatten(row: Expr, sizes: list[int]) -> list[Expr]:

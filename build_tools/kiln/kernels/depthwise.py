@@ -17,7 +17,7 @@ import numpy as np
 from tvm import tirx
 
 from kiln.kernels.conv2d import Convolution
-from kiln.kernels.epilogue import Epilogue, parameters
+from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
 from kiln.kernels.kernel import (
     Argument,
@@ -97,7 +97,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             if conv.out_w % strip:
                 pixels(line, int64(whole * strip), conv.out_w % strip)
 
-    return Kernel(define(arguments, tasks, body), tasks, {}, "depthwise"), buffers_read
+    in_place = may_overwrite(fused, anchor, last, buffers_read)
+    func = define(arguments, tasks, body, aliases=bool(in_place))
+    return Kernel(func, tasks, {}, "depthwise", in_place), buffers_read
 
 
 def _strip(

@@ -25,6 +25,19 @@ def parameters(fused: Fused, anchor: Nest, last: Nest) -> list[Any]:
     return [*found, last.buffer]
 
 
+def may_overwrite(fused: Fused, anchor: Nest, last: Nest, buffers: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of residuals that the output may overwrite: each element is read just before its store."""
+    if last is anchor:
+        return ()
+    stored = [*fused.params, anchor.buffer]
+    taken = fused.params[:2]
+    return tuple(
+        position
+        for position in fused.same_index(last, stored, buffers)
+        if not any(buffers[position].same_as(other) for other in taken)
+    )
+
+
 class Epilogue:
     """Stores elements of `last`, given elements of `anchor`."""
 

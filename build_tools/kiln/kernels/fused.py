@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
@@ -117,6 +118,37 @@ class Fused:
 
         tvm_ffi.structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
         return found
+
+    def same_index(self, nest: Nest, stored: Sequence[Any], buffers: Sequence[Any]) -> tuple[int, ...]:
+        """Positions in `buffers` of those that `nest` reads at no other index than the one it stores.
+
+        Only of the output's shape and element size: such a buffer may be overwritten by the output.
+        """
+        width = tvm.DataType(str(nest.buffer.dtype)).bits
+        stop: dict[Any, Load] = {
+            buffer: lambda where, source=buffer: tirx.BufferLoad(source, where)
+            for buffer in stored
+            if not buffer.same_as(nest.buffer)
+        }
+        elsewhere: list[Any] = []
+
+        def visit(load: Any) -> None:
+            here = all(tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, nest.store, strict=False))
+            if not here or len(load.indices) != len(nest.store):
+                elsewhere.append(load.source)
+
+        bound = {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}
+        tvm_ffi.structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
+        shape = [int(size) for size in nest.buffer.shape]
+        return tuple(
+            position
+            for position, buffer in enumerate(buffers)
+            if not nest.reduced
+            and not buffer.same_as(nest.buffer)
+            and [int(size) for size in buffer.shape] == shape
+            and tvm.DataType(str(buffer.dtype)).bits == width
+            and not any(buffer.same_as(other) for other in elsewhere)
+        )
 
     def epilogue(self, anchor: Nest) -> Nest:
         """The last nest that can be computed on each element of `anchor` as soon as it is known.

@@ -24,13 +24,15 @@ class Kernel:
 
     Parameters are the fused function's, in order, then int32 `begin` and `end` when `tasks` is set: the
     function then computes tasks [begin, end), which are independent. `packs` says how the constant behind
-    a parameter (by position) is rearranged at build time. `scratch` parameters follow the others.
+    a parameter (by position) is rearranged at build time. `in_place`: positions of inputs of which each
+    element is read only to compute the output's element of the same index, so that both may share memory.
     """
 
     func: tirx.PrimFunc
     tasks: int | None = None
     packs: dict[int, Pack] = field(default_factory=dict)
     family: str = ""
+    in_place: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,15 @@ def argument(param: Any) -> Argument:
 Body = Callable[[list[Any], Expr, Expr], None]
 
 
-def define(arguments: Sequence[Argument], tasks: int | None, body: Body) -> tirx.PrimFunc:
-    """A PrimFunc with `arguments`; `body` gets their buffers and the range of tasks to compute."""
+def define(arguments: Sequence[Argument], tasks: int | None, body: Body, aliases: bool) -> tirx.PrimFunc:
+    """A PrimFunc with `arguments`; `body` gets their buffers and the range of tasks to compute.
+
+    `aliases`: the output may be one of the inputs, so LLVM must not assume otherwise.
+    """
     with IRBuilder() as ir:
         with builder.prim_func(is_private=False, s_tir=True):
             builder.func_name("kernel")
-            builder.func_attr({"tirx.noalias": True, "global_symbol": "kernel"})
+            builder.func_attr({"tirx.noalias": not aliases, "global_symbol": "kernel"})
             buffers = [
                 builder.arg(item.name, builder.buffer(list(item.shape), item.dtype)) for item in arguments
             ]

@@ -181,4 +181,6 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
                 writer.points(bound, inner, int64(whole * lanes + offset), width)
 
     arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]
-    return Kernel(define(arguments, tasks, body), tasks, {}, "loops"), [*inputs, nest.buffer]
+    in_place = fused.same_index(nest, stored, inputs)
+    func = define(arguments, tasks, body, aliases=bool(in_place))
+    return Kernel(func, tasks, {}, "loops", in_place), [*inputs, nest.buffer]

@@ -188,6 +188,7 @@ class Builder:
                 "extent": part.kernel.tasks or 0,
                 "args": arguments,
                 "writes": written,
+                "in_place": [arguments[position] for position in part.kernel.in_place],
                 "label": label,
                 "attrs": ops[0]["attrs"] if ops else {},
                 "macs": part.macs,

@@ -16,13 +16,17 @@ def aligned(size: int, align: int = ALIGN) -> int:
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A tensor of `bytes` bytes that is alive from the start of step `first` to the end of step `last`."""
+    """Memory of `bytes` bytes that is in use from the start of step `first` to the end of step `last`.
+
+    `name` is the tensor it is for; `shared` are tensors that later take its place, one after the other.
+    """
 
     name: str
     bytes: int
     first: int
     last: int
     kind: str
+    shared: tuple[str, ...] = ()
 
 
 def root_of(tensors: Mapping[str, dict[str, Any]], name: str) -> str:
@@ -43,11 +47,49 @@ def lifetimes(
             root = root_of(tensors, name)
             first.setdefault(root, index)
             last[root] = index
-    return [
-        Lifetime(name, aligned(max(1, tensors[name]["bytes"])), first[name], last[name], tensors[name]["kind"])
-        for name in first
-        if name not in placed
-    ]
+    owner = _in_place(tensors, steps, placed, first, last)
+    heirs: dict[str, list[str]] = {}
+    for heir in first:
+        if heir in owner:
+            heirs.setdefault(owner[heir], []).append(heir)
+    found = []
+    for name in first:
+        if name in placed or name in owner:
+            continue
+        shared = tuple(heirs.get(name, ()))
+        end = max([last[name], *(last[heir] for heir in shared)])
+        size = aligned(max(1, tensors[name]["bytes"]))
+        found.append(Lifetime(name, size, first[name], end, tensors[name]["kind"], shared))
+    return found
+
+
+def _in_place(
+    tensors: Mapping[str, dict[str, Any]],
+    steps: Sequence[dict[str, Any]],
+    placed: set[str],
+    first: Mapping[str, int],
+    last: Mapping[str, int],
+) -> dict[str, str]:
+    """Tensor → the one whose memory it takes over: an operand that its step may overwrite and is the last
+    to read."""
+    owner: dict[str, str] = {}
+    for index, step in enumerate(steps):
+        outputs = {root_of(tensors, name) for name in step["writes"]} - placed
+        if len(outputs) != 1:
+            continue
+        output = outputs.pop()
+        if first[output] != index or tensors[output]["kind"] != "activation":
+            continue
+        for name in step.get("in_place", ()):
+            operand = root_of(tensors, name)
+            dies = last[operand] == index and first[operand] < index
+            if operand in placed or not dies or tensors[operand]["bytes"] != tensors[output]["bytes"]:
+                continue
+            if owner.get(operand, operand) in placed:
+                continue
+            owner[output] = owner.get(operand, operand)
+            break
+    return owner
 
 
 def lower_bound(alive: Sequence[Lifetime], steps: int) -> int:

@@ -56,6 +56,7 @@ def make_plan(
     stored, parameter_offsets, payload = lay_out(tensors, steps, values)
     alive = lifetimes(tensors, steps, placed)
     offsets, arena = place(alive) if alive else ({}, 0)
+    offsets |= {heir: offsets[item.name] for item in alive for heir in item.shared}
 
     inputs = {root_of(tensors, name): index for index, name in enumerate(lowered["inputs"])}
     outputs = {root_of(tensors, name): index for index, name in enumerate(lowered["outputs"])}
@@ -99,6 +100,7 @@ def make_plan(
                 "first": item.first,
                 "last": item.last,
                 "kind": item.kind,
+                "shared": list(item.shared),
             }
             for item in sorted(alive, key=lambda item: (item.first, item.name))
         ],
