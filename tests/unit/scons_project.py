@@ -26,7 +26,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
 
 FLAGS = """config in target plan source out interface link golden tolerance size report archive bundle work
-name runtime dump show image""".split()
+name runtime dump print image model-file""".split()
 FOLDERS = {
     "import": ["module.json", "params.safetensors", "interface.json"],
     "simplify": ["module.json", "params.safetensors", "interface.json"],
@@ -54,13 +54,13 @@ class Stage:
     def run(self, args):
         if "FAKE_LOG" in os.environ:
             with open(os.environ["FAKE_LOG"], "a") as stream:
-                stream.write(f"{self.name} {args.out or args.show}\\n")
+                stream.write(f"{self.name} {args.out or args.print}\\n")
         if os.environ.get("FAKE_FAIL") == self.name:
             raise KilnError(f"{self.name} cannot do this")
         if os.environ.get("FAKE_CRASH") == self.name:
             raise RuntimeError("out of ideas")
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
-        if self.name.startswith("device-") or args.show:
+        if self.name.startswith("device-") or args.print:
             print(f"{self.name} speaks")
         if args.out is None:
             return

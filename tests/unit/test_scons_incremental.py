@@ -33,6 +33,7 @@ def test_a_touched_tolerance_compiles_nothing(project: Project) -> None:
     assert project.build(*RESNET, "test") == [
         "bundle build/aarch64/resnet",
         "device-test build/.stages/aarch64/resnet/test.json",
+        "report build/.stages/aarch64/resnet/report.html",
     ]
 
 

@@ -27,6 +27,7 @@ _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 def add_arguments(p: argparse.ArgumentParser) -> None:
     """What the stages before have made, --out folder and --archive .tar.gz."""
     p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    p.add_argument("--model-file", type=Path, required=True, help="the model's file, for its hash")
     p.add_argument("--target", type=Path, required=True, help="target.json")
     p.add_argument("--plan", type=Path, required=True, help="plan.json")
     p.add_argument("--source", type=Path, required=True, help="folder of the emit-source stage")
@@ -52,8 +53,12 @@ def run(args: argparse.Namespace) -> None:
         if args.report:
             _copy(args.report, folder / "report.html")
         consumers.write(folder, name, target.name, str(config.get("description") or ""), plan["threads"])
-        manifest = describe(config, plan, target, read_json(args.size))
-        write_json(folder / "manifest.json", {**manifest, "files": list_files(folder)})
+        manifest = {
+            **describe(config, plan, target, read_json(args.size)),
+            "source_sha256": hashlib.sha256(args.model_file.read_bytes()).hexdigest(),
+            "files": list_files(folder),
+        }
+        write_json(folder / "manifest.json", manifest)
     pack(args.out, args.archive)
 
 
@@ -68,7 +73,6 @@ def describe(
         "name": config["name"],
         "description": config.get("description"),
         "licence": config.get("licence"),
-        "source_sha256": plan["source_sha256"],
         "model_hash": plan["model_hash"],
         "target": {key: getattr(target, key) for key in ("name", "triple", "cpu", "features", "deployment")},
         "threads": plan["threads"],

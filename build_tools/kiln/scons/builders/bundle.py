@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.scons import listing
+from kiln.scons.builders.fetch import fetch
 from kiln.scons.builders.golden import golden
 from kiln.scons.builders.linked import linked
 from kiln.scons.builders.plan import plan
@@ -33,25 +34,23 @@ class Bundle(list[Any]):
 def bundle(unit: Unit, dump: bool) -> Bundle:
     """The bundle."""
     config, tolerance, target = unit.slice("bundle"), unit.slice("tolerance"), unit.target_json()
-    planned, (given, source_files), (link, link_files) = (
-        plan(unit, dump),
-        source(unit, dump),
-        linked(unit, dump),
-    )
+    planned, (given, source_files) = plan(unit, dump), source(unit, dump)
+    link, link_files = linked(unit, dump)
     (vectors, vector_files), sizes, page = golden(unit), size(unit, dump), report(unit, dump)
     folder = unit.bundle
     # The manifest names every file of the bundle: with one gone, it is no bundle.
     listing.check(Path(folder), Path(folder, "manifest.json"))
     flags = {
-        "config": config, "target": target, "plan": planned.plan, "source": given, "link": link,
-        "golden": vectors, "tolerance": tolerance, "size": sizes, "report": page, "out": folder,
-        "archive": f"{folder}.tar.gz",
+        "config": config, "model-file": unit.source, "target": target, "plan": planned.plan,
+        "source": given, "link": link, "golden": vectors, "tolerance": tolerance, "size": sizes,
+        "report": page, "out": folder, "archive": f"{folder}.tar.gz",
     }  # fmt: skip
+    inputs = [config, tolerance, target, fetch(unit), vector_files, planned.plan, *source_files]
     stage = Stage(
         "bundle",
         unit.subject,
         [word for flag, value in flags.items() for word in (f"--{flag}", str(value))],
-        [config, tolerance, target, planned.plan, link_files, vector_files, sizes, page, *source_files],
+        [*inputs, link_files, sizes, page],
         [
             f"{folder}/manifest.json",
             f"{folder}/lib/lib{unit.name}.a",

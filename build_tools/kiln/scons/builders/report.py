@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.builders.golden import golden
 from kiln.scons.builders.plan import plan
 from kiln.scons.builders.size import size
 from kiln.scons.stage import Stage, declare
@@ -13,13 +14,15 @@ from kiln.scons.unit import Unit
 def report(unit: Unit, dump: bool) -> Any:
     """The page."""
     target, planned, sizes = unit.target_json(), plan(unit, dump), size(unit, dump)
+    (vectors, vector_files), tolerance = golden(unit), unit.slice("tolerance")
     out = f"{unit.folder}/report.html"
     given = ["--target", str(target), "--plan", str(planned.plan), "--size", str(sizes)]
+    given += ["--golden", vectors, "--tolerance", str(tolerance)]
     stage = Stage(
         "report",
         unit.subject,
         ["--bundle", f"{unit.folder}/link", *given, "--out", out],
-        [target, planned.plan, sizes],
+        [target, planned.plan, sizes, vector_files, tolerance],
         [out],
     )
     return declare(stage)[0]

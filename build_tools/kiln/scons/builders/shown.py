@@ -1,4 +1,4 @@
-"""size --show: prints the figures that the size stage has put down."""
+"""size --print: prints the figures that the size stage has put down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def shown(unit: Unit, dump: bool) -> Any:
     figures = size(unit, dump)
     out = f"{unit.folder}/size.shown"
     stage = Stage(
-        "size", unit.subject, ["--show", str(figures)], [figures], [], extra_outputs=[out], speaks=True
+        "size", unit.subject, ["--print", str(figures)], [figures], [], extra_outputs=[out], speaks=True
     )
     node = declare(stage)[0]
     session().env.AlwaysBuild(node)
