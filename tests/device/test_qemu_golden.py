@@ -74,7 +74,7 @@ def test_run_prints_a_summary(make: Maker) -> None:
     config.write_text(json.dumps({"name": "tiny", "preprocess": None, "labels": None, "run": None}))
     done = made.stage("device-run", "--plan", str(plan), "--config", str(config))
     assert done.returncode == 0, done.stderr
-    assert "tiny on armv7 (qemu-arm -cpu cortex-a9): golden vector random1" in done.stdout
+    assert "tiny on armv7 (qemu-arm -cpu cortex-a9): golden vector random1, " in done.stdout
     assert "float32 2×3" in done.stdout
     done = made.stage("device-run", "--plan", str(plan), "--config", str(config), "--image", "cat.jpg")
     assert done.returncode == 2

@@ -153,7 +153,8 @@ def _print_classes(
     classes: list[dict[str, Any]],
     nanoseconds: int,
 ) -> None:
-    table = Table(title=_title(bundle, target, runner, source, nanoseconds), title_justify="left")
+    print(_title(bundle, target, runner, source, nanoseconds))
+    table = Table()
     table.add_column("score", justify="right")
     table.add_column("class")
     for row in classes:
@@ -164,7 +165,8 @@ def _print_classes(
 def _print_summaries(
     bundle: Bundle, target: Target, runner: Runner, source: str, rows: list[dict[str, Any]], nanoseconds: int
 ) -> None:
-    table = Table(title=_title(bundle, target, runner, source, nanoseconds), title_justify="left")
+    print(_title(bundle, target, runner, source, nanoseconds))
+    table = Table()
     for name in ("output", "type", "least", "mean", "greatest"):
         table.add_column(name, justify="right" if name in ("least", "mean", "greatest") else "left")
     for row in rows:

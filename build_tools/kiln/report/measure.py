@@ -69,11 +69,13 @@ def _code(plan: Mapping[str, Any], program: Program, base: Program) -> dict[str,
         if name in base.functions or name == "main":
             continue
         owner = _kernel_of(name, kernels)
-        if owner is not None:
+        if source == f"{plan['name']}_plan.c":
+            totals["plan"] += size
+        elif owner is not None:
             kernels[owner] += size
         elif name.startswith("kiln_") or source.startswith(_RUNTIME_FILES):
             totals["runtime"] += size
-        elif name.startswith(f"{plan['name']}_") or source == f"{plan['name']}_plan.c":
+        elif name.startswith(f"{plan['name']}_"):
             totals["plan"] += size
         else:
             totals["other"] += size
