@@ -1,0 +1,240 @@
+"""Kernels as the build makes them, called from Python on memory with guards around every tensor."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tvm
+from kiln.config import Target, load_target
+from kiln.device.hostcpu import obstacle
+from kiln.emit.objects import ALLOWED, compile_object
+from kiln.kernels.pipeline import lower
+from kiln.kernels.steps import Steps
+from kiln.plan.lifetimes import root_of
+from kiln.plan.stage import make_plan
+from tvm import relax
+
+Array = npt.NDArray[Any]
+Body = Callable[..., Any]
+
+GUARD = 128  # bytes before and after each tensor
+FILL = 0xA5
+
+
+def module(arguments: Sequence[tuple[Sequence[int], str]], body: Body) -> tvm.IRModule:
+    """A Relax module whose `main` takes tensors of those (shape, dtype) and returns what `body` returns.
+
+    `body` gets the variables and returns one expression or a list of them.
+    """
+    builder = relax.BlockBuilder()
+    variables = [
+        relax.Var(f"x{index}", relax.TensorType(list(shape), dtype))
+        for index, (shape, dtype) in enumerate(arguments)
+    ]
+    with builder.function("main", variables):
+        with builder.dataflow():
+            result = body(*variables)
+            results = result if isinstance(result, list) else [result]
+            outputs = [builder.emit_output(builder.normalize(item)) for item in results]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
+    return builder.get()
+
+
+def const(value: Array | float, dtype: str = "float32") -> Any:
+    """A Relax constant."""
+    return relax.const(np.asarray(value, dtype=dtype), dtype)
+
+
+class Memory:
+    """Bytes between two guards, at an address that is aligned to `align` bytes and to no more."""
+
+    def __init__(self, size: int, align: int) -> None:
+        self._all = np.full(size + 2 * GUARD + 2 * 64, FILL, dtype="uint8")
+        start = -self._all.ctypes.data % 64 + GUARD
+        start += align if align < 64 else 0
+        self.bytes = self._all[start : start + size]
+        self._before, self._after = self._all[start - 32 : start], self._all[start + size :]
+
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.bytes.ctypes.data)
+
+    def check(self, name: str) -> None:
+        """Fail when a byte outside was written."""
+        assert (self._before == FILL).all(), f"{name}: bytes before it were written"
+        assert (self._after == FILL).all(), f"{name}: bytes after it were written"
+
+
+class Compiled:
+    """The kernels of a module, compiled for a target and loaded into this process."""
+
+    def __init__(self, mod: tvm.IRModule, target: Target, folder: Path, threads: str = "pthread") -> None:
+        self.target, self.threads = target, threads
+        self.result: Steps = lower(mod, "m", target, threads)
+        self.tensors = {tensor.name: tensor.describe() for tensor in self.result.tensors.values()}
+        self.kernels = {kernel["symbol"]: kernel for kernel in self.result.kernels}
+        self.steps = self.result.steps
+        folder.mkdir(parents=True, exist_ok=True)
+        self.object = folder / "kernels.o"
+        self.undefined: set[str] = set()
+        if self.result.functions:
+            compile_object(self.result.functions, target, self.object)
+            self.undefined = undefined_symbols(self.object)
+        self._library: ctypes.CDLL | None = None
+
+    def load(self) -> Compiled:
+        """Link, without a library: every symbol that the kernels need beyond the allowed ones is an error."""
+        assert self.undefined <= ALLOWED
+        if self.result.functions:
+            library = self.object.with_suffix(".so")
+            subprocess.run(["cc", "-shared", "-o", library, self.object], check=True)
+            self._library = ctypes.CDLL(str(library))
+        return self
+
+    @property
+    def families(self) -> list[str]:
+        """The family of each kernel."""
+        return [kernel["family"] for kernel in self.kernels.values()]
+
+    def call(
+        self, step: dict[str, Any], pointers: list[ctypes.c_void_p], tasks: Sequence[int] | None
+    ) -> None:
+        """Run one step at once, or its tasks one at a time in the order of `tasks`."""
+        assert self._library is not None
+        function = getattr(self._library, step["kernel"])
+        function.restype = None
+        if not self.kernels[step["kernel"]]["parallel"]:
+            function(*pointers)
+        elif tasks is None:
+            function(*pointers, ctypes.c_int32(0), ctypes.c_int32(step["extent"]))
+        else:
+            for task in tasks:
+                function(*pointers, ctypes.c_int32(task), ctypes.c_int32(task + 1))
+
+    def _read(self, memory: Memory, name: str) -> Array:
+        tensor = self.tensors[name]
+        return memory.bytes.view(tensor["dtype"]).reshape(tensor["shape"]).copy()
+
+    def separate(self, inputs: Sequence[Array], seed: int | None = None) -> list[Array]:
+        """Run with memory of its own for each tensor, outputs aligned to their element only.
+
+        `seed`: run the tasks of each step one by one, in a random order.
+        """
+        shuffle = None if seed is None else np.random.default_rng(seed)
+        memory: dict[str, Memory] = {}
+        for name, tensor in self.tensors.items():
+            if tensor["alias"] is None:
+                item = np.dtype(tensor["dtype"]).itemsize
+                outer = tensor["kind"] == "input" or name in self._output_roots()
+                memory[name] = Memory(tensor["bytes"], item if outer else 64)
+                if name in self.result.params:
+                    memory[name].bytes[:] = _raw(self.result.params[name])
+        for name, value in zip(self.result.inputs, inputs, strict=True):
+            memory[name].bytes[:] = _raw(value)
+        for step in self.steps:
+            roots = [root_of(self.tensors, name) for name in step["args"]]
+            tasks = None if shuffle is None else shuffle.permutation(step["extent"]).tolist()
+            unwritten = set(roots) - {root_of(self.tensors, name) for name in step["writes"]}
+            constant = [
+                n for n in unwritten if n in self.tensors and self.tensors[n]["kind"] in ("input", "param")
+            ]
+            kept = {name: memory[name].bytes.copy() for name in constant}
+            self.call(step, [memory[name].pointer for name in roots], tasks)
+            for name in kept:
+                assert (memory[name].bytes == kept[name]).all(), f"{step['kernel']} wrote into {name}"
+        for name, item in memory.items():
+            item.check(name)
+        return [self._read(memory[root_of(self.tensors, name)], name) for name in self.result.outputs]
+
+    def _output_roots(self) -> set[str]:
+        return {root_of(self.tensors, name) for name in self.result.outputs}
+
+    def planned(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run as a plan says: one arena, in which tensors share memory."""
+        ports = [
+            {"dtype": self.tensors[name]["dtype"], "shape": self.tensors[name]["shape"]}
+            for name in [*self.result.inputs, *self.result.outputs]
+        ]
+        count = len(self.result.inputs)
+        lowered = {
+            **self.result.describe(),
+            "interface": {"inputs": ports[:count], "outputs": ports[count:]},
+            "threads": self.threads,
+        }
+        plan, payload = make_plan(lowered, self.result.params, {"name": "m"}, self.target)
+        bucket = plan["buckets"][0]
+        places = {
+            "arena": [Memory(bucket["arena_bytes"], 64)],
+            "params": [Memory(len(payload), 64)],
+            "input": [Memory(np.asarray(value).nbytes, np.asarray(value).itemsize) for value in inputs],
+            "output": [Memory(port["bytes"], np.dtype(port["dtype"]).itemsize) for port in plan["outputs"]],
+        }
+        places["params"][0].bytes[:] = np.frombuffer(payload, "uint8")
+        for memory, value in zip(places["input"], inputs, strict=True):
+            memory.bytes[:] = _raw(value)
+        for step in bucket["steps"]:
+            pointers = []
+            for argument in step["args"]:
+                memory = places[argument["at"]][argument.get("index", 0)]
+                assert argument["offset"] + argument["bytes"] <= memory.bytes.size
+                pointers.append(ctypes.c_void_p(memory.bytes.ctypes.data + argument["offset"]))
+            self.call(step, pointers, None)
+        for kind, memories in places.items():
+            for memory in memories:
+                memory.check(kind)
+        for memory, value in zip(places["input"], inputs, strict=True):
+            assert (memory.bytes == _raw(value)).all(), "an input was overwritten"
+        return [
+            self._read(memory, name)
+            for memory, name in zip(places["output"], self.result.outputs, strict=True)
+        ]
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs, after a check that neither tasks nor placement change a byte of them."""
+        whole = self.separate(inputs)
+        for other in (self.separate(inputs, seed=1), self.planned(inputs)):
+            for index, (a, b) in enumerate(zip(whole, other, strict=True)):
+                assert a.tobytes() == b.tobytes(), f"output {index} depends on tasks or placement"
+        return whole
+
+
+def _raw(value: Array) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(np.ascontiguousarray(value).tobytes(), "uint8")
+
+
+def undefined_symbols(path: Path) -> set[str]:
+    """What an object needs from elsewhere."""
+    done = subprocess.run(["nm", "-u", path], check=True, capture_output=True, text=True)
+    return {line.split()[-1] for line in done.stdout.splitlines() if line.strip()}
+
+
+def runnable(name: str) -> Target:
+    """A shipped target whose code this machine executes; skips the test elsewhere."""
+    target = load_target(name)
+    reason = obstacle(target)
+    if reason is not None:
+        pytest.skip(f"{name}: {reason}")
+    return target
+
+
+def run(mod: tvm.IRModule, inputs: Sequence[Array], target: Target, folder: Path) -> list[Array]:
+    """Lower, compile, load and run a module."""
+    return Compiled(mod, target, folder).load().run(inputs)
+
+
+def close(got: Array, want: Array, tolerance: float = 1e-5) -> None:
+    """Fail unless `got` has `want`'s shape and differs by no more than `tolerance` of its largest value."""
+    assert got.shape == want.shape
+    scale = max(1.0, float(np.abs(want).max(initial=0.0)))
+    error = np.abs(got.astype("float64") - want.astype("float64"))
+    assert not np.isnan(got).any() or np.isnan(want).any()
+    worst = float(np.nanmax(error, initial=0.0))
+    where = np.unravel_index(int(np.nanargmax(error)), error.shape) if error.size else ()
+    assert worst <= tolerance * scale, f"error {worst:g} at {where}, scale {scale:g}"

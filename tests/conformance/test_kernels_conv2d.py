@@ -1,0 +1,176 @@
+"""Convolutions and dense layers against numpy, over shapes that do not divide into tiles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from . import arithmetic
+from .lowered import Compiled, close, const, module, run, runnable
+
+CHANNELS = (1, 2, 3, 7, 8, 16, 17, 24, 33)
+KERNELS = (1, 2, 3, 5, 7)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution."""
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    kernel: tuple[int, int]
+    stride: int
+    dilation: int
+    groups: int
+    padding: tuple[int, int, int, int]
+
+    def __str__(self) -> str:
+        size = "x".join(str(n) for n in (self.batch, self.height, self.width, self.channels))
+        kernel = "x".join(str(n) for n in self.kernel)
+        return (
+            f"{size}-{self.outputs} k{kernel} s{self.stride} d{self.dilation} g{self.groups} p{self.padding}"
+        )
+
+
+def _cases() -> Iterator[Case]:
+    """Every pair of channel counts, and every kernel with every stride, dilation, groups and batch."""
+    rng = np.random.default_rng(7)
+
+    def sizes(kernel: tuple[int, int], dilation: int) -> tuple[int, int]:
+        least = [(size - 1) * dilation + 1 for size in kernel]
+        return int(least[0] + rng.integers(0, 9)), int(least[1] + rng.integers(0, 9))
+
+    def padding() -> tuple[int, int, int, int]:
+        if rng.integers(2):
+            return 0, 0, 0, 0
+        top, left, bottom, right = (int(n) for n in rng.integers(0, 3, 4))
+        return top, left, bottom, right
+
+    for channels, outputs in itertools.product(CHANNELS, CHANNELS):
+        kernel = (1, 1) if (channels + outputs) % 2 else (3, 3)
+        yield Case(1, *sizes(kernel, 1), channels, outputs, kernel, 1, 1, 1, padding())
+    for size, stride, dilation, batch, kind in itertools.product(
+        KERNELS, (1, 2), (1, 2), (1, 2), ("plain", "two", "depthwise")
+    ):
+        kernel = (size, size) if rng.integers(4) else (size, int(rng.choice(KERNELS)))
+        channels, outputs = (int(rng.choice(CHANNELS)) for _ in range(2))
+        groups = 1
+        if kind == "two":
+            groups, channels, outputs = 2, channels * 2, outputs * 2
+        elif kind == "depthwise":
+            channels = max(channels, 2)
+            groups = outputs = channels
+        height, width = sizes(kernel, dilation)
+        yield Case(batch, height, width, channels, outputs, kernel, stride, dilation, groups, padding())
+    # depthwise with every channel count; more outputs than groups; a group with one output of many inputs
+    for channels in CHANNELS[1:]:
+        yield Case(1, 11, 13, channels, channels, (3, 3), 1, 1, channels, (1, 1, 1, 1))
+    yield Case(1, 6, 5, 4, 8, (3, 3), 1, 1, 4, (1, 1, 1, 1))
+    yield Case(1, 6, 5, 12, 4, (3, 3), 1, 1, 4, (0, 1, 1, 0))
+
+
+CASES = list(_cases())
+BATCHES = [CASES[start : start + 12] for start in range(0, len(CASES), 12)]
+
+
+def _convolution(case: Case, x: Any, weights: Any) -> Any:
+    return relax.op.nn.conv2d(
+        x, const(weights), strides=case.stride, padding=list(case.padding), dilation=case.dilation,
+        groups=case.groups, data_layout="NHWC", kernel_layout="HWIO",
+    )  # fmt: skip
+
+
+def _compare(cases: list[Case], target_name: str, folder: Path) -> None:
+    rng = np.random.default_rng(11)
+    images = [rng.uniform(-1, 1, (c.batch, c.height, c.width, c.channels)).astype("f4") for c in cases]
+    kernels = [rng.uniform(-1, 1, (*c.kernel, c.channels // c.groups, c.outputs)).astype("f4") for c in cases]
+
+    def body(*xs: Any) -> list[Any]:
+        return [_convolution(case, x, w) for case, x, w in zip(cases, xs, kernels, strict=True)]
+
+    made = module([(image.shape, "float32") for image in images], body)
+    results = run(made, images, runnable(target_name), folder)
+    for case, image, weights, result in zip(cases, images, kernels, results, strict=True):
+        want = arithmetic.conv2d(image, weights, case.stride, case.padding, case.dilation, case.groups)
+        try:
+            close(result, want)
+        except AssertionError as error:
+            raise AssertionError(f"{case}: {error}") from error
+
+
+@pytest.mark.parametrize("index", range(len(BATCHES)))
+def test_convolutions_on_avx2(index: int, tmp_path: Path) -> None:
+    _compare(BATCHES[index], "x86_64", tmp_path)
+
+
+@pytest.mark.parametrize("index", range(0, len(BATCHES), 5))
+def test_convolutions_on_sse4(index: int, tmp_path: Path) -> None:
+    _compare(BATCHES[index], "x86_64_v2", tmp_path)
+
+
+def test_the_grid_reaches_both_families() -> None:
+    assert {case.channels for case in CASES} >= set(CHANNELS)
+    assert {case.outputs for case in CASES} >= set(CHANNELS)
+    assert {case.kernel[0] for case in CASES} == set(KERNELS)
+    assert any(case.groups == case.channels == case.outputs for case in CASES)
+
+
+@pytest.mark.parametrize("target_name", ["x86_64", "x86_64_v2"])
+def test_dense_layers(target_name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    shapes = [
+        ((rows, depth), columns)
+        for rows, depth, columns in itertools.product((1, 2, 7, 13), (1, 3, 17, 64), (1, 7, 24, 33))
+    ]
+    shapes += [((2, 3, 5), 9), ((1, 1, 1, 8), 10), ((3, 2, 2, 7), 17)]
+    data = [rng.uniform(-1, 1, shape).astype("f4") for shape, _ in shapes]
+    weights = [rng.uniform(-1, 1, (shape[-1], columns)).astype("f4") for shape, columns in shapes]
+    bias = [rng.uniform(-1, 1, columns).astype("f4") for _, columns in shapes]
+
+    def body(*xs: Any) -> list[Any]:
+        return [
+            relax.op.add(relax.op.matmul(x, const(w)), const(b))
+            for x, w, b in zip(xs, weights, bias, strict=True)
+        ]
+
+    made = module([(x.shape, "float32") for x in data], body)
+    compiled = Compiled(made, runnable(target_name), tmp_path).load()
+    assert set(compiled.families) == {"conv2d"}
+    for x, w, b, result in zip(data, weights, bias, compiled.run(data), strict=True):
+        close(result, x.astype("f8") @ w + b)
+
+
+def test_weights_larger_than_the_cache_make_tasks_of_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-1, 1, (20, 700)).astype("f4")
+    weights = rng.uniform(-1, 1, (700, 301)).astype("f4")
+    target = runnable("x86_64")
+    made = module([(x.shape, "float32")], lambda v: relax.op.matmul(v, const(weights)))
+    compiled = Compiled(made, target, tmp_path).load()
+    assert weights.nbytes > target.cache.l2 // 2
+    assert compiled.steps[0]["extent"] == -(-301 // 16)
+    close(compiled.run([x])[0], x.astype("f8") @ weights)
+
+
+def test_weights_computed_from_an_input(tmp_path: Path) -> None:
+    """No packing is possible; the general loops take it."""
+    rng = np.random.default_rng(6)
+    x = rng.uniform(-1, 1, (1, 6, 7, 3)).astype("f4")
+    weights = rng.uniform(-1, 1, (3, 3, 3, 5)).astype("f4")
+
+    def body(image: Any, kernel: Any) -> Any:
+        return relax.op.nn.conv2d(image, kernel, data_layout="NHWC", kernel_layout="HWIO", padding=1)
+
+    made = module([(x.shape, "float32"), (weights.shape, "float32")], body)
+    result = run(made, [x, weights], runnable("x86_64"), tmp_path)[0]
+    close(result, arithmetic.conv2d(x, weights, padding=(1, 1, 1, 1)))
