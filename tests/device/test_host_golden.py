@@ -34,7 +34,9 @@ def test_a_right_bundle_passes(make: Maker, storage: str) -> None:
     assert lines[1].startswith("  vector random1: max error 0, allowed ")
     assert lines[2].startswith("  vector random2: max error 0, allowed ")
     checks = made.results()["checks"]
-    assert lines[3] == f"  {len(checks)} of {len(checks)} checks of repeated runs, guards and wrong arguments ok"
+    assert (
+        lines[3] == f"  {len(checks)} of {len(checks)} checks of repeated runs, guards and wrong arguments ok"
+    )
     statuses = {check["text"].split(":")[0] for check in checks if check["text"]}
     expected = {
         "KILN_NULL_ARGUMENT",

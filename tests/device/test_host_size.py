@@ -41,7 +41,9 @@ def test_figures(make: Maker) -> None:
     assert all(10 < kernel["bytes"] < 1000 for kernel in linked["kernels"])
     assert linked["code"]["kernels"] == sum(kernel["bytes"] for kernel in linked["kernels"])
     assert 500 < linked["code"]["runtime"] < 16000 and 20 < linked["code"]["plan"] < 2000
-    assert linked["code"]["runtime"] + linked["code"]["kernels"] <= linked["sections"]["text"]
+    assert linked["code"]["threads"] > 100
+    # Nothing is lost: what no function accounts for is alignment, entry code and the procedure table.
+    assert 0 <= linked["sections"]["text"] - sum(linked["code"].values()) < 1500
     assert figures["buckets"][0]["arena_bytes"] == 88
     assert ".rodata" in text and "lower bound" in text and "1.833" in text
 
@@ -52,7 +54,7 @@ def test_a_kernel_s_bytes_are_those_of_the_linked_image(make: Maker) -> None:
     (program,) = (made.folder / "work").glob("size_model-*")
     functions = read_program(program).functions
     for kernel in figures["linked"]["kernels"]:
-        assert functions[kernel["symbol"]][1] == kernel["bytes"]
+        assert functions[kernel["symbol"]] == kernel["bytes"]
 
 
 def test_parameters_in_the_image_cost_flash_and_in_a_file_too(make: Maker) -> None:

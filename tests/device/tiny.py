@@ -133,14 +133,14 @@ def build(folder: Path, target: Target, storage: str = "embedded", kernels: str 
     for name, content in emit(plan(storage), W.tobytes()).items():
         place = include if name.endswith(".h") else objects
         (place / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    (objects / "kernels.c").write_text(kernels)
+    (objects / "tiny_kernels.c").write_text(kernels)
     if storage == "file":
         shutil.copy(objects / "params.bin", folder)
-    sources = [*runtime_sources("pthread", "hosted"), *objects.glob("*.c"), *objects.glob("*.S")]
+    runtime = runtime_sources("pthread", "hosted")
     flags = [*compiler_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
     made = []
-    for source in sources:
-        made.append(objects / f"{source.name}.o")
+    for source in [*runtime, *objects.glob("*.c"), *objects.glob("*.S")]:
+        made.append(objects / f"{'kiln_' if source in runtime else ''}{source.stem}.o")
         compile_file([*flags, f"-I{include}", f"-I{objects}"], source, made[-1])
     archive(sorted(made), folder / "lib" / "libtiny.a")
     _golden(folder / "golden")

@@ -125,18 +125,39 @@ def test_code_is_told_apart() -> None:
 
     sections = Sections(0, 0, 0, 0)
     functions = {
-        "main": ("", 9),
-        "memcpy": ("", 50),
-        "tiny_a": ("", 100),
-        "tiny_a.cold": ("", 7),
-        "tiny_b": ("", 30),
-        "tiny_step": ("", 20),
-        "tiny_a_task": ("tiny_plan.c", 6),
-        "kiln_run": ("", 11),
-        "check_axis": ("check.c", 5),
-        "__aeabi_uidivmod": ("", 3),
+        "main": 9,
+        "memcpy": 50,
+        "tiny_a": 100,
+        "tiny_a.cold": 7,
+        "tiny_b": 30,
+        "tiny_step": 20,
+        "tiny_a_task": 6,
+        "kiln_run": 11,
+        "check_axis": 5,
+        "kiln_parallel": 8,
+        "kiln_map_params": 4,
+        "__aeabi_uidivmod": 3,
     }
-    base = Program(sections, {"main": ("", 4), "memcpy": ("", 50)})
-    code = measure._code(plan(), Program(sections, functions), base)
-    assert code["code"] == {"runtime": 16, "plan": 26, "other": 3, "kernels": 137}
+    members = {
+        "tiny_a": "tiny_kernels.o",
+        "tiny_a.cold": "tiny_kernels.o",
+        "tiny_b": "tiny_kernels.o",
+        "tiny_step": "tiny_plan.o",
+        "tiny_a_task": "tiny_plan.o",
+        "kiln_run": "kiln_session.o",
+        "check_axis": "kiln_check.o",
+        "kiln_parallel": "kiln_threads_none.o",
+        "kiln_map_params": "kiln_platform_posix.o",
+        "never_linked": "kiln_text.o",
+    }
+    base = Program(sections, {"main": 4, "memcpy": 50})
+    code = measure.code_by_part(plan(), Program(sections, functions), base, members)
+    assert code["code"] == {
+        "kernels": 137,
+        "plan": 26,
+        "runtime": 16,
+        "threads": 8,
+        "platform": 4,
+        "other": 3,
+    }
     assert code["kernels"][0] == {"symbol": "tiny_a", "label": "nn.conv2d", "bytes": 107}

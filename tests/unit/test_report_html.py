@@ -77,7 +77,7 @@ LINKED = {
     "sections": {"text": 100, "rodata": 50, "data": 0, "bss": 8},
     "flash_bytes": 150,
     "ram_bytes": 8,
-    "code": {"kernels": 60, "plan": 20, "runtime": 15, "other": 5},
+    "code": {"kernels": 60, "plan": 20, "runtime": 10, "threads": 5, "platform": 0, "other": 5},
     "kernels": [{"symbol": "tiny_conv", "label": "nn.conv2d", "bytes": 60}],
 }
 

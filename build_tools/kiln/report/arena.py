@@ -58,7 +58,8 @@ def _tensor(tensor: Mapping[str, Any], x: Any, y: Any, column: float, row: float
     text = ""
     letters = int((width - 8) / 6.2)
     if letters >= 4 and height >= 13:
-        name = tensor["name"] if len(tensor["name"]) <= letters else tensor["name"][: letters - 1] + "…"
+        made_by = maker.split("+")[0] or tensor["name"]
+        name = made_by if len(made_by) <= letters else made_by[: letters - 1] + "…"
         middle = tensor["offset"] + size / 2
         text = f'<text x="{x(first)}" dx="4" y="{y(middle)}" dy="4">{escape(name)}</text>'
     return (

@@ -54,7 +54,8 @@ def contributors(kind: str, figures: Mapping[str, Any], plan: Mapping[str, Any])
         linked = figures.get("linked")
         if linked is not None:
             rows += [(f"code of {kernel['label']}", kernel["bytes"]) for kernel in linked["kernels"]]
-            rows.append(("code of the runtime", linked["code"]["runtime"]))
+            runtime = sum(linked["code"][part] for part in ("runtime", "threads", "platform"))
+            rows.append(("code of the runtime", runtime))
         return sorted(rows, key=lambda row: (-row[1], row[0]))
     bucket = max(plan["buckets"], key=lambda b: b["arena_bytes"])
     step, live = peak_step(bucket)

@@ -38,10 +38,10 @@ class Sections:
 
 @dataclass(frozen=True)
 class Program:
-    """Section sizes, and each function's source file (empty: not known) and bytes of code by name."""
+    """Section sizes, and bytes of code by function."""
 
     sections: Sections
-    functions: dict[str, tuple[str, int]]
+    functions: dict[str, int]
 
 
 def read_program(path: Path) -> Program:
@@ -49,7 +49,7 @@ def read_program(path: Path) -> Program:
     try:
         with path.open("rb") as stream:
             elf: Any = ELFFile(stream)
-            return Program(_sections(elf), _functions(elf))
+            return Program(_sections(elf), functions_of(elf))
     except (OSError, ELFError) as error:
         raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
 
@@ -71,19 +71,11 @@ def _sections(elf: Any) -> Sections:
     return Sections(**sizes)
 
 
-def _functions(elf: Any) -> dict[str, tuple[str, int]]:
-    """Functions of the symbol table. Local ones follow the entry of the file they come from."""
+def functions_of(elf: Any) -> dict[str, int]:
+    """Bytes of code by name, of the functions in the symbol table of an opened ELF file."""
     table = elf.get_section_by_name(".symtab")
-    found: dict[str, tuple[str, int]] = {}
-    if table is None:
-        return found
-    source = ""
-    for symbol in table.iter_symbols():
-        info = symbol["st_info"]
-        if info["type"] == "STT_FILE":
-            source = symbol.name
-        elif info["type"] == "STT_FUNC" and symbol["st_size"] > 0:
-            own = source if info["bind"] == "STB_LOCAL" else ""
-            _, before = found.get(symbol.name, ("", 0))
-            found[symbol.name] = (own, before + symbol["st_size"])
+    found: dict[str, int] = {}
+    for symbol in table.iter_symbols() if table is not None else ():
+        if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_size"] > 0:
+            found[symbol.name] = found.get(symbol.name, 0) + symbol["st_size"]
     return found

@@ -16,6 +16,7 @@ from kiln import __version__
 from kiln.files import atomic_write, read_json
 from kiln.report import arena, budget
 from kiln.report.measure import operators, peak_step
+from kiln.report.size import CODE
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 # Attributes that say nothing to a reader: their value is what everyone expects.
@@ -189,19 +190,11 @@ def _flash(plan: Mapping[str, Any], size: Mapping[str, Any]) -> list[dict[str, A
     linked, params = size.get("linked"), size["params"]["bytes"]
     parts = [("parameters", params)]
     if linked is not None:
-        parts += [(name, linked["code"][key]) for name, key in _CODE]
+        parts += [(label, linked["code"][key]) for key, label in CODE.items() if linked["code"][key]]
         rest = budget.used_bytes(size)["flash"] - sum(count for _, count in parts)
         parts.append(("tables, other constants, alignment", max(rest, 0)))
     total = sum(count for _, count in parts) or 1
     return [{"name": n, "bytes": count, "percent": f"{100 * count / total:.2f}"} for n, count in parts]
-
-
-_CODE = (
-    ("kernels", "kernels"),
-    ("plan", "plan"),
-    ("runtime", "runtime"),
-    ("C library and other code", "other"),
-)
 
 
 def _errors(test: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from kiln.config import Target
 from kiln.device.link import link, link_flags
+from kiln.report.archive import function_members
 from kiln.report.elf import Program, read_program
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
-# Sources of runtime_c: local functions of the runtime are known by the file they come from.
-_RUNTIME_FILES = ("session.c", "check.c", "params.c", "text.c", "threads_", "platform_")
+_PARTS = ("kernels", "plan", "runtime", "threads", "platform", "other")
 
 
 def plan_figures(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,34 +56,44 @@ def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: 
         "sections": {key: getattr(added, key) for key in ("text", "rodata", "data", "bss")},
         "flash_bytes": added.flash,
         "ram_bytes": added.ram,
-        **_code(plan, program, base),
+        **code_by_part(plan, program, base, function_members(library)),
     }
 
 
-def _code(plan: Mapping[str, Any], program: Program, base: Program) -> dict[str, Any]:
-    """Bytes of code of runtime, plan and each kernel, by the names of the functions that were linked."""
+def code_by_part(
+    plan: Mapping[str, Any], program: Program, base: Program, members: Mapping[str, str]
+) -> dict[str, Any]:
+    """Bytes of code of each kernel, of the plan and of the runtime's core, threads and platform.
+
+    `members` says which object of the library a function comes from. What `base` holds too is left out;
+    what comes from elsewhere, such as the C library, is `other`.
+    """
     labels = {kernel["symbol"]: operators(kernel) for kernel in plan["kernels"]}
-    kernels = dict.fromkeys(labels, 0)
-    totals = {"runtime": 0, "plan": 0, "other": 0}
-    for name, (source, size) in program.functions.items():
-        if name in base.functions or name == "main":
+    kernels, totals = dict.fromkeys(labels, 0), dict.fromkeys(_PARTS, 0)
+    for name, size in program.functions.items():
+        if name in base.functions:
             continue
-        owner = _kernel_of(name, kernels)
-        if source == f"{plan['name']}_plan.c":
-            totals["plan"] += size
-        elif owner is not None:
+        part = _part(members.get(name, ""), f"{plan['name']}_plan.")
+        owner = _kernel_of(name, kernels) if part == "kernels" else None
+        if owner is not None:
             kernels[owner] += size
-        elif name.startswith("kiln_") or source.startswith(_RUNTIME_FILES):
-            totals["runtime"] += size
-        elif name.startswith(f"{plan['name']}_"):
-            totals["plan"] += size
-        else:
-            totals["other"] += size
+        totals[part] += size
     ranked = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))
     return {
-        "code": totals | {"kernels": sum(kernels.values())},
+        "code": totals,
         "kernels": [{"symbol": s, "label": labels[s], "bytes": size} for s, size in ranked],
     }
+
+
+def _part(member: str, plan_member: str) -> str:
+    """What an object of the library is: the runtime's begin with `kiln_`."""
+    if member.startswith(("kiln_threads_", "kiln_platform_")):
+        return member.split("_")[1]
+    if member.startswith("kiln_"):
+        return "runtime"
+    if member.startswith(plan_member):
+        return "plan"
+    return "kernels" if member else "other"
 
 
 def _kernel_of(function: str, kernels: Mapping[str, int]) -> str | None:

@@ -85,7 +85,7 @@ def _console(file: Any = None) -> Console:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
-        table.add_column(name, justify="left" if name in ("", "what", "bucket", "budget") else "right")
+        table.add_column(name, justify="left" if name in ("what", "kernel", "bucket", "budget") else "right")
     return table
 
 
@@ -105,19 +105,20 @@ def print_figures(figures: Mapping[str, Any]) -> None:
         table.add_section()
         table.add_row("flash: all of it but .bss, linked, less an empty program", str(used["flash"]))
         table.add_row(f"  of it parameters ({params['storage']})", str(params["bytes"]))
-        for name in ("kernels", "plan", "runtime"):
-            table.add_row(f"  of it code: {name}", str(linked["code"][name]))
+        for name, label in CODE.items():
+            if linked["code"][name]:
+                table.add_row(f"  of it code: {label}", str(linked["code"][name]))
         table.add_section()
         table.add_row("RAM: .data, .bss and the largest arena", str(used["ram"]))
     console.print(table)
     _print_buckets(console, figures)
     if linked is not None:
-        top = _table("largest kernels, bytes of code", "what", "bytes")
+        top = _table("largest kernels, bytes of code", "kernel", "what", "bytes")
         for kernel in linked["kernels"][:_TOP]:
-            top.add_row(kernel["label"], str(kernel["bytes"]))
+            top.add_row(kernel["symbol"], kernel["label"], str(kernel["bytes"]))
         rest = linked["kernels"][_TOP:]
         if rest:
-            top.add_row(f"{len(rest)} others", str(sum(kernel["bytes"] for kernel in rest)))
+            top.add_row(f"{len(rest)} others", "", str(sum(kernel["bytes"] for kernel in rest)))
         console.print(top)
     if figures.get("budgets"):
         kept = _table("budgets", "budget", "limit", "used", "left")
@@ -127,6 +128,14 @@ def print_figures(figures: Mapping[str, Any]) -> None:
         console.print(kept)
 
 
+CODE = {
+    "kernels": "kernels",
+    "plan": "plan",
+    "runtime": "runtime, core",
+    "threads": "runtime, threads",
+    "platform": "runtime, operating system",
+    "other": "C library and others",
+}
 _ROWS = {
     "text": ".text: code",
     "rodata": ".rodata: constants",

@@ -1,0 +1,49 @@
+"""Which object of a static library each function comes from."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from kiln.errors import KilnError
+from kiln.report.elf import functions_of
+
+_MAGIC = b"!<arch>\n"
+_HEADER = 60  # name 16, date 12, owner 6, group 6, mode 8, size 10, end 2
+
+
+def function_members(path: Path) -> dict[str, str]:
+    """Function name → name of the object in the archive `path`; of equal local names the last one.
+
+    Raises KilnError when the file is no archive of ELF objects.
+    """
+    found: dict[str, str] = {}
+    try:
+        for name, content in _members(path.read_bytes()):
+            for function in functions_of(ELFFile(io.BytesIO(content))):
+                found[function] = name
+    except (OSError, ELFError, ValueError) as error:
+        raise KilnError(f"{path}: cannot be read as a static library: {error}") from error
+    return found
+
+
+def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of an archive in the GNU form: long names lie in a table, the member `//`."""
+    if content[:8] != _MAGIC:
+        raise ValueError("it does not begin as one")
+    at, names = 8, b""
+    while at + _HEADER <= len(content):
+        header = content[at : at + _HEADER]
+        label, size = header[:16].rstrip(b" "), int(header[48:58])
+        body = content[at + _HEADER : at + _HEADER + size]
+        if label == b"//":
+            names = body
+        elif label not in (b"/", b"/SYM64/"):
+            if label[:1] == b"/":
+                label = names[int(label[1:]) :].split(b"/\n", 1)[0]
+            yield label.rstrip(b"/").decode(), body
+        at += _HEADER + size + size % 2
