@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_h
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
             shutil.copyfile(header, folder / "include" / header.name)
         archive(objects, folder / "lib" / f"lib{args.name}.a")
         if has_shared(target):
-            shared(target, args.name, plan["threads"], objects, folder)
+            shared(target, plan, objects, folder)
         if plan["params"]["storage"] == "file":
             shutil.copyfile(args.source / "params.bin", folder / "params.bin")
 
@@ -54,13 +55,15 @@ def archive(objects: Sequence[Path], out: Path) -> None:
     out.chmod(0o644)
 
 
-def shared(target: Target, name: str, threads: str, objects: Sequence[Path], folder: Path) -> None:
-    """A shared library that exports the model's names and the runtime's, and nothing else."""
+def shared(target: Target, plan: Mapping[str, Any], objects: Sequence[Path], folder: Path) -> None:
+    """A shared library that exports the model's entry points and the runtime's API, not the kernels."""
+    name = plan["name"]
     out, script = folder / "lib" / f"lib{name}.so", folder / "exports"
-    script.write_text(f"{{ global: {name}; {name}_*; kiln_*; local: *; }};\n")
+    kernels = " ".join(f"{kernel['symbol']};" for kernel in plan["kernels"])
+    script.write_text(f"{{ global: {name}; {name}_*; kiln_*; local: {kernels} *; }};\n")
     flags = [
         "-shared", f"-Wl,-soname,lib{name}.so", f"-Wl,--version-script={script}", "-Wl,--build-id=none",
-        "-Wl,-s", *(["-pthread"] if threads == "pthread" else []),
+        "-Wl,-s", *(["-pthread"] if plan["threads"] == "pthread" else []),
     ]  # fmt: skip
     run_tool([*compiler_command(target), *flags, *map(str, objects), "-o", str(out)], f"linking {out.name}")
     script.unlink()

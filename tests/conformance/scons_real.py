@@ -1,0 +1,43 @@
+"""Real builds in folders of their own: the source tree copied, nothing of an earlier build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = ("SConstruct", "build_tools", "targets", "models", "runtime_c")
+
+
+def copy_tree(folder: Path) -> Path:
+    """The parts of the source tree that a build reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TREE:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, folder / name)
+    return folder
+
+
+def scons(folder: Path, *arguments: str, **environment: str) -> str:
+    """Build in `folder`, which must work; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "SCons", "-Q", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,129 @@
+"""A real bundle: what is in it, who can use it, and that the same input gives the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from .scons_real import contents, copy_tree, scons
+
+CONSUMER = Path(__file__).parent / "consumer"
+EXPECTED = {
+    "include/resnet.h", "include/kiln.h", "include/dlpack.h", "lib/libresnet.a", "lib/libresnet.so",
+    "src/resnet_plan.c", "manifest.json", "golden/golden.json", "golden/tolerance.json", "report.html",
+    "cmake/resnetConfig.cmake", "pkgconfig/resnet.pc",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundle(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle, unpacked from its archive somewhere else: it must not matter where it lies."""
+    place = tmp_path_factory.mktemp("elsewhere")
+    with tarfile.open(built / "x86_64/resnet.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    return place / "resnet"
+
+
+@pytest.mark.parametrize("target", ["x86_64", "aarch64"])
+def test_manifest_and_archive_hold_what_the_folder_holds(built: Path, target: str, tmp_path: Path) -> None:
+    files = contents(built / target / "resnet")
+    assert set(files) >= EXPECTED
+    manifest = json.loads(files.pop("manifest.json"))
+    assert {entry["name"]: entry["sha256"] for entry in manifest["files"]} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in files.items()
+    }
+    assert manifest["target"]["name"] == target and manifest["buckets"][0]["arena_bytes"] > 0
+    assert manifest["source_sha256"].startswith("3c002613d1b2475e")
+    with tarfile.open(built / target / "resnet.tar.gz") as archive:
+        assert {(entry.mtime, entry.uid, entry.gid, entry.uname) for entry in archive} == {(0, 0, 0, "")}
+        archive.extractall(tmp_path, filter="data")
+    assert contents(tmp_path / "resnet") == contents(built / target / "resnet")
+
+
+def test_two_builds_in_two_folders_are_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    """The second in a deeper folder, with an empty compiler cache, and in parallel."""
+    other = copy_tree(tmp_path / "some where else" / "deeper")
+    cache = str(tmp_path / "zig")
+    scons(
+        other, "target=x86_64,aarch64", "model=resnet", "-j2",
+        ZIG_GLOBAL_CACHE_DIR=cache, ZIG_LOCAL_CACHE_DIR=cache,
+    )  # fmt: skip
+    for target in ("x86_64", "aarch64"):
+        ours, theirs = contents(built / target), contents(other / "build" / target)
+        assert set(ours) == set(theirs)
+        assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def test_no_path_of_this_machine_is_in_a_bundle(built: Path) -> None:
+    project = str(built.parent).encode()
+    for target in ("x86_64", "aarch64"):
+        files = contents(built / target / "resnet")
+        assert [
+            name for name, content in files.items() if project in content or b"/site-packages" in content
+        ] == []
+
+
+def test_the_shared_library_exports_the_model_and_the_runtime_only(built: Path) -> None:
+    for target in ("x86_64", "aarch64"):
+        library = built / target / "resnet/lib/libresnet.so"
+        listed = subprocess.run(
+            ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+        )
+        names = {line.split()[2] for line in listed.stdout.splitlines()}
+        assert {"resnet", "resnet_run", "kiln_open"} <= names
+        assert [name for name in names if not name.startswith(("kiln_", "resnet"))] == []
+        assert [name for name in names if "conv2d" in name] == []
+
+
+def expected(bundle: Path) -> tuple[Path, list[int]]:
+    """A golden input, and the reference's outputs for it."""
+    vector = json.loads((bundle / "golden/golden.json").read_text())["vectors"][-1]
+    outputs = (bundle / "golden" / vector["outputs"][0]["file"]).read_bytes()
+    return bundle / "golden" / vector["inputs"][0]["file"], [
+        int.from_bytes([byte], "little", signed=True) for byte in outputs
+    ]
+
+
+def check(program: Path, bundle: Path, **environment: str) -> None:
+    """The program's outputs are the reference's, up to one level."""
+    given, want = expected(bundle)
+    done = subprocess.run(
+        [program, given], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    got = [int(line) for line in done.stdout.split()]
+    assert len(got) == len(want) and max(abs(a - b) for a, b in zip(got, want, strict=True)) <= 1
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_cmake_finds_a_bundle(bundle: Path, tmp_path: Path) -> None:
+    for command in (
+        ["cmake", "-S", CONSUMER, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={bundle}"],
+        ["cmake", "--build", tmp_path],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    for program in ("from_c", "from_cxx", "from_shared"):
+        check(tmp_path / program, bundle)
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
+@pytest.mark.parametrize(("compiler", "source"), [("gcc", "main.c"), ("g++", "main.cpp")])
+def test_pkg_config_finds_a_bundle(bundle: Path, tmp_path: Path, compiler: str, source: str) -> None:
+    asked = ["pkg-config", "--cflags", "--libs", "resnet"]
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(bundle / "pkgconfig")}
+    flags = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    program = tmp_path / "program"
+    done = subprocess.run(
+        [compiler, "-Wall", "-Wextra", "-Wpedantic", "-Werror", CONSUMER / source, *flags, "-o", program],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check(program, bundle)
