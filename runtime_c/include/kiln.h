@@ -167,8 +167,9 @@ typedef struct kiln_model {
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
-#define KILN_SKIP_CHECKSUM 1u /* config.flags: trust the params image's payload, read none of it   \
-                               */
+#define KILN_SKIP_CHECKSUM                                                                         \
+    1u /* config.flags: trust the params image's payload, read none of it                          \
+        */
 
 typedef struct kiln_config {
     void *arena;        /* <M>_ARENA_BYTES at a multiple of <M>_ARENA_ALIGN; less will do for a */

@@ -1,0 +1,150 @@
+/* session_test.c: opening, running, stepping, cancelling, and the arena. */
+#include "test.h"
+#include "test_model.h"
+
+static workload work, other;
+static kiln_session session;
+
+static void open_it(void) {
+    CHECK(kiln_open(&session, &sums, &work.config) == KILN_OK);
+}
+
+static void test_open(void) {
+    CHECK(kiln_open(NULL, &sums, &work.config) == KILN_NULL_ARGUMENT);
+    memset(&session, 0xa5, sizeof session); /* any contents */
+    CHECK(kiln_open(&session, NULL, &work.config) == KILN_NULL_ARGUMENT);
+    CHECK(kiln_open(&session, &sums, NULL) == KILN_NULL_ARGUMENT);
+    kiln_model old = sums;
+    old.abi = KILN_ABI + 1;
+    CHECK(kiln_open(&session, &old, &work.config) == KILN_WRONG_ABI);
+    CHECK(kiln_error(&session)->value == KILN_ABI + 1 && kiln_error(&session)->min == KILN_ABI);
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_NOT_OPEN);
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_NOT_OPEN);
+    CHECK(kiln_step(&session) == KILN_NOT_OPEN);
+    CHECK(kiln_run(NULL, work.inputs, work.outputs) == KILN_NULL_ARGUMENT);
+    CHECK(kiln_step(NULL) == KILN_NULL_ARGUMENT);
+    CHECK(kiln_steps_left(NULL) == 0);
+    CHECK(kiln_error(NULL)->status == KILN_NULL_ARGUMENT);
+    kiln_cancel(NULL);
+    CHECK(workload_untouched(&work));
+}
+
+static void test_arena(void) {
+    work.config.arena = NULL;
+    CHECK(kiln_open(&session, &sums, &work.config) == KILN_ARENA_NULL);
+    for (size_t shift = 1; shift < 64; shift++) {
+        work.config.arena = work.arena + shift;
+        CHECK(kiln_open(&session, &sums, &work.config) == KILN_ARENA_ALIGNMENT);
+        CHECK(kiln_error(&session)->value == (int64_t)shift);
+    }
+    work.config.arena = work.arena;
+    work.config.arena_bytes = SUMS_ARENA_SMALL - 1;
+    CHECK(kiln_open(&session, &sums, &work.config) == KILN_ARENA_TOO_SMALL);
+    CHECK(kiln_error(&session)->min == SUMS_ARENA_SMALL);
+
+    /* Enough for the small bucket: a large run is refused before anything is written. */
+    workload_make(&work, 2, 64);
+    work.config.arena_bytes = SUMS_ARENA_SMALL;
+    open_it();
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_ARENA_TOO_SMALL);
+    CHECK(kiln_error(&session)->where == KILN_AT_ARENA);
+    CHECK(kiln_error(&session)->value == SUMS_ARENA_SMALL);
+    CHECK(kiln_error(&session)->min == SUMS_ARENA_LARGE);
+    CHECK(workload_untouched(&work));
+    workload_make(&work, 2, 16);
+    work.config.arena_bytes = SUMS_ARENA_SMALL;
+    open_it();
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_OK && workload_right(&work));
+    workload_make(&work, 2, 16);
+}
+
+static void test_steps(void) {
+    open_it();
+    CHECK(kiln_steps_left(&session) == 0);
+    CHECK(kiln_step(&session) == KILN_NOT_RUNNING);
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_OK);
+    CHECK(workload_untouched(&work));
+    CHECK(kiln_steps_left(&session) == 2);
+    CHECK(kiln_step(&session) == KILN_OK);
+    CHECK(kiln_steps_left(&session) == 1);
+    CHECK(kiln_step(&session) == KILN_OK);
+    CHECK(kiln_steps_left(&session) == 0 && workload_right(&work));
+    CHECK(kiln_step(&session) == KILN_NOT_RUNNING);
+
+    workload_make(&work, 2, 16);
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_OK);
+    kiln_cancel(&session);
+    CHECK(kiln_step(&session) == KILN_NOT_RUNNING && workload_untouched(&work));
+    /* A run that fails its checks drops what was left of the one before. */
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_OK);
+    CHECK(kiln_begin(&session, NULL, work.outputs) == KILN_NULL_ARGUMENT);
+    CHECK(kiln_steps_left(&session) == 0);
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_OK && workload_right(&work));
+    CHECK(kiln_error(&session)->status == KILN_OK);
+    workload_make(&work, 2, 16);
+}
+
+static uint32_t seen;
+
+static int32_t stop_at(void *user, uint32_t step) {
+    seen |= 1u << step;
+    return step == *(const uint32_t *)user;
+}
+
+static void test_on_step(void) {
+    uint32_t stop = 9;
+    work.config.on_step = stop_at;
+    work.config.user = &stop;
+    open_it();
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_OK && workload_right(&work));
+    CHECK(seen == 3);
+    stop = 1;
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_CANCELLED);
+    CHECK(kiln_error(&session)->where == KILN_AT_STEP && kiln_error(&session)->index == 1);
+    CHECK(kiln_steps_left(&session) == 0);
+    stop = 0;
+    workload_make(&work, 2, 16);
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_CANCELLED);
+    CHECK(workload_untouched(&work));
+}
+
+static void test_damaged_plan(void) {
+    static const kiln_bucket three[] = {{"small", SUMS_ARENA_SMALL, 3},
+                                        {"large", SUMS_ARENA_LARGE, 3}};
+    kiln_model damaged = sums;
+    damaged.buckets = three;
+    CHECK(kiln_open(&session, &damaged, &work.config) == KILN_OK);
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_BAD_PLAN);
+    CHECK(kiln_error(&session)->index == 2);
+    workload_make(&work, 2, 16);
+}
+
+/* Two sessions take turns, step by step, each with an arena of its own; then share one. */
+static void test_two_sessions(void) {
+    kiln_session second;
+    workload_make(&other, 1, 8);
+    open_it();
+    CHECK(kiln_open(&second, &sums, &other.config) == KILN_OK);
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_OK);
+    CHECK(kiln_begin(&second, other.inputs, other.outputs) == KILN_OK);
+    CHECK(kiln_step(&session) == KILN_OK && kiln_step(&second) == KILN_OK);
+    CHECK(kiln_step(&second) == KILN_OK && kiln_step(&session) == KILN_OK);
+    CHECK(workload_right(&work) && workload_right(&other));
+    workload_make(&other, 1, 8);
+    other.config.arena = work.arena;
+    CHECK(kiln_open(&second, &sums, &other.config) == KILN_OK);
+    CHECK(kiln_run(&second, other.inputs, other.outputs) == KILN_OK && workload_right(&other));
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_OK && workload_right(&work));
+}
+
+int main(void) {
+    workload_make(&work, 2, 16);
+    test_open();
+    test_arena();
+    test_steps();
+    test_damaged_plan();
+    test_on_step();
+    workload_make(&work, 2, 16);
+    test_two_sessions();
+    return test_result();
+}
