@@ -17,6 +17,7 @@ from kiln.emit.plan_steps import INT32_MAX, Port, Step, StepMaker, require
 from kiln.errors import KilnError
 
 _MAX_DIMS = 8  # KILN_MAX_DIMS of kiln.h
+_OWN = "buckets|dimensions|hash|run_step|select_bucket"  # static names in plan.c
 _STORAGES = ("embedded", "section", "file")
 
 
@@ -79,7 +80,9 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
         good = re.fullmatch(r"[.A-Za-z_][.A-Za-z0-9_]*", str(params["section"])) is not None
         require(good, "params.section", params["section"], "letters, digits, . and _")
 
-    taken = {"session", "inputs", "outputs", "result", "detail", name}
+    own = re.fullmatch(r"(step_of|cell_of_dim|(in|out)put_(tensors|\d+_shape|of))(_.*)?|" + _OWN, name)
+    require(own is None, "name", name, "any other: the generated source uses this one itself")
+    taken = {"session", "inputs", "outputs", "result", "detail", "sizes", name}
     dims = [dict(dim) for dim in plan["dims"]]
     require(len(dims) <= _MAX_DIMS, "dims", len(dims), f"at most {_MAX_DIMS} dimensions")
     for dim in dims:
