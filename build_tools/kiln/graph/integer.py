@@ -133,9 +133,7 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     if left is None or weights is None or left.scale.size != 1:
         return None
     kernel, scale = weights
-    total = rewriter.emit(
-        relax.op.matmul(left.data, const(kernel, str(kernel.dtype)), out_dtype="int32")
-    )
+    total = rewriter.emit(relax.op.matmul(left.data, const(kernel, str(kernel.dtype)), out_dtype="int32"))
     offset = -left.zero_point * kernel.astype("int64").sum(axis=0)
     scales = np.broadcast_to(scale, offset.shape) * left.scale[0]
     rank = len(static_shape(call.args[0]))

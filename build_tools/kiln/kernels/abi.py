@@ -66,7 +66,7 @@ def _bytes(buffer: Any) -> int:
     count = 1
     for size in buffer.shape:
         count *= int(size)
-    return count * ((tvm.DataType(str(buffer.dtype)).bits + 7) // 8)
+    return count * ((int(tvm.DataType(str(buffer.dtype)).bits) + 7) // 8)
 
 
 def _pointers(func: tirx.PrimFunc) -> Lowered:

@@ -74,7 +74,8 @@ def pack(weights: Array, tile: Tile) -> Array:
     """[K, N] → [panels][K][NR], flat; N is padded with zeros."""
     full = padded(weights, 1, tile.columns)
     depth, columns = full.shape
-    return full.reshape(depth, columns // tile.columns, tile.columns).transpose(1, 0, 2).reshape(-1)
+    panels: Array = full.reshape(depth, columns // tile.columns, tile.columns).transpose(1, 0, 2)
+    return panels.reshape(-1)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Machine:
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""
-        return max(1, self.vector_bits // tvm.DataType(dtype).bits)
+        return max(1, self.vector_bits // int(tvm.DataType(dtype).bits))
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,16 @@ def define(arguments: Sequence[Argument], tasks: int | None, body: Body, aliases
 
     `aliases`: the output may be one of the inputs, so LLVM must not assume otherwise.
     """
-    with IRBuilder() as ir:
-        with builder.prim_func(is_private=False, s_tir=True):
-            builder.func_name("kernel")
-            builder.func_attr({"tirx.noalias": not aliases, "global_symbol": "kernel"})
-            buffers = [
-                builder.arg(item.name, builder.buffer(list(item.shape), item.dtype)) for item in arguments
-            ]
-            begin: Expr = int64(0)
-            end: Expr = int64(1)
-            if tasks is not None:
-                begin = _task(builder.arg("begin", tirx.Var("begin", "int32")), tasks)
-                end = _task(builder.arg("end", tirx.Var("end", "int32")), tasks)
-            body(buffers, begin, end)
+    with IRBuilder() as ir, builder.prim_func(is_private=False, s_tir=True):
+        builder.func_name("kernel")
+        builder.func_attr({"tirx.noalias": not aliases, "global_symbol": "kernel"})
+        buffers = [builder.arg(item.name, builder.buffer(list(item.shape), item.dtype)) for item in arguments]
+        begin: Expr = int64(0)
+        end: Expr = int64(1)
+        if tasks is not None:
+            begin = _task(builder.arg("begin", tirx.Var("begin", "int32")), tasks)
+            end = _task(builder.arg("end", tirx.Var("end", "int32")), tasks)
+        body(buffers, begin, end)
     return ir.get()
 
 

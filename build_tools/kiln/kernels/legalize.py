@@ -19,7 +19,11 @@ def _parameter(builder: Any, expr: Any, axis: int) -> Any:
     if value is not None and value.size == 1:
         dtype = str(value.dtype)
         number = value.reshape(-1)[0]
-        imm = tirx.FloatImm(dtype, float(number)) if value.dtype.kind == "f" else tirx.IntImm(dtype, int(number))
+        imm = (
+            tirx.FloatImm(dtype, float(number))
+            if value.dtype.kind == "f"
+            else tirx.IntImm(dtype, int(number))
+        )
         return None, lambda _tensor, _indices: imm
     return expr, lambda tensor, indices: tensor(indices[axis]) if len(tensor.shape) else tensor()
 

@@ -113,10 +113,9 @@ class _Writer:
             store(sums, [lane], self._init(bound))
 
         def inside(inner: dict[Any, Expr]) -> None:
-            with serial(extent // lanes) as block:
-                with vector(lanes) as lane:
-                    here = {**inner, last.var: block * int64(lanes) + lane}
-                    store(sums, [lane], self.value(here, load(sums, [lane])))
+            with serial(extent // lanes) as block, vector(lanes) as lane:
+                here = {**inner, last.var: block * int64(lanes) + lane}
+                store(sums, [lane], self.value(here, load(sums, [lane])))
             for index in range(extent - extent % lanes, extent):
                 here = {**inner, last.var: int64(index)}
                 store(sums, [int64(0)], self.value(here, load(sums, [int64(0)])))

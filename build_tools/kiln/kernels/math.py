@@ -111,7 +111,14 @@ def round_away(x: Expr) -> Expr:
 def exp(x: Expr) -> Expr:
     """e^x: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; outside float32's range 0 or the largest."""
     ln2_high, ln2_low = 0.693359375, -2.12194440e-4
-    terms = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+    terms = (
+        1.9875691500e-4,
+        1.3981999507e-3,
+        8.3334519073e-3,
+        4.1665795894e-2,
+        1.6666665459e-1,
+        5.0000001201e-1,
+    )
 
     def reduced(x: Expr) -> Expr:
         return _let(round_small(x * _f(1.0 / math.log(2.0))), "n", lambda n: scaled(x, n))

@@ -7,7 +7,7 @@ function has the entries of its parts, in order of execution.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
@@ -70,16 +70,24 @@ def read(func: PrimFunc) -> list[OpInfo]:
 def _with_info(legalize: Legalize) -> Legalize:
     def legalize_and_describe(builder: Any, call: Any) -> Any:
         result = legalize(builder, call)
-        if isinstance(result, relax.Call) and isinstance(result.op, Op) and result.op.name == "relax.call_tir":
+        if (
+            isinstance(result, relax.Call)
+            and isinstance(result.op, Op)
+            and result.op.name == "relax.call_tir"
+        ):
             variable = result.args[0]
             func = builder.get()[variable]
-            builder.update_func(variable, func.with_attr(ATTRIBUTE, json.dumps([describe(call)], sort_keys=True)))
+            builder.update_func(
+                variable, func.with_attr(ATTRIBUTE, json.dumps([describe(call)], sort_keys=True))
+            )
         return result
 
     return legalize_and_describe
 
 
-def legalize_with_info(own: dict[str, Legalize], skip: list[str]) -> Callable[[tvm.IRModule], tvm.IRModule]:
+def legalize_with_info(
+    own: Mapping[str, Legalize], skip: list[str]
+) -> Callable[[tvm.IRModule], tvm.IRModule]:
     """LegalizeOps that leaves op info on what it makes; `own` replaces TVM's rules by operator name."""
     rules: dict[str, Legalize] = {}
     for name in Op.list_op_names():

@@ -59,5 +59,3 @@ def free_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
     """squeeze, expand_dims and flatten become reshapes, which move no data."""
     names = ("relax.squeeze", "relax.expand_dims", "relax.flatten")
     return rewrite_calls(mod, dict.fromkeys(names, _as_reshape))
-
-

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     steps = lower(store.load(args.source), config["name"], target, threads, args.dump)
     interface = read_json(args.source / "interface.json")
     with atomic_dir(args.out) as folder:
-        module = tvm.IRModule({name: func for name, func in steps.functions.items()})
+        module = tvm.IRModule(dict(steps.functions))
         atomic_write(folder / "module.json", tvm.ir.save_json(module))
         atomic_write(folder / "params.safetensors", safetensors.save(steps.params))
         write_json(folder / "steps.json", {**steps.describe(), "interface": interface, "threads": threads})

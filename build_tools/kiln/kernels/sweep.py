@@ -38,6 +38,5 @@ def task_blocks(extent: int, size: int, split: bool, begin: Expr, end: Expr, vis
         with builder.serial(begin, tirx.min(end, int64(whole))) as index:
             visit(index * int64(size), size)
     if extent % size:
-        with builder.If(end > int64(whole)):
-            with builder.Then():
-                visit(int64(whole * size), extent % size)
+        with builder.If(end > int64(whole)), builder.Then():
+            visit(int64(whole * size), extent % size)

@@ -14,9 +14,7 @@ from typing import Any
 from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 
 
-def _dependencies(
-    tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]]
-) -> list[set[int]]:
+def _dependencies(tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[set[int]]:
     writers: dict[str, int] = {}
     needs: list[set[int]] = []
     for index, step in enumerate(steps):
