@@ -40,8 +40,11 @@ from kiln.kernels.sweep import blocks, task_blocks
 class Convolution:
     """Sizes of one convolution (or dense layer), from its op info and its buffers."""
 
-    def __init__(self, op: OpInfo, x_shape: list[int], k_shape: list[int]) -> None:
+    def __init__(self, op: OpInfo, fused: Fused, anchor: Nest) -> None:
+        x, weights = fused.params[:2]
+        x_shape, k_shape = [int(size) for size in x.shape], [int(size) for size in weights.shape]
         attrs = op["attrs"]
+        _, self.top, self.left, _ = fused.origins.get(x, (0, 0, 0, 0))
         if op["name"] == "matmul":
             rows = int(np.prod(x_shape[:-1]))
             x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
@@ -51,8 +54,7 @@ class Convolution:
         self.stride_h, self.stride_w = attrs["strides"]
         self.dilation_h, self.dilation_w = attrs["dilation"]
         self.groups = int(attrs["groups"])
-        self.out_h = (self.height - (self.kernel_h - 1) * self.dilation_h - 1) // self.stride_h + 1
-        self.out_w = (self.width - (self.kernel_w - 1) * self.dilation_w - 1) // self.stride_w + 1
+        self.out_h, self.out_w = (1, x_shape[2]) if op["name"] == "matmul" else anchor.extents[1:3]
         self.rows = self.batch * self.out_h * self.out_w
         self.columns = self.out_channels // self.groups
 
@@ -68,20 +70,23 @@ class Convolution:
         """(n, h, w) of an output row."""
         image = self.out_h * self.out_w
         inside = modulo(row, image) if self.batch > 1 else row
-        return divide(row, image) if self.batch > 1 else int64(0), divide(inside, self.out_w), modulo(
-            inside, self.out_w
+        return (
+            divide(row, image) if self.batch > 1 else int64(0),
+            divide(inside, self.out_w),
+            modulo(inside, self.out_w),
         )
 
     def base(self, row: Expr, group: int) -> Expr:
         """Offset in x of the first element under output row `row`."""
         n, h, w = self.pixel(row)
-        line = (n * int64(self.height) + h * int64(self.stride_h)) * int64(self.width)
-        return (line + w * int64(self.stride_w)) * int64(self.channels) + int64(group * self.depth)
+        line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
+        column = w * int64(self.stride_w) + int64(self.left)
+        return (line + column) * int64(self.channels) + int64(group * self.depth)
 
     @property
     def macs(self) -> int:
         """Multiply-adds of one run."""
-        return self.rows * self.out_channels * self.kernel_h * self.kernel_w * self.depth
+        return int(self.rows * self.out_channels * self.kernel_h * self.kernel_w * self.depth)
 
 
 def _packing(conv: Convolution, tile: Tile) -> Pack:
@@ -112,7 +117,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
-    conv = Convolution(op, [int(s) for s in x_param.shape], [int(s) for s in w_param.shape])
+    conv = Convolution(op, fused, anchor)
     tile = choose_tile(machine, conv.rows, conv.columns)
     panels = -(-conv.columns // tile.columns)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
@@ -136,7 +141,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             if rank == 4 and op["name"] != "matmul":
                 indices = [*conv.pixel(row), column]
             else:
-                indices = _unflatten(row, [int(size) for size in output.shape[:-1]]) + [column]
+                indices = [*_unflatten(row, [int(size) for size in output.shape[:-1]]), column]
             element.store(indices, value)
 
         def tile_at(first_row: Expr, count: int, first_column: Expr, columns: int) -> None:
@@ -146,14 +151,26 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 panel = bind(divide(first_column, tile.columns) + int64(group * panels))
                 first = first_column + int64(group * conv.columns)
                 product(
-                    tile, rows, first, columns, buffers[0], bases, buffers[1], panel, conv.loops(), accumulator, finish
+                    tile,
+                    rows,
+                    first,
+                    columns,
+                    buffers[0],
+                    bases,
+                    buffers[1],
+                    panel,
+                    conv.loops(),
+                    accumulator,
+                    finish,
                 )
 
         def down(first_column: Expr, columns: int) -> None:
             blocks(conv.rows, tile.rows, lambda row, count: tile_at(row, count, first_column, columns))
 
         def across(first_row: Expr, count: int) -> None:
-            blocks(conv.columns, tile.columns, lambda column, columns: tile_at(first_row, count, column, columns))
+            blocks(
+                conv.columns, tile.columns, lambda column, columns: tile_at(first_row, count, column, columns)
+            )
 
         split = tasks is not None
         if weights_outside:

@@ -66,7 +66,7 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
-    conv = Convolution(op, [int(s) for s in x_param.shape], [int(s) for s in w_param.shape])
+    conv = Convolution(op, fused, anchor)
     accumulator = str(anchor.buffer.dtype)
     lanes = machine.lanes("float32")
     strip = strip_length(machine, conv)
@@ -84,7 +84,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             whole = conv.channels // lanes
             if whole:
                 with serial(whole) as block:
-                    _strip(conv, buffers, line, first, count, block * int64(lanes), lanes, accumulator, element)
+                    _strip(
+                        conv, buffers, line, first, count, block * int64(lanes), lanes, accumulator, element
+                    )
             for offset, width in chunks(conv.channels - whole * lanes, lanes):
                 channel = int64(whole * lanes + offset)
                 _strip(conv, buffers, line, first, count, channel, width, accumulator, element)
@@ -115,8 +117,8 @@ def _strip(
     for index in range(count):
         with vector(width) as lane:
             store(sums, [int64(index), lane], tirx.const(0, accumulator))
-    top = bind((n * int64(conv.height) + h * int64(conv.stride_h)) * int64(conv.width))
-    left = bind(first * int64(conv.stride_w))
+    top = bind((n * int64(conv.height) + h * int64(conv.stride_h) + int64(conv.top)) * int64(conv.width))
+    left = bind(first * int64(conv.stride_w) + int64(conv.left))
     # A kernel row at a time, unrolled: which inputs the pixels of the strip share is then plain to LLVM.
     with serial(conv.kernel_h) as i:
         row = bind((top + i * int64(conv.dilation_h * conv.width) + left) * int64(conv.channels) + channel)

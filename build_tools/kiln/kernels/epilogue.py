@@ -6,10 +6,11 @@ element lies and what was accumulated for it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiln.kernels.fused import Fused, Load, Nest
+from kiln.kernels.fused import Fused, Load, Nest, replace
 from kiln.kernels.kernel import Expr, load, store
 
 
@@ -45,16 +46,17 @@ class Epilogue:
         self.fused, self.anchor, self.last = fused, anchor, last
         self.output = buffers[last.buffer]
         self.loads: dict[Any, Load] = {
-            buffer: lambda where, target=target: load(target, where)
+            buffer: functools.partial(load, target)
             for buffer, target in buffers.items()
             if not buffer.same_as(last.buffer)
         }
 
     def store(self, indices: Sequence[Expr], accumulated: Expr) -> None:
         """Compute and store the element at `indices`, whose sum is `accumulated`."""
+        bound = {axis.var: index for axis, index in zip(self.last.axes, indices, strict=True)}
+        place = [replace(position, bound, {}) for position in self.last.store]
         if self.last is self.anchor:
-            store(self.output, indices, accumulated)
+            store(self.output, place, accumulated)
             return
         loads = {**self.loads, self.anchor.buffer: lambda _where: accumulated}
-        bound = {axis.var: index for axis, index in zip(self.last.axes, indices, strict=True)}
-        store(self.output, indices, self.fused.value(self.last, bound, loads))
+        store(self.output, place, self.fused.value(self.last, bound, loads))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from tvm import tirx
 
 from kiln.kernels import conv2d, depthwise, loops, opaque
 from kiln.kernels.fused import Fused, Nest, NotSimple
+from kiln.kernels.halo import View
 from kiln.kernels.kernel import Kernel, Machine
 from kiln.kernels.opinfo import OpInfo
 
@@ -44,14 +45,22 @@ def _macs(nest: Nest) -> int:
     return total
 
 
-def kernels_of(func: tirx.PrimFunc, ops: list[OpInfo], constants: set[int], machine: Machine) -> list[Part]:
+def kernels_of(
+    func: tirx.PrimFunc,
+    ops: list[OpInfo],
+    constants: set[int],
+    machine: Machine,
+    views: Mapping[int, View],
+) -> list[Part]:
     """The kernels that compute a fused group, in order.
 
-    `constants`: positions of the parameters that are known at build time. Always succeeds: what no family
+    `constants`: positions of the parameters that are known at build time. `views`: those, by position, that
+    lie inside larger tensors; `func` already says so. Always succeeds: what no family
     takes becomes vectorised loops, and what is no loop nest is compiled as it stands.
     """
     try:
         fused = Fused(func)
+        fused.origins = {fused.params[position]: view.origin for position, view in views.items()}
         parts: list[Part] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)
@@ -70,4 +79,6 @@ def kernels_of(func: tirx.PrimFunc, ops: list[OpInfo], constants: set[int], mach
             parts.append(Part(kernel, buffers, _macs(nest)))
         return parts
     except NotSimple:
+        if views:  # kernels/halo.py asks beforehand; TVM's own code for `func` would be wrong
+            raise
         return [Part(opaque.make(func), list(func.params), 0)]

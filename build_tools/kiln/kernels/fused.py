@@ -6,6 +6,7 @@ schedule those nests; they ask here for the expression of an element and write t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ Load = Callable[[list[Expr]], Expr]
 _COSTLY = ("exp", "tanh", "erf", "sigmoid", "log", "pow", "sqrt", "rsqrt", "sin", "cos")
 
 
-class NotSimple(Exception):
+class NotSimple(Exception):  # noqa: N818 - not an error: the caller goes another way
     """The PrimFunc has a form that is not one store per nest; it is compiled as it stands."""
 
 
@@ -56,6 +57,10 @@ def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]
     return tvm_ffi.structural_map(expr, ((tirx.Var, on_variable), (TensorLoad, on_load)))
 
 
+def _load_of(buffer: Any) -> Load:
+    return lambda indices: tirx.BufferLoad(buffer, indices)
+
+
 class Fused:
     """The nests of a PrimFunc in order. Raises NotSimple when it has another form."""
 
@@ -74,6 +79,8 @@ class Fused:
                 raise NotSimple(f"{nest.buffer.name} is written twice")
             self.by_buffer[nest.buffer] = nest
         self.outputs = [param for param in self.params if param in self.by_buffer]
+        # Where tensors begin that lie inside larger ones (kernels/halo.py), by parameter.
+        self.origins: dict[Any, tuple[int, ...]] = {}
 
     def element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
         """The expression of buffer[indices] in terms of loads of parameters and of buffers in `stop`."""
@@ -96,7 +103,7 @@ class Fused:
         loads: dict[Any, Load] = dict(stop)
         for buffer in self.by_buffer:
             if buffer not in loads and buffer is not nest.buffer:
-                loads[buffer] = lambda indices, source=buffer: self.element(source, indices, stop)
+                loads[buffer] = functools.partial(self.element, buffer, stop=stop)
         return replace(nest.value, bound, loads)
 
     def inputs(self, nest: Nest, stored: Sequence[Any]) -> list[Any]:
@@ -104,11 +111,7 @@ class Fused:
 
         Buffers in `stored` are read; those of other nests are expanded into what they are made of.
         """
-        stop: dict[Any, Load] = {
-            buffer: lambda where, source=buffer: tirx.BufferLoad(source, where)
-            for buffer in stored
-            if not buffer.same_as(nest.buffer)
-        }
+        stop = {buffer: _load_of(buffer) for buffer in stored if not buffer.same_as(nest.buffer)}
         bound = {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}
         found: list[Any] = []
 
@@ -125,11 +128,7 @@ class Fused:
         Only of the output's shape and element size: such a buffer may be overwritten by the output.
         """
         width = tvm.DataType(str(nest.buffer.dtype)).bits
-        stop: dict[Any, Load] = {
-            buffer: lambda where, source=buffer: tirx.BufferLoad(source, where)
-            for buffer in stored
-            if not buffer.same_as(nest.buffer)
-        }
+        stop = {buffer: _load_of(buffer) for buffer in stored if not buffer.same_as(nest.buffer)}
         elsewhere: list[Any] = []
 
         def visit(load: Any) -> None:

@@ -9,7 +9,9 @@ from tvm import relax
 
 from kiln.config import Target
 from kiln.files import atomic_write
+from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import opinfo
+from kiln.kernels.halo import keep_padding_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
 from kiln.kernels.prepare import explicit_padding, free_reshapes, store_quantised
@@ -40,7 +42,7 @@ def machine_of(target: Target, threads: str) -> Machine:
 
 def lower(mod: tvm.IRModule, model: str, target: Target, threads: str, dump: Path | None = None) -> Steps:
     """Lower a simplified module whose parameters are constants."""
-    params: dict[str, store.np.ndarray] = {}
+    params: store.Tensors = {}
 
     def split(module: tvm.IRModule) -> tvm.IRModule:
         module, tensors = store.split(module)
@@ -62,9 +64,12 @@ def lower(mod: tvm.IRModule, model: str, target: Target, threads: str, dump: Pat
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("legalize", opinfo.legalize_with_info(RULES, ["relax.reshape"])),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
+        ("padding_apart", keep_padding_apart),
         ("fuse", relax.transform.FuseOps(2)),
         ("groups", note_groups),
         ("fuse_tir", relax.transform.FuseTIR()),
+        ("barriers", cancel_transposes),  # the reshapes that kept fusion apart
+        ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
     ]
     for index, (name, step) in enumerate(passes):

@@ -18,6 +18,7 @@ from kiln.errors import KilnError
 from kiln.graph.bindings import operator
 from kiln.kernels import abi
 from kiln.kernels.families import Part, kernels_of
+from kiln.kernels.halo import View, border, find_views, spatial_padding, with_views
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.opinfo import OpInfo
 
@@ -34,7 +35,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * ((tvm.DataType(self.dtype).bits + 7) // 8)
+        return int(np.prod(self.shape, dtype=np.int64)) * ((int(tvm.DataType(self.dtype).bits) + 7) // 8)
 
     def describe(self) -> dict[str, Any]:
         return {**self.__dict__, "bytes": self.nbytes}
@@ -73,9 +74,12 @@ class Builder:
         self.constants = params
         self.result = Steps()
         self._by_hash: dict[int, list[tuple[tirx.PrimFunc, str]]] = {}
-        self._parts: dict[tuple[str, frozenset[int]], list[tuple[Part, str, list[tuple[str, int]]]]] = {}
+        self._groups: dict[Any, tuple[tirx.PrimFunc, list[tuple[Part, str, list[tuple[str, int]]]]]] = {}
+        self._views = find_views(mod, ops)
+        self._view_of: dict[str, View] = {}  # tensors that are read through a view
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
-        self._packed: dict[tuple[str, bytes], str] = {}
+        self._whole: dict[str, str] = {}  # a tensor read through a view → the one it lies in
+        self._count = 0
 
     def build(self) -> Steps:
         """The steps of `main`."""
@@ -91,7 +95,7 @@ class Builder:
             self._values[variable] = tensor.name
         for block in main.body.blocks:
             for binding in block.bindings:
-                self._values[binding.var] = self._bind(binding)
+                self._values[binding.var] = self._bind(binding.var, binding.value)
         outputs = self._value(main.body.body)
         for index, name in enumerate(outputs if isinstance(outputs, list) else [outputs]):
             self.result.outputs.append(self._own_output(index, name))
@@ -122,44 +126,95 @@ class Builder:
             return self._constant(f"const{len(self.result.params)}", expr.value.numpy()).name
         raise KilnError(f"{self.model}: cannot compile the expression {type(expr).__name__} in main")
 
-    def _bind(self, binding: Any) -> Any:
-        value = binding.value
+    def _bind(self, var: Any, value: Any) -> Any:
         if not isinstance(value, relax.Call):
             return self._value(value)
         name = operator(value)
         if name == "relax.reshape":
             source = self._value(value.args[0])
-            return self._tensor(f"t{len(self.result.tensors)}", value.ty, "activation", alias=source).name
+            return self._tensor(self._new_name(), value.ty, "activation", alias=source).name
         if name != "relax.call_tir":
             raise KilnError(f"{self.model}: operator '{name or value.op}' cannot be compiled")
-        return self._call(value)
+        return self._call(var, value)
 
-    def _call(self, call: Any) -> Any:
+    def _call(self, var: Any, call: Any) -> Any:
         variable = call.args[0]
         inputs = [self._value(item) for item in call.args[1].fields]
+        ops = self.ops.get(variable.name_hint, [])
+        if len(inputs) == 1 and inputs[0] in self._view_of and self._is_border(ops, call, inputs[0]):
+            return self._whole[inputs[0]]
         types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
-        outputs = [self._tensor(f"t{len(self.result.tensors)}", ty, "activation").name for ty in types]
-        self._group(self.mod[variable], self.ops.get(variable.name_hint, []), inputs, outputs, variable.name_hint)
+        view = self._views.get(var)
+        if view is not None:
+            return self._haloed(call, inputs, ops, view)
+        outputs = [self._tensor(self._new_name(), ty, "activation").name for ty in types]
+        self._group(self.mod[variable], ops, inputs, outputs, variable.name_hint)
         return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
+
+    def _new_name(self) -> str:
+        self._count += 1
+        return f"t{self._count}"
+
+    def _is_border(self, ops: list[OpInfo], call: Any, name: str) -> bool:
+        """Whether this padding is the one whose result the tensor's producer has written already."""
+        padding = spatial_padding(ops)
+        view = self._view_of[name]
+        shape = tuple(int(size) for size in call.ty.shape)
+        return padding is not None and (shape, tuple(padding[0][0::2]), padding[1]) == (
+            view.full,
+            view.origin,
+            view.value,
+        )
+
+    def _haloed(self, call: Any, inputs: list[str], ops: list[OpInfo], view: View) -> str:
+        """Add a group whose result lies inside a padded tensor, and the step that fills the border."""
+        whole = Tensor(self._new_name(), str(call.ty.dtype), list(view.full), "activation")
+        inner = Tensor(
+            self._new_name(), whole.dtype, [int(s) for s in call.ty.shape], "activation", whole.name
+        )
+        self.result.tensors |= {whole.name: whole, inner.name: inner}
+        self._view_of[inner.name] = view
+        self._whole[inner.name] = whole.name
+        self._group(self.mod[call.args[0]], ops, inputs, [inner.name], call.args[0].name_hint)
+        lanes = self.machine.lanes(whole.dtype)
+        kernel = border(view, tuple(inner.shape), whole.dtype, lanes)
+        buffer = kernel.func.params[0]
+        info: OpInfo = {
+            "name": "nn.pad", "kind": "injective", "attrs": {"pad_value": view.value}, "out_dtype": whole.dtype
+        }  # fmt: skip
+        part = Part(kernel, [buffer], 0)
+        symbol, _ = self._kernel(part, [info])
+        self._step(symbol, part, [info], [whole.name], [whole.name])
+        return inner.name
 
     def _group(
         self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
     ) -> None:
         """Add the steps of one fused group."""
         known = frozenset(i for i, item in enumerate(inputs) if self.result.tensors[item].kind == "param")
-        key = (name, known)
-        if key not in self._parts:
-            found = []
-            for part in kernels_of(func, ops, set(known), self.machine):
+        places = [*inputs, *outputs]
+        views = {i: self._view_of[item] for i, item in enumerate(places) if item in self._view_of}
+        key = (name, known, tuple(views.items()))
+        if key not in self._groups:
+            func = with_views(func, views)
+            parts = []
+            for part in kernels_of(func, ops, set(known), self.machine, views):
                 symbol, scratch = self._kernel(part, ops)
-                found.append((part, symbol, scratch))
-            self._parts[key] = found
-        places = dict(zip(func.params, [*inputs, *outputs], strict=True))
-        for part, symbol, scratch in self._parts[key]:
+                parts.append((part, symbol, scratch))
+            self._groups[key] = func, parts
+        func, parts = self._groups[key]
+        self._run(func, parts, ops, places, outputs)
+
+    def _run(
+        self, func: tirx.PrimFunc, parts: list[Any], ops: list[OpInfo], names: list[str], outputs: list[str]
+    ) -> None:
+        """Add one step for each kernel of a group; `names` are the tensors behind its parameters."""
+        places = dict(zip(func.params, names, strict=True))
+        for part, symbol, scratch in parts:
             arguments = []
             for position, buffer in enumerate(part.buffers):
                 if buffer not in places:
-                    places[buffer] = f"t{len(self.result.tensors)}"
+                    places[buffer] = self._new_name()
                     shape = [int(size) for size in buffer.shape]
                     self.result.tensors[places[buffer]] = Tensor(
                         places[buffer], str(buffer.dtype), shape, "activation"
@@ -169,7 +224,7 @@ class Builder:
                     argument = self._pack(argument, part, position, symbol)
                 arguments.append(argument)
             for dtype, size in scratch:
-                scratch_name = f"t{len(self.result.tensors)}"
+                scratch_name = self._new_name()
                 elements = size * 8 // tvm.DataType(dtype).bits
                 self.result.tensors[scratch_name] = Tensor(scratch_name, dtype, [elements], "workspace")
                 arguments.append(scratch_name)
@@ -217,7 +272,10 @@ class Builder:
         self.result.functions[symbol] = lowered.func.with_attr("global_symbol", symbol)
         outputs = {id(b) for b in part.buffers[-1:]}
         arguments = [
-            {"dtype": str(buffer.dtype), "const": id(buffer) not in outputs and part.kernel.family != "opaque"}
+            {
+                "dtype": str(buffer.dtype),
+                "const": id(buffer) not in outputs and part.kernel.family != "opaque",
+            }
             for buffer in part.buffers
         ]
         arguments += [{"dtype": dtype, "const": False} for dtype, _size in lowered.scratch]
@@ -246,7 +304,7 @@ class Builder:
         if root.kind == "activation" and root.name not in taken:
             return name
         source = self.result.tensors[name]
-        made = Tensor(f"t{len(self.result.tensors)}", source.dtype, source.shape, "activation")
+        made = Tensor(self._new_name(), source.dtype, source.shape, "activation")
         self.result.tensors[made.name] = made
         data = te.placeholder(source.shape, dtype=source.dtype, name="data")
         copy = te.compute(source.shape, lambda *at: data(*at), name="copy")

@@ -1,0 +1,184 @@
+"""Haloed tensors: a producer writes where the padding op would have copied its result to.
+
+A convolution with padding reads a larger tensor whose border holds the padding value. Instead of copying,
+the producer stores into the inside of that larger tensor, and a small kernel fills the border. Everyone
+else who reads the producer's result reads the inside too. What this saves is a copy of the tensor, in time
+and in the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import TensorLoad
+from tvm.tirx import PrimFunc
+
+from kiln.graph.bindings import operator
+from kiln.kernels.fused import Fused, NotSimple
+from kiln.kernels.kernel import Argument, Expr, Kernel, chunks, define, int64, serial, store, vector
+from kiln.kernels.opinfo import OpInfo, read
+
+OPAQUE = 8
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor that lies inside a larger one of shape `full`, its first element at `origin`."""
+
+    full: tuple[int, ...]
+    origin: tuple[int, ...]
+    value: float
+
+
+def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
+    """(amounts before and after each axis, value) of a constant padding of H and W of an NHWC tensor."""
+    if len(ops) != 1 or ops[0]["name"] != "nn.pad":
+        return None
+    attrs = ops[0]["attrs"]
+    widths = [int(width) for width in attrs["pad_width"]]
+    inside = len(widths) == 8 and not any(widths[:2] + widths[6:]) and min(widths) >= 0
+    return (widths, float(attrs["pad_value"])) if inside and attrs["pad_mode"] == "constant" else None
+
+
+def keep_padding_apart(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark spatial paddings so that fusion leaves them alone: as ops of their own they can disappear."""
+    for variable, func in list(mod.functions_items()):
+        if isinstance(func, PrimFunc) and spatial_padding(read(func)) is not None:
+            mod.update_func(variable, func.with_attr("op_pattern", OPAQUE))
+    return mod
+
+
+def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]]) -> dict[Any, View]:
+    """The variables of `main` whose tensors can be haloed, each with the view to use."""
+    main = mod["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    calls = [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
+    made = {binding.var: binding.value for binding in calls}
+    blocked = _used_otherwise(main, bindings)
+    simple: dict[str, bool] = {}
+
+    def is_simple(call: Any) -> bool:
+        name = call.args[0].name_hint
+        if name not in simple:
+            simple[name] = _is_simple(mod[call.args[0]]) and all(
+                op["name"] not in ("matmul", "reshape") for op in ops.get(name, [])
+            )
+        return simple[name]
+
+    readers: dict[Any, list[Any]] = {}
+    for binding in calls:
+        for item in binding.value.args[1].fields:
+            readers.setdefault(item, []).append(binding)
+    views: dict[Any, View] = {}
+    for binding in calls:
+        padding = spatial_padding(ops.get(binding.value.args[0].name_hint, []))
+        if padding is None or binding.var in blocked:
+            continue
+        source = binding.value.args[1].fields[0]
+        producer = made.get(source)
+        if producer is None or source in blocked or source in views or binding.var in views:
+            continue
+        if spatial_padding(ops.get(producer.args[0].name_hint, [])) is not None:
+            continue
+        if not is_simple(producer) or not all(is_simple(reader.value) for reader in readers[source]):
+            continue
+        widths, value = padding
+        full = tuple(int(size) for size in binding.value.ty.shape)
+        views[source] = View(full, tuple(widths[0::2]), value)
+    return views
+
+
+def _used_otherwise(main: Any, bindings: list[Any]) -> set[Any]:
+    """Variables that something else than a kernel reads: outputs, reshapes, tuples."""
+    found: set[Any] = set()
+
+    def note(expr: Any) -> None:
+        relax.analysis.post_order_visit(expr, lambda e: found.add(e) if isinstance(e, relax.Var) else None)
+
+    note(main.body.body)
+    for binding in bindings:
+        if operator(binding.value) != "relax.call_tir":
+            note(binding.value)
+        elif isinstance(binding.value.ty, relax.TupleType):
+            found.add(binding.var)
+    return found
+
+
+def _is_simple(func: PrimFunc) -> bool:
+    try:
+        fused = Fused(func)
+    except NotSimple:
+        return False
+    return len(fused.outputs) == 1 and len(fused.outputs[0].shape) == 4
+
+
+def with_views(func: PrimFunc, views: Mapping[int, View]) -> PrimFunc:
+    """`func` with some parameters, by position, seen inside larger tensors."""
+    params = list(func.params)
+    replaced: dict[Any, tuple[Any, View]] = {}
+    for position, view in views.items():
+        old = params[position]
+        params[position] = tirx.decl_buffer(list(view.full), str(old.dtype), old.name)
+        replaced[old] = (params[position], view)
+
+    def moved(indices: Any, view: View) -> list[Expr]:
+        return [i + int64(first) if first else i for i, first in zip(indices, view.origin, strict=True)]
+
+    def on_load(load: Any) -> Any:
+        if load.source not in replaced:
+            return load
+        buffer, view = replaced[load.source]
+        return tirx.BufferLoad(buffer, moved(load.indices, view))
+
+    def on_store(statement: Any) -> Any:
+        if statement.buffer not in replaced:
+            return statement
+        buffer, view = replaced[statement.buffer]
+        return tirx.BufferStore(buffer, statement.value, moved(statement.indices, view))
+
+    body = tvm_ffi.structural_map(func.body, ((TensorLoad, on_load), (tirx.BufferStore, on_store)))
+    return PrimFunc(params, body, None, attrs=func.attrs)
+
+
+def border(view: View, inner: tuple[int, ...], dtype: str, lanes: int) -> Kernel:
+    """A kernel that fills what lies around a view of shape `inner` (N, H, W, C)."""
+    _, height, width, channels = view.full
+    _, top, left, _ = view.origin
+    line = width * channels
+    fill = tirx.const(int(view.value) if "int" in dtype else view.value, dtype)
+
+    def body(buffers: list[Any], _begin: Expr, _end: Expr) -> None:
+        def run(first: Expr, count: int) -> None:
+            whole = count // lanes
+            if whole:
+                with serial(whole) as block, vector(lanes) as lane:
+                    store(buffers[0], [first + block * int64(lanes) + lane], fill)
+            for offset, size in chunks(count - whole * lanes, lanes):
+                with vector(size) as lane:
+                    store(buffers[0], [first + int64(whole * lanes + offset) + lane], fill)
+
+        with serial(view.full[0]) as image:
+            base = image * int64(height * line)
+            before, after = top * line, (height - top - inner[1]) * line
+            if before:
+                run(base, before)
+            if after:
+                run(base + int64((top + inner[1]) * line), after)
+            sides = [
+                (0, left * channels),
+                ((left + inner[2]) * channels, (width - left - inner[2]) * channels),
+            ]
+            for start, count in sides:
+                if count:
+                    with serial(inner[1]) as row:
+                        run(base + (row + int64(top)) * int64(line) + int64(start), count)
+
+    size = 1
+    for extent in view.full:
+        size *= extent
+    return Kernel(define([Argument("padded", [size], dtype)], None, body, False), None, {}, "border")
