@@ -31,8 +31,8 @@ def of_stage(stage: str) -> str:
 
 @functools.cache
 def of_folder(folder: Path) -> str:
-    """Digest of a folder's files, names and contents."""
-    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    """Digest of a folder's C sources and headers, names and contents; tests beside them do not count."""
+    files = (path for path in folder.rglob("*.[ch]") if not re.search(r"(_test|_fuzz)$", path.stem))
     return _of_files(folder, files)
 
 

@@ -28,6 +28,7 @@ class Session:
         self.env.Decider("content-timestamp")
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
+        self.parallel = GetOption("num_jobs") > 1
 
     @functools.cached_property
     def journal(self) -> Journal:

@@ -136,13 +136,16 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
         pass_fds=[current.journal.lock],
     )
     said: list[str] = []
+    kept: list[str] = []  # for the user, but not between the lines of a stage that runs at the same time
 
     def follow(stream: Any, shown: bool) -> None:
         for line in stream:
-            if shown:
-                current.console.line(line.rstrip("\n"))
-            else:
+            if not shown:
                 said.append(line.rstrip("\n"))
+            elif current.parallel:
+                kept.append(line.rstrip("\n"))
+            else:
+                current.console.line(line.rstrip("\n"))
 
     readers = [
         threading.Thread(target=follow, args=(process.stdout, stage.speaks)),
@@ -162,6 +165,8 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
             process.wait()
         for reader in readers:
             reader.join()
+    if kept:
+        current.console.line("\n".join(kept))
     return process.returncode, said
 
 
