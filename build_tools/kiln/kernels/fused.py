@@ -30,7 +30,7 @@ class NotSimple(Exception):  # noqa: N818 - not an error: the caller goes anothe
 
 @dataclass(frozen=True)
 class Nest:
-    """One loop nest: buffer[store] = value, for all `axes`; over `reduced` axes it accumulates from `init`."""
+    """One loop nest: buffer[store] = value for all `axes`; over `reduced` axes it adds up from `init`."""
 
     buffer: Any
     axes: list[Any]

@@ -180,8 +180,11 @@ class Builder:
         kernel = border(view, tuple(inner.shape), whole.dtype, lanes)
         buffer = kernel.func.params[0]
         info: OpInfo = {
-            "name": "nn.pad", "kind": "injective", "attrs": {"pad_value": view.value}, "out_dtype": whole.dtype
-        }  # fmt: skip
+            "name": "nn.pad",
+            "kind": "injective",
+            "attrs": {"pad_value": view.value},
+            "out_dtype": whole.dtype,
+        }
         part = Part(kernel, [buffer], 0)
         symbol, _ = self._kernel(part, [info])
         self._step(symbol, part, [info], [whole.name], [whole.name])
