@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from kiln.config import Target, load_target
 from kiln.device import runners
+from kiln.device.bundle import Bundle
+from kiln.device.execute import execute
+from kiln.device.link import link
 from kiln.device.runners import qemu_user
 from kiln.device.runners.local import LocalRunner
 from kiln.errors import KilnError
@@ -95,3 +102,36 @@ def test_no_way_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_sysroot_name(triple: str, name: str) -> None:
     assert qemu_user.sysroot_name(triple) == name
+
+
+def test_no_program_stays_behind_when_the_stage_is_killed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    program = script(tmp_path, f"sleep 1.5\ntouch {mark}\n")
+    code = (
+        "import sys; from pathlib import Path; from kiln.device.runners.local import LocalRunner\n"
+        "LocalRunner('here').run(Path(sys.argv[1]), [], send={}, fetch={}, timeout=60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(runners.__file__).parents[3])}
+    stage = subprocess.Popen([sys.executable, "-c", code, str(program)], env=environment)
+    time.sleep(1)
+    stage.kill()
+    stage.wait()
+    time.sleep(2)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("moment", ["link", "execute"])
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if moment == "link":
+        monkeypatch.setattr("kiln.toolchain.run", lambda *_: None)
+        monkeypatch.setattr("os.replace", full)
+        with pytest.raises(KilnError, match="cannot write: No space left on device"):
+            link(load_target("x86_64"), [], [], work=tmp_path / "work", name="p")
+        assert list((tmp_path / "work").iterdir()) == []
+    else:
+        monkeypatch.setattr("pathlib.Path.write_bytes", full)
+        with pytest.raises(KilnError, match="cannot run the test program: No space left on device"):
+            execute(Bundle(tmp_path, "m"), tmp_path / "p", LocalRunner("here"), [], [])

@@ -155,6 +155,7 @@ def test_shown_values() -> None:
     assert "1.500 of this bound" in tags.text
     assert "4\u202f000" in tags.text
     assert "arena+64" in tags.text
+    assert "8 thousand" in tags.text
 
 
 def test_arena_is_drawn_to_scale() -> None:

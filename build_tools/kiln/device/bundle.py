@@ -71,7 +71,7 @@ class Bundle:
         """The program that runs this bundle's model on vector files (programs/run_vectors.c)."""
         flags = [
             "-O2",
-            *link_flags(target, target.threads),
+            *link_flags(target, "pthread" if target.deployment == "hosted" else "none"),
             f'-DKILN_HEADER="{self.name}.h"',
             f"-DKILN_MODEL={self.name}",
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",

@@ -48,6 +48,22 @@ def execute(
     `dtypes` are those of the outputs; `check` adds the checks of programs/run_vectors.c. Raises KilnError
     when the program cannot be started, does not end in time, or gives up, with its reason.
     """
+    try:
+        return _execute(bundle, program, runner, vectors, dtypes, check, timeout)
+    except OSError as error:
+        place = error.filename or tempfile.gettempdir()
+        raise KilnError(f"{place}: cannot run the test program: {error.strerror or error}") from error
+
+
+def _execute(
+    bundle: Bundle,
+    program: Path,
+    runner: Runner,
+    vectors: Sequence[Sequence[Array]],
+    dtypes: Sequence[str],
+    check: bool,
+    timeout: float,
+) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
         given, made = Path(folder, "inputs"), Path(folder, "outputs")
         given.write_bytes(encode(vectors))

@@ -44,24 +44,17 @@ def link(
     program = work / f"{name}-{_key([*command, *flags, name], sources, include, libraries)}"
     if program.is_file():
         return program
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".link-", dir=work) as folder:
-        made = Path(folder, name)
-        toolchain.run(
-            [
-                *command,
-                *flags,
-                *(f"-I{folder}" for folder in include),
-                *map(str, sources),
-                *map(str, libraries),
-                "-o",
-                str(made),
-            ],
-            f"linking {name}",
-        )
-        for older in work.glob(f"{name}-*"):
-            older.unlink()
-        os.replace(made, program)
+    given = [*(f"-I{path}" for path in include), *map(str, sources), *map(str, libraries)]
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".link-", dir=work) as folder:
+            made = Path(folder, name)
+            toolchain.run([*command, *flags, *given, "-o", str(made)], f"linking {name}")
+            for older in work.glob(f"{name}-*"):
+                older.unlink()
+            os.replace(made, program)
+    except OSError as error:
+        raise KilnError(f"{work}: cannot write: {error.strerror or error}") from error
     return program
 
 

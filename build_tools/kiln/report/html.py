@@ -76,6 +76,7 @@ def render(
     )
     environment.filters["bytes"] = arena.bytes_text
     environment.filters["count"] = _count
+    environment.filters["many"] = _many
     used = budget.used_bytes(size)
     return environment.get_template("report.html.j2").render(
         plan=plan,
@@ -110,6 +111,14 @@ def _tools() -> dict[str, str]:
 def _count(value: int) -> str:
     """1234567 as 1 234 567, with spaces that do not break."""
     return f"{value:,}".replace(",", "\u202f")
+
+
+def _many(value: int) -> str:
+    """1234567 as `1.23 million`."""
+    for size, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if value >= size:
+            return f"{value / size:.3g} {name}"
+    return str(value)
 
 
 def _bucket(plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -64,6 +66,7 @@ class LocalRunner:
                 text=True,
                 errors="replace",
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         except OSError as error:
             raise KilnError(f"{self._description}: cannot start {command[0]}: {error.strerror}") from error
@@ -89,6 +92,16 @@ class LocalRunner:
                 f"{_last_line(stderr)}"
             )
         return Completed(process.returncode, stdout, stderr, time.monotonic() - began)
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def _end_with_parent() -> None:
+    """In the new process: be killed when the one that waits for it is, so that no emulator stays behind."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _signal(status: int) -> str:
