@@ -12,7 +12,7 @@ from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 
 # -ffile-prefix-map: no path of the machine that builds may reach an object.
-_FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections")
+_FLAGS = ("-std=c11", "-Os", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections")
 _ZIG_FLAGS = ("-fno-sanitize=undefined", "-fno-stack-protector")
 
 

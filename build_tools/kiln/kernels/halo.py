@@ -164,19 +164,17 @@ def border(view: View, inner: tuple[int, ...], dtype: str, lanes: int) -> Kernel
 
         with serial(view.full[0]) as image:
             base = image * int64(height * line)
-            before, after = top * line, (height - top - inner[1]) * line
-            if before:
-                run(base, before)
-            if after:
-                run(base + int64((top + inner[1]) * line), after)
-            sides = [
-                (0, left * channels),
-                ((left + inner[2]) * channels, (width - left - inner[2]) * channels),
-            ]
-            for start, count in sides:
-                if count:
-                    with serial(inner[1]) as row:
-                        run(base + (row + int64(top)) * int64(line) + int64(start), count)
+            # In memory the end of one row and the start of the next lie together.
+            sides = (width - inner[2]) * channels
+            start = (top * width + left) * channels
+            if start:
+                run(base, start)
+            if sides and inner[1] > 1:
+                with serial(inner[1] - 1) as row:
+                    run(base + (row + int64(top)) * int64(line) + int64((left + inner[2]) * channels), sides)
+            rest = start + (inner[1] - 1) * line + inner[2] * channels
+            if height * line - rest:
+                run(base + int64(rest), height * line - rest)
 
     size = 1
     for extent in view.full:
