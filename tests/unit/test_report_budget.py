@@ -101,7 +101,7 @@ def test_an_exceeded_budget_fails_with_what_takes_the_room(
         "140 too many; model tiny allows 255 bytes of ram, at least 256 needed, 1 too many"
     )
     assert not (tmp_path / "size.json").exists()
-    table = capsys.readouterr().err
+    table = capsys.readouterr().out
     assert "parameter w" in table and "600" in table
     assert "activation t0 at step 1 (add + relu)" in table
 

@@ -78,14 +78,15 @@ def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:
     return f"budget exceeded for {model} on {target}: {'; '.join(parts)}"
 
 
-def _console(file: Any = None) -> Console:
-    return Console(file=file or sys.stdout, highlight=False)
+def _console() -> Console:
+    return Console(file=sys.stdout, highlight=False)
 
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
-        table.add_column(name, justify="left" if name in ("what", "kernel", "bucket", "budget") else "right")
+        left = name in ("what", "kernel", "bucket", "budget")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
     return table
 
 
@@ -156,8 +157,8 @@ def _print_buckets(console: Console, figures: Mapping[str, Any]) -> None:
 def print_excess(
     exceeded: Sequence[budget.Line], figures: Mapping[str, Any], plan: Mapping[str, Any]
 ) -> None:
-    """Print, on stderr, each budget that is exceeded, and what takes most of what it limits."""
-    console = _console(sys.stderr)
+    """Print each budget that is exceeded, and what takes most of what it limits."""
+    console = _console()
     table = _table("budgets exceeded", "budget", "limit", "used", "too many")
     for line in exceeded:
         table.add_row(f"{line.owner}, {line.kind}", str(line.limit), str(line.used), str(line.over))
