@@ -53,7 +53,7 @@ def contributors(kind: str, figures: Mapping[str, Any], plan: Mapping[str, Any])
         rows = [(f"parameter {t['name']}", t["bytes"]) for t in plan["params"]["tensors"]]
         linked = figures.get("linked")
         if linked is not None:
-            rows += [(f"code of {kernel['symbol']}: {kernel['label']}", kernel["bytes"]) for kernel in linked["kernels"]]
+            rows += [(f"code of {k['symbol']}: {k['label']}", k["bytes"]) for k in linked["kernels"]]
             runtime = sum(linked["code"][part] for part in ("runtime", "threads", "platform"))
             rows.append(("code of the runtime", runtime))
         return sorted(rows, key=lambda row: (-row[1], row[0]))
