@@ -5,41 +5,47 @@
  */
 #include "internal.h"
 
+kiln_status kiln_fail(kiln_detail *detail, const kiln_detail *error) {
+    if (detail != NULL)
+        *detail = *error;
+    return error->status;
+}
+
 kiln_status kiln_check_dim(const kiln_model *model, uint32_t index, int64_t value,
-                           kiln_detail error, kiln_detail *detail) {
+                           kiln_detail *error, kiln_detail *detail) {
     const kiln_dim *dim = &model->dims[index];
     uint64_t remainder = 0;
-    error.value = value;
-    error.min = dim->min;
-    error.max = dim->max;
-    error.multiple = dim->multiple;
-    error.status = KILN_DIM_RANGE;
+    error->value = value;
+    error->min = dim->min;
+    error->max = dim->max;
+    error->multiple = dim->multiple;
+    error->status = KILN_DIM_RANGE;
     if (value < dim->min || value > dim->max)
         return kiln_fail(detail, error);
     if (dim->multiple > 1)
         (void)kiln_divide((uint64_t)value, (uint64_t)dim->multiple, &remainder);
-    error.status = KILN_DIM_MULTIPLE;
+    error->status = KILN_DIM_MULTIPLE;
     return remainder == 0 ? KILN_OK : kiln_fail(detail, error);
 }
 
 /* Rank, dtype and that there is a shape; error says which tensor. */
-static kiln_status check_form(const kiln_tensor *want, const DLTensor *given, kiln_detail error,
+static kiln_status check_form(const kiln_tensor *want, const DLTensor *given, kiln_detail *error,
                               kiln_detail *detail) {
     if (given->ndim != want->rank) {
-        error.status = KILN_BAD_RANK;
-        error.value = given->ndim;
-        error.min = error.max = want->rank;
+        error->status = KILN_BAD_RANK;
+        error->value = given->ndim;
+        error->min = error->max = want->rank;
         return kiln_fail(detail, error);
     }
     const DLDataType a = given->dtype, b = want->dtype;
     if (a.code != b.code || a.bits != b.bits || a.lanes != b.lanes) {
-        error.status = KILN_BAD_DTYPE;
-        error.value = a.code | a.bits << 8 | (int64_t)a.lanes << 16;
-        error.min = b.code | b.bits << 8 | (int64_t)b.lanes << 16;
+        error->status = KILN_BAD_DTYPE;
+        error->value = a.code | a.bits << 8 | (int64_t)a.lanes << 16;
+        error->min = b.code | b.bits << 8 | (int64_t)b.lanes << 16;
         return kiln_fail(detail, error);
     }
     if (want->rank > 0 && given->shape == NULL) {
-        error.status = KILN_NULL_DATA;
+        error->status = KILN_NULL_DATA;
         return kiln_fail(detail, error);
     }
     return KILN_OK;
@@ -47,8 +53,8 @@ static kiln_status check_form(const kiln_tensor *want, const DLTensor *given, ki
 
 /* One axis; a dimension of which `bound` has no bit yet is read from it, if dims may be written. */
 static kiln_status check_axis(const kiln_model *model, int64_t want, int64_t given, int64_t *dims,
-                              uint32_t *bound, kiln_detail error, kiln_detail *detail) {
-    error.status = KILN_BAD_SHAPE;
+                              uint32_t *bound, kiln_detail *error, kiln_detail *detail) {
+    error->status = KILN_BAD_SHAPE;
     if (want < 0) {
         const uint32_t index = (uint32_t)(-1 - want);
         if ((*bound >> index & 1u) == 0) {
@@ -57,10 +63,11 @@ static kiln_status check_axis(const kiln_model *model, int64_t want, int64_t giv
             return kiln_check_dim(model, index, given, error, detail);
         }
         want = dims[index];
-        error.status = KILN_DIM_MISMATCH;
+        error->status = KILN_DIM_MISMATCH;
     }
-    error.value = given;
-    error.min = error.max = want;
+    error->multiple = 0; /* an earlier axis may have set it */
+    error->value = given;
+    error->min = error->max = want;
     return given == want ? KILN_OK : kiln_fail(detail, error);
 }
 
@@ -70,17 +77,16 @@ static kiln_status check_all(const kiln_model *model, const kiln_tensor *tensors
     kiln_detail error = {.where = where, .index = -1, .axis = -1};
     if (given == NULL && count > 0) {
         error.status = KILN_NULL_ARGUMENT;
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     }
     for (uint32_t i = 0; i < count; i++) {
-        error.name = tensors[i].name;
-        error.index = (int32_t)i;
-        error.axis = -1;
-        kiln_status status = check_form(&tensors[i], &given[i], error, detail);
+        error =
+            (kiln_detail){.where = where, .name = tensors[i].name, .index = (int32_t)i, .axis = -1};
+        kiln_status status = check_form(&tensors[i], &given[i], &error, detail);
         for (int32_t axis = 0; status == KILN_OK && axis < tensors[i].rank; axis++) {
             error.axis = axis;
             status = check_axis(model, tensors[i].shape[axis], given[i].shape[axis], dims, &bound,
-                                error, detail);
+                                &error, detail);
         }
         if (status != KILN_OK)
             return status;

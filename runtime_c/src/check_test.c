@@ -22,6 +22,8 @@ static void expect(kiln_status status, const char *name, int32_t axis, int64_t v
     CHECK(error->name != NULL && strcmp(error->name, name) == 0);
     CHECK(error->axis == axis);
     CHECK(error->value == value && error->min == min && error->max == max);
+    const bool of_dim = status == KILN_DIM_RANGE || status == KILN_DIM_MULTIPLE;
+    CHECK(error->multiple == (!of_dim ? 0 : axis == 0 ? 1 : 8));
     CHECK(workload_untouched(&work));
     CHECK(kiln_steps_left(&session) == 0);
     workload_make(&work, 2, 16);

@@ -6,12 +6,8 @@
 
 #include "kiln.h"
 
-/* Store an error, where detail is not null, and return its status. */
-static inline kiln_status kiln_fail(kiln_detail *detail, kiln_detail error) {
-    if (detail != NULL)
-        *detail = error;
-    return error.status;
-}
+/* check.c: store an error, where detail is not null, and return its status. */
+kiln_status kiln_fail(kiln_detail *detail, const kiln_detail *error);
 
 /* quotient and *remainder of value / divisor, by shift and subtract: 32-bit ARM has no 64-bit
  * division, and the compiler's helper function would be a dependency of the core. */
@@ -37,8 +33,9 @@ kiln_status kiln_check_inputs(const kiln_model *model, const DLTensor *inputs, i
 /* check.c: outputs against dims that are known. */
 kiln_status kiln_check_outputs(const kiln_model *model, const DLTensor *outputs,
                                const int64_t *dims, kiln_detail *detail);
+/* check.c: one dimension's range and multiple; error says where, and is filled in. */
 kiln_status kiln_check_dim(const kiln_model *model, uint32_t index, int64_t value,
-                           kiln_detail error, kiln_detail *detail);
+                           kiln_detail *error, kiln_detail *detail);
 
 /* memory.c: where tensors lie: device, strides, null, address, alignment, and that nothing which is
  * written overlaps anything else. Only after the shapes have been checked. */

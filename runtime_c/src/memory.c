@@ -42,14 +42,14 @@ DLTensor kiln_bind(const kiln_tensor *tensor, const int64_t *shape, const void *
 }
 
 /* Axes of size 1 may have any stride, and so may all axes of an empty tensor. */
-static kiln_status check_strides(const DLTensor *given, kiln_detail error, kiln_detail *detail) {
+static kiln_status check_strides(const DLTensor *given, kiln_detail *error, kiln_detail *detail) {
     int64_t compact = 1;
     for (int32_t axis = given->ndim - 1; axis >= 0; axis--) {
         if (given->shape[axis] != 1 && given->strides[axis] != compact) {
-            error.status = KILN_BAD_STRIDES;
-            error.axis = axis;
-            error.value = given->strides[axis];
-            error.min = error.max = compact;
+            error->status = KILN_BAD_STRIDES;
+            error->axis = axis;
+            error->value = given->strides[axis];
+            error->min = error->max = compact;
             return kiln_fail(detail, error);
         }
         compact *= given->shape[axis]; /* no overflow: the tensor's bytes fit in a size_t */
@@ -58,15 +58,15 @@ static kiln_status check_strides(const DLTensor *given, kiln_detail error, kiln_
 }
 
 static kiln_status check_place(const kiln_tensor *want, const DLTensor *given, size_t bytes,
-                               kiln_detail error, kiln_detail *detail) {
-    error.value = (int64_t)given->device.device_type;
-    error.min = error.max = kDLCPU;
-    error.status = KILN_BAD_DEVICE;
+                               kiln_detail *error, kiln_detail *detail) {
+    error->value = (int64_t)given->device.device_type;
+    error->min = error->max = kDLCPU;
+    error->status = KILN_BAD_DEVICE;
     if (given->device.device_type != kDLCPU)
         return kiln_fail(detail, error);
 
-    error.value = error.min = error.max = 0;
-    error.status = KILN_BAD_OFFSET;
+    error->value = error->min = error->max = 0;
+    error->status = KILN_BAD_OFFSET;
     if (bytes == SIZE_MAX)
         return kiln_fail(detail, error);
     if (bytes == 0)
@@ -78,19 +78,19 @@ static kiln_status check_place(const kiln_tensor *want, const DLTensor *given, s
     }
     const uintptr_t data = (uintptr_t)given->data;
     if (data == 0) {
-        error.status = KILN_NULL_DATA;
+        error->status = KILN_NULL_DATA;
         return kiln_fail(detail, error);
     }
     if (given->byte_offset > UINTPTR_MAX - data ||
         bytes > UINTPTR_MAX - data - (uintptr_t)given->byte_offset) {
-        error.value = (int64_t)given->byte_offset;
+        error->value = (int64_t)given->byte_offset;
         return kiln_fail(detail, error);
     }
     const uintptr_t element = (uintptr_t)(want->dtype.bits + 7u) / 8u; /* 1, 2, 4 or 8 */
-    error.status = KILN_BAD_ALIGNMENT;
-    error.value = (int64_t)((data + (uintptr_t)given->byte_offset) & (element - 1));
-    error.multiple = (int64_t)element;
-    return error.value == 0 ? KILN_OK : kiln_fail(detail, error);
+    error->status = KILN_BAD_ALIGNMENT;
+    error->value = (int64_t)((data + (uintptr_t)given->byte_offset) & (element - 1));
+    error->multiple = (int64_t)element;
+    return error->value == 0 ? KILN_OK : kiln_fail(detail, error);
 }
 
 typedef struct span {
@@ -126,14 +126,15 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
                              .index = (int32_t)index,
                              .axis = -1};
         const kiln_status status =
-            check_place(want, given, kiln_tensor_shape(want, dims, NULL), error, detail);
+            check_place(want, given, kiln_tensor_shape(want, dims, NULL), &error, detail);
         if (status != KILN_OK)
             return status;
         const span here = span_of(want, given, dims);
         error.status = KILN_OVERLAP;
+        error.multiple = 0;
         error.value = -1; /* the arena; otherwise the other tensor, inputs first */
         if (overlap(here, arena_span))
-            return kiln_fail(detail, error);
+            return kiln_fail(detail, &error);
         for (uint32_t j = 0; written && j < i; j++) {
             const uint32_t other = j < first_output ? j : j - first_output;
             const span there = j < first_output
@@ -141,7 +142,7 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
                                    : span_of(&model->outputs[other], &outputs[other], dims);
             error.value = j;
             if (overlap(here, there))
-                return kiln_fail(detail, error);
+                return kiln_fail(detail, &error);
         }
     }
     return KILN_OK;

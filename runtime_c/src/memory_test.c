@@ -14,6 +14,7 @@ static void expect(kiln_status status, const char *name, int32_t axis) {
     } else {
         CHECK(strcmp(kiln_error(&session)->name, name) == 0);
         CHECK(kiln_error(&session)->axis == axis);
+        CHECK(kiln_error(&session)->multiple == 0 || status == KILN_BAD_ALIGNMENT);
         CHECK(workload_untouched(&work));
     }
     workload_make(&work, 2, 16);

@@ -75,46 +75,46 @@ kiln_status kiln_check_params(const kiln_model *model, const void *image, size_t
     }
     error.status = KILN_PARAMS_MISSING;
     if (header == NULL)
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
 
     error.status = KILN_PARAMS_ALIGNMENT;
     error.value = (int64_t)((uintptr_t)header % KILN_PARAMS_ALIGN);
     error.multiple = KILN_PARAMS_ALIGN;
     if (error.value != 0)
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
 
     error.status = KILN_PARAMS_TRUNCATED;
     error.value = (int64_t)bytes;
     error.min = (int64_t)(HEADER_BYTES + padded);
     error.multiple = 0;
     if (bytes < HEADER_BYTES)
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     if (!equal(header, (const unsigned char *)"KILNPAR1", 8)) {
         error.status = KILN_PARAMS_NOT_PARAMS;
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     }
     if (read_u32(header + 8) != VERSION) {
         error.status = KILN_PARAMS_VERSION;
         error.value = read_u32(header + 8);
         error.min = error.max = VERSION;
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     }
     if (!equal(header + 32, model->hash, HASH_BYTES)) {
         error.status = KILN_PARAMS_OTHER_BUILD;
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     }
     if (bytes - HEADER_BYTES < padded)
-        return kiln_fail(detail, error); /* truncated */
+        return kiln_fail(detail, &error); /* truncated */
 
     error.status = KILN_PARAMS_CORRUPT;
     if (read_u32(header + 12) != HEADER_BYTES || read_u64(header + 16) != model->params_bytes)
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     for (size_t i = 64; i < HEADER_BYTES; i++)
         if (header[i] != 0)
-            return kiln_fail(detail, error);
+            return kiln_fail(detail, &error);
     if ((flags & KILN_SKIP_CHECKSUM) == 0 && !(linked && model->params_trusted) &&
         checksum(header + HEADER_BYTES, padded) != read_u64(header + 24))
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     *payload = header + HEADER_BYTES;
     return KILN_OK;
 }

@@ -11,7 +11,7 @@ static const kiln_detail no_error = {.index = -1, .axis = -1};
 static kiln_status fail_plain(kiln_detail *detail, kiln_status status) {
     kiln_detail error = no_error;
     error.status = status;
-    return kiln_fail(detail, error);
+    return kiln_fail(detail, &error);
 }
 
 static kiln_status check_arena(const kiln_config *config, size_t needed, size_t align,
@@ -23,16 +23,16 @@ static kiln_status check_arena(const kiln_config *config, size_t needed, size_t 
     error.status = KILN_ARENA_NULL;
     error.min = (int64_t)needed;
     if (config->arena == NULL)
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     error.status = KILN_ARENA_ALIGNMENT;
     error.value = (int64_t)((uintptr_t)config->arena & (align - 1));
     error.multiple = (int64_t)align;
     if (error.value != 0)
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     error.status = KILN_ARENA_TOO_SMALL;
     error.value = (int64_t)config->arena_bytes;
     error.multiple = 0;
-    return config->arena_bytes >= needed ? KILN_OK : kiln_fail(detail, error);
+    return config->arena_bytes >= needed ? KILN_OK : kiln_fail(detail, &error);
 }
 
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config) {
@@ -46,7 +46,7 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
         error.status = KILN_WRONG_ABI;
         error.value = model->abi;
         error.min = error.max = KILN_ABI;
-        return kiln_fail(&session->detail, error);
+        return kiln_fail(&session->detail, &error);
     }
     size_t smallest = model->buckets[0].arena_bytes;
     for (uint32_t i = 1; i < model->buckets_count; i++)
@@ -79,7 +79,7 @@ static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *resu
         error.index = 0;
         error.name = model->dims_count > 0 ? model->dims[0].name : NULL;
         error.value = model->dims_count > 0 ? result->dims[0] : 0;
-        return kiln_fail(detail, error);
+        return kiln_fail(detail, &error);
     }
     result->bucket = (uint32_t)bucket;
     result->steps = model->buckets[bucket].steps;
@@ -110,7 +110,7 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
         error.where = KILN_AT_DIM;
         error.index = (int32_t)i;
         error.name = model->dims[i].name;
-        const kiln_status status = kiln_check_dim(model, i, dims[i], error, detail);
+        const kiln_status status = kiln_check_dim(model, i, dims[i], &error, detail);
         if (status != KILN_OK)
             return status;
         found.dims[i] = dims[i];
@@ -171,7 +171,7 @@ kiln_status kiln_step(kiln_session *session) {
         error.status = KILN_BAD_PLAN;
     if (error.status != KILN_OK) {
         kiln_cancel(session);
-        return kiln_fail(&session->detail, error);
+        return kiln_fail(&session->detail, &error);
     }
     session->step++;
     return KILN_OK;

@@ -1,0 +1,89 @@
+"""Builds the runtime's own C tests and fuzz targets, which lie beside its sources."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kiln.emit.headers import include_flags
+from kiln.paths import data_dir
+
+SRC = data_dir("runtime_c") / "src"
+CORE = ("session", "check", "memory", "params", "text")
+WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror")
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A test program: what it is linked from besides the core and the model, and its arguments."""
+
+    main: str
+    others: tuple[str, ...] = ("threads_none",)
+    arguments: tuple[str, ...] = ()
+
+
+# The folder that platform_posix_test writes to is its working folder.
+TESTS = {
+    "check": Program("check_test"),
+    "memory": Program("memory_test"),
+    "params": Program("params_test"),
+    "session": Program("session_test"),
+    "text": Program("text_test"),
+    "platform_posix": Program("platform_posix_test", ("threads_none", "platform_posix"), (".",)),
+    "threads_none": Program("threads_test", ("threads_none",), ("3", "1")),
+    "threads_pthread": Program("threads_test", ("threads_pthread",), ("3",)),
+}
+FUZZ = {
+    "arguments": Program("arguments_fuzz", ("threads_none", "fuzz_main")),
+    "params": Program("params_fuzz", ("threads_none", "fuzz_main")),
+}
+
+
+def need(tool: str, package: str) -> str:
+    """The path of a program that a test cannot do without; the test fails where it is missing."""
+    path = shutil.which(tool)
+    if path is None:
+        pytest.fail(
+            f"'{tool}' is not installed; install it with: sudo apt-get install {package}", pytrace=False
+        )
+    return path
+
+
+def run(command: Sequence[str], cwd: Path | None = None, timeout: float = 300) -> str:
+    """Standard output of a command that must succeed; otherwise the test fails with its last lines."""
+    done = subprocess.run(
+        command, cwd=cwd, check=False, capture_output=True, text=True, errors="replace", timeout=timeout
+    )
+    if done.returncode != 0:
+        tail = (done.stdout + done.stderr)[-4000:]
+        pytest.fail(f"{' '.join(command)}\nexit status {done.returncode}\n{tail}", pytrace=False)
+    return done.stdout
+
+
+class Builder:
+    """Compiles each file once with one compiler and one set of flags, and links programs of them."""
+
+    def __init__(self, compiler: Sequence[str], flags: Sequence[str], folder: Path) -> None:
+        self._command = [*compiler, *WARNINGS, "-g", *flags]
+        self._folder = folder
+
+    def object(self, name: str) -> Path:
+        """The object of src/NAME.c."""
+        out = self._folder / f"{name}.o"
+        if not out.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            run([*self._command, *include_flags(), "-c", str(SRC / f"{name}.c"), "-o", str(out)])
+        return out
+
+    def link(self, program: Program, *flags: str) -> Path:
+        """The program, linked of its objects."""
+        names = (*CORE, "test_model", *program.others, program.main)
+        out = self._folder / "-".join((program.main, *program.others))
+        objects = [str(self.object(name)) for name in names]
+        run([*self._command, *objects, "-pthread", *flags, "-o", str(out)])
+        return out

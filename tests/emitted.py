@@ -1,0 +1,145 @@
+"""A plan written by hand, with kernels in C, emitted and compiled with every warning as an error."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from c_programs import SANITIZE, WARNINGS, need, run
+from kiln.emit.headers import include_flags
+from kiln.emit.source import emit, runtime_sources
+
+Plan = dict[str, Any]
+W = np.array([3, -2, 1], np.float32)
+
+# y[b][i] = 2 * (x[b][i] * w[i] + shift), as two steps; `tasks` are the batch.
+KERNELS = """
+#include <stdint.h>
+void NAME_scale(const float *x, const float *w, float *t, int32_t begin, int32_t end) {
+    for (int32_t b = begin; b < end; b++)
+        for (int i = 0; i < 3; i++)
+            t[3 * b + i] = x[3 * b + i] * w[i];
+}
+void NAME_shift(const float *t, const int8_t *shift, float *y, int64_t n) {
+    for (int64_t i = 0; i < 3 * n; i++)
+        y[i] = 2 * (t[i] + (float)*shift);
+}
+"""
+
+
+def make_plan(name: str = "tiny", storage: str = "embedded", threads: str = "pthread") -> Plan:
+    """A model with a symbolic batch of 2..12 in steps of 2, in three buckets."""
+    real, const = {"dtype": "float32", "const": False}, {"dtype": "float32", "const": True}
+
+    def steps() -> list[dict[str, Any]]:
+        t = {"at": "arena", "offset": 0, "bytes": 24}
+        x, shift, y = (
+            {"at": at, "index": i, "offset": 0} for at, i in (("input", 0), ("input", 1), ("output", 0))
+        )
+        size = {"at": "dim", "name": "batch"}
+        w = {"at": "params", "offset": 64, "bytes": 12}
+        return [
+            {"kernel": f"{name}_scale", "extent": "batch", "args": [x, w, t], "label": 'a "scale" */ ?\\'},
+            {"kernel": f"{name}_shift", "extent": None, "args": [t, shift, y, size], "label": "shift"},
+        ]
+
+    def bucket(label: str, sizes: Any, arena: int) -> dict[str, Any]:
+        tensor = {"name": "t", "offset": 0, "bytes": arena, "first": 0, "last": 1, "kind": "activation"}
+        return {
+            "name": label,
+            "dims": {"batch": sizes},
+            "arena_bytes": arena,
+            "steps": steps(),
+            "tensors": [tensor],
+        }
+
+    return {
+        "format": 1,
+        "name": name,
+        "target": "any",
+        "threads": threads,
+        "model_hash": hashlib.sha256(name.encode()).hexdigest(),
+        "inputs": [
+            {"name": "x:0", "c_name": "session", "dtype": "float32", "shape": ["batch", 3], "layout": None,
+             "quant": None},
+            {"name": "zero", "c_name": "class", "dtype": "int8", "shape": [], "layout": None,
+             "quant": {"scale": 0.1, "zero_point": -3}},
+        ],
+        "outputs": [{"name": "y", "c_name": "y", "dtype": "float32", "shape": ["batch", 3], "layout": "NC"}],
+        "dims": [{"name": "batch", "min": 2, "max": 12, "multiple": 2}],
+        "params": {
+            "bytes": 76,
+            "align": 64,
+            "storage": storage,
+            "section": ".kiln_params" if storage == "section" else None,
+            "tensors": [{"name": "w", "offset": 64, "bytes": 12, "dtype": "float32", "shape": [3]}],
+        },
+        "kernels": [
+            {"symbol": f"{name}_scale", "args": [const, const, real], "parallel": True,
+             "ops": [{"name": "relax.multiply"}]},
+            {"symbol": f"{name}_shift", "parallel": False, "ops": [{"name": "relax.add"}],
+             "args": [const, {"dtype": "int8", "const": True}, real, {"dtype": "int64", "scalar": True}]},
+        ],
+        "buckets": [bucket("two", 2, 24), bucket("Some", {"min": 3, "max": 8}, 96), bucket("ten", 10, 120)],
+    }  # fmt: skip
+
+
+PAYLOAD = bytes(64) + W.tobytes()
+
+
+class Project:
+    """A folder with generated source, kernels and a program, compiled with every warning as an error."""
+
+    def __init__(self, folder: Path, threads: str = "pthread") -> None:
+        self.folder, self.threads, self.objects = folder, threads, list[Path]()
+        self.flags = [f"-I{folder}", *include_flags()]
+        for source in runtime_sources(threads, "hosted"):
+            self.compile(source)
+
+    def compile(self, source: Path, compiler: str = "gcc", *flags: str) -> None:
+        out = self.folder / f"{source.stem}-{len(self.objects)}.o"
+        run(
+            [
+                need(compiler, compiler),
+                *flags,
+                *SANITIZE,
+                "-g",
+                *self.flags,
+                "-c",
+                str(source),
+                "-o",
+                str(out),
+            ]
+        )
+        self.objects.append(out)
+
+    def add(self, plan: Plan, payload: bytes = PAYLOAD, compiler: str = "gcc") -> Mapping[str, bytes | str]:
+        """Compile what is generated for `plan`, and its kernels."""
+        name, files = plan["name"], emit(plan, payload)
+        assert set(files) == {f"{name}.h", f"{name}_plan.c", f"{name}_params.S", "params.bin"}
+        own = self.folder / f"source-{name}"
+        own.mkdir()
+        for file, content in files.items():
+            (own / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+        (own / "kernels.c").write_text(KERNELS.replace("NAME", name))
+        self.flags.append(f"-I{own}")
+        self.compile(own / f"{name}_plan.c", compiler, *WARNINGS)
+        run([need("gcc", "gcc"), f"-I{own}", "-c", str(own / f"{name}_params.S"), "-o", str(own / "p.o")])
+        self.objects.append(own / "p.o")
+        self.compile(own / "kernels.c")
+        return files
+
+    def program(self, text: str, language: str = "c") -> Path:
+        compiler, suffix = ("g++", "cc") if language == "c++" else ("gcc", "c")
+        source = self.folder / f"main.{suffix}"
+        source.write_text(text)
+        standard = ["-std=c++17"] if language == "c++" else ["-std=c11"]
+        self.compile(source, compiler, *[flag for flag in WARNINGS if not flag.startswith("-std")], *standard)
+        out = self.folder / "main"
+        threads = ["-pthread"] if self.threads == "pthread" else []
+        objects = [str(path) for path in self.objects]
+        run([need(compiler, compiler), *SANITIZE, *objects, *threads, "-o", str(out)])
+        return out

@@ -1,0 +1,152 @@
+"""What emit-source refuses, how it chooses buckets, the params image, and values as C."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from emitted import PAYLOAD, Plan, make_plan
+from kiln.emit import c_text
+from kiln.emit.buckets import selection
+from kiln.emit.params_image import checksum, params_image
+from kiln.emit.source import emit
+from kiln.errors import KilnError
+
+
+def _set(*path: Any) -> Any:
+    """A change of a plan: the value (last) at the keys before it."""
+
+    def change(plan: Plan) -> None:
+        at: Any = plan
+        for key in path[:-2]:
+            at = at[key]
+        at[path[-2]] = path[-1]
+
+    return change
+
+
+STEP = ("buckets", 0, "steps", 0)
+BAD = [
+    (_set("format", 2), "format: 2, allowed: 1"),
+    (_set("name", "kiln_x"), "'kiln_x' cannot name a C symbol"),
+    (_set("name", "while"), "'while' cannot name a C symbol"),
+    (_set("name", "a b"), "'a b' cannot name a C symbol"),
+    (_set("name", "run_step"), "the generated source uses this one itself"),
+    (_set("threads", "openmp"), "threads: openmp, allowed: none, pthread"),
+    (_set("model_hash", "12"), "model_hash: 12, allowed: 64 hexadecimal digits"),
+    (_set("params", "bytes", 80), "params.bytes: 80, allowed: 76 as in params.raw"),
+    (_set("params", "storage", "tape"), "params.storage: tape, allowed: embedded, section, file"),
+    (_set("inputs", 0, "dtype", "int4"), "'x:0': dtype 'int4', allowed: bfloat16, bool"),
+    (_set("inputs", 0, "shape", 0, "seq"), "'x:0': dimension 'seq', allowed: batch"),
+    (_set("inputs", 0, "shape", 1, -3), "'x:0': size -3, allowed 0..2147483647"),
+    (_set("inputs", 0, "shape", 0, 2), "dims 'batch': on outputs only, allowed: on an input too"),
+    (_set("inputs", 0, "c_name", "a-b"), "cannot name a C symbol"),
+    (_set("outputs", []), "outputs: 0, allowed: at least one"),
+    (_set("dims", 0, "max", 2**31), "dims 'batch': range: 2..2147483648, allowed"),
+    (_set("dims", 0, "multiple", 0), "dims 'batch': multiple: 0, allowed"),
+    (_set("buckets", []), "buckets: 0, allowed: at least one"),
+    (_set("buckets", 1, "name", "TWO"), "buckets: a name twice"),
+    (
+        _set("buckets", 1, "dims", "batch", {"min": 1, "max": 8}),
+        "bucket 'Some', dimension 'batch': 1..8, allowed",
+    ),
+    (_set(*STEP, "kernel", "other"), "buckets[0].steps[0].kernel: other, allowed: one of kernels"),
+    (_set(*STEP, "args", []), "buckets[0].steps[0].args: 0 arguments, allowed: 3"),
+    (_set(*STEP, "extent", 0), "buckets[0].steps[0].extent: 0, allowed"),
+    (_set(*STEP, "extent", "seq"), "buckets[0].steps[0].extent: dimension 'seq', allowed: batch"),
+    (_set(*STEP, "args", 0, "index", 2), "buckets[0].steps[0].args[0].index: 2, allowed: 0..1"),
+    (_set(*STEP, "args", 1, "offset", 65), "args[1]: bytes 65..77 of params, allowed: 0..76"),
+    (_set(*STEP, "args", 1, "offset", -4), "args[1]: bytes -4..8 of params, allowed: 0..76"),
+    (
+        _set(*STEP, "args", 1, {"at": "params", "offset": 62, "bytes": 4}),
+        "args[1].offset: 62, allowed: multiples of 4",
+    ),
+    (_set(*STEP, "args", 2, "bytes", 28), "args[2]: bytes 0..28 of arena, allowed: 0..24"),
+    (_set(*STEP, "args", 2, {"at": "params", "offset": 0, "bytes": 4}), "args[2]: written at params"),
+    (_set(*STEP, "args", 2, {"at": "dim", "name": "batch"}), "args[2]: at dim, allowed: dim for a scalar"),
+    (_set(*STEP, "args", 2, {"at": "heap", "offset": 0}), "args[2].at: heap, allowed"),
+    (lambda plan: plan["params"].pop("storage"), "key 'storage' is missing"),
+    (_set("kernels", 3), "value of a wrong type"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=[message for _, message in BAD])
+def test_a_plan_that_cannot_be(change: Any, message: str) -> None:
+    plan = copy.deepcopy(make_plan())
+    change(plan)
+    with pytest.raises(KilnError) as raised:
+        emit(plan, PAYLOAD)
+    assert message in str(raised.value)
+
+
+def test_bucket_of_every_size() -> None:
+    """The table of cells against the definition, in two dimensions, with overlaps and gaps."""
+    dims = [{"name": "a", "min": 1, "max": 9}, {"name": "b", "min": 4, "max": 40}]
+    buckets = [
+        {"name": "p", "dims": {"a": 1, "b": 4}},
+        {"name": "q", "dims": {"a": {"min": 1, "max": 4}, "b": {"min": 4, "max": 20}}},
+        {"name": "r", "dims": {"a": {"min": 4, "max": 9}}},
+        {"name": "s", "dims": {"a": 2, "b": 40}},
+    ]
+    found = selection(dims, buckets)
+    assert found is not None
+
+    def cell(lines: list[str], size: int) -> int:
+        # The generated C read as Python: its blocks are marked by the indentation too.
+        code = "\n".join(
+            line.replace("} else {", "else:").replace(") {", "):") for line in lines if line.strip() != "}"
+        )
+        scope: dict[str, Any] = {}
+        exec("def tree(size):\n" + code.replace(";", ""), scope)
+        return int(scope["tree"](size))
+
+    for a, b in itertools.product(range(1, 10), range(4, 41)):
+        index = cell(found.axes[0].lines, a) * found.axes[1].cells + cell(found.axes[1].lines, b)
+        wanted = (
+            0
+            if (a, b) == (1, 4)
+            else 1
+            if a <= 4 and b <= 20
+            else 2
+            if a >= 4
+            else 3
+            if (a, b) == (2, 40)
+            else -1
+        )
+        assert found.table[index] == wanted
+    assert selection(dims, [{"name": "all", "dims": {}}]) is None
+
+
+def test_selection_is_logarithmic() -> None:
+    dims = [{"name": "n", "min": 1, "max": 64}]
+    found = selection(dims, [{"name": f"b{n}", "dims": {"n": n}} for n in range(1, 65)])
+    assert found is not None
+    deepest = max(len(line) - len(line.lstrip()) for line in found.axes[0].lines) // 4
+    assert deepest == 7  # six comparisons, then the return
+
+
+def test_checksum_against_its_definition() -> None:
+    generator = np.random.default_rng(0)
+    for words in (0, 1, 16, 70000):
+        data = generator.integers(0, 2**32, words, dtype=np.uint64).astype("<u4")
+        first = second = 0
+        for word in data.tolist():
+            first = (first + word) % (2**32 - 5)
+            second = (second + first) % (2**32 - 5)
+        assert checksum(data.tobytes()) == second << 32 | first
+    image = params_image(b"abc", bytes(range(32)))
+    assert len(image) == 192
+    assert struct.unpack_from("<8sIIQQ", image)[:4] == (b"KILNPAR1", 1, 128, 3)
+    assert image[128:] == b"abc" + bytes(61)
+
+
+def test_values_as_c() -> None:
+    assert c_text.string('a"b\\?é\n') == '"a\\042b\\134\\077\\303\\251\\012"'
+    assert c_text.comment("a */ b\n/* c") == "a * / b / * c"
+    assert [c_text.real(value) for value in (0, 1, 0.1, 1e-30)] == ["0.0f", "1.0f", "0.100000001f", "1e-30f"]
+    assert [c_text.size(value) for value in (5, 2**32)] == ["5u", "4294967296ull"]
+    assert c_text.free_name("new", {"new_"}) == "new__"
