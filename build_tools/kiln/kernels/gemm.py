@@ -107,10 +107,12 @@ def product(
     depth = 1
     for loop in loops:
         depth *= loop.extent
-    sums = registers([count * vectors, lanes], accumulator)
-    for index in range(count * vectors):
-        with vector(lanes) as lane:
-            store(sums, [int64(index), lane], tirx.const(0, accumulator))
+    # A buffer a row: TVM puts buffers of more than 1 KiB, such as the whole tile on AVX-512, on the heap.
+    sums = [registers([vectors, lanes], accumulator) for _ in range(count)]
+    for row in range(count):
+        for v in range(vectors):
+            with vector(lanes) as lane:
+                store(sums[row], [int64(v), lane], tirx.const(0, accumulator))
     first_weight = bind(panel * int64(depth * tile.columns))
 
     def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
@@ -126,15 +128,15 @@ def product(
         for row in range(count):
             left = tirx.Cast(accumulator, load(x, [bases[row] + x_offset]))
             for v in range(vectors):
-                index = int64(row * vectors + v)
                 with vector(lanes) as lane:
                     right = tirx.Cast(accumulator, load(weights, [at + int64(v * lanes) + lane]))
-                    store(sums, [index, lane], load(sums, [index, lane]) + left * right)
+                    total = load(sums[row], [int64(v), lane]) + left * right
+                    store(sums[row], [int64(v), lane], total)
 
     reduce(loops, int64(0), int64(0))
     for row in range(count):
         for v in range(vectors):
             for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                 with vector(width) as lane:
-                    value = load(sums, [int64(row * vectors + v), int64(offset) + lane])
+                    value = load(sums[row], [int64(v), int64(offset) + lane])
                     finish(rows[row], first_column + int64(v * lanes + offset) + lane, value)
