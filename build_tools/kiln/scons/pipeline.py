@@ -8,6 +8,7 @@ from typing import Any
 from kiln.scons import options, summary
 from kiln.scons.builders.bundle import Bundle, bundle
 from kiln.scons.builders.checked import ran, tested
+from kiln.scons.builders.schema import schema
 from kiln.scons.builders.shown import shown
 from kiln.scons.options import Options
 from kiln.scons.unit import Unit
@@ -37,6 +38,11 @@ def KilnSize(env: Any, model: str, target: str = "host", dump: bool = False) -> 
     return shown(Unit(model, target), dump)
 
 
+def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
+    """Declare the JSON Schemas of targets and models, for editors."""
+    return schema()
+
+
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
     """Add nodes to the goal `name`; after the last of them it says what there is."""
     says = {"bundle": summary.bundles, "test": summary.tests}.get(name)
@@ -59,4 +65,4 @@ def KilnHelp(env: Any) -> str:  # noqa: N802
     return options.help_text()
 
 
-METHODS = (KilnBundle, KilnTest, KilnRun, KilnSize, KilnAlias, KilnOptions, KilnHelp)
+METHODS = (KilnBundle, KilnTest, KilnRun, KilnSize, KilnSchemas, KilnAlias, KilnOptions, KilnHelp)

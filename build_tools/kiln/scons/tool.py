@@ -9,6 +9,7 @@ KilnBundle   declares the bundle build/<target>/<model>/ and its .tar.gz
 KilnTest     runs the bundle on its golden vectors, on the target's runner
 KilnRun      runs it on a picture and prints what it says
 KilnSize     prints what it takes of flash and RAM
+KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct
 """
 
