@@ -21,6 +21,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kiln.h"
@@ -28,9 +29,10 @@
 #define COUNT_MASK 0x7fu /* workers inside, at most KILN_POOL_MAX_THREADS - 1 */
 #define OPEN       0x80u
 #define GENERATION 0x100u /* the least bit of the generation */
-#define SPINS      20000  /* looks at the gate before a worker parks: some tens of microseconds */
-#define YIELD_AT   2000   /* looks before the caller offers its processor to the last worker */
-#define CHUNKS     4      /* a thread: small enough to level out, large enough to cost nothing */
+#define SPIN_NS  100000 /* then a worker parks; bridges short serial steps between parallel ones */
+#define LOOKS    64     /* at the gate between two looks at the clock: a pause takes 1 to 100 ns */
+#define YIELD_AT 2000   /* looks before the caller offers its processor to the last worker */
+#define CHUNKS   4      /* a thread: small enough to level out, large enough to cost nothing */
 
 typedef struct pool {
     _Alignas(64) _Atomic uint32_t gate;
@@ -80,14 +82,23 @@ static bool has_job(uint32_t gate, uint32_t served) {
     return (gate & OPEN) != 0 && gate / GENERATION != served;
 }
 
+static int64_t nanoseconds(void) {
+    struct timespec now = {0, 0};
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 /* Wait for a job of another generation than `served`, or for the end. */
 static void wait_for_job(pool *self, uint32_t served) {
-    for (int spin = 0; spin < SPINS; spin++) {
-        if (has_job(atomic_load_explicit(&self->gate, memory_order_relaxed), served) ||
-            atomic_load_explicit(&self->closing, memory_order_relaxed))
-            return;
-        pause_processor();
-    }
+    const int64_t until = nanoseconds() + SPIN_NS;
+    do {
+        for (int look = 0; look < LOOKS; look++) {
+            if (has_job(atomic_load_explicit(&self->gate, memory_order_relaxed), served) ||
+                atomic_load_explicit(&self->closing, memory_order_relaxed))
+                return;
+            pause_processor();
+        }
+    } while (nanoseconds() < until);
     pthread_mutex_lock(&self->mutex);
     atomic_fetch_add(&self->sleepers, 1);
     while (!has_job(atomic_load(&self->gate), served) && !atomic_load(&self->closing))
