@@ -13,7 +13,8 @@ int main(int argc, char **argv) {
     fclose(file);
     kiln_session session;
     kiln_config config = {.arena = arena, .arena_bytes = sizeof arena};
-    if (kiln_open(&session, &resnet, &config) != KILN_OK || resnet_run(&session, input, output) != KILN_OK)
+    if (kiln_open(&session, &resnet, &config) != KILN_OK ||
+        resnet_run(&session, input, output) != KILN_OK)
         return 1;
     for (size_t i = 0; i < sizeof output; i++)
         printf("%d\n", output[i]);

@@ -15,7 +15,8 @@ int main(int argc, char **argv) {
     kiln_config config = {};
     config.arena = arena;
     config.arena_bytes = sizeof arena;
-    if (kiln_open(&session, &resnet, &config) != KILN_OK || resnet_run(&session, input, output) != KILN_OK)
+    if (kiln_open(&session, &resnet, &config) != KILN_OK ||
+        resnet_run(&session, input, output) != KILN_OK)
         return 1;
     for (int value : output)
         std::printf("%d\n", value);
