@@ -30,7 +30,12 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     def maker(compiler: str, kind: str) -> Builder:
         if (compiler, kind) not in builders:
             folder = tmp_path_factory.mktemp(f"{compiler}-{kind}")
-            path = need(compiler, "clang libclang-rt-14-dev" if compiler == "clang" else compiler)
+            path = need(compiler, compiler)
+            if compiler == "clang":
+                resources = Path(run([path, "-print-resource-dir"]).strip())
+                if not any(resources.glob("lib/*/libclang_rt.fuzzer*.a")):
+                    package = f"libclang-rt-{resources.name.split('.')[0]}-dev"
+                    pytest.fail(f"clang has no sanitizers; install them with: sudo apt-get install {package}")
             builders[compiler, kind] = Builder([path], FLAGS[kind], folder)
         return builders[compiler, kind]
 
