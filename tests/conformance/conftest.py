@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from .scons_real import copy_tree, scons
+from scons_real import copy_tree, scons
 
 
 @pytest.fixture(scope="session")

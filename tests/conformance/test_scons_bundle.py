@@ -11,8 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-
-from .scons_real import contents, copy_tree, scons
+from scons_real import contents, copy_tree, scons
 
 CONSUMER = Path(__file__).parent / "consumer"
 EXPECTED = {

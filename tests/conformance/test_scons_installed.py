@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 import SCons
-
-from .scons_real import ROOT
+from scons_real import ROOT
 
 SCONSTRUCT = """
 env = Environment(tools=["default", "kiln"])
