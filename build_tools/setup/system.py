@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 # What the tests run → the Debian and Ubuntu package that holds it.
 NEEDED = {
@@ -23,7 +24,14 @@ NEEDED = {
 
 def missing() -> dict[str, str]:
     """Programs that cannot be found, with their packages."""
-    return {program: package for program, package in NEEDED.items() if shutil.which(program) is None}
+    lacking = {program: package for program, package in NEEDED.items() if shutil.which(program) is None}
+    clang = shutil.which("clang")
+    if clang:
+        told = subprocess.run([clang, "-print-resource-dir"], capture_output=True, text=True)
+        resources = Path(told.stdout.strip())
+        if not any(resources.glob("lib/*/libclang_rt.asan*")):
+            lacking["clang's sanitizers"] = f"libclang-rt-{resources.name.split('.')[0]}-dev"
+    return lacking
 
 
 def install_command() -> list[str] | None:
@@ -50,9 +58,10 @@ def main(chosen_tests: list[str]) -> int:
     """0 when everything is there. Without it 2 for a run of all tests; a part of them may still go on."""
     lacking = missing()
     apt = install_command() if lacking else None
-    if apt:
-        install(apt, sorted(set(lacking.values())))
-        lacking = missing()
+    for _ in range(2):  # what goes with clang is known once clang is there
+        if apt and lacking:
+            install(apt, sorted(set(lacking.values())))
+            lacking = missing()
     if not lacking:
         return 0
     packages = " ".join(sorted(set(lacking.values())))
