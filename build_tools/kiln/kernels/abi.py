@@ -47,6 +47,9 @@ _CODE = [
     s_tir.transform.RewriteUnsafeSelect(),
     tirx.transform.CommonSubexprElim(),
     tirx.transform.LowerTVMBuiltin(),
+    # After all that simplifies: the simplifier writes shared parts of an expression out at every use, which
+    # makes a chain of functions grow exponentially.
+    tirx.transform.prim_func_pass(lambda func, *_: lower_math(func), opt_level=0, name="LowerMath"),
     tirx.transform.LowerIntrin(),
 ]
 
@@ -105,7 +108,7 @@ def _pointers(func: tirx.PrimFunc) -> Lowered:
 
 def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     """Lower one kernel to the ABI. Its name stays `kernel`; the caller names it."""
-    func = lower_math(kernel.func).with_attr("global_symbol", "kernel")
+    func = kernel.func.with_attr("global_symbol", "kernel")
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     mod = tvm.transform.Sequential(_STRUCTURE)(mod)
     lowered = _pointers(mod["kernel"])

@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
+from tvm.ir import Call, TensorLoad
 
 Expr = Any
 
@@ -44,8 +45,34 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return result
 
 
+def _scalar(x: Expr) -> str:
+    """The data type of one lane of x."""
+    return str(x.ty.dtype).split("x")[0]
+
+
+def _like(dtype: str, x: Expr) -> str:
+    """`dtype` with as many lanes as x has."""
+    lanes = int(tvm.DataType(str(x.ty.dtype)).lanes)
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
 def _bits(value: Expr, dtype: str) -> Expr:
-    return tirx.reinterpret(dtype, value)
+    return tirx.reinterpret(_like(dtype, value), value)
+
+
+def _cast(dtype: str, x: Expr) -> Expr:
+    return tirx.Cast(_like(dtype, x), x)
+
+
+def _select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """Lane by lane; scalars stand for every lane."""
+    lanes = int(tvm.DataType(str(condition.ty.dtype)).lanes)
+
+    def wide(x: Expr) -> Expr:
+        scalar = int(tvm.DataType(str(x.ty.dtype)).lanes) == 1
+        return tirx.Broadcast(x, lanes) if lanes > 1 and scalar else x
+
+    return tirx.Select(condition, wide(yes), wide(no))
 
 
 # Statements that must run before the store being rewritten; None where nothing may be moved out.
@@ -56,24 +83,28 @@ _hoisted: contextvars.ContextVar[_Bindings | None] = contextvars.ContextVar("hoi
 def _let(value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
     """Compute `value` once for all its uses in `body`.
 
-    The value is bound by a statement before the store. (A Let expression would say it better, but TVM
-    0.27 vectorises one wrongly when the expression that holds it occurs twice.)
+    It is put into a register by statements before the store. (A Let expression would say it better, but TVM
+    0.27 vectorises one wrongly when the expression that holds it occurs twice; and what LowerIntrin and the
+    code generator know as a bound variable they write out at every use, so that chains grow exponentially.)
     """
     bindings = _hoisted.get()
-    if bindings is None or isinstance(value, tirx.Var):
+    if bindings is None or isinstance(value, tirx.Var | TensorLoad):
         return body(value)
-    variable = tirx.Var(name, str(value.ty.dtype))
-    bindings.append(tirx.Bind(variable, value))
-    return body(variable)
+    lanes = int(tvm.DataType(str(value.ty.dtype)).lanes)
+    register = tirx.decl_buffer([lanes], _scalar(value), name, scope="local")
+    zero = tirx.IntImm("int32", 0)
+    index = zero if lanes == 1 else tirx.Ramp(zero, tirx.IntImm("int32", 1), lanes)
+    bindings += [tirx.AllocBuffer(register), tirx.BufferStore(register, value, [index])]
+    return body(tirx.BufferLoad(register, [index]))
 
 
 def floor(x: Expr) -> Expr:
     """floor(x) by conversion; values of 2^23 and more are whole already."""
 
     def body(x: Expr) -> Expr:
-        whole = tirx.Cast("float32", tirx.Cast("int32", x))
-        lower = tirx.Select(whole > x, whole - _f(1.0), whole)
-        return tirx.Select(tirx.abs(x) < _f(8388608.0), lower, x)
+        whole = _cast("float32", _cast("int32", x))
+        lower = _select(whole > x, whole - _f(1.0), whole)
+        return _select(tirx.abs(x) < _f(8388608.0), lower, x)
 
     return _let(x, "x", body)
 
@@ -86,8 +117,8 @@ def ceil(x: Expr) -> Expr:
 def trunc(x: Expr) -> Expr:
     """x towards zero."""
     return _let(
-        x, "x", lambda x: tirx.Select(
-            tirx.abs(x) < _f(8388608.0), tirx.Cast("float32", tirx.Cast("int32", x)), x
+        x, "x", lambda x: _select(
+            tirx.abs(x) < _f(8388608.0), _cast("float32", _cast("int32", x)), x
         )
     )  # fmt: skip
 
@@ -96,16 +127,24 @@ def round_even(x: Expr) -> Expr:
     """Nearest integer, ties to even: 2^23 with the sign of x drops the fraction."""
 
     def body(x: Expr) -> Expr:
-        magic = tirx.Select(x < _f(0.0), _f(-8388608.0), _f(8388608.0))
-        bits = tirx.Select(x < _f(0.0), _i(-889192448), _i(0x4B000000))
-        return tirx.Select(tirx.abs(x) < _f(8388608.0), (x + magic) - _bits(bits, "float32"), x)
+        magic = _select(x < _f(0.0), _f(-8388608.0), _f(8388608.0))
+        bits = _select(x < _f(0.0), _i(-889192448), _i(0x4B000000))
+        return _select(tirx.abs(x) < _f(8388608.0), (x + magic) - _bits(bits, "float32"), x)
 
     return _let(x, "x", body)
 
 
 def round_away(x: Expr) -> Expr:
-    """Nearest integer, ties away from zero."""
-    return _let(x, "x", lambda x: trunc(x + tirx.Select(x < _f(0.0), _f(-0.5), _f(0.5))))
+    """Nearest integer, ties away from zero. (x + 0.5 would round up just below a half.)"""
+
+    def body(x: Expr) -> Expr:
+        return _let(trunc(x), "whole", lambda whole: nearest(x, whole))
+
+    def nearest(x: Expr, whole: Expr) -> Expr:
+        further = whole + _select(x < _f(0.0), _f(-1.0), _f(1.0))
+        return _select(tirx.abs(x - whole) < _f(0.5), whole, further)
+
+    return _let(x, "x", body)
 
 
 def exp(x: Expr) -> Expr:
@@ -128,7 +167,7 @@ def exp(x: Expr) -> Expr:
 
         def value(r: Expr) -> Expr:
             mantissa = _polynomial(r, terms) * (r * r) + r + _f(1.0)
-            return mantissa * _bits((tirx.Cast("int32", n) + _i(127)) << _i(23), "float32")
+            return mantissa * _bits((_cast("int32", n) + _i(127)) << _i(23), "float32")
 
         return _let(rest, "r", value)
 
@@ -144,21 +183,21 @@ def log(x: Expr) -> Expr:
 
     def split(x: Expr) -> Expr:
         bits = _bits(x, "int32")
-        exponent = tirx.Cast("float32", (bits >> _i(23)) - _i(126))
+        exponent = _cast("float32", (bits >> _i(23)) - _i(126))
         mantissa = _bits((bits & _i(0x007FFFFF)) | _i(0x3F000000), "float32")
         return _let(exponent, "e", lambda e: _let(mantissa, "m", lambda m: value(x, e, m)))
 
     def value(x: Expr, e: Expr, m: Expr) -> Expr:
         low = m < _f(0.707106781186547524)
-        exponent = tirx.Select(low, e - _f(1.0), e)
-        fraction = tirx.Select(low, m + m, m) - _f(1.0)
+        exponent = _select(low, e - _f(1.0), e)
+        fraction = _select(low, m + m, m) - _f(1.0)
 
         def series(f: Expr) -> Expr:
             square = f * f
             tail = _polynomial(f, terms) * f * square + exponent * _f(-2.12194440e-4) - square * _f(0.5)
             result = f + tail + exponent * _f(0.693359375)
-            invalid = tirx.Select(x < _f(0.0), _f(math.nan), _f(-math.inf))
-            return tirx.Select(x > _f(0.0), result, invalid)
+            invalid = _select(x < _f(0.0), _f(math.nan), _f(-math.inf))
+            return _select(x > _f(0.0), result, invalid)
 
         return _let(fraction, "f", series)
 
@@ -178,8 +217,8 @@ def tanh(x: Expr) -> Expr:
         square = x * x
         small = _polynomial(square, terms) * square * x + x
         large = _f(1.0) - _f(2.0) / (exp(tirx.abs(x) * _f(2.0)) + _f(1.0))
-        signed = tirx.Select(x < _f(0.0), _f(0.0) - large, large)
-        return tirx.Select(tirx.abs(x) < _f(0.625), small, signed)
+        signed = _select(x < _f(0.0), _f(0.0) - large, large)
+        return _select(tirx.abs(x) < _f(0.625), small, signed)
 
     return _let(x, "x", body)
 
@@ -195,14 +234,16 @@ def erf(x: Expr) -> Expr:
         small = _polynomial(square, series) * x
         t = _f(1.0) / (_f(1.0) + tirx.abs(x) * _f(0.3275911))
         large = _let(t, "t", lambda t: _f(1.0) - _polynomial(t, terms) * t * exp(_f(0.0) - square))
-        signed = tirx.Select(x < _f(0.0), _f(0.0) - large, large)
-        return tirx.Select(tirx.abs(x) < _f(0.5), small, signed)
+        signed = _select(x < _f(0.0), _f(0.0) - large, large)
+        return _select(tirx.abs(x) < _f(0.5), small, signed)
 
     return _let(x, "x", body)
 
 
 def power(x: Expr, exponent: Expr) -> Expr | None:
     """x^exponent for exponents that are small whole numbers or halves; None for others."""
+    if isinstance(exponent, tirx.Broadcast):
+        exponent = exponent.value
     if not isinstance(exponent, tirx.FloatImm):
         return None
     value = float(exponent.value)
@@ -242,7 +283,7 @@ _UNARY: dict[str, Callable[[Expr], Expr]] = {
 
 def _lower_call(call: Any) -> Any:
     name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
-    if str(call.ty.dtype) != "float32":
+    if str(call.ty.dtype) != _like("float32", call):
         return call
     if name in _UNARY:
         return _UNARY[name](call.args[0])
@@ -260,8 +301,8 @@ def _calls(expr: Expr, names: Sequence[str]) -> bool:
     return tvm_ffi.structural_walk(expr, ((Call, visit),)) is not None
 
 
-def _lower_store(statement: Any) -> Any:
-    """The store with its value lowered, after what it needs computed first."""
+def _lower_statement(statement: Any) -> Any:
+    """The store or binding with its value lowered, after what it needs computed first."""
     if not _calls(statement.value, [*_UNARY, "pow"]):
         return statement
     # What a condition guards must not run before it: there the shared parts are written out each time.
@@ -271,10 +312,17 @@ def _lower_store(statement: Any) -> Any:
         value = tvm_ffi.structural_map(statement.value, ((Call, _lower_call),))
     finally:
         _hoisted.reset(token)
-    result = tirx.BufferStore(statement.buffer, value, statement.indices)
+    if isinstance(statement, tirx.Bind):
+        result = tirx.Bind(statement.var, value)
+    else:
+        result = tirx.BufferStore(statement.buffer, value, statement.indices)
     return tirx.SeqStmt([*bindings, result]) if bindings else result
 
 
 def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace float32 calls of mathematical functions by expressions that need no library."""
-    return func.with_body(tvm_ffi.structural_map(func.body, ((tirx.BufferStore, _lower_store),)))
+    """Replace float32 calls of mathematical functions by expressions that need no library.
+
+    Needs vectorised code that nothing simplifies any more.
+    """
+    statements = ((tirx.BufferStore, _lower_statement), (tirx.Bind, _lower_statement))
+    return func.with_body(tvm_ffi.structural_map(func.body, statements))
