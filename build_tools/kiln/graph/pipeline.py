@@ -11,6 +11,7 @@ from tvm import relax
 from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
 from kiln.graph.integer import integer_arithmetic
+from kiln.graph.layout import channels_last
 from kiln.graph.transposes import cancel_transposes
 
 Pass = Callable[[tvm.IRModule], tvm.IRModule]
@@ -28,11 +29,6 @@ def clean(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def convolution_layout(mod: tvm.IRModule) -> tvm.IRModule:
-    """Convolutions, and the ops between them, work on NHWC; transposes appear at the borders."""
-    return relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(mod)
-
-
 PASSES: list[tuple[str, Pass]] = [
     # Phase 1: arithmetic. Integers first, while the weights are still integers.
     ("integer", integer_arithmetic),
@@ -42,7 +38,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("clip", clip_to_min_max),
     ("clean", clean),
     # Phase 2: layout. NHWC inside, and no transpose that another one undoes.
-    ("layout", convolution_layout),
+    ("layout", channels_last),
     ("normalize", relax.transform.Normalize()),
     ("transposes", cancel_transposes),
     ("fold_layout", relax.transform.FoldConstant()),

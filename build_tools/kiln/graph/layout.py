@@ -1,0 +1,257 @@
+"""ChannelsLast: convolutions, pools and resizes work on NHWC, and transposes move to where they vanish.
+
+Each op of layout NCHW becomes one of NHWC between two transposes. A transpose then sinks through whatever
+treats all elements alike (elementwise ops with scalars, constants and equally transposed operands),
+through reductions, concatenations, paddings and softmax, with their axes renamed; where it meets its
+inverse, both are gone (graph/transposes.py). Guarantees: same results; the model's inputs and outputs keep
+their layout. TVM 0.27's ConvertLayout does the same for fewer ops, and fails on constants of other ranks
+and on models with none of these ops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, const, constant, integers, operator, rewrite_calls, static_shape
+from kiln.graph.transposed_conv import conv2d_transpose
+
+TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
+
+_UNARY = (
+    "abs", "astype", "ceil", "clip", "erf", "exp", "floor", "log", "negative", "nn.gelu", "nn.gelu_tanh",
+    "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "round", "rsqrt", "sigmoid", "sign", "sqrt", "square",
+    "tanh",
+)  # fmt: skip
+_NARY = (
+    "add", "divide", "equal", "greater", "less", "maximum", "minimum", "multiply", "power", "subtract",
+    "where",
+)  # fmt: skip
+_REDUCTIONS = ("max", "mean", "min", "prod", "sum", "variance", "std")
+
+
+def _is(call: Any, axes: list[int] | None) -> bool:
+    return operator(call) == "relax.permute_dims" and (
+        axes is None or (call.attrs.axes is not None and integers(call.attrs.axes) == axes)
+    )
+
+
+def _nhwc(rewriter: CallRewriter, data: Any) -> Any:
+    """`data` (N, C, H, W) as (N, H, W, C)."""
+    found = rewriter.definition(data)
+    if _is(found, TO_NCHW):
+        return found.args[0]
+    return rewriter.emit(relax.op.permute_dims(data, TO_NHWC))
+
+
+def _nchw(rewriter: CallRewriter, result: Any) -> Any:
+    return relax.op.permute_dims(rewriter.emit(result), TO_NCHW)
+
+
+def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
+    attrs = call.attrs
+    if str(attrs.data_layout) != "NCHW" or str(attrs.kernel_layout) != "OIHW":
+        return None
+    weights = constant(call.args[1])
+    if weights is None:
+        kernel = rewriter.emit(relax.op.permute_dims(call.args[1], [2, 3, 1, 0]))
+    else:
+        kernel = const(np.transpose(weights, (2, 3, 1, 0)), str(weights.dtype))
+    result = relax.op.nn.conv2d(
+        _nhwc(rewriter, call.args[0]),
+        kernel,
+        strides=integers(attrs.strides),
+        padding=integers(attrs.padding),
+        dilation=integers(attrs.dilation),
+        groups=int(attrs.groups),
+        data_layout="NHWC",
+        kernel_layout="HWIO",
+        out_dtype=str(call.ty.dtype),
+    )
+    return _nchw(rewriter, result)
+
+
+def _pool(make: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        attrs = call.attrs
+        if str(attrs.layout) != "NCHW":
+            return None
+        result = make(
+            _nhwc(rewriter, call.args[0]),
+            pool_size=integers(attrs.pool_size),
+            strides=integers(attrs.strides),
+            padding=integers(attrs.padding),
+            dilation=integers(attrs.dilation),
+            ceil_mode=bool(attrs.ceil_mode),
+            count_include_pad=bool(attrs.count_include_pad),
+            layout="NHWC",
+        )
+        return _nchw(rewriter, result)
+
+    return rule
+
+
+def _adaptive_pool(rewriter: CallRewriter, call: Any) -> Any:
+    attrs = call.attrs
+    if str(attrs.layout) != "NCHW":
+        return None
+    size = None if attrs.output_size is None else integers(attrs.output_size)
+    result = relax.op.nn.adaptive_avg_pool2d(_nhwc(rewriter, call.args[0]), size, layout="NHWC")
+    return _nchw(rewriter, result)
+
+
+def _resize(rewriter: CallRewriter, call: Any) -> Any:
+    attrs = call.attrs
+    if str(attrs.layout) != "NCHW":
+        return None
+    result = relax.op.image.resize2d(
+        _nhwc(rewriter, call.args[0]),
+        call.args[1],
+        roi=[float(value) for value in attrs.roi],
+        layout="NHWC",
+        method=str(attrs.method),
+        coordinate_transformation_mode=str(attrs.coordinate_transformation_mode),
+        rounding_method=str(attrs.rounding_method),
+        cubic_alpha=float(attrs.cubic_alpha),
+        cubic_exclude=int(attrs.cubic_exclude),
+        extrapolation_value=float(attrs.extrapolation_value),
+        out_dtype=str(call.ty.dtype),
+    )
+    return _nchw(rewriter, result)
+
+
+def _axes_of(rewriter: CallRewriter, arguments: list[Any]) -> list[int] | None:
+    """The axes of the first transposed argument."""
+    for argument in arguments:
+        found = rewriter.definition(argument)
+        if _is(found, None) and found.attrs.axes is not None:
+            return integers(found.attrs.axes)
+    return None
+
+
+def _without(rewriter: CallRewriter, argument: Any, axes: list[int]) -> Any | None:
+    """`argument` as it was before transpose `axes`, when that costs nothing at run time."""
+    found = rewriter.definition(argument)
+    if _is(found, axes):
+        return found.args[0]
+    shape = getattr(argument.ty, "shape", None)
+    if shape is None or any(not isinstance(size, tvm.tirx.IntImm) for size in shape):
+        return None
+    sizes = static_shape(argument)
+    if all(size == 1 for size in sizes) and len(sizes) <= 1:
+        return argument
+    if len(sizes) > len(axes):
+        return None
+    full = [1] * (len(axes) - len(sizes)) + sizes
+    inverse = [axes.index(axis) for axis in range(len(axes))]
+    value = constant(argument)
+    if value is not None:
+        return const(np.transpose(value.reshape(full), inverse), str(value.dtype))
+    moved = [axis for axis in inverse if full[axis] != 1]
+    if moved == sorted(moved):
+        return rewriter.emit(relax.op.reshape(argument, [full[axis] for axis in inverse]))
+    return None
+
+
+def _elementwise(rewriter: CallRewriter, call: Any) -> Any:
+    axes = _axes_of(rewriter, list(call.args))
+    if axes is None or len(call.ty.shape) != len(axes):
+        return None
+    arguments = []
+    for argument in call.args:
+        if not isinstance(getattr(argument, "ty", None), relax.TensorType):
+            arguments.append(argument)
+            continue
+        before = _without(rewriter, argument, axes)
+        if before is None:
+            return None
+        arguments.append(before)
+    result = rewriter.emit(relax.Call(call.op, arguments, call.attrs))
+    return relax.op.permute_dims(result, axes)
+
+
+def _quantisation(rewriter: CallRewriter, call: Any) -> Any:
+    """quantize and dequantize with one scale for the whole tensor."""
+    axes = _axes_of(rewriter, [call.args[0]])
+    scale, zero_point = constant(call.args[1]), constant(call.args[2])
+    if axes is None or scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
+        return None
+    inner = rewriter.definition(call.args[0]).args[0]
+    result = rewriter.emit(relax.Call(call.op, [inner, *call.args[1:]], call.attrs))
+    return relax.op.permute_dims(result, axes)
+
+
+def _reduction(rewriter: CallRewriter, call: Any) -> Any:
+    axes = _axes_of(rewriter, [call.args[0]])
+    if axes is None or call.attrs.axis is None:
+        return None
+    inner = rewriter.definition(call.args[0]).args[0]
+    reduced = [axes[axis % len(axes)] for axis in integers(call.attrs.axis)]
+    make = getattr(relax.op, str(operator(call)).removeprefix("relax."))
+    result = rewriter.emit(make(inner, axis=reduced, keepdims=bool(call.attrs.keepdims)))
+    if call.attrs.keepdims:
+        return relax.op.permute_dims(result, axes)
+    left = [axis for axis in axes if axis not in reduced]
+    return relax.op.permute_dims(result, [sorted(left).index(axis) for axis in left])
+
+
+def _concat(rewriter: CallRewriter, call: Any) -> Any:
+    if not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
+        return None
+    parts = list(call.args[0].fields)
+    axes = _axes_of(rewriter, parts)
+    if axes is None:
+        return None
+    inner = [_without(rewriter, part, axes) for part in parts]
+    if any(part is None for part in inner):
+        return None
+    result = rewriter.emit(relax.op.concat(inner, axes[int(call.attrs.axis) % len(axes)]))
+    return relax.op.permute_dims(result, axes)
+
+
+def _pad(rewriter: CallRewriter, call: Any) -> Any:
+    axes = _axes_of(rewriter, [call.args[0]])
+    if axes is None:
+        return None
+    widths = integers(call.attrs.pad_width)
+    moved = [0] * len(widths)
+    for position, axis in enumerate(axes):
+        moved[2 * axis : 2 * axis + 2] = widths[2 * position : 2 * position + 2]
+    inner = rewriter.definition(call.args[0]).args[0]
+    mode, value = str(call.attrs.pad_mode), float(call.attrs.pad_value)
+    result = rewriter.emit(relax.op.nn.pad(inner, moved, mode, value))
+    return relax.op.permute_dims(result, axes)
+
+
+def _softmax(rewriter: CallRewriter, call: Any) -> Any:
+    axes = _axes_of(rewriter, [call.args[0]])
+    if axes is None:
+        return None
+    inner = rewriter.definition(call.args[0]).args[0]
+    make = relax.op.nn.softmax if operator(call) == "relax.nn.softmax" else relax.op.nn.log_softmax
+    result = rewriter.emit(make(inner, axes[int(call.attrs.axis) % len(axes)]))
+    return relax.op.permute_dims(result, axes)
+
+
+def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
+    """See the module's docstring."""
+    rules: dict[str, Any] = {
+        "relax.nn.conv2d": _conv2d,
+        "relax.nn.conv2d_transpose": conv2d_transpose,
+        "relax.nn.max_pool2d": _pool(relax.op.nn.max_pool2d),
+        "relax.nn.avg_pool2d": _pool(relax.op.nn.avg_pool2d),
+        "relax.nn.adaptive_avg_pool2d": _adaptive_pool,
+        "relax.image.resize2d": _resize,
+        "relax.quantize": _quantisation,
+        "relax.dequantize": _quantisation,
+        "relax.concat": _concat,
+        "relax.nn.pad": _pad,
+        "relax.nn.softmax": _softmax,
+        "relax.nn.log_softmax": _softmax,
+    }
+    rules |= {f"relax.{name}": _elementwise for name in (*_UNARY, *_NARY)}
+    rules |= {f"relax.{name}": _reduction for name in _REDUCTIONS}
+    return rewrite_calls(mod, rules)
