@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +67,23 @@ def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
     assert "aarch64/resnet: emit-objects: crashed: RuntimeError: out of ideas" in done.stderr
     log = Path(done.stderr.split("all of it: ")[1].rstrip(")\n"))
     assert "Traceback" in (project.folder / log).read_text()
+
+
+def test_an_interrupted_build_says_just_that(project: Project) -> None:
+    process = subprocess.Popen(
+        project.command("target=armv7", "model=resnet"),
+        cwd=project.folder,
+        env=project.environment(FAKE_SECONDS="5"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "kiln: resnet: fetch\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (2, "kiln: interrupted\n")
 
 
 def test_two_models_of_one_name_are_refused(project: Project) -> None:

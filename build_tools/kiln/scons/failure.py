@@ -1,7 +1,7 @@
 """How a build ends that cannot go on: the stage's own line on stderr, exit status 2, and nothing from SCons.
 
 SCons has no setting for this: `BuildTask.failed` always writes "scons: *** [target] Error 2". So that one
-method is wrapped, for Kiln's failures only; the same for the database of signatures on a disk that is full.
+method is wrapped, for Kiln's failures and Ctrl-C only; so is saving the signatures, for a disk that is full.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import SCons.Errors
 import SCons.SConsign
 import SCons.Script.Main
+import SCons.Taskmaster.Job
 
 
 class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
@@ -31,10 +32,13 @@ def install() -> None:
 
     def failed(self: Any) -> None:
         error = self.exc_info()[1]
-        if not isinstance(error, StageFailed):
+        if isinstance(error, StageFailed):
+            print(error.line, file=sys.stderr, flush=True)
+        elif getattr(error, "errstr", None) == SCons.Taskmaster.Job.interrupt_msg:
+            print("kiln: interrupted", file=sys.stderr, flush=True)
+        else:
             noisy(self)
             return
-        print(error.line, file=sys.stderr, flush=True)
         self.exception = (type(error), error, None)
         self.do_failed(error.exitstatus)
         self.exc_clear()
