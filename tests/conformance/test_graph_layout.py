@@ -1,0 +1,151 @@
+"""ChannelsLast and transposed convolutions against the graph as it was, both run by TVM's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import operator
+from kiln.graph.layout import channels_last
+from kiln.graph.transposes import cancel_transposes
+
+Emit = Callable[[Any, Any], Any]
+
+
+def module(shape: list[int], body: Emit) -> tvm.IRModule:
+    """A module whose main takes x of `shape` and returns what `body` emits."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(body(builder, x))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def run(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
+    machine = relax.VirtualMachine(relax.build(mod, "llvm"), tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(x)).numpy()
+
+
+def operators(mod: tvm.IRModule) -> list[str]:
+    return [
+        str(operator(b.value)).removeprefix("relax.")
+        for block in mod["main"].body.blocks
+        for b in block.bindings
+        if operator(b.value)
+    ]
+
+
+def after(mod: tvm.IRModule) -> tvm.IRModule:
+    result = cancel_transposes(channels_last(mod))
+    steps = (relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination())
+    for step in (relax.transform.CanonicalizeBindings(), *steps):
+        result = step(result)
+    return result
+
+
+def weights(*shape: int) -> Any:
+    return relax.const(np.random.default_rng(7).standard_normal(shape).astype("float32"))
+
+
+def check(shape: list[int], body: Emit, transposes: int) -> None:
+    mod = module(shape, body)
+    changed = after(mod)
+    x = np.random.default_rng(3).standard_normal(shape).astype("float32")
+    want, got = run(mod, x), run(changed, x)
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 2e-5 * max(1.0, np.abs(want).max())
+    assert operators(changed).count("permute_dims") == transposes, operators(changed)
+
+
+def conv(x: Any, channels_out: int, channels_in: int, size: int = 3, **options: Any) -> Any:
+    return relax.op.nn.conv2d(x, weights(channels_out, channels_in, size, size), **options)
+
+
+BODIES: dict[str, tuple[Emit, int]] = {
+    "one convolution": (lambda b, x: conv(x, 6, 5, padding=1), 2),
+    "constants of every rank": (
+        lambda b, x: relax.op.add(
+            relax.op.multiply(
+                relax.op.add(b.emit(conv(x, 6, 5)), weights(1)),
+                b.emit(relax.op.add(weights(6, 1, 1), weights(1))),
+            ),
+            weights(1, 6, 1, 1),
+        ),
+        2,
+    ),
+    "residual": (
+        lambda b, x: relax.op.add(b.emit(conv(y := b.emit(conv(x, 6, 5)), 6, 6, padding=1)), y),
+        2,
+    ),
+    "gate": (
+        lambda b, x: relax.op.multiply(
+            y := b.emit(conv(x, 6, 5)),
+            b.emit(relax.op.sigmoid(b.emit(conv(b.emit(relax.op.mean(y, [2, 3], True)), 6, 6, 1)))),
+        ),
+        2,
+    ),
+    "mean without its axes": (lambda b, x: relax.op.mean(b.emit(conv(x, 6, 5)), [2, 3], False), 1),
+    "mean over channels": (lambda b, x: relax.op.mean(b.emit(conv(x, 6, 5)), [1], False), 1),
+    "softmax over channels": (lambda b, x: relax.op.nn.softmax(b.emit(conv(x, 6, 5)), 1), 2),
+    "concat over channels": (
+        lambda b, x: relax.op.concat([b.emit(conv(x, 6, 5)), b.emit(conv(x, 4, 5))], 1),
+        2,
+    ),
+    "padding": (lambda b, x: relax.op.nn.pad(b.emit(conv(x, 6, 5)), [0, 0, 1, 2, 3, 4, 5, 6]), 2),
+    "pools": (
+        lambda b, x: relax.op.nn.avg_pool2d(
+            b.emit(relax.op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1))), (2, 2), (1, 1), (1, 1)
+        ),
+        2,
+    ),
+    "resize": (lambda b, x: relax.op.image.resize2d(x, (20, 14), method="nearest_neighbor"), 2),
+    "a transpose of the model's own": (
+        lambda b, x: relax.op.permute_dims(b.emit(conv(x, 6, 5)), [0, 2, 3, 1]),
+        1,
+    ),
+    "a reshape in the way": (
+        lambda b, x: relax.op.nn.relu(b.emit(relax.op.reshape(b.emit(conv(x, 6, 5)), (1, 3, 2, 72)))),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_results_stay_and_transposes_vanish(name: str) -> None:
+    body, transposes = BODIES[name]
+    check([1, 5, 11, 10], body, transposes)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_transposed_convolution(stride: int, size: int, padding: int) -> None:
+    def body(builder: Any, x: Any) -> Any:
+        return relax.op.nn.conv2d_transpose(
+            x, weights(3, 4, size, size), strides=(stride, stride), padding=(padding, padding)
+        )
+
+    mod = module([2, 3, 5, 6], body)
+    changed = after(mod)
+    assert "nn.conv2d_transpose" not in operators(changed)
+    x = np.random.default_rng(3).standard_normal((2, 3, 5, 6)).astype("float32")
+    want, got = run(mod, x), run(changed, x)
+    assert got.shape == want.shape and np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_transposed_convolution_with_output_padding() -> None:
+    def body(builder: Any, x: Any) -> Any:
+        return relax.op.nn.conv2d_transpose(
+            x, weights(3, 4, 3, 3), strides=(2, 2), padding=(1, 1), output_padding=(1, 1)
+        )
+
+    mod = module([1, 3, 5, 6], body)
+    x = np.random.default_rng(3).standard_normal((1, 3, 5, 6)).astype("float32")
+    assert np.abs(run(mod, x) - run(after(mod), x)).max() <= 1e-5
