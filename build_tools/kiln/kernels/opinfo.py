@@ -15,6 +15,8 @@ from tvm import relax
 from tvm.ir import Op
 from tvm.tirx import PrimFunc
 
+from kiln.errors import KilnError
+
 OpInfo = dict[str, Any]
 Legalize = Callable[[Any, Any], Any]
 
@@ -69,7 +71,10 @@ def read(func: PrimFunc) -> list[OpInfo]:
 
 def _with_info(legalize: Legalize) -> Legalize:
     def legalize_and_describe(builder: Any, call: Any) -> Any:
-        result = legalize(builder, call)
+        try:
+            result = legalize(builder, call)
+        except Exception as error:  # TVM's rules raise many kinds
+            raise KilnError(refusal([describe(call)], error)) from error
         if (
             isinstance(result, relax.Call)
             and isinstance(result.op, Op)
@@ -95,6 +100,14 @@ def legalize_with_info(
         if legalize is not None and str(name).startswith("relax."):
             rules[str(name)] = _with_info(legalize)
     return relax.transform.LegalizeOps(rules, skip_ops=skip)  # type: ignore[no-any-return]
+
+
+def refusal(ops: list[OpInfo], error: Exception) -> str:
+    """One line that says which operators cannot be compiled, and why."""
+    names = " + ".join(dict.fromkeys(op["name"] for op in ops)) or "a group without operators"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = next((line for line in lines if not line.startswith("File ")), type(error).__name__)
+    return f"operator '{names}' cannot be compiled: {reason}"
 
 
 def of_groups(mod: tvm.IRModule) -> dict[str, list[OpInfo]]:

@@ -20,7 +20,7 @@ from kiln.kernels import abi
 from kiln.kernels.families import Part, kernels_of
 from kiln.kernels.halo import View, border, find_views, spatial_padding, with_views
 from kiln.kernels.kernel import Array, Machine
-from kiln.kernels.opinfo import OpInfo
+from kiln.kernels.opinfo import OpInfo, refusal
 
 
 @dataclass
@@ -201,9 +201,14 @@ class Builder:
         if key not in self._groups:
             func = with_views(func, views)
             parts = []
-            for part in kernels_of(func, ops, set(known), self.machine, views):
-                symbol, scratch = self._kernel(part, ops)
-                parts.append((part, symbol, scratch))
+            try:
+                for part in kernels_of(func, ops, set(known), self.machine, views):
+                    symbol, scratch = self._kernel(part, ops)
+                    parts.append((part, symbol, scratch))
+            except KilnError:
+                raise
+            except Exception as error:  # TVM's passes raise many kinds
+                raise KilnError(f"{self.model}: {refusal(ops, error)}") from error
             self._groups[key] = func, parts
         func, parts = self._groups[key]
         self._run(func, parts, ops, places, outputs)
