@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
-
 from kiln.graph.bindings import operator
 from kiln.graph.layout import channels_last
 from kiln.graph.transposes import cancel_transposes
+from tvm import relax
 
 Emit = Callable[[Any, Any], Any]
 
