@@ -79,6 +79,9 @@ ABSOLUTE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
     "tanh": (tirx.tanh, np.tanh, line(-20, 20), 3e-7),
     "sigmoid": (tirx.sigmoid, lambda x: 1 / (1 + np.exp(-x)), line(-20, 20), 2e-7),
     "erf": (tirx.erf, erf, line(-6, 6), 4e-7),
+    "sin": (tirx.sin, np.sin, line(-100, 100), 2e-7),
+    "cos": (tirx.cos, np.cos, line(-100, 100), 2e-7),
+    "sin_far": (tirx.sin, np.sin, line(-8000, 8000), 2e-6),
 }
 RELATIVE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
     "exp": (tirx.exp, np.exp, line(-87, 88), 2.0),
@@ -124,6 +127,39 @@ def test_rounding_is_exact(name: str, tmp_path: Path) -> None:
     x = x.astype("f4")
     got, want = evaluate(function, x, tmp_path), exact(x.astype("f8"))
     assert (got == want).all(), x[got != want]
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.5, -0.25, 9.0, -11.0, 2.4])
+def test_power(exponent: float, tmp_path: Path) -> None:
+    x = line(0.05, 40, 1003)
+    got = compute(_power_by(exponent), x, tmp_path)
+    want = x.astype("f8") ** np.float32(exponent)
+    size = 1 + np.abs(np.float32(exponent) * np.log(x.astype("f8")))
+    assert (np.abs(got / want - 1) / size).max() < 2e-7
+
+
+def test_power_of_what_is_not_positive(tmp_path: Path) -> None:
+    x = np.array([-2, -2, -2, -0.5, 0, 0, 0, 5], "f4")
+    y = [3.0, 2.0, 0.5, -3.0, 2.5, 0.0, -1.0, 0.0]
+    want = [-8, 4, np.nan, -8, 0, 1, np.inf, 1]
+
+    for exponent in sorted(set(y)):
+        got = compute(_power_by(exponent), x, tmp_path / str(exponent))
+        chosen = [at for at, value in enumerate(y) if value == exponent]
+        assert np.allclose(got[chosen], np.array(want)[chosen], rtol=1e-6, equal_nan=True), exponent
+
+
+def _power_by(exponent: float) -> Callable[[Any, Any], Any]:
+    """x to the power of a number that the compiler does not know to be constant."""
+    tiny, number = tirx.FloatImm("float32", 1e-30), tirx.FloatImm("float32", exponent)
+    return lambda data, i: tirx.pow(data[i], data[i] * tiny + number)
+
+
+def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
+    x = line(-5, 5, 37)
+    got = compute(lambda data, i: tirx.Cast("float32", tirx.exp(tirx.Cast("float16", data[i]))), x, tmp_path)
+    want = np.exp(x.astype("f2").astype("f4")).astype("f2")
+    assert (np.abs(got - want) <= np.spacing(want)).all()
 
 
 def test_at_the_ends_of_the_range(tmp_path: Path) -> None:

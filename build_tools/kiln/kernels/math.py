@@ -3,7 +3,8 @@
 Left to LLVM, exp, tanh, erf and their kind are one call of libm an element: slow, and a symbol that a
 freestanding device lacks. Range reductions and minimax coefficients are those of the Cephes library's
 single-precision functions (S. Moshier, 1992) and Abramowitz and Stegun 7.1.26 for erf. Errors, over all
-float32 inputs in the tests' ranges: exp 2 ulp, log 2 ulp, tanh 3e-7, sigmoid 2e-7, erf 4e-7 (absolute).
+float32 inputs in the tests' ranges: exp 2 ulp, log 2 ulp, tanh 3e-7, sigmoid 2e-7, erf 4e-7, sin and cos
+2e-7 (absolute). float16 is computed in float32.
 """
 
 from __future__ import annotations
@@ -240,17 +241,44 @@ def erf(x: Expr) -> Expr:
     return _let(x, "x", body)
 
 
-def power(x: Expr, exponent: Expr) -> Expr | None:
-    """x^exponent for exponents that are small whole numbers or halves; None for others."""
-    if isinstance(exponent, tirx.Broadcast):
-        exponent = exponent.value
-    if not isinstance(exponent, tirx.FloatImm):
-        return None
-    value = float(exponent.value)
+def _sine(x: Expr, quarters: int) -> Expr:
+    """sin(x + quarters * pi / 2), for |x| < 8192: the remainder of pi / 2 in three parts, then a series."""
+    sines = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+    cosines = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+
+    def reduced(x: Expr) -> Expr:
+        return _let(round_small(x * _f(2.0 / math.pi)), "n", lambda n: rest(x, n))
+
+    def rest(x: Expr, n: Expr) -> Expr:
+        parts = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
+        remainder = ((x - n * _f(parts[0])) - n * _f(parts[1])) - n * _f(parts[2])
+        return _let(
+            remainder, "r", lambda r: _let(_cast("int32", n) + _i(quarters), "q", lambda q: value(r, q))
+        )
+
+    def value(r: Expr, q: Expr) -> Expr:
+        square = r * r
+        sine = _polynomial(square, sines) * square * r + r
+        cosine = _polynomial(square, cosines) * square * square - square * _f(0.5) + _f(1.0)
+        chosen = _select((q & _i(1)) < _i(1), sine, cosine)
+        return _select((q & _i(2)) < _i(1), chosen, _f(0.0) - chosen)
+
+    return _let(x, "x", reduced)
+
+
+def power(x: Expr, exponent: Expr) -> Expr:
+    """x^exponent: products for small whole exponents, else e^(exponent log |x|) with the sign of x^exponent.
+
+    The relative error of the second form is about 1e-7 (1 + |exponent log |x||).
+    """
+    constant = exponent.value if isinstance(exponent, tirx.Broadcast) else exponent
+    if not isinstance(constant, tirx.FloatImm):
+        return _general_power(x, exponent)
+    value = float(constant.value)
     if value == 0.5:
         return tirx.sqrt(x)
     if value != int(value) or not 1 <= abs(value) <= 8:
-        return None
+        return _general_power(x, exponent)
 
     def body(x: Expr) -> Expr:
         result = x
@@ -261,7 +289,23 @@ def power(x: Expr, exponent: Expr) -> Expr | None:
     return _let(x, "x", body)
 
 
-_UNARY: dict[str, Callable[[Expr], Expr]] = {
+def _general_power(x: Expr, y: Expr) -> Expr:
+    def sized(x: Expr, y: Expr) -> Expr:
+        size = exp(y * log(tirx.max(tirx.abs(x), _f(1.17549435e-38))))
+        return _let(size, "size", lambda size: signed(x, y, size))
+
+    def signed(x: Expr, y: Expr, size: Expr) -> Expr:
+        half = y * _f(0.5)
+        odd_or_even = _select(tirx.EQ(trunc(half), half), size, _f(0.0) - size)
+        below = _select(tirx.EQ(trunc(y), y), odd_or_even, _f(math.nan))
+        at_zero = _select(y > _f(0.0), _f(0.0), _f(math.inf))
+        other = _select(x > _f(0.0), size, _select(x < _f(0.0), below, at_zero))
+        return _select(tirx.abs(y) > _f(0.0), other, _f(1.0))
+
+    return _let(x, "x", lambda x: _let(y, "y", lambda y: sized(x, y)))
+
+
+_UNARY: dict[str, Callable[..., Expr]] = {
     "exp": exp,
     "log": log,
     "tanh": tanh,
@@ -273,6 +317,8 @@ _UNARY: dict[str, Callable[[Expr], Expr]] = {
     # TVM's round has C's rule, ties away from zero; nearbyint has the default mode's, ties to even
     "round": round_away,
     "nearbyint": round_even,
+    "sin": lambda x: _sine(x, 0),
+    "cos": lambda x: _sine(x, 1),
     "rsqrt": lambda x: _f(1.0) / tirx.sqrt(x),
     "exp2": lambda x: exp(x * _f(math.log(2.0))),
     "log2": lambda x: log(x) * _f(1.0 / math.log(2.0)),
@@ -283,14 +329,14 @@ _UNARY: dict[str, Callable[[Expr], Expr]] = {
 
 def _lower_call(call: Any) -> Any:
     name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
-    if str(call.ty.dtype) != _like("float32", call):
+    function = power if name == "pow" else _UNARY.get(name)
+    dtype = _scalar(call)
+    if function is None or dtype not in ("float32", "float16"):
         return call
-    if name in _UNARY:
-        return _UNARY[name](call.args[0])
-    if name == "pow":
-        found = power(call.args[0], call.args[1])
-        return call if found is None else found
-    return call
+    if dtype == "float32":
+        return function(*call.args)
+    # computed in float32, as processors without float16 do
+    return _cast("float16", function(*(_cast("float32", item) for item in call.args)))
 
 
 def _calls(expr: Expr, names: Sequence[str]) -> bool:
