@@ -26,7 +26,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
 
 FLAGS = """config in target plan source out interface link golden tolerance size report archive bundle work
-name runtime dump print image model-file""".split()
+name runtime dump print image model-file called""".split()
 FOLDERS = {
     "import": ["module.json", "params.safetensors", "interface.json"],
     "simplify": ["module.json", "params.safetensors", "interface.json"],

@@ -143,7 +143,7 @@ def _anchor_files(value: Any, folder: Path) -> None:
     """Make the path of every `kind: file` source absolute: it is relative to the YAML it stands in."""
     if isinstance(value, dict):
         if value.get("kind") == "file" and isinstance(value.get("path"), str):
-            value["path"] = str(folder / value["path"])
+            value["path"] = os.path.normpath(folder / value["path"])
         for item in value.values():
             _anchor_files(item, folder)
     elif isinstance(value, list):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from kiln.config.check import Section
+from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 
 Arch = Literal["x86_64", "aarch64", "armv7"]
+_TRIPLES = {"x86_64": ("x86_64-",), "aarch64": ("aarch64-",), "armv7": ("armv7", "thumbv7")}
 
 
 def _feature(value: str) -> str:
@@ -106,3 +107,13 @@ class Target(Section):
     memory: list[Region] = Field(description="memory regions; empty: one memory without a limit")
     budget: Budget
     params_storage: Storage = Field(description="where parameters are kept unless the model says otherwise")
+
+    @model_validator(mode="after")
+    def _one_architecture(self) -> Target:
+        beginnings = _TRIPLES[self.arch]
+        if not self.triple.startswith(beginnings):
+            allowed = " or ".join(f"{word}…" for word in beginnings)
+            raise PlacedError(
+                ("triple",), f"'{self.triple}' is no triple of arch {self.arch}: {allowed} expected"
+            )
+        return self

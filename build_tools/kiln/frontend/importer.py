@@ -21,6 +21,9 @@ FORMATS = {
     ".tflite": "kiln.frontend.tflite_model",
 }
 
+# Operators that are no computation, or whose operand is one; without loops of their own.
+_STRUCTURE = ("relax.call_tir", "relax.shape_of", "relax.tensor_to_shape", "relax.call_pure_packed")
+
 
 @dataclass(frozen=True)
 class Imported:
@@ -83,6 +86,20 @@ def finish(module: tvm.IRModule, source_format: str, num_input: int) -> tvm.IRMo
     module = tvm.relax.transform.DeadCodeElimination(["main"])(module)
     tvm.relax.analysis.well_formed(module)
     return module
+
+
+def without_loops(expression: Any) -> list[str]:
+    """Names of the operators in an expression that TVM 0.27 has no loops for, such as topk and cumsum."""
+    found: list[str] = []
+
+    def visit(part: Any) -> None:
+        if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op):
+            name = str(part.op.name)
+            if name not in (*_STRUCTURE, *found) and part.op.get_attr("FLegalize") is None:
+                found.append(name)
+
+    tvm.relax.analysis.post_order_visit(expression, visit)
+    return found
 
 
 def result_types(module: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:

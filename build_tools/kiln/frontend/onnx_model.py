@@ -13,7 +13,15 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend import onnx_ops
-from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
+from kiln.frontend.importer import (
+    Imported,
+    finish,
+    looks_like_text,
+    one_line,
+    read_model,
+    result_types,
+    without_loops,
+)
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
@@ -26,7 +34,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model = read(path)
     shapes = bind_inputs(model, path, options)
     model = canonicalise(model, path, shapes)
-    module = convert_quietly(lambda: _Importer(path, shapes).from_onnx(model.graph, _opset(model)))
+    module = convert_quietly(lambda: _Importer(path, shapes).convert(model))
     inputs = [
         Port(
             value.name,
@@ -143,22 +151,36 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm i
             sanitize=True,
         )
         self._path = path
+        self._without_loops: dict[str, str] = {}
+
+    def convert(self, model: onnx.ModelProto) -> Any:
+        """The model as a Relax module. Raises KilnError naming nodes that no kernel can be made for."""
+        module = self.from_onnx(model.graph, _opset(model))
+        known = self._without_loops
+        left = [known[name] for name in without_loops(module["main"]) if name in known]
+        if left:
+            raise KilnError(f"{self._path}: operators that cannot be compiled: {'; '.join(left)}")
+        return module
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         convertible = onnx_frontend._get_convert_map().keys() | {"If", "Constant"} | onnx_ops.OVERRIDES.keys()
         _refuse(self._path, [node for node in graph.node if node.op_type not in convertible])
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        node = attrs["tvm_custom"]["name"] or "without a name"
         try:
             own = onnx_ops.OVERRIDES.get(op_name)
             expression = own(inputs, attrs) if own else None
-            if expression is not None:
-                return self.bb.normalize(expression)
-            return super()._convert_operator(op_name, inputs, attrs, opset)
+            if expression is None:
+                expression = super()._convert_operator(op_name, inputs, attrs, opset)
+            else:
+                expression = self.bb.normalize(expression)
+            for name in without_loops(expression):
+                self._without_loops.setdefault(name, f"{op_name} (node {node})")
+            return expression
         except (
             Exception
         ) as error:  # converters raise every kind of exception; all mean that the node is not supported
-            node = attrs["tvm_custom"]["name"] or "without a name"
             raise KilnError(
                 f"{self._path}: operators that cannot be imported: {op_name} (node {node}): {one_line(error)}"
             ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 
 
@@ -12,6 +13,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     """--config import.json (name, inputs, outputs, dims of the model), --source file, --out folder."""
     p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
     p.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
+    p.add_argument("--called", help="how errors call the model file; by its path when left out")
     p.add_argument(
         "--out", type=Path, required=True, help="folder for module.json, params.safetensors, interface.json"
     )
@@ -23,7 +25,11 @@ def run(args: argparse.Namespace) -> None:
     from kiln.frontend.importer import import_model
     from kiln.params import store
 
-    module, interface = import_model(args.source, options.from_config(read_json(args.config)))
+    settings = options.from_config(read_json(args.config))
+    try:
+        module, interface = import_model(args.source, settings)
+    except KilnError as error:
+        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     with atomic_dir(args.out) as folder:
         store.save(module, folder)
         write_json(folder / "interface.json", interface)

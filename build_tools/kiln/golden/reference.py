@@ -33,7 +33,15 @@ class Reference:
     about: dict[str, Any]
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for `inputs`, both in the model's own order."""
+        """The outputs for `inputs`, both in the model's own order. Raises KilnError where it cannot."""
+        try:
+            with quiet_stderr():
+                return self._run(inputs)
+        except Exception as error:  # both references raise their own kinds
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise KilnError(f"the reference, {self.about['name']}, cannot run the model: {text}") from error
+
+    def _run(self, inputs: Sequence[Array]) -> list[Array]:
         raise NotImplementedError
 
 
@@ -76,8 +84,7 @@ class OnnxRuntime(Reference):
             "settings": {"graph_optimization_level": "ORT_DISABLE_ALL", "provider": "CPU", "threads": 1},
         }
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for `inputs`, both in the graph's order."""
+    def _run(self, inputs: Sequence[Array]) -> list[Array]:
         feeds = dict(zip(self._names, inputs, strict=True))
         return [np.asarray(value) for value in self._session.run(None, feeds)]
 
@@ -105,8 +112,7 @@ class LiteRt(Reference):
             "settings": {"op_resolver": _KERNELS[kernels], "threads": 1},
         }
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for `inputs`, both in the graph's order."""
+    def _run(self, inputs: Sequence[Array]) -> list[Array]:
         for entry, value in zip(self._interpreter.get_input_details(), inputs, strict=True):
             self._interpreter.set_tensor(entry["index"], value)
         self._interpreter.invoke()

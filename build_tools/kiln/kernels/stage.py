@@ -10,6 +10,7 @@ from safetensors import numpy as safetensors
 
 from kiln.config import Target
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.kernels import known
 from kiln.kernels.pipeline import lower
 from kiln.params import store
 
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
+    known.check(target)
     threads = config.get("threads") or target.threads
     steps = lower(store.load(args.source), config["name"], target, threads, args.dump)
     interface = read_json(args.source / "interface.json")

@@ -52,8 +52,10 @@ def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
-    image = arguments.get("image")
-    return Options(lists["target"], lists["model"], dump == "1", _from_where_called(image) if image else None)
+    image = _from_where_called(arguments["image"]) if arguments.get("image") else None
+    if image is not None and not Path(image).is_file():
+        raise KilnError(f"image '{arguments['image']}': no such file")
+    return Options(lists["target"], lists["model"], dump == "1", image)
 
 
 def _names(text: str) -> list[str]:

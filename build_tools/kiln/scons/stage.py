@@ -174,7 +174,7 @@ def _explain(
     stage: Stage, title: str, status: int, said: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
     """The line for a stage that failed: its own, or for a crash one that says where its words are kept."""
-    own = [line for line in said if line.startswith("kiln: error:")]
+    own = [line for line in said if line.startswith(("kiln: error:", "kiln: test failed:"))]
     if own:
         return own[-1], target, status if status > 0 else 2
     if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in said[-1:]):

@@ -15,6 +15,7 @@ from kiln.config import (
     stage_config,
     target_config,
 )
+from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
@@ -38,6 +39,7 @@ class Unit:
         self.bundle = f"{build}/{self.target.name}/{self.name}"
         self.threads = self.model.threads or self.target.threads
         self.source = f"{self.of_model}/source.{self.model.format}"
+        self.source_name = _known_to_the_user(self.model, self.source)
 
     def slice(self, stage: str) -> Any:
         """The model's slice for a stage, as a file that changes only when the slice does."""
@@ -53,6 +55,14 @@ class Unit:
         found = _file_sources(stage_config(self.model, stage))
         # A missing one is the stage's to report, with the key that names it.
         return [session().env.File(path) for path in found if Path(path).is_file()]
+
+
+def _known_to_the_user(model: Model, copy: str) -> str:
+    """How errors call the model's file: by the user's own path, where it is a file of the user's."""
+    if not isinstance(model.source, FileSource):
+        return copy
+    path = Path(model.source.path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _file_sources(value: Any) -> Iterator[str]:

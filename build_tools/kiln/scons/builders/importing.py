@@ -27,5 +27,6 @@ def importing(unit: Unit) -> Imported:
         ["--config", str(config), "--source", unit.source, "--out", folder],
         [config, source],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
+        silent_flags=["--called", unit.source_name],
     )
     return Imported(folder, *declare(stage))
