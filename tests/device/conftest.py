@@ -15,6 +15,7 @@ import pytest
 from kiln.config import Target, canonical_json, target_config
 
 from . import tiny
+from .building import Project
 
 PACKAGE = Path(__file__).resolve().parents[2] / "build_tools"
 
@@ -64,3 +65,9 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
         return made[key]
 
     return maker
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A user's own project; what one test has built there is up to date for the next."""
+    return Project(tmp_path_factory.mktemp("project"))

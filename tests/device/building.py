@@ -1,0 +1,103 @@
+"""A user's own project outside of the tree, built by scons with every real stage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from kiln.config import load_target
+from kiln.device.bundle import Bundle, open_bundle
+from kiln.device.execute import execute
+from kiln.device.runners import runner_for
+from kiln.device.vectors import Array
+from kiln.files import read_json
+from onnx import TensorProto, helper, numpy_helper
+from scons_real import ROOT
+
+
+class Project:
+    """A folder with a SConstruct, models/ and targets/ of its own; a session's tests share its build/."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.build = folder / "build"
+        text = (ROOT / "SConstruct").read_text()
+        assert 'toolpath=["build_tools"]' in text
+        (folder / "SConstruct").write_text(text.replace('"build_tools"', repr(str(ROOT / "build_tools"))))
+        for name in ("models", "targets"):
+            (folder / name).mkdir()
+
+    def command(self, *arguments: str) -> list[str]:
+        """How SCons is called; -Q as the wrapper does."""
+        return [sys.executable, "-m", "SCons", "-Q", *arguments]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The environment of a build."""
+        kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "KILN_CWD")}
+        return {**kept, **more}
+
+    def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Build, in an environment with `more` in it."""
+        return subprocess.run(
+            self.command(*arguments),
+            check=False,
+            cwd=self.folder,
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=3000,
+        )
+
+    def make(self, *arguments: str) -> str:
+        """Build, which must work without a word on stderr; what it printed."""
+        done = self.scons(*arguments)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        return done.stdout
+
+    def bundle(self, target: str, model: str) -> Bundle:
+        """A finished bundle."""
+        return open_bundle(self.build / target / model)
+
+    def outputs(self, target: str, model: str, vectors: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """What a finished bundle computes, on its target's runner."""
+        bundle, chosen = self.bundle(target, model), load_target(target)
+        entries = read_json(bundle.folder / "manifest.json")["outputs"]
+        program = bundle.link_program(chosen, self.folder / "work" / target / model)
+        dtypes = [entry["dtype"] for entry in entries]
+        return execute(bundle, program, runner_for(chosen), vectors, dtypes).outputs
+
+
+def write_small_network(path: Path, channels: int = 5, **changes: str) -> Path:
+    """An ONNX file with fixed shapes and sizes that divide into nothing: two convolutions, a sum, a softmax.
+
+    `changes` replaces operators by name: `Relu="Frobnicate"`.
+    """
+    draw = np.random.default_rng(3)
+
+    def tensor(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(draw.normal(0, 0.4, shape).astype("float32"), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "k1", "b1"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2], name="first"),
+        helper.make_node(changes.get("Relu", "Relu"), ["a"], ["b"], name="activation"),
+        helper.make_node("Conv", ["b", "k2"], ["c"], pads=[1, 1, 1, 1], name="second"),
+        helper.make_node("Add", ["c", "b"], ["d"], name="residual"),
+        helper.make_node("GlobalAveragePool", ["d"], ["e"], name="mean"),
+        helper.make_node("Flatten", ["e"], ["f"], name="flat"),
+        helper.make_node("Softmax", ["f"], ["y"], name="scores"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 11, 13])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, channels])],
+        [tensor("k1", channels, 3, 3, 3), tensor("b1", channels), tensor("k2", channels, channels, 3, 3)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
