@@ -30,7 +30,11 @@ def install() -> None:
         return
     noisy, save = task.failed, SCons.SConsign.write
 
+    told = False
+
     def failed(self: Any) -> None:
+        nonlocal told
+        told = True
         error = self.exc_info()[1]
         if isinstance(error, StageFailed):
             print(error.line, file=sys.stderr, flush=True)
@@ -44,6 +48,9 @@ def install() -> None:
         self.exc_clear()
 
     def write() -> None:
+        # Called at the end of every build. One that failed without a failed task was interrupted between two.
+        if SCons.Script.Main.this_build_status and not told:
+            print("kiln: interrupted", file=sys.stderr, flush=True)
         try:
             save()
         except OSError as error:
