@@ -72,8 +72,21 @@ def _bytes(buffer: Any) -> int:
     return count * ((int(tvm.DataType(str(buffer.dtype)).bits) + 7) // 8)
 
 
+def _at_start(func: tirx.PrimFunc) -> Any:
+    """The body when every parameter points at its first element; te.extern lets callers say otherwise."""
+    offsets = {p.elem_offset for p in func.params if tirx.is_buffer_var(p)}
+    zeros = {
+        offset: tirx.const(0, str(offset.ty.dtype)) for offset in offsets if isinstance(offset, tirx.Var)
+    }
+    return (
+        tvm_ffi.structural_map(func.body, ((tirx.Var, lambda var: zeros.get(var, var)),))
+        if zeros
+        else func.body
+    )
+
+
 def _pointers(func: tirx.PrimFunc) -> Lowered:
-    body = func.body
+    body = _at_start(func)
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     pointers: dict[Any, Any] = {}
     parameters = []

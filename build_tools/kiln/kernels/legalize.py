@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
+from tvm import te, tirx, topi
 
 from kiln.graph.bindings import constant
 from kiln.kernels.math import round_small
@@ -74,5 +74,20 @@ def _default(name: str) -> Any:
     return Op.get(name).get_attr("FLegalize")
 
 
+def _scan(compute: Any) -> Any:
+    """A rule for a running sum or product, which TVM's own rules leave to libraries."""
+
+    def rule(builder: Any, call: Any) -> Any:
+        attrs = call.attrs
+        axis = None if attrs.axis is None else int(attrs.axis)
+        return builder.call_te(compute, call.args[0], axis, str(call.ty.dtype), bool(attrs.exclusive))
+
+    return rule
+
+
 # Rules by operator name.
-RULES = {"relax.quantize": quantize}
+RULES = {
+    "relax.quantize": quantize,
+    "relax.cumsum": _scan(topi.cumsum),
+    "relax.cumprod": _scan(topi.cumprod),
+}

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import tvm_ffi
 from tvm import tirx
 
 from kiln.kernels.kernel import Kernel
 
 
+def _serial(loop: Any) -> Any:
+    if loop.kind != tirx.ForKind.PARALLEL:
+        return loop
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, annotations=loop.annotations
+    )
+
+
 def make(func: tirx.PrimFunc) -> Kernel:
-    """The fused function unchanged; buffers between its parts become scratch memory."""
-    return Kernel(func, None, {}, "opaque")
+    """The fused function with serial loops only; buffers between its parts become scratch memory."""
+    body = tvm_ffi.structural_map(func.body, ((tirx.For, _serial),))
+    return Kernel(func.with_body(body), None, {}, "opaque")
