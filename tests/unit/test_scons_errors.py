@@ -69,9 +69,10 @@ def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
     assert "Traceback" in (project.folder / log).read_text()
 
 
-def test_an_interrupted_build_says_just_that(project: Project) -> None:
+def test_an_interrupted_build_says_just_that(tmp_path: Path) -> None:
+    project = Project(tmp_path)
     process = subprocess.Popen(
-        project.command("target=armv7", "model=resnet"),
+        project.command(*RESNET),
         cwd=project.folder,
         env=project.environment(FAKE_SECONDS="5"),
         stdout=subprocess.PIPE,
