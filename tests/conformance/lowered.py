@@ -14,7 +14,7 @@ import pytest
 import tvm
 from kiln.config import Target, load_target
 from kiln.device.hostcpu import obstacle
-from kiln.emit.objects import ALLOWED, compile_object
+from kiln.emit.objects import ALLOWED, compile_all
 from kiln.kernels.pipeline import lower
 from kiln.kernels.steps import Steps
 from kiln.plan.lifetimes import root_of
@@ -85,7 +85,8 @@ class Compiled:
         self.object = folder / "kernels.o"
         self.undefined: set[str] = set()
         if self.result.functions:
-            compile_object(self.result.functions, target, self.object)
+            plan = {"name": "m", "kernels": self.result.kernels}
+            compile_all(self.result.functions, target, self.object, plan)
             self.undefined = undefined_symbols(self.object)
         self._library: ctypes.CDLL | None = None
 

@@ -1,0 +1,203 @@
+"""What moves, joins and looks up elements, matrix products of two inputs, and scans, against numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from . import arithmetic
+from .lowered import Array, const
+from .operators import Case, agree, one
+
+op = relax.op
+GAMMA = np.linspace(0.5, 1.5, 35, dtype="f4")
+INDICES = np.array([4, 0, 2, 2, 3], "int64")
+FILTER = np.linspace(-1, 1, 72, dtype="f4").reshape(3, 4, 6)
+
+
+def _resize(x: Array, height: int, width: int) -> Array:
+    """Bilinear, half-pixel centres, NHWC."""
+
+    def lines(size: int, new: int) -> tuple[Array, Array, Array]:
+        at = np.clip((np.arange(new) + 0.5) * size / new - 0.5, 0, size - 1)
+        low = np.floor(at).astype(int)
+        return low, np.minimum(low + 1, size - 1), at - low
+
+    (top, bottom, v), (left, right, h) = lines(x.shape[1], height), lines(x.shape[2], width)
+    v, h = v[:, None, None], h[:, None]
+    rows = x[:, top] * (1 - v) + x[:, bottom] * v
+    return np.asarray(rows[:, :, left] * (1 - h) + rows[:, :, right] * h)
+
+
+def _scattered(x: Array) -> Array:
+    made = x.copy()
+    np.put_along_axis(made, np.array([[0, 4], [1, 2], [3, 0]]), 1, axis=1)
+    return made
+
+
+def _group_norm(x: Array) -> Array:
+    groups = x.reshape(2, 2, 3, 3, 5).astype("f8")
+    where = (2, 3, 4)
+    normal = (groups - groups.mean(where, keepdims=True)) / np.sqrt(groups.var(where, keepdims=True) + 1e-5)
+    return np.asarray(normal.reshape(x.shape))
+
+
+CASES: dict[str, Case] = {
+    "concat_last": Case(
+        ((2, 3, 5), (2, 3, 8), (2, 3, 1)),
+        lambda *x: op.concat(list(x), -1),
+        lambda *x: np.concatenate(x, -1),
+        True,
+    ),
+    "concat_first": Case(
+        ((1, 3, 4), (2, 3, 4)), lambda *x: op.concat(list(x), 0), lambda *x: np.concatenate(x, 0), True
+    ),
+    "concat_middle_relu": Case(
+        ((2, 3, 4), (2, 5, 4)),
+        lambda *x: op.nn.relu(op.concat(list(x), 1)),
+        lambda *x: np.maximum(np.concatenate(x, 1), 0),
+        True,
+    ),
+    "split_take_second": one(
+        (2, 12, 3), lambda x: op.split(x, 3, 1)[1], lambda x: np.split(x, 3, 1)[1], True
+    ),
+    "split_uneven_sum": one(
+        (2, 9),
+        lambda x: op.add(op.split(x, [4, 8], 1)[0], op.split(x, [4, 8], 1)[1]),
+        lambda x: x[:, :4] + x[:, 4:8],
+        True,
+    ),
+    "strided_slice": one(
+        (3, 11, 17),
+        lambda x: op.strided_slice(x, [1, 2], [1, 3], [10, 16], [3, 2]),
+        lambda x: x[:, 1:10:3, 3:16:2],
+        True,
+    ),
+    "strided_slice_back": one(
+        (4, 9), lambda x: op.strided_slice(x, [1], [8], [2], [-2]), lambda x: x[:, 8:2:-2], True
+    ),
+    "transpose_4d": one(
+        (2, 5, 7, 9), lambda x: op.permute_dims(x, [0, 3, 1, 2]), lambda x: x.transpose(0, 3, 1, 2), True
+    ),
+    "transpose_all": one((3, 5, 17), op.permute_dims, lambda x: x.transpose(), True),
+    "reshape_then_add": one(
+        (3, 8),
+        lambda x: op.add(op.reshape(x, [4, 6]), const(1.0)),
+        lambda x: x.reshape(4, 6) + np.float32(1),
+        True,
+    ),
+    "flip": one((3, 7), lambda x: op.flip(x, 1), lambda x: x[:, ::-1], True),
+    "tile": one((2, 3), lambda x: op.tile(x, [2, 3]), lambda x: np.tile(x, (2, 3)), True),
+    "repeat": one((2, 3), lambda x: op.repeat(x, 4, 1), lambda x: np.repeat(x, 4, 1), True),
+    "broadcast_to": one(
+        (3, 1, 5),
+        lambda x: op.broadcast_to(x, [2, 3, 4, 5]),
+        lambda x: np.broadcast_to(x, (2, 3, 4, 5)),
+        True,
+    ),
+    "pad_constant": one(
+        (2, 3, 5),
+        lambda x: op.nn.pad(x, [0, 0, 1, 2, 3, 0], "constant", 0.5),
+        lambda x: np.pad(x, [(0, 0), (1, 2), (3, 0)], constant_values=0.5),
+        True,
+    ),
+    "pad_reflect": one(
+        (2, 4, 5),
+        lambda x: op.nn.pad(x, [0, 0, 1, 2, 3, 1], "reflect"),
+        lambda x: np.pad(x, [(0, 0), (1, 2), (3, 1)], mode="reflect"),
+        True,
+    ),
+    "pad_edge": one(
+        (4, 5),
+        lambda x: op.nn.pad(x, [1, 2, 3, 1], "replicate"),
+        lambda x: np.pad(x, [(1, 2), (3, 1)], mode="edge"),
+        True,
+    ),
+    "resize_up": one(
+        (1, 5, 6, 7),
+        lambda x: op.image.resize2d(
+            x, [10, 13], layout="NHWC", method="linear", coordinate_transformation_mode="half_pixel"
+        ),
+        lambda x: _resize(x, 10, 13),
+    ),
+    "resize_nearest": one(
+        (1, 4, 3, 5),
+        lambda x: op.image.resize2d(
+            x,
+            [8, 6],
+            layout="NHWC",
+            method="nearest_neighbor",
+            coordinate_transformation_mode="asymmetric",
+            rounding_method="floor",
+        ),
+        lambda x: x.repeat(2, 1).repeat(2, 2),
+        True,
+    ),
+    "batch_matmul": Case(((3, 5, 7), (3, 7, 9)), op.matmul, lambda a, b: a.astype("f8") @ b),
+    "batch_matmul_broadcast": Case(((2, 3, 5, 7), (7, 4)), op.matmul, lambda a, b: a.astype("f8") @ b),
+    "matmul_transposed": Case(
+        ((2, 5, 16), (2, 9, 16)),
+        lambda a, b: op.matmul(a, op.permute_dims(b, [0, 2, 1])),
+        lambda a, b: a.astype("f8") @ b.transpose(0, 2, 1),
+    ),
+    "attention": Case(
+        ((2, 6, 8), (2, 6, 8), (2, 6, 8)),
+        lambda q, k, v: op.matmul(
+            op.nn.softmax(op.multiply(op.matmul(q, op.permute_dims(k, [0, 2, 1])), const(0.35)), -1), v
+        ),
+        lambda q, k, v: arithmetic.softmax(q.astype("f8") @ k.transpose(0, 2, 1) * np.float32(0.35), -1) @ v,
+    ),
+    "take": one(
+        (3, 5, 4), lambda x: op.take(x, const(INDICES, "int64"), axis=1), lambda x: x[:, INDICES], True
+    ),
+    "embedding": one(
+        (2, 6),
+        lambda x: op.take(const(GAMMA.reshape(7, 5)), op.astype(op.abs(op.round(x)), "int64"), axis=0),
+        lambda x: GAMMA.reshape(7, 5)[np.abs(np.round(x)).astype(int)],
+        True,
+    ),
+    "cumsum": one((3, 9), lambda x: op.cumsum(x, 1), lambda x: x.cumsum(1, dtype="f8")),
+    "cumsum_flat": one((3, 9), lambda x: op.cumsum(x), lambda x: x.cumsum(dtype="f8")),
+    "cumprod_exclusive": one(
+        (2, 4, 3),
+        lambda x: op.cumprod(x, 1, exclusive=True),
+        lambda x: np.concatenate([np.ones((2, 1, 3)), x.cumprod(1, dtype="f8")[:, :-1]], 1),
+    ),
+    "scatter_elements": one(
+        (3, 5),
+        lambda x: op.scatter_elements(x, const([[0, 4], [1, 2], [3, 0]], "int64"), const(np.ones((3, 2))), 1),
+        _scattered,
+        True,
+    ),
+    "instance_norm": one(
+        (2, 5, 6, 7),
+        lambda x: op.nn.instance_norm(
+            x, const(np.ones(5)), const(np.zeros(5)), channel_axis=1, axes=[2, 3], epsilon=1e-5
+        ),
+        lambda x: (x - x.mean((2, 3), keepdims=True)) / np.sqrt(x.var((2, 3), keepdims=True) + 1e-5),
+    ),
+    "group_norm": one(
+        (2, 6, 3, 5),
+        lambda x: op.nn.group_norm(
+            x, const(np.ones(6)), const(np.zeros(6)), num_groups=2, channel_axis=1, axes=[2, 3], epsilon=1e-5
+        ),
+        _group_norm,
+    ),
+    "conv1d": one(
+        (1, 20, 4),
+        lambda x: op.nn.conv1d(x, const(FILTER), data_layout="NWC", kernel_layout="WIO", padding=1),
+        lambda x: arithmetic.conv2d(x[:, None], FILTER[None], padding=(0, 1, 0, 1))[:, 0],
+    ),
+    "argmax": one((4, 23), lambda x: op.argmax(x, 1), lambda x: x.argmax(1), True),
+    "argmin_keep": one(
+        (4, 5, 6), lambda x: op.argmin(x, 1, keepdims=True), lambda x: x.argmin(1, keepdims=True), True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator(name: str, tmp_path: Path) -> None:
+    agree(CASES[name], tmp_path)
