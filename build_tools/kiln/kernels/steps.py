@@ -134,7 +134,9 @@ class Builder:
             source = self._value(value.args[0])
             return self._tensor(self._new_name(), value.ty, "activation", alias=source).name
         if name != "relax.call_tir":
-            raise KilnError(f"{self.model}: operator '{name or value.op}' cannot be compiled")
+            library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None
+            known = library or (name or str(value.op)).removeprefix("relax.")
+            raise KilnError(f"{self.model}: operator '{known}' cannot be compiled")
         return self._call(var, value)
 
     def _call(self, var: Any, call: Any) -> Any:
