@@ -74,6 +74,7 @@ def _in_place(
     to read."""
     owner: dict[str, str] = {}
     for index, step in enumerate(steps):
+        roots = [root_of(tensors, name) for name in step["args"]]
         outputs = {root_of(tensors, name) for name in step["writes"]} - placed
         if len(outputs) != 1:
             continue
@@ -82,6 +83,8 @@ def _in_place(
             continue
         for name in step.get("in_place", ()):
             operand = root_of(tensors, name)
+            if roots.count(operand) > 1:  # read at other places too, perhaps under another shape
+                continue
             dies = last[operand] == index and first[operand] < index
             if operand in placed or not dies or tensors[operand]["bytes"] != tensors[output]["bytes"]:
                 continue

@@ -1,0 +1,106 @@
+"""Parameters: in order of use, equal ones once, 64-byte aligned; and what plan.json says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from kiln.config import load_target
+from kiln.plan.params import lay_out
+from kiln.plan.stage import make_plan
+
+
+def entry(name: str, value: Any = None, alias: str | None = None, kind: str = "param") -> dict[str, Any]:
+    shape, dtype = (list(value.shape), str(value.dtype)) if value is not None else ([4], "float32")
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return {"name": name, "bytes": size, "kind": kind, "alias": alias, "dtype": dtype, "shape": shape}
+
+
+VALUES = {
+    "late": np.arange(5, dtype="int8"),
+    "first": np.arange(40, dtype="float32"),
+    "twin": np.arange(40, dtype="float32").reshape(4, 10),
+    "unused": np.ones(99, "float32"),
+    "scalar": np.array(7, "int64"),
+}
+TENSORS = {
+    **{name: entry(name, value) for name, value in VALUES.items()},
+    "view": entry("view", VALUES["first"].reshape(40, 1), alias="first"),
+    "x": entry("x", kind="input"),
+    "y": entry("y", kind="activation"),
+}
+STEPS: list[dict[str, Any]] = [
+    {"kernel": "a", "args": ["x", "view", "y"], "writes": ["y"]},
+    {"kernel": "b", "args": ["y", "twin", "late", "y"], "writes": ["y"]},
+    {"kernel": "c", "args": ["y", "first", "scalar", "y"], "writes": ["y"]},
+]
+
+
+def test_layout() -> None:
+    stored, offsets, payload = lay_out(TENSORS, STEPS, VALUES)
+    assert [item["name"] for item in stored] == ["first", "late", "scalar"]
+    assert all(offset % 64 == 0 for offset in offsets.values())
+    assert [item["offset"] for item in stored] == sorted(item["offset"] for item in stored)
+    assert offsets["twin"] == offsets["first"]
+    assert "unused" not in offsets
+    for name, offset in offsets.items():
+        size = VALUES[name].nbytes
+        assert payload[offset : offset + size] == VALUES[name].tobytes()
+    assert len(payload) % 64 == 0
+    assert len(payload) == 192 + 64 + 64
+    assert stored[0] == {"name": "first", "offset": 0, "bytes": 160, "dtype": "float32", "shape": [40]}
+
+
+def test_what_lies_between_is_zero() -> None:
+    stored, _, payload = lay_out(TENSORS, STEPS, VALUES)
+    used = np.zeros(len(payload), bool)
+    for item in stored:
+        used[item["offset"] : item["offset"] + item["bytes"]] = True
+    assert not any(byte for byte, taken in zip(payload, used, strict=True) if not taken)
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    again = {name: value.copy() for name, value in reversed(VALUES.items())}
+    assert lay_out(TENSORS, STEPS, again) == lay_out(TENSORS, STEPS, VALUES)
+
+
+def test_no_parameters() -> None:
+    assert lay_out(TENSORS, STEPS, {}) == ([], {}, b"")
+
+
+def _plan(params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    steps = [
+        {**step, "extent": 0, "in_place": [], "label": step["kernel"], "attrs": {}, "macs": 0}
+        for step in STEPS
+    ]
+    port = {"name": "p", "dtype": "float32", "shape": [4]}
+    lowered = {
+        "inputs": ["x"],
+        "outputs": ["y"],
+        "tensors": list(TENSORS.values()),
+        "kernels": [],
+        "steps": steps,
+        "interface": {"inputs": [port], "outputs": [port], "dims": []},
+        "threads": "none",
+    }
+    return make_plan(lowered, VALUES, {"name": "m", "params": params}, load_target("aarch64"))
+
+
+def test_plan_json() -> None:
+    plan, payload = _plan({"storage": "section"})
+    assert (plan["name"], plan["target"], plan["threads"]) == ("m", "aarch64", "none")
+    assert plan["params"]["bytes"] == len(payload)
+    assert (plan["params"]["storage"], plan["params"]["section"]) == ("section", ".kiln_params")
+    assert plan["inputs"][0]["bytes"] == 16
+    bucket = plan["buckets"][0]
+    assert bucket["arena_bytes"] == bucket["lower_bound_bytes"] == 0
+    first = bucket["steps"][0]["args"]
+    assert [argument["at"] for argument in first] == ["input", "params", "output"]
+    assert first[1]["offset"] == 0
+
+
+def test_storage_is_the_targets_unless_the_model_says_otherwise() -> None:
+    assert _plan({})[0]["params"]["storage"] == load_target("aarch64").params_storage
+    assert _plan({"storage": "file"})[0]["params"] | {"tensors": [], "bytes": 0} == {
+        "bytes": 0, "align": 64, "storage": "file", "section": None, "tensors": [],
+    }  # fmt: skip
