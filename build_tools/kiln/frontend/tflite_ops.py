@@ -226,3 +226,16 @@ class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm
         shape = [int(size) for size in self.get_output_tensors(op)[0].tensor.ShapeAsNumpy()]
         result = self.bb.normalize(result)
         return result if [int(size) for size in result.ty.shape] == shape else relax.op.reshape(result, shape)
+
+    def convert_reshape(self, op: Any) -> Any:
+        """RESHAPE to a shape that the graph computes from a shape → to the file's static output shape.
+
+        TVM 0.27 hands the computed tensor to relax.op.reshape, which takes numbers only.
+        """
+        inputs = self.get_input_tensors(op)
+        shape = [int(size) for size in self.get_output_tensors(op)[0].tensor.ShapeAsNumpy()]
+        computed = len(inputs) == 2 and self.has_expr(inputs[1].tensor_idx)
+        if not computed or min(shape, default=1) < 1:
+            return super().convert_reshape(op)
+        self._check_same_quantisation(op)
+        return relax.op.reshape(self.get_tensor_expr(inputs[0]), shape)
