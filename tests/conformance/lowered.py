@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +19,13 @@ from kiln.kernels.pipeline import lower
 from kiln.kernels.steps import Steps
 from kiln.plan.lifetimes import root_of
 from kiln.plan.stage import make_plan
-from tvm import relax
+from relaxed import const as const
+from relaxed import module as module
 
 Array = npt.NDArray[Any]
-Body = Callable[..., Any]
 
 GUARD = 128  # bytes before and after each tensor
 FILL = 0xA5
-
-
-def module(arguments: Sequence[tuple[Sequence[int], str]], body: Body) -> tvm.IRModule:
-    """A Relax module whose `main` takes tensors of those (shape, dtype) and returns what `body` returns.
-
-    `body` gets the variables and returns one expression or a list of them.
-    """
-    builder = relax.BlockBuilder()
-    variables = [
-        relax.Var(f"x{index}", relax.TensorType(list(shape), dtype))
-        for index, (shape, dtype) in enumerate(arguments)
-    ]
-    with builder.function("main", variables):
-        with builder.dataflow():
-            result = body(*variables)
-            results = result if isinstance(result, list) else [result]
-            outputs = [builder.emit_output(builder.normalize(item)) for item in results]
-        builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
-    return builder.get()
-
-
-def const(value: Array | float, dtype: str = "float32") -> Any:
-    """A Relax constant."""
-    return relax.const(np.asarray(value, dtype=dtype), dtype)
 
 
 class Memory:

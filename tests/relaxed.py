@@ -1,0 +1,57 @@
+"""Small Relax modules for tests, and running them with TVM's own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from kiln.graph.bindings import operator
+from tvm import relax
+
+Array = npt.NDArray[Any]
+Body = Callable[..., Any]
+
+
+def module(arguments: Sequence[tuple[Sequence[int], str]], body: Body) -> tvm.IRModule:
+    """A Relax module whose `main` takes tensors of those (shape, dtype) and returns what `body` returns.
+
+    `body` gets the variables and returns one expression or a list of them.
+    """
+    builder = relax.BlockBuilder()
+    variables = [
+        relax.Var(f"x{index}", relax.TensorType(list(shape), dtype))
+        for index, (shape, dtype) in enumerate(arguments)
+    ]
+    with builder.function("main", variables):
+        with builder.dataflow():
+            result = body(*variables)
+            results = result if isinstance(result, list) else [result]
+            outputs = [builder.emit_output(builder.normalize(item)) for item in results]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
+    return builder.get()
+
+
+def const(value: Array | float, dtype: str = "float32") -> Any:
+    """A Relax constant."""
+    return relax.const(np.asarray(value, dtype=dtype), dtype)
+
+
+def run_by_tvm(mod: tvm.IRModule, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of `main`, by TVM's default pipeline."""
+    machine = relax.VirtualMachine(relax.build(mod, "llvm"), tvm.cpu())
+    result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs])
+    return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
+
+
+def calls(mod: tvm.IRModule) -> list[Any]:
+    """The operator calls of `main`, in order."""
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    return [binding.value for binding in bindings if operator(binding.value)]
+
+
+def operators(mod: tvm.IRModule) -> list[str]:
+    """The operators of `main`, in order, without `relax.`."""
+    return [str(operator(call)).removeprefix("relax.") for call in calls(mod)]

@@ -1,0 +1,126 @@
+"""IntegerArithmetic: what becomes integer arithmetic, what does not, and that results stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.graph.integer import integer_arithmetic
+from relaxed import Array, calls, const, module, operators, run_by_tvm
+from tvm import relax
+
+op = relax.op
+RNG = np.random.default_rng(1)
+KERNEL = RNG.integers(-127, 128, (5, 3, 3, 4)).astype("int8")  # O, H, W, I as TFLite has it
+
+
+def _image(x: Any, scale: Any = 0.5, zero_point: Any = 3, axis: int = -1) -> Any:
+    return op.dequantize(x, const(scale), const(zero_point, "int8"), axis=axis, out_dtype="float32")
+
+
+def _weights(value: Array, scale: Any = 0.25, zero_point: Any = 0, axis: int = 3) -> Any:
+    return op.dequantize(
+        const(value, "int8"), const(scale), const(zero_point, "int8"), axis=axis, out_dtype="float32"
+    )
+
+
+def _conv(x: Any, weights: Any, **attributes: Any) -> Any:
+    return op.nn.conv2d(x, weights, data_layout="NHWC", kernel_layout="HWIO", **attributes)
+
+
+HWIO = np.ascontiguousarray(KERNEL.transpose(1, 2, 3, 0))
+
+
+def _same(mod: Any, shape: tuple[int, ...], dtype: str = "int8") -> Any:
+    """Assert that the pass keeps results, to float32 rounding; return the new module."""
+    changed = integer_arithmetic(mod)
+    limits = np.iinfo(dtype)
+    x = RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    return changed
+
+
+CONVOLUTIONS: dict[str, Any] = {
+    "plain": lambda x: _conv(_image(x), _weights(HWIO)),
+    "padded": lambda x: _conv(_image(x), _weights(HWIO), padding=[1, 0, 2, 1]),
+    "padded_around_zero": lambda x: _conv(_image(x, zero_point=0), _weights(HWIO), padding=1),
+    "strided": lambda x: _conv(_image(x), _weights(HWIO), strides=2, dilation=2),
+    "per_channel": lambda x: _conv(_image(x), _weights(HWIO, RNG.uniform(0.1, 1, 5), np.zeros(5))),
+    "weights_zero_point": lambda x: _conv(_image(x), _weights(HWIO, zero_point=100)),
+    "nchw": lambda x: op.nn.conv2d(
+        _image(op.permute_dims(x, [0, 3, 1, 2])), _weights(KERNEL.transpose(0, 3, 1, 2)), padding=1
+    ),
+    "transposed_weights": lambda x: _conv(
+        _image(x),
+        op.dequantize(
+            op.permute_dims(const(KERNEL, "int8"), [1, 2, 3, 0]),
+            const(RNG.uniform(0.1, 1, 5)),
+            const(np.zeros(5), "int8"),
+            axis=3,
+            out_dtype="float32",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_of_integers(name: str) -> None:
+    changed = _same(module([((2, 7, 8, 4), "int8")], CONVOLUTIONS[name]), (2, 7, 8, 4))
+    convolution = next(call for call in calls(changed) if call.op.name == "relax.nn.conv2d")
+    assert str(convolution.args[0].ty.dtype) == "int8"
+    assert str(convolution.args[1].ty.dtype) == ("int16" if name == "weights_zero_point" else "int8")
+    assert str(convolution.ty.dtype) == "int32"
+
+
+def test_padding_holds_the_zero_point() -> None:
+    changed = integer_arithmetic(module([((1, 5, 5, 4), "int8")], CONVOLUTIONS["padded"]))
+    pad = next(call for call in calls(changed) if call.op.name == "relax.nn.pad")
+    assert float(pad.attrs.pad_value) == 3.0
+    assert str(pad.ty.dtype) == "int8"
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (2, 5, 6)])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_product_of_integers(shape: tuple[int, ...], per_channel: bool) -> None:
+    weights = RNG.integers(-127, 128, (6, 9)).astype("int8")
+    scale, points = (RNG.uniform(0.1, 1, 9), np.zeros(9)) if per_channel else (0.5, 0)
+    made = module([(shape, "int8")], lambda x: op.matmul(_image(x), _weights(weights, scale, points, axis=1)))
+    changed = _same(made, shape)
+    assert str(next(c for c in calls(changed) if c.op.name == "relax.matmul").ty.dtype) == "int32"
+
+
+def test_unsigned_images() -> None:
+    def body(x: Any) -> Any:
+        real = op.dequantize(x, const(0.5), const(200, "uint8"), out_dtype="float32")
+        return _conv(real, _weights(HWIO), padding=1)
+
+    _same(module([((1, 5, 5, 4), "uint8")], body), (1, 5, 5, 4), "uint8")
+
+
+STAY: dict[str, Any] = {
+    "weights_with_a_zero_point_for_each_channel": lambda x: _conv(
+        _image(x), _weights(HWIO, np.full(5, 0.5), np.arange(5))
+    ),
+    "weights_scaled_along_the_inputs": lambda x: _conv(
+        _image(x), _weights(HWIO, np.full(4, 0.5), np.zeros(4), axis=2)
+    ),
+    "an_image_with_a_scale_for_each_channel": lambda x: _conv(
+        _image(x, np.full(4, 0.5), np.full(4, 3)), _weights(HWIO)
+    ),
+    "an_image_of_floats": lambda x: _conv(op.astype(x, "float32"), _weights(HWIO)),
+    "float_weights": lambda x: _conv(_image(x), const(HWIO.astype("f4"))),
+}
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_stays_float(name: str) -> None:
+    changed = _same(module([((1, 5, 5, 4), "int8")], STAY[name]), (1, 5, 5, 4))
+    convolution = next(call for call in calls(changed) if call.op.name == "relax.nn.conv2d")
+    assert str(convolution.ty.dtype) == "float32"
+
+
+def test_what_is_not_quantised_is_left_alone() -> None:
+    made = module([((1, 5, 5, 4), "float32")], lambda x: op.nn.relu(_conv(x, const(HWIO.astype("f4")))))
+    assert operators(integer_arithmetic(made)) == operators(made)
