@@ -13,7 +13,7 @@ from kiln.plan.lifetimes import root_of
 from tvm import relax
 
 from . import arithmetic
-from .lowered import Array, Compiled, close, const, module, runnable
+from .lowered import Array, Compiled, Memory, close, const, module, runnable
 
 RNG = np.random.default_rng(2)
 SHAPE = (2, 7, 9, 17)
@@ -205,6 +205,20 @@ def test_tasks_write_their_own_share(tmp_path: Path) -> None:
         assert writers.min() == writers.max() == 1, step["label"]
         compiled.call(step, [_pointer(tensors[name]) for name in roots], range(step["extent"] or 1))
     assert split >= 5
+
+
+def test_task_numbers_out_of_range_are_cut(tmp_path: Path) -> None:
+    """The runtime never asks for such tasks; if it did, nothing outside would be touched."""
+    made = module([((64, 80), "float32")], lambda x: op.nn.relu(x))
+    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    (step,) = compiled.steps
+    x = RNG.uniform(-1, 1, (64, 80)).astype("f4")
+    out = Memory(x.nbytes, 64)
+    compiled.call({**step, "extent": 2**31 - 1}, [_pointer(x), out.pointer], None)
+    out.check("output")
+    assert (out.bytes.view("f4").reshape(x.shape) == np.maximum(x, 0)).all()
+    compiled.call(step, [_pointer(x), out.pointer], [-1, -(2**31), 64, 2**31 - 2])
+    out.check("output")
 
 
 def _pointer(value: Array) -> ctypes.c_void_p:

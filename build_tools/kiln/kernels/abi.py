@@ -18,6 +18,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
 
 from kiln.kernels.kernel import Kernel
 from kiln.kernels.math import lower_math
@@ -63,6 +64,27 @@ class Lowered:
 
     func: tirx.PrimFunc
     scratch: list[tuple[str, int]]
+
+
+# Larger than any position in a tensor, with room for what indices add to it.
+_FARTHEST = 2**30
+
+
+def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Indices made from floats (resizing does so) get a range, so that they too narrow to 32 bits."""
+
+    def on_cast(cast: Any) -> Any:
+        if str(cast.ty.dtype) != "int64" or not str(cast.value.ty.dtype).startswith("float"):
+            return cast
+        limit = tirx.IntImm("int32", _FARTHEST)
+        short = tirx.max(tirx.min(tirx.Cast("int32", cast.value), limit), tirx.IntImm("int32", -_FARTHEST))
+        return tirx.Cast("int64", short)
+
+    def on_load(load: Any) -> Any:
+        indices = [tvm_ffi.structural_map(index, ((tirx.Cast, on_cast),)) for index in load.indices]
+        return tirx.BufferLoad(load.source, indices)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, ((TensorLoad, on_load),)))
 
 
 def _bytes(buffer: Any) -> int:
@@ -121,7 +143,7 @@ def _pointers(func: tirx.PrimFunc) -> Lowered:
 
 def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     """Lower one kernel to the ABI. Its name stays `kernel`; the caller names it."""
-    func = kernel.func.with_attr("global_symbol", "kernel")
+    func = _short_positions(kernel.func).with_attr("global_symbol", "kernel")
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     mod = tvm.transform.Sequential(_STRUCTURE)(mod)
     lowered = _pointers(mod["kernel"])
