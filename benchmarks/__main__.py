@@ -1,0 +1,153 @@
+"""`./kiln bench`: measure Kiln and its peers on the same model files, in one run.
+
+Writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kiln.config import list_models
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+
+from benchmarks import plot, tables
+from benchmarks.compare import Match, Plan, play
+from benchmarks.contenders import Contender, Folders, LeftOut, file_for, find_peer, find_subject, kiln_for
+from benchmarks.footprint import Footprint, measure
+from benchmarks.machine import description
+from benchmarks.peers import PEERS
+from benchmarks.workers import say
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when something was measured, 2 with one line on stderr when nothing could be."""
+    args = parse(argv)
+    try:
+        run(args)
+    except KilnError as error:
+        print(f"kiln: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; lists are separated by commas."""
+    names = [summary.name for summary in list_models()]
+    parser = argparse.ArgumentParser(prog="./kiln bench", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--model", type=_list, default=names, help="default: all that can be named and were built")
+    add("--target", type=_list, default=["x86_64", "host"], help="Kiln's targets; default: x86_64,host")
+    add("--peer", type=_list, default=list(PEERS), help=f"default: {','.join(PEERS)}")
+    add("--threads", type=_numbers, default=[1, 2], help="default: 1,2")
+    add("--cpus", type=_numbers, default=sorted(os.sched_getaffinity(0)), help="cores to pin to")
+    add("--rounds", type=int, default=7, help="turns of each contender; default: 7")
+    add("--seconds", type=float, default=0.3, help="length of a turn; default: 0.3")
+    add("--cold-rounds", type=int, default=5, help="process starts of each; 0: no footprints; default: 5")
+    add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: on one thread, leave out interruptions")
+    add("--build", type=Path, default=Path("build"), help="Kiln's build folder")
+    add("--python", type=Path, help="of the peers' environment; default: BUILD/bench/venv/bin/python")
+    add("--out", type=Path, help="default: BUILD/bench/results")
+    args = parser.parse_args(argv)
+    if max(args.threads) > len(args.cpus) or min(args.threads) < 1:
+        parser.error(f"--threads {max(args.threads)}: allowed 1..{len(args.cpus)}, the cores of --cpus")
+    if args.rounds < 1 or args.seconds <= 0:
+        parser.error("--rounds and --seconds must be positive")
+    return args
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and write. Raises KilnError when no contender or no model is there."""
+    python = args.python or args.build / "bench/venv/bin/python"
+    folders = Folders(args.build, python.absolute())
+    folders.work.mkdir(parents=True, exist_ok=True)
+    machine = description(args.cpus)
+    contenders = find_contenders(args.target, args.peer, folders)
+    plan = Plan(args.rounds, args.seconds, args.clock, args.cpus)
+    matches: list[Match] = []
+    footprints: list[Footprint] = []
+    for model in args.model:
+        try:
+            subject = find_subject(model, folders, args.target)
+        except LeftOut as reason:
+            say(str(reason))
+            continue
+        files: dict[Contender, Path] = {}
+        for contender in contenders:
+            try:
+                files[contender] = file_for(contender, subject, folders)
+            except LeftOut as reason:
+                say(str(reason))
+        for threads in args.threads:
+            say(f"{model}, {threads} thread{'s' if threads > 1 else ''}")
+            matches.append(play(subject, files, threads, plan, folders))
+        if args.cold_rounds:
+            footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
+    if not any(match.times for match in matches):
+        raise KilnError("nothing could be measured; the lines above say why")
+    write(args.out or folders.work / "results", machine, contenders, matches, footprints, plan)
+
+
+def find_contenders(targets: Sequence[str], peers: Sequence[str], folders: Folders) -> list[Contender]:
+    """Kiln for each target, then the peers that are installed; a line for each that is not."""
+    if not folders.python.exists():
+        folders = Folders(folders.build, Path(sys.executable))  # Kiln can be measured without any peer
+    found = [kiln_for(target) for target in targets]
+    for peer in peers:
+        if peer not in PEERS:
+            raise KilnError(f"--peer '{peer}': allowed are {', '.join(PEERS)}")
+        try:
+            found.append(find_peer(peer, folders))
+        except LeftOut as reason:
+            say(str(reason))
+    return found
+
+
+def write(
+    out: Path,
+    machine: str,
+    contenders: Sequence[Contender],
+    matches: Sequence[Match],
+    footprints: Sequence[Footprint],
+    plan: Plan,
+) -> None:
+    """All files of a run, and the report on stdout."""
+    versions = {contender.name: contender.version for contender in contenders}
+    clock = "processor time on one thread" if plan.clock == "cpu" else "wall time"
+    report = [
+        f"{machine}.\n\n",
+        ", ".join(f"{name} {version}" for name, version in versions.items()) + ".\n\n",
+        f"Median of {plan.rounds} rounds, each the median of the runs in {plan.seconds:g} s; {clock}; "
+        "± is half the range of the rounds; \\* got less than 97 % of its core.\n\n",
+    ]
+    for threads in sorted({match.threads for match in matches}):
+        chosen = [match for match in matches if match.threads == threads and match.times]
+        title = f"{threads} thread{'s' if threads > 1 else ''}"
+        report += [f"### {title}\n\n", tables.times_table(chosen, contenders), "\n"]
+        atomic_write(out / f"times-{threads}.svg", plot.svg(chosen, contenders, f"{machine}; {title}"))
+    report += ["### Distance from the golden vectors\n\n", tables.errors_table(matches, contenders)]
+    if footprints:
+        report += ["\n### Footprint\n\n", tables.footprints_table(footprints)]
+        atomic_write(out / "footprints.csv", tables.footprints_csv(footprints))
+    atomic_write(out / "times.csv", tables.times_csv(matches, versions))
+    atomic_write(out / "report.md", "".join(report))
+    print("".join(report))
+    say(f"written to {out}")
+
+
+def _list(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in _list(text)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Times of all contenders, taken in turns: every round gives each of them one turn, in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.contenders import Contender, Folders, Subject
+from benchmarks.timing import Times, geometric_mean, paired_ratio
+from benchmarks.workers import Failed, Worker, say
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to measure."""
+
+    rounds: int
+    seconds: float  # of one turn
+    clock: str  # "wall", or "cpu" for one thread on a machine that others use
+    cpus: Sequence[int]
+
+
+@dataclass
+class Match:
+    """One model with one number of threads: times by contender, and how far each is from the reference."""
+
+    model: str
+    threads: int
+    clock: str
+    times: dict[str, Times] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+
+    def fastest(self, names: Sequence[str]) -> str | None:
+        """The one of `names` with the least median; None when none was measured."""
+        return min((n for n in names if n in self.times), key=lambda n: self.times[n].median, default=None)
+
+    def lead(self, kilns: Sequence[str]) -> tuple[str, float] | None:
+        """The best peer, and how many times the best of `kilns` is as fast; None with nobody to compare."""
+        peer = self.fastest([name for name in self.times if not name.startswith("kiln ")])
+        own = self.fastest(kilns)
+        if peer is None or own is None:
+            return None
+        return peer, paired_ratio(self.times[peer], self.times[own])
+
+
+def play(
+    subject: Subject,
+    files: Mapping[Contender, Path],
+    threads: int,
+    plan: Plan,
+    folders: Folders,
+) -> Match:
+    """Measure `files` (what each contender loads) against each other. One that fails is left out with a line."""
+    cpu_clock = plan.clock == "cpu" and threads == 1  # the time of all threads together says little
+    match = Match(subject.name, threads, "cpu" if cpu_clock else "wall")
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for contender, file in files.items():
+            request = {
+                "do": "turns",
+                "peer": contender.module,
+                "file": str(file.resolve()),
+                "interface": subject.interface,
+                "threads": threads,
+                "cpus": list(plan.cpus)[:threads],
+            }
+            worker = stack.enter_context(Worker(folders.python, request, folders.log))
+            try:
+                match.errors[contender.name] = worker.answer()["error"]
+                worker.pause()
+                workers[contender.name] = worker
+            except Failed as error:
+                say(f"{subject.name} on {contender.name}: left out: {error}")
+        for number in range(plan.rounds):
+            for name in turn_order(list(workers), number):
+                try:
+                    turn = workers[name].turn(plan.seconds)
+                    match.times.setdefault(name, Times()).add(turn["wall"], turn["cpu"], match.clock)
+                except Failed as error:
+                    say(f"{subject.name} on {name}: left out after {number} rounds: {error}")
+                    del workers[name]
+                    match.times.pop(name, None)
+    return match
+
+
+def turn_order(names: Sequence[str], number: int) -> list[str]:
+    """Another one begins each round, and every second round goes backwards."""
+    if not names:
+        return []
+    start = number % len(names)
+    rotated = [*names[start:], *names[:start]]
+    return rotated[::-1] if number % 2 else rotated
+
+
+def mean_lead(matches: Sequence[Match], kilns: Sequence[str]) -> float:
+    """Geometric mean of the leads over the best peer of each match."""
+    return geometric_mean(lead[1] for match in matches if (lead := match.lead(kilns)) is not None)

@@ -1,0 +1,172 @@
+"""What it takes to get the first output: time from the start of the process, peak memory, bytes to deploy."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
+from kiln.config import load_target
+from kiln.device.link import link, link_flags
+from kiln.errors import KilnError
+from kiln.files import read_json
+
+from benchmarks.contenders import Contender, Folders, Subject
+from benchmarks.workers import Failed, Worker, say
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+PYTHON = "Python and numpy"
+
+
+@dataclass
+class Footprint:
+    """One way to run one model. Seconds and bytes; `code` is all that is not the model's parameters."""
+
+    model: str
+    name: str
+    cold: list[float] = field(default_factory=list)
+    rss: list[int] = field(default_factory=list)
+    code: int = 0
+    weights: int = 0
+
+    @property
+    def cold_start(self) -> float:
+        """Median time from the start of the process to the first output, in seconds."""
+        return median(self.cold)
+
+    @property
+    def peak_rss(self) -> float:
+        """Median of the peak memory, in bytes."""
+        return median(self.rss)
+
+
+def measure(
+    subject: Subject, files: Mapping[Contender, Path], rounds: int, cpu: int, folders: Folders
+) -> list[Footprint]:
+    """Every contender from Python, Kiln as a C program too, and Python alone to compare with; in turns."""
+    found: dict[str, Footprint] = {}
+    programs = {
+        contender.name: steps_program(file, contender.target, folders)
+        for contender, file in files.items()
+        if contender.target is not None
+    }
+    for _ in range(rounds):
+        for contender, file in files.items():
+            if contender.name in programs:
+                name = f"{contender.name}, in C"
+                print_ = found.setdefault(name, Footprint(subject.name, name, **_kiln_bytes(file)))
+                first = run_steps(programs[contender.name], file, subject, 0, 1, [cpu])
+                print_.cold.append(first.cold)
+                print_.rss.append(first.rss)
+            _from_python(found, subject, contender, file, cpu, folders)
+        _from_python(found, subject, None, subject.source, cpu, folders)
+    return list(found.values())
+
+
+def _from_python(
+    found: dict[str, Footprint],
+    subject: Subject,
+    contender: Contender | None,
+    file: Path,
+    cpu: int,
+    folders: Folders,
+) -> None:
+    request: dict[str, Any] = {
+        "do": "first",
+        "peer": contender.module if contender else None,
+        "file": str(file.resolve()),
+        "interface": subject.interface,
+        "threads": 1,
+        "cpus": [cpu],
+    }
+    name = contender.name if contender else PYTHON
+    try:
+        with Worker(folders.python, request, folders.log) as worker:
+            answer = worker.answer()
+    except Failed as error:
+        say(f"{subject.name} on {name}: no footprint: {error}")
+        return
+    entry = found.get(name)
+    if entry is None:
+        sizes = _bytes(contender, file, answer["mapped"])
+        entry = found[name] = Footprint(subject.name, name, **sizes)
+    entry.cold.append(answer["monotonic"] - worker.started)
+    entry.rss.append(answer["rss"])
+
+
+def _bytes(contender: Contender | None, file: Path, mapped: Sequence[str]) -> dict[str, int]:
+    if contender is None:
+        return {}
+    if contender.target is not None:
+        return _kiln_bytes(file)
+    code = sum(loaded_bytes(Path(path)) for path in mapped)
+    parts = [file, file.with_suffix(".bin")] if file.suffix == ".param" else [file]
+    return {"code": code, "weights": sum(part.stat().st_size for part in parts)}
+
+
+def _kiln_bytes(bundle: Path) -> dict[str, int]:
+    """What the bundle adds to a program, as its manifest says: a linked program less an empty one."""
+    manifest = read_json(bundle / "manifest.json")
+    weights = manifest["params"]["bytes"]
+    linked = manifest["linked"]["flash_bytes"]
+    return {"code": linked if (bundle / "params.bin").is_file() else linked - weights, "weights": weights}
+
+
+def loaded_bytes(path: Path) -> int:
+    """The bytes of an ELF file that are loaded: what is left of it without symbols and debug information."""
+    with path.open("rb") as stream:
+        return sum(part["p_filesz"] for part in ELFFile(stream).iter_segments() if part["p_type"] == "PT_LOAD")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What programs/steps.c prints: seconds to the first output, peak bytes, nanoseconds [round][step]."""
+
+    cold: float
+    rss: int
+    rounds: list[list[int]]
+
+
+def steps_program(bundle: Path, target: str, folders: Folders) -> Path:
+    """programs/steps.c linked with the bundle. Raises KilnError."""
+    name = bundle.name
+    described = load_target(target)
+    return link(
+        described,
+        [PROGRAMS / "steps.c"],
+        ["-O2", *link_flags(described, "pthread"), f'-DKILN_HEADER="{name}.h"', f"-DKILN_MODEL={name}"],
+        include=[bundle / "include"],
+        libraries=[bundle / "lib" / f"lib{name}.a"],
+        work=folders.work / "programs" / f"{target}-{name}",
+        name="steps",
+    )
+
+
+def run_steps(
+    program: Path, bundle: Path, subject: Subject, rounds: int, threads: int, cpus: Sequence[int]
+) -> Steps:
+    """Run it pinned to `cpus`. Raises KilnError with what it says."""
+    params = bundle / "params.bin"
+    inputs = [tensor["file"] for tensor in subject.interface["inputs"]]
+    words = [str(rounds), str(threads), str(params) if params.is_file() else "-", *inputs]
+    pinned = ["taskset", "-c", ",".join(map(str, cpus))]
+    started = time.monotonic()
+    done = subprocess.run([*pinned, str(program), *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise KilnError(f"{program}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    first = rss = 0
+    measured: list[list[int]] = []
+    for line in done.stdout.splitlines():
+        match line.split():
+            case ["first", nanoseconds]:
+                first = int(nanoseconds)
+            case ["rss", size]:
+                rss = int(size)
+            case ["steps", *times]:
+                measured.append([int(t) for t in times])
+    return Steps(first * 1e-9 - started, rss, measured)

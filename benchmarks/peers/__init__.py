@@ -1,0 +1,45 @@
+"""The contenders, one module each. To add one: a module here, its packages in requirements.txt, its name below.
+
+A module has
+  DISTRIBUTIONS  names on PyPI, the first of which is the one whose version is printed
+  SOURCES        formats of model files it can be given: "onnx", "tflite"
+  convert        (source, interface, folder) -> the file to load; called once, outside any measurement
+  load           (file, interface, inputs, threads) -> a function that runs once and returns the outputs
+
+`interface` is the golden vector's description of inputs and outputs (name, dtype, shape), with the key
+"format" of the source. `inputs` are arrays in the layout of the source file. What a framework wants prepared
+(another layout, its own tensor type) is prepared by `load`, outside the time that is measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+Interface = dict[str, Any]
+Run = Callable[[], Sequence[Any]]
+
+PEERS = ("onnxruntime", "openvino", "litert", "ncnn", "mnn")
+KILN = "bundle"
+
+
+class Peer(Protocol):
+    """What every module of this folder offers."""
+
+    DISTRIBUTIONS: Sequence[str]
+    SOURCES: Sequence[str]
+
+    def convert(self, source: Path, interface: Interface, folder: Path) -> Path: ...
+
+    def load(self, file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run: ...
+
+
+def load_peer(name: str) -> Peer:
+    """The module of that name; it imports its framework only inside `convert` and `load`."""
+    return cast(Peer, importlib.import_module(f"benchmarks.peers.{name}"))

@@ -1,0 +1,39 @@
+"""OpenVINO: latency hint, one stream, float32 (it would choose bfloat16 by itself where the CPU has it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import Array, Interface, Run
+
+DISTRIBUTIONS = ("openvino",)
+SOURCES = ("onnx", "tflite")
+
+
+def convert(source: Path, interface: Interface, folder: Path) -> Path:
+    """Reads both formats as they are."""
+    return source
+
+
+def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
+    """A compiled model and one request, whose inputs are shared and not copied."""
+    import openvino
+
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,  # the worker is pinned from outside, as every contender is
+    }
+    request = core.compile_model(core.read_model(str(file)), "CPU", settings).create_infer_request()
+    feed = list(inputs)
+
+    def run() -> list[Any]:
+        request.infer(feed, share_inputs=True)
+        return [request.get_output_tensor(i).data for i in range(len(interface["outputs"]))]
+
+    return run

@@ -1,0 +1,106 @@
+"""Markdown and CSV of what was measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+from benchmarks.compare import Match, mean_lead
+from benchmarks.contenders import Contender
+from benchmarks.footprint import PYTHON, Footprint
+from benchmarks.timing import Times
+
+BUSY = 0.97  # a single thread that got less of its core than this was interrupted
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def milliseconds(seconds: float) -> str:
+    """Three significant digits, and never fewer than the integer part has."""
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def cell(times: Times | None, fastest: bool, single: bool) -> str:
+    """Median in ms and ± half the range of the rounds; bold: the fastest; *: was interrupted."""
+    if times is None:
+        return "–"
+    text = milliseconds(times.median)
+    mark = "\\*" if single and times.cpu < BUSY * times.wall else ""
+    return f"{f'**{text}**' if fastest else text} ±{times.spread:.0%}{mark}"
+
+
+def times_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> str:
+    """A row a model: every contender's time, and how many times the best Kiln is as fast as the best peer."""
+    names = [c.name for c in contenders]
+    kilns = [c.name for c in contenders if c.target is not None]
+    rows = []
+    for match in matches:
+        fastest = match.fastest(names)
+        cells = [cell(match.times.get(n), n == fastest, match.threads == 1) for n in names]
+        leads = [match.lead([name]) for name in kilns]
+        rows.append([match.model, *cells, *(f"{lead[1]:.2f}" if lead else "–" for lead in leads)])
+    means = [f"{mean_lead(matches, [name]):.2f}" for name in kilns]
+    rows.append(["geometric mean", *[""] * len(names), *means])
+    return markdown(["ms", *names, *(f"best peer / {name}" for name in kilns)], rows)
+
+
+def errors_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> str:
+    """Largest error of each against the golden vector, over the largest value of the reference."""
+    names = [c.name for c in contenders]
+    rows = [
+        [match.model, *(f"{match.errors[n]:.1e}" if n in match.errors else "–" for n in names)]
+        for match in matches
+        if match.threads == min(m.threads for m in matches)
+    ]
+    return markdown(["largest error", *names], rows)
+
+
+def footprints_table(footprints: Sequence[Footprint]) -> str:
+    """A row for each way to run each model."""
+    rows = []
+    for f in footprints:
+        sizes = ["–", "–"] if f.name == PYTHON else [_mega(f.code), _mega(f.code + f.weights)]
+        rows.append([f.model, f.name, milliseconds(f.cold_start), _mega(f.peak_rss), *sizes])
+    header = ["model", "", "cold start, ms", "peak memory, MB", "code and runtime, MB", "with weights, MB"]
+    return markdown(header, rows)
+
+
+def times_csv(matches: Sequence[Match], versions: Mapping[str, str]) -> str:
+    """Everything that was measured about the times; a line for each contender, model and number of threads."""
+    out = io.StringIO()
+    write = csv.writer(out, lineterminator="\n").writerow
+    write(
+        "model threads contender version clock median_ms spread best_ms runs rounds busy largest_error".split()
+    )
+    for match in matches:
+        for name, times in match.times.items():
+            figures = [times.median * 1e3, times.spread, times.best * 1e3]
+            write(
+                [match.model, match.threads, name, versions[name], match.clock]
+                + [f"{figure:.6g}" for figure in figures]
+                + [times.runs, len(times.rounds), f"{times.cpu / times.wall:.3f}"]
+                + [f"{match.errors[name]:.3g}"]
+            )
+    return out.getvalue()
+
+
+def footprints_csv(footprints: Sequence[Footprint]) -> str:
+    """The footprints, in seconds and bytes."""
+    out = io.StringIO()
+    write = csv.writer(out, lineterminator="\n").writerow
+    write("model contender cold_start_s cold_best_s peak_rss_bytes code_bytes weight_bytes".split())
+    for f in footprints:
+        cold = [f"{f.cold_start:.6f}", f"{min(f.cold):.6f}"]
+        write([f.model, f.name, *cold, f"{f.peak_rss:.0f}", f.code, f.weights])
+    return out.getvalue()
+
+
+def _mega(count: float) -> str:
+    value = count / 1e6
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"

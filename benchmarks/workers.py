@@ -1,0 +1,108 @@
+"""Worker processes: started pinned, asked over pipes, and stopped (SIGSTOP) while another has its turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT = 300.0  # seconds for one answer
+
+
+class Failed(Exception):
+    """What a worker could not do, as one line."""
+
+
+class Worker:
+    """A running `python -m benchmarks.worker`. It is a context manager that ends the process."""
+
+    def __init__(self, python: Path, request: Mapping[str, Any], log: Path | None = None) -> None:
+        threads = str(request.get("threads", 1))
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": threads,  # ncnn's and MNN's pools
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        self.started = time.monotonic()
+        with open(log or os.devnull, "ab") as noise:
+            self._process = subprocess.Popen(
+                [str(python), "-m", "benchmarks.worker", json.dumps(request)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=noise,
+                env=environment,
+                start_new_session=True,  # so that its own children stop with it
+            )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def answer(self, timeout: float = TIMEOUT) -> dict[str, Any]:
+        """Its next answer. Raises Failed when it says so, dies, or takes too long."""
+        stream = self._process.stdout
+        assert stream is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            if not selector.select(timeout):
+                raise Failed(f"no answer after {timeout:g} s")
+        line = stream.readline()  # answers are written whole
+        if not line:
+            raise Failed(f"the process died with status {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise Failed(answer["failed"])
+        return answer
+
+    def turn(self, seconds: float) -> dict[str, Any]:
+        """Let it run, and only it, for about so long; its measurements."""
+        stream = self._process.stdin
+        assert stream is not None
+        self._signal(signal.SIGCONT)
+        try:
+            stream.write(f"{seconds}\n".encode())
+            stream.flush()
+            return self.answer()
+        except BrokenPipeError:
+            raise Failed(f"the process died with status {self._process.wait()}") from None
+        finally:
+            self.pause()
+
+    def pause(self) -> None:
+        """Take the processor from it: threads that spin between runs would disturb the others."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+
+def ask(python: Path, request: Mapping[str, Any], log: Path | None = None) -> dict[str, Any]:
+    """One request to a worker of its own. Raises Failed."""
+    with Worker(python, request, log) as worker:
+        return worker.answer()
+
+
+def cores(threads: int, wanted: Sequence[int]) -> list[int]:
+    """The first `threads` of the cores to use."""
+    return list(wanted)[:threads]
+
+
+def say(text: str) -> None:
+    """A line of progress or about something left out: stderr."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
