@@ -1,0 +1,171 @@
+"""Models of a user's own: files without any YAML, where parameters are kept, threads, two in one program."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from kiln.config import load_target
+from kiln.device.bundle import Bundle
+from kiln.device.link import link, link_flags
+from kiln.device.runners import runner_for
+from kiln.device.vectors import Array
+from kiln.files import read_json
+from scons_real import ROOT
+
+from .building import Project, write_small_network
+
+pytestmark = pytest.mark.slow
+TARGETS = ["x86_64", "aarch64", "armv7"]
+
+
+def test_an_onnx_file_without_yaml(project: Project) -> None:
+    (project.folder / "my nets").mkdir()
+    write_small_network(project.folder / "my nets" / "2nd-Net v1.onnx")
+    printed = project.make(f"target={','.join(TARGETS)}", "model=my nets/2nd-Net v1.onnx", "test", "-j2")
+    for target in TARGETS:
+        assert f"m_2nd_net_v1 on {target}" in printed
+        assert (project.build / target / "m_2nd_net_v1" / "include" / "m_2nd_net_v1.h").is_file()
+        assert (project.build / target / "m_2nd_net_v1.tar.gz").is_file()
+
+
+def test_a_tflite_file_without_yaml(project: Project, tmp_path: Path) -> None:
+    project.make("target=x86_64", "model=resnet")
+    shutil.copyfile(project.build / ".stages/models/resnet/source.tflite", tmp_path / "cifar.tflite")
+    printed = project.make("target=x86_64,aarch64", f"model={tmp_path / 'cifar.tflite'}", "test", "-j2")
+    assert "cifar on x86_64" in printed and "cifar on aarch64" in printed
+    assert printed.count("max error") == 6
+
+
+def _section(bundle: Bundle, name: str) -> int:
+    """Bytes of the sections called `name…` in a library's parameter object."""
+    command = ["ar", "p", str(bundle.library), f"{bundle.name}_params.o"]
+    elf = ELFFile(io.BytesIO(subprocess.run(command, check=True, capture_output=True).stdout))
+    return sum(section["sh_size"] for section in elf.iter_sections() if section.name.startswith(name))
+
+
+def _members(library: Path) -> list[str]:
+    done = subprocess.run(["ar", "t", str(library)], check=True, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def test_where_parameters_are_kept(project: Project) -> None:
+    """In read-only data, in a section of their own, or in a file; what is computed is the same."""
+    write_small_network(project.folder / "kept.onnx", channels=33)
+    for storage in ("embedded", "section", "file"):
+        (project.folder / f"models/kept_{storage}.yaml").write_text(
+            f"source: {{kind: file, path: ../kept.onnx}}\nparams: {{storage: {storage}}}\n"
+        )
+    models = [f"kept_{storage}" for storage in ("embedded", "section", "file")]
+    project.make(f"target={','.join(TARGETS)}", f"model={','.join(models)}", "test", "-j2")
+    for target in TARGETS:
+        embedded, section, file = (project.bundle(target, model) for model in models)
+        plans = [read_json(bundle.folder / "manifest.json")["params"] for bundle in (embedded, section, file)]
+        size = plans[0]["bytes"]
+        assert size > 33 * 33 * 9 * 4 and [plan["bytes"] for plan in plans] == [size] * 3
+        assert _section(embedded, ".rodata") > size and not embedded.params.exists()
+        assert _section(section, ".kiln_params") > size and not section.params.exists()
+        assert file.params.stat().st_size > size
+        assert _section(file, ".rodata") == _section(file, ".kiln_params") == 0
+        given = [vector.inputs for vector in embedded.vectors()]
+        made = [project.outputs(target, model, given) for model in models]
+        assert _bytes(made[0]) == _bytes(made[1]) == _bytes(made[2])
+
+
+def _bytes(outputs: list[list[Array]]) -> list[list[bytes]]:
+    return [[tensor.tobytes() for tensor in vector] for vector in outputs]
+
+
+@pytest.mark.parametrize("model", ["resnet", "ppocr_cls"])
+def test_threads_change_no_byte(project: Project, model: str) -> None:
+    """A pool, and a build without any thread code."""
+    text = (ROOT / "models" / f"{model}.yaml").read_text()
+    (project.folder / f"models/{model}_alone.yaml").write_text(f"{text}threads: none\n")
+    targets = ["x86_64", "aarch64"]
+    project.make(f"target={','.join(targets)}", f"model={model},{model}_alone", "test", "-j2")
+    for target in targets:
+        pooled, alone = project.bundle(target, model), project.bundle(target, f"{model}_alone")
+        assert "kiln_threads_pthread.o" in _members(pooled.library)
+        assert "kiln_threads_none.o" in _members(alone.library)
+        needed = subprocess.run(
+            ["nm", "-u", str(alone.library)], check=True, capture_output=True, text=True
+        ).stdout
+        assert "pthread" not in needed and "sem_" not in needed and "futex" not in needed
+        given = [vector.inputs for vector in pooled.vectors()]
+        made = [project.outputs(target, name, given) for name in (model, f"{model}_alone")]
+        assert _bytes(made[0]) == _bytes(made[1])
+
+
+TWO = """
+#include <stdio.h>
+#include <string.h>
+
+#include "ppocr_cls.h"
+#include "resnet.h"
+
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+
+/* The arena holds nothing between runs, so both models may have the same one. */
+static _Alignas(64) unsigned char arena[LARGER(RESNET_ARENA_BYTES, PPOCR_CLS_ARENA_BYTES)];
+static int8_t image[RESNET_INPUT_0_ELEMENTS], scores[RESNET_OUTPUT_0_ELEMENTS];
+static float line[PPOCR_CLS_INPUT_0_ELEMENTS], turned[PPOCR_CLS_OUTPUT_0_ELEMENTS];
+
+static int load(const char *name, void *data, size_t bytes) {
+    FILE *file = fopen(name, "rb");
+    size_t got = file ? fread(data, 1, bytes, file) : 0;
+    return file && !fclose(file) && got == bytes;
+}
+
+int main(void) {
+    kiln_session first, second;
+    kiln_config config = {.arena = arena, .arena_bytes = sizeof arena};
+    if (!load("image", image, sizeof image) || !load("line", line, sizeof line))
+        return 1;
+    if (kiln_open(&first, &resnet, &config) || kiln_open(&second, &ppocr_cls, &config))
+        return 2;
+    for (int round = 0; round < 3; round++) {
+        memset(arena, 0xa5, sizeof arena);
+        if (resnet_run(&first, image, scores) || ppocr_cls_run(&second, line, turned))
+            return 3;
+    }
+    if (resnet_run(&second, image, scores) != KILN_WRONG_MODEL)
+        return 4;
+    FILE *out = fopen("out", "wb");
+    size_t written = fwrite(scores, 1, sizeof scores, out) + fwrite(turned, 1, sizeof turned, out);
+    return fclose(out) || written != sizeof scores + sizeof turned;
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["x86_64", "aarch64", "armv7"])
+def test_two_models_in_one_program(project: Project, tmp_path: Path, name: str) -> None:
+    """They share the runtime and an arena, and neither disturbs the other."""
+    models = ("resnet", "ppocr_cls")
+    project.make(f"target={name}", f"model={','.join(models)}", "-j2")
+    bundles = [project.bundle(name, model) for model in models]
+    target = load_target(name)
+    (tmp_path / "two.c").write_text(TWO)
+    program = link(
+        target,
+        [tmp_path / "two.c"],
+        ["-O2", "-Wall", "-Wextra", "-Werror", *link_flags(target, "pthread")],
+        include=[bundle.include for bundle in bundles],
+        libraries=[bundle.library for bundle in bundles],
+        work=tmp_path,
+        name="two",
+    )
+    vectors = [bundle.vectors()[0] for bundle in bundles]
+    for file, vector in zip(("image", "line"), vectors, strict=True):
+        (tmp_path / file).write_bytes(vector.inputs[0].tobytes())
+    send = {file: tmp_path / file for file in ("image", "line")}
+    done = runner_for(target).run(program, [], send=send, fetch={"out": tmp_path / "out"}, timeout=120)
+    assert done.status == 0, done.stderr
+    alone = [
+        project.outputs(name, model, [vector.inputs])[0][0]
+        for model, vector in zip(models, vectors, strict=True)
+    ]
+    assert (tmp_path / "out").read_bytes() == alone[0].tobytes() + alone[1].tobytes()
