@@ -84,9 +84,9 @@ _hoisted: contextvars.ContextVar[_Bindings | None] = contextvars.ContextVar("hoi
 def _let(value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
     """Compute `value` once for all its uses in `body`.
 
-    It is put into a register by statements before the store. (A Let expression would say it better, but TVM
-    0.27 vectorises one wrongly when the expression that holds it occurs twice; and what LowerIntrin and the
-    code generator know as a bound variable they write out at every use, so that chains grow exponentially.)
+    It is put into a register by statements before the store. (A bound variable would say it better, but
+    TVM 0.27's LowerIntrin and code generator write its value out at every use, so that chains of functions
+    grow exponentially.)
     """
     bindings = _hoisted.get()
     if bindings is None or isinstance(value, tirx.Var | TensorLoad):
