@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from scons_real import ROOT
 
 from .building import Project, write_small_network
@@ -81,15 +82,6 @@ def _operator_that_tvm_lacks(path: Path) -> None:
     write_small_network(path, Relu="Det")
 
 
-def _operator_without_loops(path: Path) -> None:
-    """TVM imports it, but has no loops for it."""
-    model = onnx.load(write_small_network(path, Relu="CumSum"))
-    node = next(node for node in model.graph.node if node.name == "activation")
-    node.input.append("axis")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(1), "axis"))
-    onnx.save(model, path)
-
-
 def _open_dimension(path: Path) -> None:
     model = onnx.load(write_small_network(path))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
@@ -103,7 +95,6 @@ def _open_dimension(path: Path) -> None:
         ("text", _text, "not an ONNX model: the file is plain text"),
         ("unknown", _unknown_operator, "cannot be imported: Frobnicate (node activation)"),
         ("lacking", _operator_that_tvm_lacks, "cannot be imported: Det (node activation)"),
-        ("loopless", _operator_without_loops, "cannot be compiled: CumSum (node activation)"),
         ("open", _open_dimension, "input 'x' axis 0 ('batch') is dynamic and has no range"),
     ],
 )
@@ -118,6 +109,20 @@ def test_a_model_file(
     # Once the file is right, nothing of the failure stands in the way.
     write_small_network(path)
     project.make("target=x86_64", f"model={name}.onnx")
+
+
+def test_an_operator_without_a_kernel(project: Project, refused: Refused) -> None:
+    """TVM imports it, but has no loops for it."""
+    path = project.folder / "best.onnx"
+    model = onnx.load(write_small_network(path))
+    node = helper.make_node("TopK", ["y", "count"], ["best", "where"], name="best_two")
+    model.graph.node.append(node)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2]), "count"))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("best", onnx.TensorProto.FLOAT, [1, 2]))
+    onnx.save(model, path)
+    assert refused("x86_64", "best.onnx") == ("best: operator 'topk' cannot be compiled: TopK node best_two")
+    assert no_bundle(project, "x86_64", "best")
 
 
 def test_a_checksum(project: Project, refused: Refused) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,6 @@ FORMATS = {
     ".tflite": "kiln.frontend.tflite_model",
 }
 
-# Operators that are no computation, or whose operand is one; without loops of their own.
-_STRUCTURE = ("relax.call_tir", "relax.shape_of", "relax.tensor_to_shape", "relax.call_pure_packed")
-
 
 @dataclass(frozen=True)
 class Imported:
@@ -31,7 +30,8 @@ class Imported:
 
     `main` returns one tensor, or a tuple of them in the order of `outputs`. Layouts and types of both ends
     are those of the file. Function attributes: num_input = len(inputs); kiln.source_format = "onnx" |
-    "tflite", which says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite_ops).
+    "tflite", which says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite_ops);
+    kiln.nodes = JSON, by operator the nodes of the file that became it, for errors of later stages.
     """
 
     module: tvm.IRModule
@@ -79,27 +79,29 @@ def one_line(error: BaseException, limit: int = 240) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def finish(module: tvm.IRModule, source_format: str, num_input: int) -> tvm.IRModule:
-    """Set the attributes that later stages read; drop dead code and the importer's parameter copies."""
-    main = module["main"].without_attr("params") if "params" in module["main"].attrs else module["main"]
-    module["main"] = main.with_attrs({"num_input": num_input, "kiln.source_format": source_format})
-    module = tvm.relax.transform.DeadCodeElimination(["main"])(module)
-    tvm.relax.analysis.well_formed(module)
-    return module
-
-
-def without_loops(expression: Any) -> list[str]:
-    """Names of the operators in an expression that TVM 0.27 has no loops for, such as topk and cumsum."""
+def operators(expression: Any) -> list[str]:
+    """The names of the operators in an expression, without `relax.`, in order."""
     found: list[str] = []
 
     def visit(part: Any) -> None:
         if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op):
-            name = str(part.op.name)
-            if name not in (*_STRUCTURE, *found) and part.op.get_attr("FLegalize") is None:
-                found.append(name)
+            found.append(str(part.op.name).removeprefix("relax."))
 
     tvm.relax.analysis.post_order_visit(expression, visit)
     return found
+
+
+def finish(
+    module: tvm.IRModule, source_format: str, num_input: int, nodes: Mapping[str, Sequence[str]] | None = None
+) -> tvm.IRModule:
+    """Set the attributes that later stages read; drop dead code and the importer's parameter copies."""
+    main = module["main"].without_attr("params") if "params" in module["main"].attrs else module["main"]
+    origins = json.dumps(nodes or {}, sort_keys=True)
+    attributes = {"num_input": num_input, "kiln.source_format": source_format, "kiln.nodes": origins}
+    module["main"] = main.with_attrs(attributes)
+    module = tvm.relax.transform.DeadCodeElimination(["main"])(module)
+    tvm.relax.analysis.well_formed(module)
+    return module
 
 
 def result_types(module: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:

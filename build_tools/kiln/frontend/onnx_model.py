@@ -18,15 +18,16 @@ from kiln.frontend.importer import (
     finish,
     looks_like_text,
     one_line,
+    operators,
     read_model,
     result_types,
-    without_loops,
 )
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_NODES_NAMED = 3  # of each operator, for errors
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -34,7 +35,8 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model = read(path)
     shapes = bind_inputs(model, path, options)
     model = canonicalise(model, path, shapes)
-    module = convert_quietly(lambda: _Importer(path, shapes).convert(model))
+    nodes: dict[str, list[str]] = {}
+    module = convert_quietly(lambda: _Importer(path, shapes, nodes).from_onnx(model.graph, _opset(model)))
     inputs = [
         Port(
             value.name,
@@ -45,7 +47,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         )
         for value in real_inputs(model)
     ]
-    module = finish(module, "onnx", len(inputs))
+    module = finish(module, "onnx", len(inputs), nodes)
     outputs = [
         Port(value.name, dtype, shape, quant=_output_quant(model, value))
         for value, (dtype, shape) in zip(model.graph.output, result_types(module), strict=True)
@@ -143,7 +145,7 @@ def _refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is untyped
     """TVM's importer with Kiln's own converters first, and errors that name the operator and the node."""
 
-    def __init__(self, path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    def __init__(self, path: Path, shapes: dict[str, tuple[int, ...]], nodes: dict[str, list[str]]) -> None:
         super().__init__(
             {name: list(shape) for name, shape in shapes.items()},
             None,
@@ -151,16 +153,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm i
             sanitize=True,
         )
         self._path = path
-        self._without_loops: dict[str, str] = {}
-
-    def convert(self, model: onnx.ModelProto) -> Any:
-        """The model as a Relax module. Raises KilnError naming nodes that no kernel can be made for."""
-        module = self.from_onnx(model.graph, _opset(model))
-        known = self._without_loops
-        left = [known[name] for name in without_loops(module["main"]) if name in known]
-        if left:
-            raise KilnError(f"{self._path}: operators that cannot be compiled: {'; '.join(left)}")
-        return module
+        self._nodes_of = nodes
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         convertible = onnx_frontend._get_convert_map().keys() | {"If", "Constant"} | onnx_ops.OVERRIDES.keys()
@@ -175,8 +168,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm i
                 expression = super()._convert_operator(op_name, inputs, attrs, opset)
             else:
                 expression = self.bb.normalize(expression)
-            for name in without_loops(expression):
-                self._without_loops.setdefault(name, f"{op_name} (node {node})")
+            for name in operators(expression):
+                origins = self._nodes_of.setdefault(name, [])
+                if len(origins) < _NODES_NAMED:
+                    origins.append(f"{op_name} node {node}")
             return expression
         except (
             Exception

@@ -5,6 +5,7 @@ The result is plain data; nothing after this stage needs to know Relax.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,8 +137,13 @@ class Builder:
         if name != "relax.call_tir":
             library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None
             known = library or (name or str(value.op)).removeprefix("relax.")
-            raise KilnError(f"{self.model}: operator '{known}' cannot be compiled")
+            raise KilnError(f"{self.model}: operator '{known}' cannot be compiled{self._origin(known)}")
         return self._call(var, value)
+
+    def _origin(self, operator: str) -> str:
+        """Which nodes of the model's file became an operator, where the importer has left that."""
+        nodes = json.loads(str(self.mod["main"].attrs.get("kiln.nodes", "{}"))).get(operator)
+        return f": {', '.join(nodes)}" if nodes else ""
 
     def _call(self, var: Any, call: Any) -> Any:
         variable = call.args[0]
