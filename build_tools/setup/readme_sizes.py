@@ -1,4 +1,4 @@
-"""Write README.md's table of sizes from the bundles that are built: `readme_sizes.py x86_64 aarch64`."""
+"""Write README.md's table of sizes from builds that are finished: `readme_sizes.py x86_64 aarch64`."""
 
 from __future__ import annotations
 
@@ -9,28 +9,45 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- sizes -->\n", "<!-- end of sizes -->\n"
+HEAD = ("model", "target", "flash", "of it parameters", "arena", "bound", "error", "limit")
 
 
 def main(targets: list[str]) -> int:
-    """One row a model, one column a target; a bundle that is not built is left empty."""
+    """One row a model and target; what is not built and tested is left out."""
     readme = ROOT / "README.md"
     before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
     models = sorted(path.stem for path in (ROOT / "models").glob("*.yaml"))
-    rows = [["model", *targets], ["---"] * (len(targets) + 1)]
-    rows += [[model, *(cell(target, model) for target in targets)] for model in models]
+    found = [row(target, model) for model in models for target in targets]
+    rows = [HEAD, ("---", "---", *["---:"] * 6), *filter(None, found)]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     readme.write_text(before + BEGIN + table + END + rest.split(END)[1], encoding="utf-8")
     return 0
 
 
-def cell(target: str, model: str) -> str:
-    """Flash and arena of one bundle."""
-    manifest = ROOT / "build" / target / model / "manifest.json"
-    if not manifest.is_file():
-        return ""
-    content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
-    arena = max(bucket["arena_bytes"] for bucket in content["buckets"])
-    return f"{content['linked']['flash_bytes']:,} / {arena:,}"
+def row(target: str, model: str) -> tuple[str, ...] | None:
+    """Sizes of one bundle, and how its golden vectors came out."""
+    manifest = _read(ROOT / "build" / target / model / "manifest.json")
+    test = _read(ROOT / "build" / ".stages" / target / model / "test.json")
+    if manifest is None or test is None:
+        return None
+    largest = max(manifest["buckets"], key=lambda bucket: bucket["arena_bytes"])
+    params = manifest["params"]
+    apart = params["bytes"] if params["storage"] == "file" else 0
+    sizes = [
+        manifest["linked"]["flash_bytes"] + apart,
+        params["bytes"],
+        largest["arena_bytes"],
+        largest["lower_bound_bytes"],
+    ]
+    outputs = [output for vector in test["vectors"] for output in vector["outputs"]]
+    worst = max(outputs, key=lambda output: output["error"] / output["limit"] if output["limit"] else 0)
+    unit = f" {worst['unit']}" if worst["unit"] else ""
+    errors = [f"{worst['error']:.2g}{unit}", f"{worst['limit']:.2g}{unit}"]
+    return (model, target, *(f"{size:,}" for size in sizes), *errors)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 if __name__ == "__main__":

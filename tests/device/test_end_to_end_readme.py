@@ -1,0 +1,65 @@
+"""README.md and docs/ say what is true: their C compiles and runs, their names and links exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from kiln.config import load_model, load_target
+from kiln.device.link import link, link_flags
+from scons_real import ROOT
+
+from .building import Project
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MAIN = """
+#include <stdio.h>
+
+int main(void) {
+    static int8_t image[RESNET_INPUT_0_ELEMENTS], scores[RESNET_OUTPUT_0_ELEMENTS];
+    if (classify(image, scores))
+        return 1;
+    int sum = 0;
+    for (unsigned i = 0; i < sizeof scores; i++)
+        sum += scores[i] + 128;
+    return printf("%d", sum) < 0;
+}
+"""
+
+
+@pytest.mark.slow
+def test_the_c_example(project: Project, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 12
+    project.make("target=x86_64", "model=resnet")
+    bundle, target = project.bundle("x86_64", "resnet"), load_target("x86_64")
+    (tmp_path / "camera.c").write_text(example + MAIN)
+    program = link(
+        target,
+        [tmp_path / "camera.c"],
+        ["-Wall", "-Wextra", "-Wpedantic", "-Werror", *link_flags(target, "pthread")],
+        include=[bundle.include],
+        libraries=[bundle.library],
+        work=tmp_path,
+        name="camera",
+    )
+    done = subprocess.run([program], check=True, capture_output=True, text=True)
+    assert 250 <= int(done.stdout) <= 262  # probabilities in steps of 1/256
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_and_links(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"target=([a-z0-9_,]+)", text):
+        for name in target.split(","):
+            load_target(name)
+    for model in re.findall(r"model=([a-z0-9_,/.]+)", text):
+        for name in model.split(","):
+            if not name.endswith((".onnx", ".tflite")):
+                load_model(name)
+    for link_to in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert link_to.startswith("http") or (page.parent / link_to).exists(), link_to
+    for path in re.findall(r"`((?:build_tools|docs|kernels|plan|graph|frontend|scons)/[\w/]+\.\w+)`", text):
+        assert (ROOT / path).exists() or (ROOT / "build_tools/kiln" / path).exists(), path
