@@ -70,7 +70,7 @@ def _network(x: Any) -> Any:
     second = rng.standard_normal((8, 8, 3, 3)) / 8
     statistics = [const(rng.uniform(0.5, 1.5, 8)) for _ in range(4)]
     y = op.nn.conv2d(x, const(first), padding=1)
-    y = op.nn.batch_norm(y, *statistics, axis=1)[0]
+    y = op.nn.batch_norm(y, *statistics, axis=1, training=False)[0]
     y = op.clip(y, 0, 6)
     y = op.add(op.nn.conv2d(y, const(second), padding=1), y)
     y = op.nn.relu(op.nn.max_pool2d(y, 2, 2))
