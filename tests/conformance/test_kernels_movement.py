@@ -150,6 +150,12 @@ CASES: dict[str, Case] = {
         ),
         lambda q, k, v: arithmetic.softmax(q.astype("f8") @ k.transpose(0, 2, 1) * np.float32(0.35), -1) @ v,
     ),
+    # An index out of range is a fault of the caller's data; it must not become a read of other memory.
+    "take_far_outside": one(
+        (4, 5),
+        lambda x: op.take(const(GAMMA.reshape(7, 5)), op.astype(op.multiply(x, const(1e6)), "int64"), axis=0),
+        lambda x: GAMMA.reshape(7, 5)[np.clip((x * np.float32(1e6)).astype("i8"), 0, 6)],
+    ),
     "take": one(
         (3, 5, 4), lambda x: op.take(x, const(INDICES, "int64"), axis=1), lambda x: x[:, INDICES], True
     ),

@@ -14,7 +14,7 @@ from kiln.kernels import opinfo
 from kiln.kernels.halo import keep_padding_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
-from kiln.kernels.prepare import explicit_padding, free_reshapes, store_quantised
+from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.kernels.steps import Builder, Steps
 from kiln.params import store
 
@@ -60,6 +60,7 @@ def lower(mod: tvm.IRModule, model: str, target: Target, threads: str, dump: Pat
         ("padding", explicit_padding),
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),
+        ("indices", safe_indices),
         ("params", split),
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("legalize", opinfo.legalize_with_info(RULES, ["relax.reshape"])),

@@ -59,3 +59,15 @@ def free_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
     """squeeze, expand_dims and flatten become reshapes, which move no data."""
     names = ("relax.squeeze", "relax.expand_dims", "relax.flatten")
     return rewrite_calls(mod, dict.fromkeys(names, _as_reshape))
+
+
+def _clipped(_rewriter: CallRewriter, call: Any) -> Any:
+    if str(call.attrs.mode) != "fast":
+        return None
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    return relax.op.take(call.args[0], call.args[1], axis, "clip")
+
+
+def safe_indices(mod: tvm.IRModule) -> tvm.IRModule:
+    """Indices that come from data are clipped to the tensor; TVM's default reads wherever they point."""
+    return rewrite_calls(mod, {"relax.take": _clipped})
