@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kiln.config import Target
 from kiln.errors import KilnError
@@ -86,7 +87,8 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
         left = name in ("what", "kernel", "bucket", "budget")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+        # Where the terminal is too narrow, only descriptions are cut short: never a symbol or a number.
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "what")
     return table
 
 
@@ -116,7 +118,8 @@ def print_figures(figures: Mapping[str, Any]) -> None:
     if linked is not None:
         top = _table("largest kernels, bytes of code", "kernel", "what", "bytes")
         for kernel in linked["kernels"][:_TOP]:
-            top.add_row(kernel["symbol"], kernel["label"], str(kernel["bytes"]))
+            what = Text(kernel["label"], no_wrap=True, overflow="ellipsis")
+            top.add_row(kernel["symbol"], what, str(kernel["bytes"]))
         rest = linked["kernels"][_TOP:]
         if rest:
             top.add_row(f"{len(rest)} others", "", str(sum(kernel["bytes"] for kernel in rest)))
