@@ -1,12 +1,14 @@
-"""`./kiln bench`: measure Kiln and its peers on the same model files, in one run.
+"""`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
-Writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
+Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
+Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +17,21 @@ from kiln.config import list_models
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-from benchmarks import plot, tables
+from benchmarks import plot, profile, tables
 from benchmarks.compare import Match, Plan, play
-from benchmarks.contenders import Contender, Folders, LeftOut, file_for, find_peer, find_subject, kiln_for
+from benchmarks.contenders import (
+    Contender,
+    Folders,
+    LeftOutError,
+    file_for,
+    find_peer,
+    find_subject,
+    kiln_for,
+)
 from benchmarks.footprint import Footprint, measure
 from benchmarks.machine import description
 from benchmarks.peers import PEERS
-from benchmarks.workers import say
+from benchmarks.workers import ROOT, say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,6 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     names = [summary.name for summary in list_models()]
     parser = argparse.ArgumentParser(prog="./kiln bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
+    add("what", nargs="?", choices=("compare", "profile"), default="compare", help="default: compare")
     add("--model", type=_list, default=names, help="default: all that can be named and were built")
     add("--target", type=_list, default=["x86_64", "host"], help="Kiln's targets; default: x86_64,host")
     add("--peer", type=_list, default=list(PEERS), help=f"default: {','.join(PEERS)}")
@@ -50,39 +61,51 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=7, help="turns of each contender; default: 7")
     add("--seconds", type=float, default=0.3, help="length of a turn; default: 0.3")
     add("--cold-rounds", type=int, default=5, help="process starts of each; 0: no footprints; default: 5")
-    add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: on one thread, leave out interruptions")
-    add("--build", type=Path, default=Path("build"), help="Kiln's build folder")
+    add("--profile-rounds", type=int, default=100, help="runs whose steps are timed; default: 100")
+    add("--most", type=int, default=15, help="steps that a profile prints; default: 15")
+    add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: one thread without interruptions")
+    add("--no-build", action="store_true", help="take the bundles as they lie")
+    add("--build", type=Path, default=ROOT / "build", help="another build folder; needs --no-build")
     add("--python", type=Path, help="of the peers' environment; default: BUILD/bench/venv/bin/python")
     add("--out", type=Path, help="default: BUILD/bench/results")
     args = parser.parse_args(argv)
     if max(args.threads) > len(args.cpus) or min(args.threads) < 1:
         parser.error(f"--threads {max(args.threads)}: allowed 1..{len(args.cpus)}, the cores of --cpus")
-    if args.rounds < 1 or args.seconds <= 0:
-        parser.error("--rounds and --seconds must be positive")
+    if args.build != ROOT / "build" and not args.no_build:
+        parser.error("--build needs --no-build: what is built is built in the source tree")
+    if min(args.rounds, args.profile_rounds, args.most) < 1 or args.seconds <= 0:
+        parser.error("--rounds, --profile-rounds, --most and --seconds must be positive")
     return args
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure and write. Raises KilnError when no contender or no model is there."""
-    python = args.python or args.build / "bench/venv/bin/python"
-    folders = Folders(args.build, python.absolute())
+    folders = Folders(args.build.absolute(), (args.python or args.build / "bench/venv/bin/python").absolute())
     folders.work.mkdir(parents=True, exist_ok=True)
+    out = args.out or folders.work / "results"
+    if not args.no_build:
+        build(args.target, args.model)
+    if args.what == "profile":
+        profile.run(args, folders, out)
+        return
     machine = description(args.cpus)
     contenders = find_contenders(args.target, args.peer, folders)
+    if not folders.python.exists():  # Kiln can be measured without any peer
+        folders = Folders(folders.build, Path(sys.executable))
     plan = Plan(args.rounds, args.seconds, args.clock, args.cpus)
     matches: list[Match] = []
     footprints: list[Footprint] = []
     for model in args.model:
         try:
             subject = find_subject(model, folders, args.target)
-        except LeftOut as reason:
+        except LeftOutError as reason:
             say(str(reason))
             continue
         files: dict[Contender, Path] = {}
         for contender in contenders:
             try:
                 files[contender] = file_for(contender, subject, folders)
-            except LeftOut as reason:
+            except LeftOutError as reason:
                 say(str(reason))
         for threads in args.threads:
             say(f"{model}, {threads} thread{'s' if threads > 1 else ''}")
@@ -91,20 +114,28 @@ def run(args: argparse.Namespace) -> None:
             footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
     if not any(match.times for match in matches):
         raise KilnError("nothing could be measured; the lines above say why")
-    write(args.out or folders.work / "results", machine, contenders, matches, footprints, plan)
+    write(out, machine, contenders, matches, footprints, plan)
+
+
+def build(targets: Sequence[str], models: Sequence[str]) -> None:
+    """What is to be measured, by SCons, which leaves alone what is up to date. Raises KilnError."""
+    asked = [f"target={','.join(targets)}", f"model={','.join(models)}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "SCons", "-Q", "-C", str(ROOT), *asked], check=False, stdout=sys.stderr
+    )
+    if done.returncode != 0:
+        raise KilnError(f"the build of {' '.join(asked)} failed; --no-build measures what was built before")
 
 
 def find_contenders(targets: Sequence[str], peers: Sequence[str], folders: Folders) -> list[Contender]:
     """Kiln for each target, then the peers that are installed; a line for each that is not."""
-    if not folders.python.exists():
-        folders = Folders(folders.build, Path(sys.executable))  # Kiln can be measured without any peer
     found = [kiln_for(target) for target in targets]
     for peer in peers:
         if peer not in PEERS:
             raise KilnError(f"--peer '{peer}': allowed are {', '.join(PEERS)}")
         try:
             found.append(find_peer(peer, folders))
-        except LeftOut as reason:
+        except LeftOutError as reason:
             say(str(reason))
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.contenders import Contender, Folders, Subject
 from benchmarks.timing import Times, geometric_mean, paired_ratio
-from benchmarks.workers import Failed, Worker, say
+from benchmarks.workers import Worker, WorkerError, say
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def play(
     plan: Plan,
     folders: Folders,
 ) -> Match:
-    """Measure `files` (what each contender loads) against each other. One that fails is left out with a line."""
+    """Measure `files`, what each contender loads, against each other; a line for one that fails."""
     cpu_clock = plan.clock == "cpu" and threads == 1  # the time of all threads together says little
     match = Match(subject.name, threads, "cpu" if cpu_clock else "wall")
     with ExitStack() as stack:
@@ -71,14 +71,14 @@ def play(
                 match.errors[contender.name] = worker.answer()["error"]
                 worker.pause()
                 workers[contender.name] = worker
-            except Failed as error:
+            except WorkerError as error:
                 say(f"{subject.name} on {contender.name}: left out: {error}")
         for number in range(plan.rounds):
             for name in turn_order(list(workers), number):
                 try:
                     turn = workers[name].turn(plan.seconds)
                     match.times.setdefault(name, Times()).add(turn["wall"], turn["cpu"], match.clock)
-                except Failed as error:
+                except WorkerError as error:
                     say(f"{subject.name} on {name}: left out after {number} rounds: {error}")
                     del workers[name]
                     match.times.pop(name, None)

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import kiln
+from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 
 from benchmarks.peers import KILN
-from benchmarks.workers import Failed, ask
+from benchmarks.workers import WorkerError, ask
 
+CONVERT_TIMEOUT = 1800.0  # seconds; TensorFlow takes its time
 REQUIREMENTS = "benchmarks/requirements.txt"
 
 
-class LeftOut(Exception):
+class LeftOutError(KilnError):
     """Why something is not measured and what to do about it, as one line."""
 
 
@@ -60,12 +62,12 @@ class Folders:
 
 
 def find_subject(name: str, folders: Folders, targets: Sequence[str]) -> Subject:
-    """The model's source and first golden vector, as the build left them. Raises LeftOut."""
+    """The model's source and first golden vector, as the build left them. Raises LeftOutError."""
     goldens = [folders.build / target / name / "golden" for target in targets]
     golden = next((folder for folder in goldens if (folder / "golden.json").is_file()), None)
     sources = sorted((folders.build / ".stages/models" / name).glob("source.*"))
     if golden is None or not sources:
-        raise LeftOut(f"{name}: not built; to build it: ./kiln target={','.join(targets)} model={name}")
+        raise LeftOutError(f"{name}: not built; to build it: ./kiln target={','.join(targets)} model={name}")
     vector = read_json(golden / "golden.json")["vectors"][0]
     interface: dict[str, Any] = {"format": sources[0].suffix[1:]}
     for side in ("inputs", "outputs"):
@@ -82,37 +84,39 @@ def kiln_for(target: str) -> Contender:
 
 
 def find_peer(name: str, folders: Folders) -> Contender:
-    """The peer of that name. Raises LeftOut with the command that installs it."""
+    """The peer of that name. Raises LeftOutError with the command that installs it."""
     install = f"{folders.python} -m pip install --no-deps -r {REQUIREMENTS}"
     if not folders.python.exists():
         venv = os.path.relpath(folders.python.parents[1])
-        raise LeftOut(f"{name}: not installed, left out; to install it: python3 -m venv {venv} && {install}")
+        raise LeftOutError(
+            f"{name}: not installed, left out; to install it: python3 -m venv {venv} && {install}"
+        )
     try:
         answer = ask(folders.python, {"do": "version", "peer": name}, folders.log)
-    except Failed as error:
-        raise LeftOut(f"{name}: left out: {error}") from error
+    except WorkerError as error:
+        raise LeftOutError(f"{name}: left out: {error}") from error
     if answer["missing"]:
         missing = ", ".join(answer["missing"])
-        raise LeftOut(f"{name}: not installed ({missing}), left out; to install it: {install}")
+        raise LeftOutError(f"{name}: not installed ({missing}), left out; to install it: {install}")
     return Contender(name, name, answer["version"], tuple(answer["sources"]))
 
 
 def file_for(contender: Contender, subject: Subject, folders: Folders) -> Path:
-    """What the contender loads: a bundle, the source, or the peer's own form of it. Raises LeftOut."""
+    """What the contender loads: a bundle, the source, or the peer's own form of it. Raises LeftOutError."""
     pair = f"{subject.name} on {contender.name}"
     if contender.target is not None:
         bundle = folders.build / contender.target / subject.name
         if not (bundle / "lib" / f"lib{subject.name}.so").is_file():
             how = f"./kiln target={contender.target} model={subject.name}"
-            raise LeftOut(f"{pair}: not built, left out; to build it: {how}")
+            raise LeftOutError(f"{pair}: not built, left out; to build it: {how}")
         return bundle
     kind = subject.interface["format"]
     if kind not in contender.sources:
-        raise LeftOut(f"{pair}: left out, it reads no .{kind} files")
+        raise LeftOutError(f"{pair}: left out, it reads no .{kind} files")
     try:
         return _converted(contender, subject, folders)
-    except Failed as error:
-        raise LeftOut(f"{pair}: left out: {error}") from error
+    except WorkerError as error:
+        raise LeftOutError(f"{pair}: left out: {error}") from error
 
 
 def _converted(contender: Contender, subject: Subject, folders: Folders) -> Path:
@@ -131,7 +135,7 @@ def _converted(contender: Contender, subject: Subject, folders: Folders) -> Path
             "interface": subject.interface,
             "folder": str(folder.resolve()),
         }
-        answer = ask(folders.python, request, folders.log)
+        answer = ask(folders.python, request, folders.log, CONVERT_TIMEOUT)
         file = Path(answer["file"].replace(str(folder.resolve()), str(place.resolve())))
         write_json(folder / mark.name, {"key": key, "file": str(file)})
     return file

@@ -17,22 +17,29 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 
 from benchmarks.contenders import Contender, Folders, Subject
-from benchmarks.workers import Failed, Worker, say
+from benchmarks.workers import Worker, WorkerError, say
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 PYTHON = "Python and numpy"
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes to deploy: the model's parameters (a peer: its model file), and all the rest."""
+
+    code: int
+    weights: int
+
+
 @dataclass
 class Footprint:
-    """One way to run one model. Seconds and bytes; `code` is all that is not the model's parameters."""
+    """One way to run one model; times in seconds, memory in bytes."""
 
     model: str
     name: str
     cold: list[float] = field(default_factory=list)
     rss: list[int] = field(default_factory=list)
-    code: int = 0
-    weights: int = 0
+    sizes: Sizes | None = None  # None: nothing of a model is deployed
 
     @property
     def cold_start(self) -> float:
@@ -59,7 +66,7 @@ def measure(
         for contender, file in files.items():
             if contender.name in programs:
                 name = f"{contender.name}, in C"
-                print_ = found.setdefault(name, Footprint(subject.name, name, **_kiln_bytes(file)))
+                print_ = found.setdefault(name, Footprint(subject.name, name, sizes=_kiln_bytes(file)))
                 first = run_steps(programs[contender.name], file, subject, 0, 1, [cpu])
                 print_.cold.append(first.cold)
                 print_.rss.append(first.rss)
@@ -88,39 +95,40 @@ def _from_python(
     try:
         with Worker(folders.python, request, folders.log) as worker:
             answer = worker.answer()
-    except Failed as error:
+    except WorkerError as error:
         say(f"{subject.name} on {name}: no footprint: {error}")
         return
     entry = found.get(name)
     if entry is None:
         sizes = _bytes(contender, file, answer["mapped"])
-        entry = found[name] = Footprint(subject.name, name, **sizes)
+        entry = found[name] = Footprint(subject.name, name, sizes=sizes)
     entry.cold.append(answer["monotonic"] - worker.started)
     entry.rss.append(answer["rss"])
 
 
-def _bytes(contender: Contender | None, file: Path, mapped: Sequence[str]) -> dict[str, int]:
+def _bytes(contender: Contender | None, file: Path, mapped: Sequence[str]) -> Sizes | None:
     if contender is None:
-        return {}
+        return None
     if contender.target is not None:
         return _kiln_bytes(file)
     code = sum(loaded_bytes(Path(path)) for path in mapped)
     parts = [file, file.with_suffix(".bin")] if file.suffix == ".param" else [file]
-    return {"code": code, "weights": sum(part.stat().st_size for part in parts)}
+    return Sizes(code, sum(part.stat().st_size for part in parts))
 
 
-def _kiln_bytes(bundle: Path) -> dict[str, int]:
+def _kiln_bytes(bundle: Path) -> Sizes:
     """What the bundle adds to a program, as its manifest says: a linked program less an empty one."""
     manifest = read_json(bundle / "manifest.json")
     weights = manifest["params"]["bytes"]
     linked = manifest["linked"]["flash_bytes"]
-    return {"code": linked if (bundle / "params.bin").is_file() else linked - weights, "weights": weights}
+    return Sizes(linked if (bundle / "params.bin").is_file() else linked - weights, weights)
 
 
 def loaded_bytes(path: Path) -> int:
-    """The bytes of an ELF file that are loaded: what is left of it without symbols and debug information."""
+    """The bytes of an ELF file that are loaded: what is left without symbols and debug information."""
     with path.open("rb") as stream:
-        return sum(part["p_filesz"] for part in ELFFile(stream).iter_segments() if part["p_type"] == "PT_LOAD")
+        segments = ELFFile(stream).iter_segments("PT_LOAD")
+        return sum(segment["p_filesz"] for segment in segments)
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ def description(cpus: list[int]) -> str:
         fields.setdefault(key.strip(), value.strip())
     flags = fields.get("flags", "").split()
     widest = next((name for name in ("avx512f", "avx2", "sse4_2") if name in flags), "")
-    model = f"{fields.get('model name', platform.machine())} (family {fields.get('cpu family', '?')}, {widest})"
-    load = os.getloadavg()[0]
+    model = fields.get("model name", platform.machine())
+    load, used = os.getloadavg()[0], ",".join(map(str, cpus))
     return (
-        f"{model}, {os.cpu_count()} cores of which {','.join(map(str, cpus))} are used, "
-        f"load {load:.1f} at the start, Linux {platform.release()}"
+        f"{model} (family {fields.get('cpu family', '?')}, {widest}), {os.cpu_count()} cores, "
+        f"{used} used, load {load:.1f} at the start, Linux {platform.release()}"
     )
 
 

@@ -16,7 +16,7 @@ PEER_COLOURS = ("#33566b", "#4f7a93", "#7096ab", "#93b1c1", "#b5cad5", "#d3dfe6"
 
 
 def svg(matches: Sequence[Match], contenders: Sequence[Contender], caption: str) -> str:
-    """A picture of `matches`, which share a number of threads. Shorter is faster; the line is the best peer."""
+    """A picture of `matches`, which share a number of threads. Shorter is faster; the line: the best peer."""
     lines: list[str] = []
     y = TOP
     for match in matches:
@@ -40,11 +40,13 @@ def svg(matches: Sequence[Match], contenders: Sequence[Contender], caption: str)
             y += BAR
         y += GAP
     middle = LEFT + WIDTH / FULL
-    lines.append(f"<line x1='{middle}' x2='{middle}' y1='{TOP - 8}' y2='{y}' stroke='#888' stroke-dasharray='3'/>")
+    ends = f"x1='{middle}' x2='{middle}' y1='{TOP - 8}' y2='{y}'"
+    lines.append(f"<line {ends} stroke='#888' stroke-dasharray='3'/>")
     lines.append(_text(middle, TOP - 12, "best peer", "font-size='10' text-anchor='middle'"))
     lines.append(_text(10, 18, caption, "font-size='13'"))
     width, height = LEFT + WIDTH + 180, y + 8
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' font-family='sans-serif' font-size='12'>"
+    size = f"width='{width}' height='{height}'"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' {size} font-family='sans-serif' font-size='12'>"
     return "\n".join([head, "<rect width='100%' height='100%' fill='white'/>", *lines, "</svg>\n"])
 
 

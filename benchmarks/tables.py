@@ -8,9 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.compare import Match, mean_lead
 from benchmarks.contenders import Contender
-from benchmarks.footprint import PYTHON, Footprint
+from benchmarks.footprint import Footprint
 from benchmarks.timing import Times
 
+TIMES_HEADER = ["model", "threads", "contender", "version", "clock", "median_ms", "spread", "best_ms"]
+TIMES_HEADER += ["runs", "rounds", "busy", "largest_error"]
+FOOTPRINTS_HEADER = ["model", "contender", "cold_start_s", "cold_best_s", "peak_rss_bytes"]
+FOOTPRINTS_HEADER += ["code_bytes", "weight_bytes"]
 BUSY = 0.97  # a single thread that got less of its core than this was interrupted
 
 
@@ -65,19 +69,17 @@ def footprints_table(footprints: Sequence[Footprint]) -> str:
     """A row for each way to run each model."""
     rows = []
     for f in footprints:
-        sizes = ["–", "–"] if f.name == PYTHON else [_mega(f.code), _mega(f.code + f.weights)]
+        sizes = [_mega(f.sizes.code), _mega(f.sizes.code + f.sizes.weights)] if f.sizes else ["–", "–"]
         rows.append([f.model, f.name, milliseconds(f.cold_start), _mega(f.peak_rss), *sizes])
     header = ["model", "", "cold start, ms", "peak memory, MB", "code and runtime, MB", "with weights, MB"]
     return markdown(header, rows)
 
 
 def times_csv(matches: Sequence[Match], versions: Mapping[str, str]) -> str:
-    """Everything that was measured about the times; a line for each contender, model and number of threads."""
+    """All that was measured about the times; a line for each contender, model and number of threads."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
-    write(
-        "model threads contender version clock median_ms spread best_ms runs rounds busy largest_error".split()
-    )
+    write(TIMES_HEADER)
     for match in matches:
         for name, times in match.times.items():
             figures = [times.median * 1e3, times.spread, times.best * 1e3]
@@ -94,10 +96,11 @@ def footprints_csv(footprints: Sequence[Footprint]) -> str:
     """The footprints, in seconds and bytes."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
-    write("model contender cold_start_s cold_best_s peak_rss_bytes code_bytes weight_bytes".split())
+    write(FOOTPRINTS_HEADER)
     for f in footprints:
         cold = [f"{f.cold_start:.6f}", f"{min(f.cold):.6f}"]
-        write([f.model, f.name, *cold, f"{f.peak_rss:.0f}", f.code, f.weights])
+        sizes = [f.sizes.code, f.sizes.weights] if f.sizes else ["", ""]
+        write([f.model, f.name, *cold, f"{f.peak_rss:.0f}", *sizes])
     return out.getvalue()
 
 

@@ -5,7 +5,8 @@ stdout; whatever a framework prints goes to stderr.
 
   {"do": "version"}  → {"version": …, "missing": [distributions], "sources": [formats]}
   {"do": "convert"}  → {"file": …}
-  {"do": "first"}    (peer null: numpy alone) → {"monotonic": seconds when the first output was there, "rss": …, "mapped": [files]}
+  {"do": "first"}    → {"monotonic": seconds at the first output, "rss": bytes, "mapped": [files]}
+                       (a peer of null: nothing but numpy)
   {"do": "turns"}    → {"error": …}, then for every line "SECONDS" on stdin {"wall": [s], "cpu": [s]}
 Anything that fails is {"failed": "one line"}.
 """

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 300.0  # seconds for one answer
 
 
-class Failed(Exception):
+class WorkerError(Exception):
     """What a worker could not do, as one line."""
 
 
@@ -33,7 +33,7 @@ class Worker:
             "PYTHONDONTWRITEBYTECODE": "",
         }
         self.started = time.monotonic()
-        with open(log or os.devnull, "ab") as noise:
+        with (log or Path(os.devnull)).open("ab") as noise:
             self._process = subprocess.Popen(
                 [str(python), "-m", "benchmarks.worker", json.dumps(request)],
                 stdin=subprocess.PIPE,
@@ -54,19 +54,19 @@ class Worker:
                 stream.close()
 
     def answer(self, timeout: float = TIMEOUT) -> dict[str, Any]:
-        """Its next answer. Raises Failed when it says so, dies, or takes too long."""
+        """Its next answer. Raises WorkerError when it says so, dies, or takes too long."""
         stream = self._process.stdout
         assert stream is not None
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             if not selector.select(timeout):
-                raise Failed(f"no answer after {timeout:g} s")
+                raise WorkerError(f"no answer after {timeout:g} s")
         line = stream.readline()  # answers are written whole
         if not line:
-            raise Failed(f"the process died with status {self._process.wait()}")
+            raise WorkerError(f"the process died with status {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
-            raise Failed(answer["failed"])
+            raise WorkerError(answer["failed"])
         return answer
 
     def turn(self, seconds: float) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Worker:
             stream.flush()
             return self.answer()
         except BrokenPipeError:
-            raise Failed(f"the process died with status {self._process.wait()}") from None
+            raise WorkerError(f"the process died with status {self._process.wait()}") from None
         finally:
             self.pause()
 
@@ -92,15 +92,12 @@ class Worker:
             os.killpg(self._process.pid, number)
 
 
-def ask(python: Path, request: Mapping[str, Any], log: Path | None = None) -> dict[str, Any]:
-    """One request to a worker of its own. Raises Failed."""
+def ask(
+    python: Path, request: Mapping[str, Any], log: Path | None = None, timeout: float = TIMEOUT
+) -> dict[str, Any]:
+    """One request to a worker of its own. Raises WorkerError."""
     with Worker(python, request, log) as worker:
-        return worker.answer()
-
-
-def cores(threads: int, wanted: Sequence[int]) -> list[int]:
-    """The first `threads` of the cores to use."""
-    return list(wanted)[:threads]
+        return worker.answer(timeout)
 
 
 def say(text: str) -> None:

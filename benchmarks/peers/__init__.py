@@ -1,4 +1,4 @@
-"""The contenders, one module each. To add one: a module here, its packages in requirements.txt, its name below.
+"""The contenders, one module each. To add one: a module, its packages in requirements.txt, its name below.
 
 A module has
   DISTRIBUTIONS  names on PyPI, the first of which is the one whose version is printed

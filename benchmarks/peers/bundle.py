@@ -40,7 +40,7 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
-    """An open session and the typed entry point `<model>_run`, with a pool when there are threads to share."""
+    """An open session and the typed entry point `<model>_run`, with a pool when there are two threads."""
     manifest = json.loads((file / "manifest.json").read_text())
     name = manifest["name"]
     library = ctypes.CDLL(str(file / "lib" / f"lib{name}.so"))

@@ -1,8 +1,9 @@
-"""LiteRT with XNNPACK, its default on CPUs. An ONNX file goes through onnx2tf, which has its own environment."""
+"""LiteRT with XNNPACK, its default on CPUs; ONNX files go through onnx2tf, in an environment of its own."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,14 +29,23 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
             f"an ONNX file needs onnx2tf: python3 -m venv {CONVERTER} && "
             f"{CONVERTER}/bin/pip install -r benchmarks/requirements-onnx2tf.txt"
         )
-    made = folder / f"{source.stem}_float32.tflite"
-    # -ois fixes a batch that the file leaves open; -n keeps the converter quiet
     shapes = [f"{t['name']}:{','.join(map(str, t['shape']))}" for t in interface["inputs"]]
-    command = [str(python), "-m", "onnx2tf", "-i", str(source), "-o", str(folder), "-ois", *shapes, "-n"]
-    done = subprocess.run(command, stdout=sys.stderr, check=False)
-    if done.returncode != 0 or not made.is_file():
-        raise RuntimeError(f"onnx2tf refuses {source}, exit status {done.returncode}")
+    program, simplifier = str(python.absolute()), str(python.absolute().with_name("onnxsim"))
+    # Images to compare layouts with, which onnx2tf would fetch from the network if it did not find them here.
+    images = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
+    np.save(folder / "calibration_image_sample_data_20x128x128x3_float32.npy", images)
+    _run([simplifier, str(source), "fixed.onnx", "--overwrite-input-shape", *shapes], folder)
+    _run([program, "-m", "onnx2tf", "-i", "fixed.onnx", "-o", ".", "-n"], folder)
+    made = folder / "fixed_float32.tflite"
+    for rest in set(folder.iterdir()) - {made}:
+        shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
     return made
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{Path(command[0]).name} {' '.join(command[1:4])}: exit status {done.returncode}")
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:

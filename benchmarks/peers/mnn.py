@@ -41,7 +41,10 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
     names = [[tensor["name"] for tensor in interface[side]] for side in ("inputs", "outputs")]
     module = nn.load_module_from_file(str(file), *names, runtime_manager=manager, dynamic=False)
     order = expr.NHWC if interface["format"] == "tflite" else expr.NCHW
-    kinds = {"float32": expr.float, "int32": expr.int, "int8": expr.int8, "uint8": expr.uint8}
+    kinds = {"float32": expr.float, "int32": expr.int}  # what expr.const takes
+    strange = [str(value.dtype) for value in inputs if str(value.dtype) not in kinds]
+    if strange:
+        raise RuntimeError(f"its Python interface takes no {strange[0]} inputs")
     arrays = [np.ascontiguousarray(value) for value in inputs]
     given = [expr.const(value, list(value.shape), order, kinds[str(value.dtype)]) for value in arrays]
 

@@ -1,8 +1,9 @@
-/* peak.c: how many float32 operations one core does when nothing but fused multiply-adds is asked of it.
+/* peak.c: how many float32 operations one core does when nothing but fused multiply-adds is asked
+ * of it.
  *
- * Prints GFLOP/s, the best of many short measurements. -DBITS=256 or 512 chooses the vector; 24 independent
- * accumulators cover a latency of 4 cycles on two units threefold, and fit the registers of AVX-512;
- * AVX2 has 16, so it takes 12.
+ * Prints GFLOP/s, the best of many short measurements. -DBITS=256 or 512 chooses the vector; 24
+ * independent accumulators cover a latency of 4 cycles on two units threefold, and fit the
+ * registers of AVX-512; AVX2 has 16, so it takes 12.
  */
 #define _POSIX_C_SOURCE 199309L
 #include <stdio.h>
@@ -36,7 +37,9 @@ int main(int count, char **words) {
 #pragma GCC unroll 24
             for (int i = 0; i < CHAINS; i++) {
                 chains[i] = chains[i] * scale + shift;
-                __asm__ volatile("" : "+v"(chains[i])); /* v: any vector register; keeps the work in the loop */
+                __asm__ volatile(
+                    ""
+                    : "+v"(chains[i])); /* v: any vector register; keeps the work in the loop */
             }
         }
         const double rate = 2e-9 * LANES * CHAINS * LOOPS / (seconds() - before);

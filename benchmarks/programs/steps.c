@@ -1,4 +1,5 @@
-/* steps.c: the first output of a model as early as a program can have it, then the time of every step.
+/* steps.c: the first output of a model as early as a program can have it, then the time of every
+ * step.
  *
  *     steps ROUNDS THREADS PARAMS INPUT...      PARAMS: params.bin, or - where they are linked in
  *
@@ -7,7 +8,8 @@
  *     rss BYTES            the most memory this process had held until then
  *     steps T0 T1 ... Tn   once a round: how long each step took
  *
- * Built with -DKILN_HEADER="resnet.h" -DKILN_MODEL=resnet and linked with the bundle's static library.
+ * Built with -DKILN_HEADER="resnet.h" -DKILN_MODEL=resnet and linked with the bundle's static
+ * library.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -32,7 +34,8 @@ static int64_t now(void) {
 
 /* Pages of zeros: aligned for any model, and not resident before they are touched. */
 static void *memory(size_t bytes) {
-    void *pages = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *pages =
+        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
         stop("no memory", "mmap");
     return pages;
@@ -74,7 +77,8 @@ int main(int count, char **words) {
             stop("cannot start threads", words[2]);
         config.pool = &pool;
     }
-    if (strcmp(words[3], "-") != 0 && kiln_map_params(words[3], &config.params, &config.params_bytes) != KILN_OK)
+    if (strcmp(words[3], "-") != 0 &&
+        kiln_map_params(words[3], &config.params, &config.params_bytes) != KILN_OK)
         stop("cannot map", words[3]);
     DLTensor inputs[model->inputs_count], outputs[model->outputs_count];
     for (uint32_t i = 0; i < model->inputs_count; i++)

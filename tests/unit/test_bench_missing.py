@@ -1,0 +1,64 @@
+"""What the benchmark says about a peer or a bundle that is not there: one line that tells what to do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import contenders
+from benchmarks.__main__ import main
+from benchmarks.contenders import Contender, Folders, LeftOutError, Subject
+from benchmarks.peers import PEERS, load_peer
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_without_an_environment_the_line_makes_one(peer: str, tmp_path: Path) -> None:
+    folders = Folders(tmp_path, tmp_path / "venv/bin/python")
+    with pytest.raises(LeftOutError) as caught:
+        contenders.find_peer(peer, folders)
+    line = str(caught.value)
+    assert line.startswith(f"{peer}: not installed, left out; to install it: python3 -m venv ")
+    assert line.endswith("/venv/bin/python -m pip install --no-deps -r benchmarks/requirements.txt")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_requirements_name_every_distribution_of_every_peer(peer: str) -> None:
+    text = (Path(contenders.__file__).parent / "requirements.txt").read_text()
+    pinned = {line.split("==")[0] for line in text.splitlines() if "==" in line}
+    assert set(load_peer(peer).DISTRIBUTIONS) <= pinned
+
+
+def test_a_bundle_that_was_not_built_is_named_with_its_command(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, Path(sys.executable))
+    with pytest.raises(
+        LeftOutError, match=r"^net: not built; to build it: ./kiln target=x86_64,host model=net$"
+    ):
+        contenders.find_subject("net", folders, ["x86_64", "host"])
+
+
+def test_a_format_that_a_peer_does_not_read_is_said(tmp_path: Path) -> None:
+    peer = Contender("ncnn", "ncnn", "1", ("onnx",))
+    subject = Subject("net", tmp_path / "net.tflite", {"format": "tflite", "inputs": [], "outputs": []})
+    with pytest.raises(LeftOutError, match=r"^net on ncnn: left out, it reads no .tflite files$"):
+        contenders.file_for(peer, subject, Folders(tmp_path, Path(sys.executable)))
+
+
+def test_a_run_without_anything_to_measure_is_one_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--no-build", "--build", str(tmp_path), "--model", "net", "--peer", "openvino", "--threads", "1"]
+    assert main(words) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].startswith("bench: openvino: not installed, left out; to install it: ")
+    assert lines[1].startswith("bench: net: not built; ")
+    assert lines[2:] == ["kiln: error: nothing could be measured; the lines above say why"]
+
+
+def test_more_threads_than_cores_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--threads", "2", "--cpus", "0", "--no-build"])
+    assert caught.value.code == 2
+    assert "--threads 2: allowed 1..1" in capfd.readouterr().err

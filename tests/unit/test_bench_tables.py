@@ -1,0 +1,149 @@
+"""What the benchmark computes from times, and the tables, CSV and picture made of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import plot, tables
+from benchmarks.compare import Match, mean_lead, turn_order
+from benchmarks.contenders import Contender
+from benchmarks.footprint import Footprint, Sizes
+from benchmarks.profile import report, steps_of, table
+from benchmarks.timing import Times, geometric_mean, paired_ratio
+
+KILN = Contender("kiln host", "bundle", "0.1", ("onnx",), "host")
+FAST = Contender("fast", "fast", "1.0", ("onnx",))
+SLOW = Contender("slow", "slow", "2.0", ("onnx",))
+ALL = [KILN, FAST, SLOW]
+
+
+def times(*rounds: float, cpu: float = 1.0) -> Times:
+    """A run a round, `cpu` of whose wall time was processor time."""
+    made = Times()
+    for wall in rounds:
+        made.add([wall], [wall * cpu], "wall")
+    return made
+
+
+def match(kiln: Times, fast: Times, slow: Times | None = None, model: str = "net") -> Match:
+    found = {KILN.name: kiln, FAST.name: fast} | ({SLOW.name: slow} if slow else {})
+    return Match(model, 1, "wall", found, dict.fromkeys(found, 1e-6))
+
+
+def test_a_round_counts_with_its_median_and_the_spread_is_half_the_range() -> None:
+    made = Times()
+    made.add([1.0, 9.0, 2.0], [1.0, 1.0, 1.0], "wall")
+    made.add([4.0, 4.0, 4.0], [1.0, 1.0, 1.0], "wall")
+    made.add([3.0, 3.0, 90.0], [1.0, 1.0, 1.0], "wall")
+    assert made.rounds == [2.0, 4.0, 3.0]
+    assert made.median == 3.0
+    assert made.spread == pytest.approx((4.0 - 2.0) / 2 / 3.0)
+    assert (made.runs, made.best) == (9, 1.0)
+
+
+def test_the_processor_clock_leaves_out_what_others_took() -> None:
+    made = Times()
+    made.add([5.0, 7.0], [2.0, 2.0], "cpu")
+    assert made.median == 2.0
+    assert made.wall == 12.0
+
+
+def test_a_machine_that_slows_down_for_everyone_changes_no_ratio() -> None:
+    steady = paired_ratio(times(2.0, 2.0, 2.0), times(1.0, 1.0, 1.0))
+    throttled = paired_ratio(times(2.0, 6.0, 2.0), times(1.0, 3.0, 1.0))
+    assert steady == throttled == 2.0
+
+
+def test_geometric_mean_of_a_ratio_and_its_inverse_is_one() -> None:
+    assert geometric_mean([4.0, 0.25]) == pytest.approx(1.0)
+    assert math.isnan(geometric_mean([]))
+
+
+def test_the_lead_is_over_the_best_peer() -> None:
+    played = match(times(1.0), times(2.0), times(8.0))
+    assert played.fastest([c.name for c in ALL]) == KILN.name
+    assert played.lead([KILN.name]) == (FAST.name, 2.0)
+    assert mean_lead([played, match(times(2.0), times(1.0))], [KILN.name]) == pytest.approx(1.0)
+
+
+def test_without_a_peer_there_is_no_lead() -> None:
+    alone = Match("net", 1, "wall", {KILN.name: times(1.0)}, {KILN.name: 0.0})
+    assert alone.lead([KILN.name]) is None
+    assert "| net | **1000** ±0% | – | – | – |" in tables.times_table([alone], ALL)
+
+
+def test_everyone_is_first_and_last_now_and_then() -> None:
+    orders = [turn_order(["a", "b", "c"], number) for number in range(6)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert {order[0] for order in orders} == {order[-1] for order in orders} == {"a", "b", "c"}
+    assert turn_order([], 3) == []
+
+
+def test_the_table_marks_the_fastest_and_whoever_was_interrupted() -> None:
+    text = tables.times_table([match(times(0.001), times(0.002, cpu=0.9))], ALL)
+    head, _, row, mean = text.splitlines()
+    assert head == "| ms | kiln host | fast | slow | best peer / kiln host |"
+    assert row == "| net | **1** ±0% | 2 ±0%\\* | – | 2.00 |"
+    assert mean.endswith("| 2.00 |")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.1234, "123"), (0.012345, "12.3"), (0.0004567, "0.457"), (2.5, "2500")]
+)
+def test_times_have_three_digits(seconds: float, text: str) -> None:
+    assert tables.milliseconds(seconds) == text
+
+
+def test_csv_holds_a_line_for_each_time() -> None:
+    versions = {c.name: c.version for c in ALL}
+    text = tables.times_csv([match(times(0.001), times(0.002, 0.004))], versions)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["contender"] for row in rows] == [KILN.name, FAST.name]
+    assert rows[1]["median_ms"] == "3"
+    assert (rows[1]["version"], rows[1]["rounds"], rows[1]["best_ms"]) == ("1.0", "2", "2")
+
+
+def test_footprints_have_sizes_only_where_a_model_is_deployed() -> None:
+    kiln = Footprint("net", KILN.name, [0.002], [3_000_000], Sizes(50_000, 150_000))
+    python = Footprint("net", "Python and numpy", [0.05], [27_000_000])
+    rows = tables.footprints_table([kiln, python]).splitlines()[2:]
+    assert rows == [
+        "| net | kiln host | 2 | 3 | 0.05 | 0.2 |",
+        "| net | Python and numpy | 50 | 27 | – | – |",
+    ]
+    assert tables.footprints_csv([python]).splitlines()[1].endswith(",27000000,,")
+
+
+def test_the_picture_is_svg_with_a_bar_for_each_time_and_escaped_text() -> None:
+    picture = plot.svg([match(times(0.001), times(0.002), times(0.009))], ALL, "a < b & c")
+    root = ElementTree.fromstring(picture)
+    bars = [element for element in root.iter() if element.tag.endswith("rect")]
+    assert len(bars) == 1 + 3  # the ground and three bars
+    widths = [float(bar.get("width", "")) for bar in bars[1:]]
+    assert widths[0] == widths[1] / 2  # kiln takes half the time of the best peer
+    assert widths[2] == plot.WIDTH  # cut
+    assert any("4.5 ×, cut" in (element.text or "") for element in root.iter())
+
+
+def test_profile_puts_the_slowest_first_and_the_peak_beside_float32_only() -> None:
+    kernels = [
+        {"symbol": "k0", "family": "conv", "flops": 0, "args": [{"dtype": "float32"}]},
+        {"symbol": "k1", "family": "loops", "flops": 500, "args": [{"dtype": "int8"}]},
+    ]
+    argument = {"at": "arena", "bytes": 1000}
+    steps = [
+        {"kernel": "k1", "label": "add", "macs": 0, "args": [argument]},
+        {"kernel": "k0", "label": "conv2d", "macs": 50_000, "args": [argument, argument]},
+    ]
+    made = steps_of({"kernels": kernels, "buckets": [{"steps": steps}]}, [1e-6, 3e-6])
+    text = report(made, 100.0, 1, 2)
+    slow, quick = text.splitlines()[-2:]
+    assert slow == "| conv2d (k0) | 1 | 3.0 | 75.0% | 33.3 | 33% | 0.7 |"
+    assert quick == "| add (k1) | 0 | 1.0 | 25.0% | 0.5 | – | 1.0 |"
+    assert "| all | 2 | 4.0 | 100.0% | 25.1 | – |" in text
+    assert [row["step"] for row in csv.DictReader(io.StringIO(table(made, None)))] == ["0", "1"]
