@@ -146,6 +146,22 @@ def test_a_file_as_model(project: Project) -> None:
     assert "fetch build/.stages/models/my_net/source.onnx" in project.build(*bundle)
 
 
+def test_two_changes_within_a_second_are_two(project: Project) -> None:
+    model, second = project.folder / "net.onnx", 1_700_000_000 * 10**9
+    for nanoseconds, content in ((1, "one"), (500_000_000, "two"), (900_000_000, "one")):
+        model.write_text(content)
+        os.utime(model, ns=(second, second + nanoseconds))
+        ran = project.build("target=aarch64", "model=net.onnx")
+        assert "fetch build/.stages/models/net/source.onnx" in ran, content
+    assert project.build("target=aarch64", "model=net.onnx") == []
+
+
+def test_a_damaged_file_of_signatures_is_made_again(project: Project) -> None:
+    project.build(*RESNET)
+    (project.folder / "build/.stages/signatures.json").write_text("{")
+    assert project.build(*RESNET) == []
+
+
 def test_clean_removes_what_was_built(project: Project) -> None:
     project.build(*RESNET)
     project.scons(*RESNET, "-c")

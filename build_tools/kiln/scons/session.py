@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 from pathlib import Path
 from typing import Any
 
 import SCons.Environment
-from SCons.Script import GetOption
+from SCons.Script import GetOption, SetOption
 
 from kiln.scons.console import Console
+from kiln.scons.content import Content
 from kiln.scons.journal import Journal
 
 
 class Session:
     """Made on first use, when SCons reads the SConstruct.
 
-    The environment is Kiln's own, so that nothing in a user's environment changes how a bundle is made. Files
-    are looked into only when their time or size has changed: hashing all parameters at each start would take
-    seconds.
+    The environment is Kiln's own, so that nothing in a user's environment changes how a bundle is made.
     """
 
     def __init__(self, build: str) -> None:
         self.build = build
         self.work = f"{build}/.stages"
         self.env: Any = SCons.Environment.Environment(tools=[], SCANNERS=[])
-        self.env.Decider("content-timestamp")
+        content = Content(Path(self.work, "signatures.json"))
+        self.env.Decider(content.changed)
+        SetOption("max_drift", -1)  # or SCons trusts the whole seconds of files that are older than two days
+        atexit.register(content.save)
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
         self.parallel = GetOption("num_jobs") > 1

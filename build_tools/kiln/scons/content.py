@@ -1,0 +1,75 @@
+"""Whether a file has changed: by its content, which is read only when the system says that it was touched.
+
+SCons's own "content-timestamp" looks at whole seconds, so that of two changes within a second it misses the
+later one; its "content" reads all files at each start, which takes seconds for the parameters of some models.
+Here signatures are kept beside the build under what the system knows of a file: inode, size, and times to the
+nanosecond.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import SCons.Node.FS
+import SCons.Util
+
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+
+# The system's clock for files may stand still for some milliseconds: what was touched just now may be touched
+# again without a trace, so its signature is not kept.
+_SETTLED_NS = 1_000_000_000
+
+
+class Content:
+    """Signatures of files; `path` is where they are kept between builds."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._new = False
+        try:
+            self._known: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._known = {}
+
+    def changed(self, dependency: Any, target: Any, before: Any, repository: Any = None) -> bool:
+        """SCons's question (a decider): is `dependency` another than when `target` was made?"""
+        if isinstance(dependency, SCons.Node.FS.File):
+            signature = self.signature(str(dependency))
+            if signature is not None:
+                dependency.get_ninfo().csig = signature
+        try:
+            return bool(dependency.get_csig() != before.csig)
+        except AttributeError:  # nothing is known of the last time
+            return True
+
+    def signature(self, path: str) -> str | None:
+        """The signature of a file's content, as SCons computes it; None where there is no file."""
+        try:
+            found = os.stat(path)  # noqa: PTH116  (a hundred of these at each start)
+        except OSError:
+            return None
+        state = [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+        with self._lock:
+            known = self._known.get(path)
+        if known is not None and known[1] == state:
+            return str(known[0])
+        signature = str(SCons.Util.hash_file_signature(path))
+        if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS:
+            with self._lock:
+                self._known[path] = [signature, state]
+                self._new = True
+        return signature
+
+    def save(self) -> None:
+        """Keep the signatures. Without them, files are read again: a disk that is full is no error here."""
+        if self._new:
+            with contextlib.suppress(KilnError):
+                atomic_write(self._path, json.dumps(self._known))
