@@ -19,6 +19,7 @@ import numpy as np
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
 from kiln.kernels.gemm import Loop, Tile, choose_tile, pack, product
+from kiln.kernels.gemm_int import IntegerProduct, integer_product
 from kiln.kernels.kernel import (
     Argument,
     Array,
@@ -89,11 +90,12 @@ class Convolution:
         return int(self.rows * self.out_channels * self.kernel_h * self.kernel_w * self.depth)
 
 
-def _packing(conv: Convolution, tile: Tile) -> Pack:
+def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None) -> Pack:
     def transform(weights: Array) -> Array:
         depth = conv.kernel_h * conv.kernel_w * conv.depth
         matrix = weights.reshape(depth, conv.groups, conv.columns)
-        return np.concatenate([pack(matrix[:, group], tile) for group in range(conv.groups)])
+        groups = [matrix[:, group] for group in range(conv.groups)]
+        return np.concatenate([integer.pack(one) if integer else pack(one, tile) for one in groups])
 
     return transform
 
@@ -118,10 +120,14 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
     conv = Convolution(op, fused, anchor)
-    tile = choose_tile(machine, conv.rows, conv.columns)
+    dtypes = [str(x_param.dtype), str(w_param.dtype)]
+    integer = integer_product(
+        machine, dtypes, w_param in fused.narrow, conv.loops(), conv.rows, conv.columns, conv.out_w
+    )
+    tile = integer.tile if integer else choose_tile(machine, conv.rows, conv.columns)
     panels = -(-conv.columns // tile.columns)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
-    group_weights = panels * depth * tile.columns
+    group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
     accumulator = str(anchor.buffer.dtype)
     output = last.buffer
     rank = len(output.shape)
@@ -150,6 +156,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 bases = [bind(conv.base(row, group)) for row in rows]
                 panel = bind(divide(first_column, tile.columns) + int64(group * panels))
                 first = first_column + int64(group * conv.columns)
+                if integer:
+                    integer.product(rows, first, columns, buffers[0], bases, buffers[1], panel, finish)
+                    continue
                 product(
                     tile,
                     rows,
@@ -180,7 +189,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
     func = define(arguments, tasks, body, aliases=bool(in_place))
-    return Kernel(func, tasks, {1: _packing(conv, tile)}, "conv2d", in_place), buffers_read
+    return Kernel(func, tasks, {1: _packing(conv, tile, integer)}, "conv2d", in_place), buffers_read
 
 
 def _unflatten(row: Expr, sizes: list[int]) -> list[Expr]:

@@ -51,16 +51,19 @@ def kernels_of(
     constants: set[int],
     machine: Machine,
     views: Mapping[int, View],
+    narrow: frozenset[int] = frozenset(),
 ) -> list[Part]:
     """The kernels that compute a fused group, in order.
 
     `constants`: positions of the parameters that are known at build time. `views`: those, by position, that
-    lie inside larger tensors; `func` already says so. Always succeeds: what no family
-    takes becomes vectorised loops, and what is no loop nest is compiled as it stands.
+    lie inside larger tensors; `func` already says so. `narrow`: constants that gemm_int.narrow holds for.
+    Always succeeds: what no family takes becomes vectorised loops, and what is no loop nest is compiled as
+    it stands.
     """
     try:
         fused = Fused(func)
         fused.origins = {fused.params[position]: view.origin for position, view in views.items()}
+        fused.narrow = {fused.params[position] for position in narrow}
         parts: list[Part] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)

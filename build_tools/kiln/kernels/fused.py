@@ -81,6 +81,8 @@ class Fused:
         self.outputs = [param for param in self.params if param in self.by_buffer]
         # Where tensors begin that lie inside larger ones (kernels/halo.py), by parameter.
         self.origins: dict[Any, tuple[int, ...]] = {}
+        # Constants of int8 without -128 (kernels/gemm_int.py), among the parameters.
+        self.narrow: set[Any] = set()
 
     def element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
         """The expression of buffer[indices] in terms of loads of parameters and of buffers in `stop`."""

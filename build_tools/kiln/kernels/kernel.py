@@ -44,6 +44,8 @@ class Machine:
     in_order: bool
     l2_bytes: int
     parallel: bool
+    isa: str = "none"  # sse4, avx2, avx512 or neon
+    dot: str = "none"  # int8 dot-product instructions: none, sdot or vnni
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""

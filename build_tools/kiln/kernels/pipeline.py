@@ -32,8 +32,10 @@ def tvm_target(target: Target) -> tvm.target.Target:
 def machine_of(target: Target, threads: str) -> Machine:
     """What schedules need to know of a target."""
     return Machine(
+        isa=target.vector.isa,
         vector_bits=target.vector.bits,
         registers=target.vector.registers,
+        dot=target.vector.dot,
         in_order=target.vector.in_order,
         l2_bytes=target.cache.l2,
         parallel=threads != "none",

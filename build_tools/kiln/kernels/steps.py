@@ -19,6 +19,7 @@ from kiln.errors import KilnError
 from kiln.graph.bindings import operator
 from kiln.kernels import abi
 from kiln.kernels.families import Part, kernels_of
+from kiln.kernels.gemm_int import narrow
 from kiln.kernels.halo import View, border, find_views, spatial_padding, with_views
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.opinfo import OpInfo, refusal
@@ -205,12 +206,13 @@ class Builder:
         known = frozenset(i for i, item in enumerate(inputs) if self.result.tensors[item].kind == "param")
         places = [*inputs, *outputs]
         views = {i: self._view_of[item] for i, item in enumerate(places) if item in self._view_of}
-        key = (name, known, tuple(views.items()))
+        small = frozenset(i for i in known if narrow(self.result.params[inputs[i]]))
+        key = (name, known, small, tuple(views.items()))
         if key not in self._groups:
             func = with_views(func, views)
             parts = []
             try:
-                for part in kernels_of(func, ops, set(known), self.machine, views):
+                for part in kernels_of(func, ops, set(known), self.machine, views, small):
                     symbol, scratch = self._kernel(part, ops)
                     parts.append((part, symbol, scratch))
             except KilnError:

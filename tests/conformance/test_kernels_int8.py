@@ -1,0 +1,274 @@
+"""Convolutions and dense layers on 8-bit integers: every bit of the int32 sums, on every instruction set.
+
+Tensors lie against pages that may not be touched, so that a read past either end stops the program.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln import toolchain
+from kiln.config import Target, load_target
+from kiln.device.hostcpu import obstacle
+from kiln.device.runners.local import LocalRunner
+from kiln.device.runners.qemu_user import open_runner
+from kiln.kernels.gemm import Loop
+from kiln.kernels.gemm_int import GROUP, integer_product, merged, narrow
+from kiln.kernels.kernel import Machine
+from kiln.kernels.pipeline import machine_of
+from tvm import relax
+
+from . import arithmetic
+from .lowered import Array, Compiled, const, module
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution of `shape` by `weights` (HWIO); a dense layer when both have two axes."""
+
+    shape: tuple[int, ...]
+    weights: tuple[int, ...]
+    dtype: str = "int8"
+    stride: int = 1
+    dilation: int = 1
+    groups: int = 1
+    x: str = "random"  # random, least, most: every value the same
+    w: str = "random"  # … and wide: with -128; int16: beyond 8 bits
+
+
+def _cases() -> Iterator[Case]:
+    rng = np.random.default_rng(12)
+    channels, outputs = (1, 2, 3, 4, 5, 8, 16, 19, 33), (1, 5, 8, 16, 17, 33, 70)
+    for number, (depth, columns) in enumerate(itertools.product(channels, outputs)):
+        size = (1, 3, 2, 5)[int(rng.integers(4))]
+        stride, dilation, batch = (int(n) for n in rng.integers(1, 3, 3))
+        groups = 2 if number % 7 == 3 else 1
+        least = (size - 1) * dilation + 1
+        height, width = (least + int(n) for n in rng.integers(0, 10, 2))
+        yield Case(
+            (batch, height, width, depth * groups), (size, size, depth, columns * groups),
+            ("int8", "uint8")[number % 2], stride, dilation, groups,
+        )  # fmt: skip
+    for rows, depth, columns in itertools.product((1, 7, 12), (3, 4, 7, 64), (7, 33)):
+        yield Case((rows, depth), (depth, columns), ("int8", "uint8")[(rows + depth) % 2])
+    for dtype, x, w in itertools.product(
+        ("int8", "uint8"), ("least", "most"), ("least", "most", "wide", "int16")
+    ):
+        yield Case((1, 8, 8, 6), (3, 3, 6, 9), dtype, x=x, w=w)
+    yield Case((1, 9, 4, 5), (2, 4, 5, 6))  # kernel rows as wide as the image: one run of all
+    yield Case((1, 16, 16, 16), (3, 3, 16, 32), w="wide")
+
+
+CASES = list(_cases())
+_VALUES = {"least": -127, "most": 127}
+
+
+def _data(case: Case, seed: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    limits = np.iinfo(case.dtype)
+    low, high = {
+        "random": (limits.min, limits.max),
+        "least": (limits.min, limits.min),
+        "most": (limits.max, limits.max),
+    }[case.x]
+    x = rng.integers(low, high + 1, case.shape).astype(case.dtype)
+    if case.w == "int16":
+        return x, rng.integers(-300, 301, case.weights).astype("int16")
+    weights = rng.integers(-127, 128, case.weights)
+    if case.w in _VALUES:
+        weights[:] = _VALUES[case.w]
+    if case.w == "wide":
+        weights[rng.integers(0, 3, case.weights) == 0] = -128
+    return x, weights.astype("int8")
+
+
+def _sums(case: Case, x: Array, weights: Array) -> Array:
+    wide = x.astype("int64"), weights.astype("int64")
+    if len(case.shape) == 2:
+        return (wide[0] @ wide[1]).astype("int32")
+    return arithmetic.conv2d(*wide, case.stride, dilation=case.dilation, groups=case.groups).astype("int32")
+
+
+def _expression(case: Case, x: Any, weights: Array) -> Any:
+    kernel = const(weights, str(weights.dtype))
+    if len(case.shape) == 2:
+        return relax.op.matmul(x, kernel, out_dtype="int32")
+    return relax.op.nn.conv2d(
+        x, kernel, strides=case.stride, dilation=case.dilation, groups=case.groups,
+        data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32",
+    )  # fmt: skip
+
+
+_PROGRAM = """#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static FILE *blob;
+
+/* `bytes` of memory that begin (or, with `last`, end) where an untouchable page does; read if `fill`. */
+static void *fenced(long bytes, int last, int fill) {
+  long page = sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+  char *all = mmap(0, whole + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char *data = all + page + (last ? whole - bytes : 0);
+  if (all == MAP_FAILED || mprotect(all + page, whole, PROT_READ | PROT_WRITE)) return 0;
+  if (fill && fread(data, 1, bytes, blob) != (size_t)bytes) return 0;
+  return data;
+}
+
+static int differs(const void *got, long bytes) {
+  const char *data = got;
+  int wrong = 0;
+  for (long i = 0; i < bytes; i++) wrong += data[i] != (char)getc(blob);
+  return wrong != 0;
+}
+
+%(prototypes)s
+int main(int argc, char **argv) {
+  blob = argc > 1 ? fopen(argv[1], "rb") : 0;
+  if (!blob) return 2;
+%(calls)s
+  puts("end");
+  return 0;
+}
+"""
+
+
+def _program(compiled: Compiled, cases: list[tuple[Array, Array]]) -> tuple[str, bytes]:
+    """C that runs each step twice, its tensors against the page before and behind; the data it reads."""
+    prototypes, calls, blob = set(), [], b""
+    for number, (step, (x, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
+        source, weights, output = step["args"]
+        assert compiled.tensors[source]["kind"] == "input" and output in step["writes"]
+        packed = np.ascontiguousarray(compiled.result.params[weights])
+        extent = f", 0, {step['extent']}" if step["extent"] else ""
+        types = "void *, void *, void *" + (", int32_t, int32_t" if extent else "")
+        prototypes.add(f"void {step['kernel']}({types});\n")
+        for last in (0, 1):
+            aligned = int(last and packed.nbytes % 64 == 0)
+            calls.append(
+                f"  {{ void *x = fenced({x.nbytes}, {last}, 1), *w = fenced({packed.nbytes}, {aligned}, 1);\n"
+                f"    void *y = fenced({want.nbytes}, {last}, 0);\n"
+                f"    if (!x || !w || !y) return 3;\n"
+                f"    {step['kernel']}(x, w, y{extent});\n"
+                f'    if (differs(y, {want.nbytes})) puts("case {number} differs"); }}\n'
+            )
+            blob += x.tobytes() + packed.tobytes() + want.tobytes()
+    return _PROGRAM % {"prototypes": "".join(sorted(prototypes)), "calls": "".join(calls)}, blob
+
+
+def _x86(features: list[str], **vector: Any) -> Target:
+    """The x86_64 target with more instructions."""
+    target = load_target("x86_64")
+    cpu = "x86-64-v4" if vector.get("bits") == 512 else target.cpu
+    return target.model_copy(
+        update={"cpu": cpu, "features": features, "vector": target.vector.model_copy(update=vector)}
+    )
+
+
+TARGETS = {
+    "x86_64": lambda: load_target("x86_64"),
+    "x86_64_v2": lambda: load_target("x86_64_v2"),
+    "avx_vnni": lambda: _x86(["+avxvnni"], dot="vnni"),
+    "avx512_vnni": lambda: _x86(["+avx512vnni"], isa="avx512", bits=512, registers=32, dot="vnni"),
+    "avx512": lambda: _x86([], isa="avx512", bits=512, registers=32),
+    "aarch64": lambda: load_target("aarch64"),
+    "aarch64_a76": lambda: load_target("aarch64_a76"),
+    "armv7": lambda: load_target("armv7"),
+}
+
+
+def _runner(target: Target) -> LocalRunner:
+    if target.arch != "x86_64":
+        return open_runner(target)
+    reason = obstacle(target)
+    if reason is not None:
+        pytest.skip(reason)
+    return LocalRunner("here", [], {})
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "avx512"])  # no method of its own
+def test_sums_are_exact(name: str, tmp_path: Path) -> None:
+    target = TARGETS[name]()
+    runner = _runner(target)
+    data = [_data(case, seed) for seed, case in enumerate(CASES)]
+    made = module(
+        [(x.shape, x.dtype.name) for x, _ in data],
+        lambda *xs: [_expression(case, x, w) for case, x, (_, w) in zip(CASES, xs, data, strict=True)],
+    )
+    compiled = Compiled(made, target, tmp_path)
+    wanted = [_sums(case, *item) for case, item in zip(CASES, data, strict=True)]
+    text, blob = _program(compiled, [(x, want) for (x, _), want in zip(data, wanted, strict=True)])
+    source, program, values = tmp_path / "main.c", tmp_path / "main", tmp_path / "values"
+    source.write_text(text)
+    values.write_bytes(blob)
+    flags = ["-std=c11", "-O1", "-Wall", "-Werror"]
+    command = toolchain.compiler_command(target)
+    toolchain.run([*command, *flags, str(source), str(compiled.object), "-o", str(program)], "linking")
+    done = runner.run(program, [str(values)], send={}, fetch={}, timeout=300)
+    differing = {CASES[int(line.split()[1])] for line in done.stdout.splitlines() if "differs" in line}
+    assert not differing
+    assert done.status == 0 and done.stdout == "end\n", done.stdout + done.stderr
+
+
+def _machine(name: str) -> Machine:
+    return machine_of(TARGETS[name](), "pthread")
+
+
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        ("x86_64", ("sign", None)),
+        ("x86_64_v2", ("sign", None)),
+        ("avx_vnni", ("vnni", "vnni")),
+        ("avx512_vnni", ("vnni", "vnni")),
+        ("avx512", (None, None)),
+        ("aarch64", ("mull", None)),
+        ("aarch64_a76", ("sdot", "sdot")),
+        ("armv7", ("mull", None)),
+    ],
+)
+def test_the_method_follows_from_the_target(name: str, methods: tuple[str | None, str | None]) -> None:
+    """With weights above -128, and with -128 among them."""
+    found = [
+        integer_product(_machine(name), ("int8", "int8"), small, [Loop(64, 1)], 9, 20, 9)
+        for small in (True, False)
+    ]
+    assert tuple(item and item.method for item in found) == methods
+
+
+def test_what_is_left_to_the_general_product() -> None:
+    machine = _machine("x86_64")
+
+    def found(dtypes: tuple[str, str], depth: int) -> object:
+        return integer_product(machine, dtypes, True, [Loop(3, 90), Loop(depth, 1)], 9, 20, 9)
+
+    assert found(("int8", "int8"), GROUP) is not None
+    assert found(("uint8", "int8"), GROUP) is not None
+    assert found(("int8", "int8"), GROUP - 1) is None
+    assert found(("int8", "int16"), GROUP) is None
+    assert found(("float32", "float32"), GROUP) is None
+
+
+def test_runs_join_the_loops_that_lie_together() -> None:
+    """An NHWC image of 10 columns by 4 channels under a 3x3 kernel; then one as wide as the image."""
+    assert merged([Loop(3, 40), Loop(3, 4), Loop(4, 1)]) == (Loop(3, 40), Loop(12, 1))
+    assert merged([Loop(3, 80), Loop(3, 8), Loop(4, 1)]) == (Loop(3, 80), Loop(3, 8), Loop(4, 1))
+    assert merged([Loop(3, 40), Loop(10, 4), Loop(4, 1)]) == (Loop(120, 1),)
+    assert merged([Loop(1, 40), Loop(1, 4), Loop(4, 1)]) == (Loop(4, 1),)
+    assert merged([Loop(1, 1)]) == (Loop(1, 1),)
+
+
+def test_narrow_weights() -> None:
+    assert narrow(np.array([-127, 127], "int8"))
+    assert not narrow(np.array([-128, 127], "int8"))
+    assert not narrow(np.array([0], "int16"))
+    assert not narrow(np.array([0.0], "float32"))
