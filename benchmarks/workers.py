@@ -33,6 +33,8 @@ class Worker:
             "PYTHONDONTWRITEBYTECODE": "",
         }
         self.started = time.monotonic()
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
         with (log or Path(os.devnull)).open("ab") as noise:
             self._process = subprocess.Popen(
                 [str(python), "-m", "benchmarks.worker", json.dumps(request)],
