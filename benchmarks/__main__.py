@@ -109,7 +109,9 @@ def run(args: argparse.Namespace) -> None:
                 say(str(reason))
         for threads in args.threads:
             say(f"{model}, {threads} thread{'s' if threads > 1 else ''}")
-            matches.append(play(subject, files, threads, plan, folders))
+            match = play(subject, files, threads, plan, folders)
+            matches.append(match)
+            files = {c: file for c, file in files.items() if c.name in match.times}  # the others failed
         if args.cold_rounds:
             footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
     if not any(match.times for match in matches):

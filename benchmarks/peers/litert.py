@@ -45,7 +45,7 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
 def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"{Path(command[0]).name} {' '.join(command[1:4])}: exit status {done.returncode}")
+        raise RuntimeError("onnx2tf cannot convert it, build/bench/peers.log says why")
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
