@@ -85,7 +85,7 @@ def kiln_for(target: str) -> Contender:
 
 def find_peer(name: str, folders: Folders) -> Contender:
     """The peer of that name. Raises LeftOutError with the command that installs it."""
-    install = f"{folders.python} -m pip install --no-deps -r {REQUIREMENTS}"
+    install = f"{os.path.relpath(folders.python)} -m pip install --no-deps -r {REQUIREMENTS}"
     if not folders.python.exists():
         venv = os.path.relpath(folders.python.parents[1])
         raise LeftOutError(

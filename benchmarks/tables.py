@@ -49,7 +49,7 @@ def times_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> st
         cells = [cell(match.times.get(n), n == fastest, match.threads == 1) for n in names]
         leads = [match.lead([name]) for name in kilns]
         rows.append([match.model, *cells, *(f"{lead[1]:.2f}" if lead else "–" for lead in leads)])
-    means = [f"{mean_lead(matches, [name]):.2f}" for name in kilns]
+    means = [f"{mean_lead(matches, [name]):.2f}".replace("nan", "–") for name in kilns]
     rows.append(["geometric mean", *[""] * len(names), *means])
     return markdown(["ms", *names, *(f"best peer / {name}" for name in kilns)], rows)
 
