@@ -41,7 +41,7 @@ def svg(matches: Sequence[Match], contenders: Sequence[Contender], caption: str)
         y += GAP
     middle = LEFT + WIDTH / FULL
     ends = f"x1='{middle}' x2='{middle}' y1='{TOP - 8}' y2='{y}'"
-    lines.append(f"<line {ends} stroke='#888' stroke-dasharray='3'/>")
+    lines.insert(0, f"<line {ends} stroke='#888' stroke-dasharray='3'/>")
     lines.append(_text(middle, TOP - 12, "best peer", "font-size='10' text-anchor='middle'"))
     lines.append(_text(10, 18, caption, "font-size='13'"))
     width, height = LEFT + WIDTH + 180, y + 8
