@@ -6,7 +6,8 @@ Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of 
              (a kernel row of an NHWC image). The last group of a run that is no multiple of four begins
              earlier, and its weights for what was counted already are zero: no byte outside is read.
              Where the instruction wants x of the other sign, x is taken as x - 128 or x + 128 (one
-             exclusive or) and each panel begins with the sums that undo it, one int32 a column.
+             exclusive or). Each panel then begins with the bits to turn over, and with the sums that undo
+             it, one int32 a column.
 Schedule     One of four methods, by the target's instructions:
              vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
              sdot  the same on ARM, s8 x s8.
@@ -102,10 +103,15 @@ class IntegerProduct:
     @property
     def panel_bytes(self) -> int:
         """Bytes of one packed panel."""
-        return GROUP * self.tile.columns * (self.groups + (1 if self.shift else 0))
+        return self.head_bytes + GROUP * self.tile.columns * self.groups
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of a panel before its weights: the bits to turn over in a vector of x, one sum a column."""
+        return GROUP * (self.tile.lanes + self.tile.columns) if self.shift else 0
 
     def pack(self, weights: Array) -> Array:
-        """[K, N] → [panel][the sums that undo the shift, then group][NR][4], flat, int8."""
+        """[K, N] → [panel][head, then group][NR][4], flat, int8."""
         full = padded(weights, 1, self.tile.columns)
         columns = full.shape[1]
         runs = full.reshape(-1, self.run, columns)
@@ -123,7 +129,8 @@ class IntegerProduct:
         if self.shift:
             undo = (-self.shift * full.sum(axis=0, dtype="int32")).astype("<i4")
             head = undo.reshape(-1, self.tile.columns).view("int8")
-            flat = np.concatenate([head, flat], axis=1)
+            flip = np.full((head.shape[0], GROUP * self.tile.lanes), -128, "int8")
+            flat = np.concatenate([flip, head, flat], axis=1)
         return np.ascontiguousarray(flat).reshape(-1)
 
     def product(
@@ -136,20 +143,21 @@ class IntegerProduct:
         size = GROUP * lanes
         sums = [registers([vectors, lanes], "int32") for _ in range(count)]
         at = bind(panel * int64(self.panel_bytes))
+        flip = bind(_vector_load(weights, at, 8 if self.method == "mull" else size)) if self.shift else None
         for v in range(vectors):
             start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
-                head = _vector_load(weights, at + int64(v * size), size)
+                head = _vector_load(weights, at + int64((1 + v) * size), size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
                 store(sums[row], [int64(v), tirx.Ramp(int64(0), int64(1), lanes)], start)
-        first_group = bind(at + int64(size * self.tile.vectors)) if self.shift else at
+        first_group = bind(at + int64(self.head_bytes))
 
         def group(x_offset: Expr, number: Expr) -> None:
             place = first_group + number * int64(size * self.tile.vectors)
             right = [self._right(weights, place + int64(v * size)) for v in range(vectors)]
             for row in range(count):
-                left = self._left(x, bases[row] + x_offset)
+                left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
                     where = [int64(v), tirx.Ramp(int64(0), int64(1), lanes)]
                     store(sums[row], where, self._multiply(load(sums[row], where), left, right[v]))
@@ -175,8 +183,12 @@ class IntegerProduct:
                         value = load(sums[row], [int64(v), int64(offset) + lane])
                         finish(rows[row], first_column + int64(v * lanes + offset) + lane, value)
 
-    def _left(self, x: Any, at: Expr) -> list[Expr]:
-        """Four bytes of x in every lane, in the form that `_multiply` takes."""
+    def _left(self, x: Any, at: Expr, flip: Expr | None) -> list[Expr]:
+        """Four bytes of x in every lane, in the form that `_multiply` takes.
+
+        `flip`: the top bit of every byte, to turn it over. As a constant LLVM would do that to the four
+        bytes before it repeats them: three instructions where one does it all.
+        """
         lanes = self.tile.lanes
         if self.method == "mull":  # two pairs of bytes, each in every lane
             if self.arm32:  # NEON there has no vectors of 32 bits, but repeats what it loads
@@ -184,17 +196,14 @@ class IntegerProduct:
             else:
                 four = bind(tirx.reinterpret("int16x2", _vector_load(x, at, GROUP)))
                 pairs = [tirx.Shuffle([four], [tirx.IntImm("int32", i)]) for i in range(2)]
-            return [bind(self._flipped(tirx.reinterpret("int8x8", tirx.Broadcast(p, 4)), 8)) for p in pairs]
+            repeated = [tirx.reinterpret("int8x8", tirx.Broadcast(pair, 4)) for pair in pairs]
+            return [bind(item if flip is None else tirx.bitwise_xor(item, flip)) for item in repeated]
         four = tirx.reinterpret("int32", _vector_load(x, at, GROUP))
-        wide = tirx.reinterpret(f"int8x{GROUP * lanes}", tirx.Broadcast(four, lanes))
-        left = bind(self._flipped(wide, GROUP * lanes))
-        if self.method == "sign":
-            return [left, bind(tirx.abs(left))]
-        return [left]
-
-    def _flipped(self, x: Expr, lanes: int) -> Expr:
-        """x + shift, which is x with its top bit turned over."""
-        return tirx.bitwise_xor(x, tirx.Broadcast(tirx.const(-128, "int8"), lanes)) if self.shift else x
+        wide = tirx.Broadcast(four, lanes)
+        if flip is not None:
+            wide = tirx.bitwise_xor(wide, tirx.reinterpret(f"int32x{lanes}", flip))
+        left = bind(tirx.reinterpret(f"int8x{GROUP * lanes}", wide))
+        return [left, bind(tirx.abs(left))] if self.method == "sign" else [left]
 
     def _right(self, weights: Any, at: Expr) -> list[Expr]:
         """The weights of one group and one vector of columns."""
@@ -242,7 +251,7 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
     """The register tile; `line` rows (pixels of an image row) lie at equal distances in x."""
     lanes = machine.lanes("int32")
     sums, vectors = (_SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS)[method]
-    vectors = min(vectors, -(-columns // lanes))
+    vectors = min(4 if rows == 1 else vectors, -(-columns // lanes))
     most = min(rows, max(1, sums // vectors), 16)
     even = max(count for count in range(1, most + 1) if line % count == 0)
     return Tile(even if 2 * even > most else most, vectors, lanes)
