@@ -29,10 +29,10 @@
 #define COUNT_MASK 0x7fu /* workers inside, at most KILN_POOL_MAX_THREADS - 1 */
 #define OPEN       0x80u
 #define GENERATION 0x100u /* the least bit of the generation */
-#define SPIN_NS  100000 /* then a worker parks; bridges short serial steps between parallel ones */
-#define LOOKS    64     /* at the gate between two looks at the clock: a pause takes 1 to 100 ns */
-#define YIELD_AT 2000   /* looks before the caller offers its processor to the last worker */
-#define CHUNKS   4      /* a thread: small enough to level out, large enough to cost nothing */
+#define SPIN_NS    100000 /* then a worker parks; bridges short serial steps between parallel ones */
+#define LOOKS      64   /* at the gate between two looks at the clock: a pause takes 1 to 100 ns */
+#define YIELD_AT   2000 /* looks before the caller offers its processor to the last worker */
+#define CHUNKS     4    /* a thread: small enough to level out, large enough to cost nothing */
 
 typedef struct pool {
     _Alignas(64) _Atomic uint32_t gate;
