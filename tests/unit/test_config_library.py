@@ -96,7 +96,16 @@ def test_bare_model_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"), [("A b", "a_b"), ("9net", "m_9net"), ("é", "model"), ("a__b", "a_b")]
+    ("text", "name"),
+    [
+        ("A b", "a_b"),
+        ("9net", "m_9net"),
+        ("é", "model"),
+        ("a__b", "a_b"),
+        ("int", "m_int"),
+        ("main", "m_main"),
+        ("kiln_a", "m_kiln_a"),
+    ],
 )
 def test_identifier(text: str, name: str) -> None:
     assert identifier(text) == name

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.c_words import can_name_symbol
 from kiln.config import document
 from kiln.config.check import nearest, validate
 from kiln.config.host import resolve_native
@@ -69,9 +70,9 @@ def list_models() -> list[Summary]:
 
 
 def identifier(text: str) -> str:
-    """`text` as a lower-case C identifier: `My-Net v2` becomes `my_net_v2`."""
+    """`text` as a name that C symbols can have: `My-Net v2` becomes `my_net_v2`, `main` becomes `m_main`."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "model"
-    return f"m_{name}" if name[0].isdigit() else name
+    return name if can_name_symbol(name) and not name[0].isdigit() else f"m_{name}"
 
 
 def _bare_model(path: Path, kind: str) -> Model:

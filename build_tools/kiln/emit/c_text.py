@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from kiln.c_words import can_name_symbol
 from kiln.errors import KilnError
 
 # dtype → C type, DLPack's type code, bits
@@ -19,18 +20,6 @@ _TYPES = {
     **{f"int{bits}": (f"int{bits}_t", "kDLInt", bits) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (f"uint{bits}_t", "kDLUInt", bits) for bits in (8, 16, 32, 64)},
 }
-# C and C++ keywords, and names that the runtime or every program has.
-_WORDS = """
-    auto break case char const continue default do double else enum extern float for goto if inline int
-    long register restrict return short signed sizeof static struct switch typedef union unsigned void
-    volatile while alignas alignof and and_eq asm bitand bitor bool catch char8_t char16_t char32_t
-    class co_await co_return co_yield compl concept const_cast consteval constexpr constinit decltype
-    delete dynamic_cast explicit export false friend mutable namespace new noexcept not not_eq nullptr
-    operator or or_eq private protected public reinterpret_cast requires static_assert static_cast
-    template this thread_local throw true try typeid typename using virtual wchar_t xor xor_eq main
-    memcpy memset memmove kiln
-"""
-_RESERVED = frozenset(_WORDS.split())
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -58,7 +47,7 @@ def _type(dtype: str, where: str) -> tuple[str, str, int]:
 
 def check_name(name: str, where: str) -> str:
     """`name` if C and C++ can use it for a global symbol."""
-    if not _NAME.fullmatch(name) or name in _RESERVED or name.startswith("kiln_"):
+    if not _NAME.fullmatch(name) or not can_name_symbol(name):
         raise KilnError(
             f"{where}: '{name}' cannot name a C symbol; allowed: letters, digits and _, no keyword, "
             "none of main, memcpy, memset, memmove, kiln, kiln_*"
@@ -68,7 +57,7 @@ def check_name(name: str, where: str) -> str:
 
 def free_name(name: str, taken: Collection[str]) -> str:
     """`name`, followed by as many _ as keep it clear of `taken` and of C's and C++'s keywords."""
-    while name in taken or name in _RESERVED:
+    while name in taken or not can_name_symbol(name):
         name += "_"
     return name
 

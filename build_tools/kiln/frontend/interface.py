@@ -7,19 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.c_words import KEYWORDS
 from kiln.frontend.options import ImportOptions
 
-# Words that C11 or C++20 reserve, plus the parameter name that every generated entry point begins with.
-_WORDS = """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t
-    class co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue
-    decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
-    goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
-    protected public register reinterpret_cast requires restrict return short signed sizeof static
-    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
-    typeof union unsigned using virtual void volatile wchar_t while xor xor_eq session
-"""
-_RESERVED = frozenset(_WORDS.split())
+# The parameter name that every generated entry point begins with cannot name a tensor either.
+_RESERVED = KEYWORDS | {"session"}
 
 
 @dataclass(frozen=True)
