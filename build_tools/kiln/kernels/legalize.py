@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from tvm import te, tirx, topi
+from tvm.ir import Op
 
 from kiln.graph.bindings import constant
 from kiln.kernels.math import round_small
@@ -13,7 +14,7 @@ from kiln.kernels.math import round_small
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
 
-def _parameter(builder: Any, expr: Any, axis: int) -> Any:
+def _parameter(expr: Any, axis: int) -> Any:
     """A function of the indices that reads a scale or zero point: scalar, or one for each `axis`."""
     value = constant(expr)
     if value is not None and value.size == 1:
@@ -39,8 +40,8 @@ def quantize(builder: Any, call: Any) -> Any:
         return _default("relax.quantize")(builder, call)
     low, high = RANGES[dtype]
     axis = int(call.attrs.axis)
-    scale_expr, scale = _parameter(builder, call.args[1], axis)
-    zero_expr, zero = _parameter(builder, call.args[2], axis)
+    scale_expr, scale = _parameter(call.args[1], axis)
+    zero_expr, zero = _parameter(call.args[2], axis)
     tensors = [expr for expr in (scale_expr, zero_expr) if expr is not None]
 
     def compute(data: Any, *extra: Any) -> Any:
@@ -69,8 +70,6 @@ def quantize(builder: Any, call: Any) -> Any:
 
 
 def _default(name: str) -> Any:
-    from tvm.ir import Op
-
     return Op.get(name).get_attr("FLegalize")
 
 
