@@ -50,6 +50,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
+def choices(word: str, known: Iterable[str]) -> str:
+    """The nearest known word, if one is near, and all of them; goes right behind the word in an error."""
+    words = list(known)
+    return f"{nearest(word, words) or ';'} known: {', '.join(words)}"
+
+
 def validate(section: type[S], document: Document) -> S:
     """The typed object of a document. Raises KilnError for the first thing wrong, in the file's order."""
     if not isinstance(document.data, dict):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.c_words import can_name_symbol
 from kiln.config import document
-from kiln.config.check import nearest, validate
+from kiln.config.c_words import can_name_symbol
+from kiln.config.check import choices, validate
 from kiln.config.host import resolve_native
 from kiln.config.model import Model
 from kiln.config.target import Target
@@ -98,7 +98,7 @@ def _find(name: str, kind: str) -> Path:
     if name in names:
         return names[name]
     hint = f", or a path to a .yaml{', .onnx or .tflite' if kind == 'model' else ''} file"
-    raise KilnError(f"unknown {kind} '{name}'{nearest(name, names)} known: {', '.join(sorted(names))}{hint}")
+    raise KilnError(f"unknown {kind} '{name}'{choices(name, sorted(names))}{hint}")
 
 
 def _files(kind: str) -> dict[str, Path]:

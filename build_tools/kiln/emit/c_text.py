@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from kiln.c_words import can_name_symbol
+from kiln.config.c_words import can_name_symbol
 from kiln.errors import KilnError
 
 # dtype → C type, DLPack's type code, bits

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.c_words import KEYWORDS
+from kiln.config.c_words import KEYWORDS
 from kiln.frontend.options import ImportOptions
 
 # The parameter name that every generated entry point begins with cannot name a tensor either.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.config import list_models, list_targets
-from kiln.config.check import nearest
+from kiln.config.check import choices
 from kiln.errors import KilnError
 
 OPTIONS = {
@@ -41,10 +41,10 @@ def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
     """Read NAME=VALUE arguments and goals. Raises KilnError for a name or a goal that means nothing."""
     for name in arguments:
         if name not in OPTIONS:
-            raise KilnError(f"unknown option '{name}='{nearest(name, OPTIONS)} known: {', '.join(OPTIONS)}")
+            raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
     for goal in goals:
         if goal not in ALIASES and "/" not in goal and not Path(goal).exists():
-            raise KilnError(f"unknown goal '{goal}'{nearest(goal, ALIASES)} known: {', '.join(ALIASES)}")
+            raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     for name, values in lists.items():
         if not values:

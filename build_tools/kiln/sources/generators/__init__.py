@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-from kiln.config.check import nearest
+from kiln.config.check import choices
 from kiln.errors import KilnError
 
 
@@ -18,6 +18,6 @@ def generate(name: str, seed: int, weights: Path | None) -> bytes:
     """The model file that a generator makes. Raises KilnError for a generator that does not exist."""
     known = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
     if name not in known:
-        raise KilnError(f"unknown generator '{name}'{nearest(name, known)} known: {', '.join(known)}")
+        raise KilnError(f"unknown generator '{name}'{choices(name, known)}")
     data: bytes = importlib.import_module(f"{__name__}.{name}").generate(seed, weights)
     return data
