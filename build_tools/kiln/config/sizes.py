@@ -1,0 +1,106 @@
+"""Sizes that depend on symbolic dimensions, as plain data that goes through JSON.
+
+A size expression is a whole number, the name of a dimension, or `[operator, left, right]` with one of the
+operators of OPERATORS. Values are never negative; // and % round down.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+# int | str | [operator, Size, Size]
+SizeExpr = Any
+
+OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+}
+
+
+def check(expr: SizeExpr) -> SizeExpr:
+    """`expr` itself. Raises ValueError where it is no size expression."""
+    if isinstance(expr, bool):
+        raise ValueError(f"size {expr}: a number, a dimension's name or [operator, left, right] expected")
+    if isinstance(expr, (int, str)):
+        return expr
+    if not isinstance(expr, (list, tuple)) or len(expr) != 3 or expr[0] not in OPERATORS:
+        raise ValueError(f"size {expr}: a number, a dimension's name or [operator, left, right] expected")
+    check(expr[1])
+    check(expr[2])
+    return expr
+
+
+def names(expr: SizeExpr) -> set[str]:
+    """The dimensions that `expr` mentions."""
+    if isinstance(expr, str):
+        return {expr}
+    return set() if isinstance(expr, int) else names(expr[1]) | names(expr[2])
+
+
+def evaluate(expr: SizeExpr, dims: Mapping[str, int]) -> int:
+    """The value for the given sizes. Raises KeyError for a dimension that has none."""
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, str):
+        return dims[expr]
+    return OPERATORS[expr[0]](evaluate(expr[1], dims), evaluate(expr[2], dims))
+
+
+def bounds(expr: SizeExpr, dims: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """Least and greatest value over the box `dims`, by interval arithmetic: never too narrow."""
+    if isinstance(expr, int):
+        return expr, expr
+    if isinstance(expr, str):
+        return dims[expr]
+    (a, b), (c, d) = bounds(expr[1], dims), bounds(expr[2], dims)
+    if expr[0] == "-":
+        return a - d, b - c
+    if expr[0] == "%":
+        return (a, b) if b < c and a >= 0 else (0, min(b, d - 1))
+    corners = [OPERATORS[expr[0]](x, y) for x in (a, b) for y in (c, d)]
+    return min(corners), max(corners)
+
+
+def parts(expr: SizeExpr) -> Iterator[SizeExpr]:
+    """`expr` and all that it is made of."""
+    yield expr
+    if isinstance(expr, (list, tuple)):
+        yield from parts(expr[1])
+        yield from parts(expr[2])
+
+
+def show(expr: SizeExpr) -> str:
+    """`expr` as people write it: `(seq + 1) * 12`."""
+    if isinstance(expr, (int, str)):
+        return str(expr)
+    left, right = show(expr[1]), show(expr[2])
+    if expr[0] in ("min", "max"):
+        return f"{expr[0]}({left}, {right})"
+    if _is_sum(expr[1]) and expr[0] not in ("+", "-"):
+        left = f"({left})"
+    if isinstance(expr[2], (list, tuple)) and expr[2][0] not in ("min", "max") and expr[0] != "+":
+        right = f"({right})"
+    return f"{left} {expr[0]} {right}"
+
+
+def _is_sum(expr: SizeExpr) -> bool:
+    return isinstance(expr, (list, tuple)) and expr[0] in ("+", "-")
+
+
+def c_text(expr: SizeExpr, dims: Mapping[str, str]) -> str:
+    """`expr` in C, each dimension written as `dims` says; exact while nothing overflows."""
+    if isinstance(expr, int):
+        return str(expr)
+    if isinstance(expr, str):
+        return dims[expr]
+    left, right = c_text(expr[1], dims), c_text(expr[2], dims)
+    if expr[0] in ("min", "max"):
+        return f"({left} {'<' if expr[0] == 'min' else '>'} {right} ? {left} : {right})"
+    return f"({left} {expr[0].replace('//', '/')} {right})"
