@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pytest
-
 from kiln.config import sizes
 
 DIMS = {"seq": (1, 7), "width": (32, 40)}
