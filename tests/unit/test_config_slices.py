@@ -10,16 +10,25 @@ from kiln.config.slices import _SLICES
 from kiln.paths import data_dir
 
 CHANGES = [
-    ("tolerance: {levels: 1}", "tolerance: {levels: 2}", {"tolerance"}),
-    ("seed: 2", "seed: 3", {"golden"}),
+    ("tolerance: {levels: 1}", "tolerance: {levels: 2}", {"tolerance", "golden_padded"}),
+    ("seed: 2", "seed: 3", {"golden", "golden_padded"}),
     ("version: 0.20.0", "version: 0.20.1", {"fetch"}),
-    ("filter: bilinear", "filter: bicubic", {"golden", "run"}),
+    ("filter: bilinear", "filter: bicubic", {"golden", "golden_padded", "run"}),
     ("licence: Apache", "licence: apache", {"bundle"}),
     ("[airplane", "[aeroplane", {"run"}),
     ("tolerance:", "params: {storage: file}\ntolerance:", {"plan", "source"}),
     ("tolerance:", "threads: none\ntolerance:", {"lower", "plan"}),
     ("tolerance:", "budget: {ram_bytes: 64KiB}\ntolerance:", {"budget"}),
-    ("tolerance:", "dims: {n: {min: 1, max: 2}}\ntolerance:", {"import", "golden", "lower", "plan"}),
+    (
+        "tolerance:",
+        "dims: {n: {min: 1, max: 2}}\ntolerance:",
+        {"import", "golden", "golden_padded", "specialize", "edges", "plan"},
+    ),
+    (
+        "tolerance:",
+        "special_cases: [{input: input_1_int8, value: zeros}]\ntolerance:",
+        {"specialize"},
+    ),
 ]
 
 
@@ -38,7 +47,19 @@ def test_only_readers_change(old: str, new: str, changed: set[str], tmp_path: Pa
 
 def test_every_key_is_read_by_a_stage() -> None:
     read = {key for keys in _SLICES.values() for key in keys}
-    assert read | {"name", "format", "aliases"} == set(Model.model_fields)
+    # `buckets` reaches the stages as buckets.json.
+    assert read | {"name", "format", "aliases", "buckets"} == set(Model.model_fields)
+
+
+def test_a_bucket_more_changes_no_slice_of_the_others(tmp_path: Path) -> None:
+    text = (data_dir("models") / "resnet.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "resnet.yaml"
+    slices = []
+    for buckets in ("[1]", "[1, {pad: 4}]"):
+        path.write_text(f"{text}dims: {{n: {{min: 1, max: 8, buckets: {buckets}}}}}\n", encoding="utf-8")
+        model = load_model(path)
+        slices.append({s: canonical_json(stage_config(model, s)) for s in _SLICES if s != "edges"})
+    assert slices[0] == slices[1]
 
 
 def test_unknown_stage() -> None:

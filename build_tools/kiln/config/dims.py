@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from kiln.config.check import PlacedError, Section
-from kiln.config.fields import Positive
+from kiln.config.fields import Bytes, Positive
 
 
 class Bucket(Section):
@@ -36,6 +36,11 @@ class Bucket(Section):
         assert size is not None
         return size, size
 
+    @property
+    def label(self) -> str:
+        """As the YAML writes it."""
+        return next(f"{{{k}: {v}}}" for k in ("exact", "pad", "range") if (v := getattr(self, k)) is not None)
+
 
 def _bucket(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, dict, Bucket)):
@@ -59,13 +64,46 @@ Size = Annotated[
 ]
 
 
+DimBucket = Annotated[Bucket, BeforeValidator(_bucket)]
+
+
 class Dim(Section):
-    """The sizes a symbolic dimension may have: min, min + multiple, … up to max."""
+    """The sizes a symbolic dimension may have: min, min + multiple, … up to max; and who serves them."""
 
     min: Positive
     max: Positive
     multiple: Positive = 1
-    buckets: list[Annotated[Bucket, BeforeValidator(_bucket)]] = Field(default_factory=list)
+    buckets: list[DimBucket] = Field(
+        default_factory=list,
+        description="sizes with code of their own; auto: chosen from the sizes that came in",
+    )
+    auto: bool = Field(default=False, description="the same as buckets: auto")
+    fallback: Literal["dynamic", "error"] = Field(
+        default="dynamic", description="what takes the sizes that no bucket holds"
+    )
+    traffic: str | None = Field(
+        default=None,
+        description="auto: CSV beside the YAML of the sizes that came in: a column a dimension, and count",
+    )
+    costs: str | None = Field(
+        default=None, description="auto: CSV of measured times: a column for this dimension, and nanoseconds"
+    )
+    max_buckets: Positive | None = Field(default=None, description="auto: at most so many; null: 4")
+    code_budget: Bytes | None = Field(default=None, description="auto: bytes of code of all buckets")
+    auto_as: Literal["pad", "exact"] | None = Field(
+        default=None, description="auto: what the buckets are; null: pad"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("buckets"), str):
+            if data["buckets"] != "auto":
+                raise PlacedError(
+                    ("buckets",), f"'{data['buckets']}' is not allowed, allowed: a list of buckets, auto"
+                )
+            return {**data, "buckets": [], "auto": True}
+        return data
 
     @model_validator(mode="after")
     def _consistent(self) -> Dim:
@@ -74,9 +112,91 @@ class Dim(Section):
         for name, bound in (("min", self.min), ("max", self.max)):
             if bound % self.multiple:
                 raise ValueError(f"{name} {bound} is not a multiple of {self.multiple}")
-        for bucket in self.buckets:
-            least, greatest = bucket.edges
-            if least < self.min or greatest > self.max:
-                size = f"{least}" if least == greatest else f"[{least}, {greatest}]"
-                raise ValueError(f"bucket {size} lies outside the range {self.min}..{self.max}")
+        if self.auto:
+            if self.buckets:
+                raise PlacedError(("buckets",), "sizes and auto: one of them only")
+            if self.traffic is None:
+                raise PlacedError(("traffic",), "missing: auto needs the sizes that came in")
+            return self
+        for key in ("traffic", "costs", "max_buckets", "code_budget", "auto_as"):
+            if getattr(self, key) is not None:
+                raise PlacedError((key,), "only goes with buckets: auto")
+        segments(self, self.buckets)
         return self
+
+
+class Segment(Section):
+    """The sizes of one dimension that a bucket takes; `size`: what its graph is made for, null if open."""
+
+    strategy: Literal["exact", "pad", "range", "dynamic"]
+    min: int
+    max: int
+    multiple: int
+    size: int | None = None
+
+
+def whole(dim: Dim) -> Segment:
+    """All sizes of `dim`, by one function."""
+    if dim.min == dim.max:
+        return Segment(strategy="exact", min=dim.min, max=dim.max, multiple=dim.multiple, size=dim.min)
+    return Segment(strategy="dynamic", min=dim.min, max=dim.max, multiple=dim.multiple)
+
+
+def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
+    """What each bucket takes, exact sizes first: they win where another bucket holds them too.
+
+    A pad bucket takes every size from the greatest one of the pad or range bucket below it. Raises
+    PlacedError for a bucket outside of the range, off the multiple, that overlaps another one, or that no
+    size can reach.
+    """
+    spans: list[tuple[int, int, int]] = []  # least, greatest, position
+    exact: dict[int, int] = {}
+    for position, bucket in enumerate(buckets):
+        least, greatest = bucket.edges
+        place = ("buckets", position)
+        shown = f"{least}" if least == greatest else f"[{least}, {greatest}]"
+        if least < dim.min or greatest > dim.max:
+            raise PlacedError(place, f"bucket {shown} lies outside the range {dim.min}..{dim.max}")
+        for edge in (least, greatest):
+            if edge % dim.multiple:
+                raise PlacedError(place, f"bucket {shown}: {edge} is not a multiple of {dim.multiple}")
+        if bucket.exact is not None:
+            if least in exact:
+                raise PlacedError(place, f"bucket {shown} is there twice")
+            exact[least] = position
+        else:
+            spans.append((least, greatest, position))
+    spans.sort()
+    found = [
+        Segment(strategy="exact", min=size, max=size, multiple=dim.multiple, size=size)
+        for size in sorted(exact)
+    ]
+    below = dim.min - dim.multiple  # the greatest size taken so far
+    for least, greatest, position in spans:
+        bucket, place = buckets[position], ("buckets", position)
+        first = below + dim.multiple if bucket.pad is not None else least
+        if least <= below:
+            raise PlacedError(place, f"bucket {bucket.label} overlaps the one that takes sizes up to {below}")
+        if sum(first <= size <= greatest for size in exact) == (greatest - first) // dim.multiple + 1:
+            raise PlacedError(place, f"bucket {bucket.label} is unreachable: exact ones hold all its sizes")
+        size = greatest if bucket.pad is not None or first == greatest else None
+        strategy = "pad" if bucket.pad is not None and first != greatest else "range"
+        if first == greatest:
+            strategy = "exact"
+        found.append(
+            Segment.model_validate(
+                {"strategy": strategy, "min": first, "max": greatest, "multiple": dim.multiple, "size": size}
+            )
+        )
+        below = greatest
+    return found
+
+
+def covers(dim: Dim, taken: list[Segment]) -> bool:
+    """Whether every size of `dim` is in one of the segments."""
+    following = dim.min
+    for segment in sorted(taken, key=lambda part: part.min):
+        if segment.min > following:
+            return False
+        following = max(following, segment.max + dim.multiple)
+    return following > dim.max

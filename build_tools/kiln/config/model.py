@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from kiln.config.check import PlacedError, Section, nearest
+from kiln.config.check import PlacedError, Section, choices, nearest
 from kiln.config.data import Golden, Labels, Preprocess, Run
-from kiln.config.dims import Dim, Size
+from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Storage, Threads
-from kiln.config.source import Source
+from kiln.config.source import FileSource, Source
 from kiln.config.target import Budget
 
 Format = Literal["onnx", "tflite"]
@@ -53,6 +53,14 @@ class Tensor(Section):
     layout: str | None = Field(
         default=None, description="such as NCHW or NHWC; tells readers what the axes mean"
     )
+    pad: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="input: value of padded elements in pad buckets; null: 0",
+    )
+    mask: bool = Field(
+        default=False, description="input: 1 where elements are real, 0 where they are padding"
+    )
 
 
 class Limits(Section):
@@ -83,6 +91,13 @@ class Params(Section):
     )
 
 
+class SpecialCase(Section):
+    """A value of an input that gets a function of its own, with the input folded into it."""
+
+    input: str
+    value: Literal["zeros", "ones"] | FileSource
+
+
 class Model(Section):
     """One model: where it comes from, what goes in, how its bundle is made and checked."""
 
@@ -95,6 +110,11 @@ class Model(Section):
     inputs: dict[str, Tensor] = Field(default_factory=dict)
     outputs: dict[str, Tensor] = Field(default_factory=dict)
     dims: dict[Identifier, Dim] = Field(default_factory=dict)
+    buckets: list[dict[Identifier, DimBucket]] | None = Field(
+        default=None,
+        description="combinations of sizes with code of their own; null: every combination of the dims' own",
+    )
+    special_cases: list[SpecialCase] = Field(default_factory=list)
     preprocess: Preprocess | None = None
     labels: Labels | None = None
     run: Run | None = None
@@ -114,4 +134,23 @@ class Model(Section):
                             (side, name, "shape", axis),
                             f"dimension '{size}' has no range in 'dims'" + nearest(size, self.dims),
                         )
+        return self
+
+    @model_validator(mode="after")
+    def _known_buckets(self) -> Model:
+        for position, row in enumerate(self.buckets or []):
+            for name, bucket in row.items():
+                if name not in self.dims:
+                    raise PlacedError(
+                        ("buckets", position, name), f"no dimension of this name{choices(name, self.dims)}"
+                    )
+                if self.dims[name].buckets:
+                    raise PlacedError(
+                        ("buckets", position, name),
+                        f"dims.{name}.buckets lists sizes too: one place only",
+                    )
+                try:
+                    segments(self.dims[name], [bucket])
+                except PlacedError as error:
+                    raise PlacedError(("buckets", position, name), str(error)) from None
         return self

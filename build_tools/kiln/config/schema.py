@@ -43,9 +43,13 @@ def model_schema() -> dict[str, Any]:
     """JSON Schema of a file in models/."""
     schema = _file_schema(Model, "a model for Kiln")
     schema["required"].remove("format")
-    for item in schema["$defs"]["Dim"]["properties"].values():
-        if "items" in item:
-            item["items"] = {"anyOf": [item["items"], {"type": "integer", "minimum": 1}]}
+    bucket = {"anyOf": [{"$ref": "#/$defs/Bucket"}, {"type": "integer", "minimum": 1}]}
+    listed = schema["$defs"]["Dim"]["properties"]["buckets"]
+    del listed["type"]
+    listed["anyOf"] = [{"type": "array", "items": listed.pop("items") and bucket}, {"const": "auto"}]
+    for row in schema["properties"]["buckets"]["anyOf"]:
+        if "items" in row:
+            row["items"]["additionalProperties"] = bucket
     return schema
 
 

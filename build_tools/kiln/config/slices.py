@@ -13,14 +13,20 @@ _SLICES: dict[str, tuple[str, ...]] = {
     "import": ("inputs", "outputs", "dims"),
     "simplify": (),
     "golden": ("golden", "preprocess", "inputs", "dims"),
+    # With buckets that pad: what they add to a result is held to the tolerance when they are built.
+    "golden_padded": ("golden", "preprocess", "inputs", "dims", "tolerance"),
     "tolerance": ("tolerance",),
-    "lower": ("dims", "threads"),
+    "specialize": ("dims", "inputs", "outputs", "special_cases"),
+    "edges": ("inputs", "outputs", "dims", "buckets"),
+    "lower": ("threads",),
     "plan": ("params", "threads", "dims"),
     "source": ("params", "description"),
     "bundle": ("description", "licence"),
     "run": ("preprocess", "labels", "run"),
     "budget": ("budget",),
 }
+
+_RANGE = ("min", "max", "multiple")
 
 
 def stage_config(model: Model, stage: str) -> dict[str, Any]:
@@ -30,7 +36,10 @@ def stage_config(model: Model, stage: str) -> dict[str, Any]:
     """
     if stage not in _SLICES:
         raise ValueError(f"no slice for stage '{stage}'; known: {', '.join(_SLICES)}")
-    return model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
+    found = model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
+    if stage != "edges" and "dims" in found:  # how the sizes are served is in buckets.json and bucket.json
+        found["dims"] = {n: {key: dim[key] for key in _RANGE} for n, dim in found["dims"].items()}
+    return found
 
 
 def target_config(target: Target) -> dict[str, Any]:
