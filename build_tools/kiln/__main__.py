@@ -13,7 +13,10 @@ from kiln.errors import KilnError
 STAGES = {
     "fetch": "kiln.sources.stage",
     "import": "kiln.frontend.stage",
+    "interface": "kiln.frontend.merge",
     "simplify": "kiln.graph.stage",
+    "specialize": "kiln.specialize.stage",
+    "edges": "kiln.specialize.edges",
     "golden": "kiln.golden.stage",
     "lower": "kiln.kernels.stage",
     "plan": "kiln.plan.stage",

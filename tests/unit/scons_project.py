@@ -25,11 +25,12 @@ from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
 
-FLAGS = """config in target plan source out interface link golden tolerance size report archive bundle work
-name runtime dump print image model-file called""".split()
+FLAGS = """config target plan source out interface link golden tolerance size report archive bundle work
+name runtime dump print image model-file called cache bucket buckets""".split()
 FOLDERS = {
     "import": ["module.json", "params.safetensors", "interface.json"],
     "simplify": ["module.json", "params.safetensors", "interface.json"],
+    "specialize": ["module.json", "params.safetensors", "interface.json"],
     "golden": ["golden.json", "a.bin", "b.bin"],
     "lower": ["module.json", "params.safetensors", "steps.json"],
     "plan": ["plan.json", "params.raw"],
@@ -48,6 +49,7 @@ class Stage:
     def add_arguments(self, parser):
         for flag in FLAGS:
             parser.add_argument(f"--{flag}")
+        parser.add_argument("--in", action="append")
         parser.add_argument("--quiet", action="store_true")
         parser.add_argument("objects", nargs="*")
 
@@ -86,7 +88,7 @@ class Stage:
         digest = hashlib.sha256(self.name.encode())
         for flag, value in sorted(vars(args).items()):
             for word in value if isinstance(value, list) else [value]:
-                if flag in ("out", "archive", "work", "dump") or not isinstance(word, str):
+                if flag in ("out", "archive", "work", "dump", "cache") or not isinstance(word, str):
                     continue
                 path = Path(word)
                 files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []

@@ -31,7 +31,7 @@ def _set(*path: Any) -> Any:
 
 STEP = ("buckets", 0, "steps", 0)
 BAD = [
-    (_set("format", 2), "format: 2, allowed: 1"),
+    (_set("format", 3), "format: 3, allowed: 2"),
     (_set("name", "kiln_x"), "'kiln_x' cannot name a C symbol"),
     (_set("name", "while"), "'while' cannot name a C symbol"),
     (_set("name", "a b"), "'a b' cannot name a C symbol"),

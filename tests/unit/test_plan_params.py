@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from kiln.config import load_target
-from kiln.plan.params import lay_out
-from kiln.plan.stage import make_plan
+from kiln.plan.params import ParameterStore
+from kiln.plan.stage import Lowered, make_plan
 
 
 def entry(name: str, value: Any = None, alias: str | None = None, kind: str = "param") -> dict[str, Any]:
@@ -36,8 +36,14 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
+def lay_out(values: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int], bytes]:
+    store = ParameterStore()
+    offsets = store.place(TENSORS, STEPS, values)
+    return store.stored, offsets, store.content()
+
+
 def test_layout() -> None:
-    stored, offsets, payload = lay_out(TENSORS, STEPS, VALUES)
+    stored, offsets, payload = lay_out(VALUES)
     assert [item["name"] for item in stored] == ["first", "late", "scalar"]
     assert all(offset % 64 == 0 for offset in offsets.values())
     assert [item["offset"] for item in stored] == sorted(item["offset"] for item in stored)
@@ -52,7 +58,7 @@ def test_layout() -> None:
 
 
 def test_what_lies_between_is_zero() -> None:
-    stored, _, payload = lay_out(TENSORS, STEPS, VALUES)
+    stored, _, payload = lay_out(VALUES)
     used = np.zeros(len(payload), bool)
     for item in stored:
         used[item["offset"] : item["offset"] + item["bytes"]] = True
@@ -61,11 +67,11 @@ def test_what_lies_between_is_zero() -> None:
 
 def test_the_same_input_gives_the_same_bytes() -> None:
     again = {name: value.copy() for name, value in reversed(VALUES.items())}
-    assert lay_out(TENSORS, STEPS, again) == lay_out(TENSORS, STEPS, VALUES)
+    assert lay_out(again) == lay_out(VALUES)
 
 
 def test_no_parameters() -> None:
-    assert lay_out(TENSORS, STEPS, {}) == ([], {}, b"")
+    assert lay_out({}) == ([], {}, b"")
 
 
 def _plan(params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -74,16 +80,22 @@ def _plan(params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         for step in STEPS
     ]
     port = {"name": "p", "dtype": "float32", "shape": [4]}
-    lowered = {
+    interface = {"inputs": [port], "outputs": [port], "dims": []}
+    case = {
+        "name": "",
+        "params": "0/",
+        "when": None,
         "inputs": ["x"],
         "outputs": ["y"],
         "tensors": list(TENSORS.values()),
         "kernels": [],
         "steps": steps,
-        "interface": {"inputs": [port], "outputs": [port], "dims": []},
-        "threads": "none",
     }
-    return make_plan(lowered, VALUES, {"name": "m", "params": params}, load_target("aarch64"))
+    values = {f"0/{name}": value for name, value in VALUES.items()}
+    lowered = Lowered({"cases": [case], "threads": "none"}, values)
+    static = {"name": "static", "dims": {}}
+    config = {"name": "m", "params": params}
+    return make_plan([lowered], [static], interface, config, load_target("aarch64"))
 
 
 def test_plan_json() -> None:

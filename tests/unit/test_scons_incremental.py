@@ -168,3 +168,19 @@ def test_clean_removes_what_was_built(project: Project) -> None:
     left = [path for path in (project.folder / "build").rglob("*") if path.is_file()]
     assert [path for path in left if ".stages" not in path.parts] == []
     assert len(project.build(*RESNET)) == 14
+
+
+def test_another_bucket_builds_itself_and_no_other(project: Project) -> None:
+    dims = "dims: {n: {min: 1, max: 8, buckets: [1]}}\n"
+    project.edit("models/resnet.yaml", "tolerance:", f"{dims}tolerance:")
+    first = project.build(*RESNET)
+    assert "lower build/.stages/aarch64/resnet/buckets/n1/lower" in first
+    assert "import build/.stages/models/resnet/buckets/dynamic/import" in first
+    project.edit("models/resnet.yaml", "[1]}}", "[1, {pad: 4}]}}")
+    ran = project.build(*RESNET)
+    assert [stage for stage in ran if "/buckets/" in stage and "/n_pad4/" not in stage] == []
+    assert [stage.split()[0] for stage in ran if "/n_pad4/" in stage] == [
+        "import", "lower", "simplify", "specialize",
+    ]  # fmt: skip
+    assert "plan build/.stages/aarch64/resnet/plan" in ran
+    assert "interface build/.stages/models/resnet/interface.json" in ran

@@ -1,19 +1,29 @@
-"""emit-objects: machine code of the kernels, by LLVM."""
+"""emit-objects: machine code of the kernels, by LLVM; a kernel that is known already is not compiled again.
+
+The cache is a folder of objects, each named after what it was made from: the kernel's symbol, which holds a
+digest of its content, and a digest of the target and of TVM's version. Objects are put there whole or not at
+all, so that builds at the same time can share it; an object is checked before it is used.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import tvm
+from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from kiln.config import Target
+from kiln.config import Target, canonical_json, target_config
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json
+from kiln.files import atomic_dir, atomic_write, read_json
 from kiln.kernels.opinfo import refusal
 from kiln.kernels.pipeline import tvm_target
 
@@ -22,22 +32,53 @@ ALLOWED = {"memcpy", "memset", "memmove"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the lower stage")
+    parser.add_argument(
+        "--in", dest="sources", type=Path, action="append", required=True,
+        help="folder of the lower stage; once for each bucket",
+    )  # fmt: skip
     parser.add_argument("--plan", type=Path, required=True, help="folder of the plan stage")
     parser.add_argument("--target", type=Path, required=True, help="target.json")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of objects that builds share")
     parser.add_argument("--out", type=Path, required=True)
 
 
 def run(args: argparse.Namespace) -> None:
     target = Target.model_validate(read_json(args.target))
     plan = read_json(args.plan / "plan.json")
-    module = tvm.ir.load_json((args.source / "module.json").read_text(encoding="utf-8"))
     used = {step["kernel"] for bucket in plan["buckets"] for step in bucket["steps"]}
-    functions = {name.name_hint: func for name, func in module.functions_items() if name.name_hint in used}
+    functions: dict[str, tvm.tirx.PrimFunc] = {}
+    for source in args.sources:
+        module = tvm.ir.load_json((source / "module.json").read_text(encoding="utf-8"))
+        for name, function in module.functions_items():
+            if name.name_hint in used:
+                functions.setdefault(name.name_hint, function)
     with atomic_dir(args.out) as folder:
-        path = folder / f"{plan['name']}_kernels.o"
-        if functions:
-            compile_all(functions, target, path, plan)
+        for name in sorted(functions):
+            cached = args.cache / _digest(target) / f"{name}.{_content(functions[name])}.o"
+            if not _is_whole(cached, name):
+                made = folder / f"{name}.o"
+                compile_all({name: functions[name]}, target, made, plan)
+                atomic_write(cached, made.read_bytes())
+            shutil.copyfile(cached, folder / f"{name}.o")
+
+
+def _digest(target: Target) -> str:
+    """What an object depends on besides its kernel; a folder's name."""
+    facts = [canonical_json(target_config(target)), metadata.version("apache-tvm")]
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _content(func: tvm.tirx.PrimFunc) -> str:
+    return hashlib.sha256(tvm.ir.save_json(func).encode()).hexdigest()[:16]
+
+
+def _is_whole(path: Path, symbol: str) -> bool:
+    """Whether the cache has an object that defines `symbol`."""
+    try:
+        elf = ELFFile(io.BytesIO(path.read_bytes()))
+        return any(entry.name == symbol and entry["st_shndx"] != "SHN_UNDEF" for entry in _symbols(elf))
+    except (OSError, ELFError):
+        return False
 
 
 def compile_all(
@@ -81,14 +122,17 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
 
 def missing_symbols(path: Path) -> list[str]:
     """What an object needs that a freestanding device does not have."""
-    elf = ELFFile(io.BytesIO(path.read_bytes()))
     return sorted(
         symbol.name
-        for section in elf.iter_sections()
-        if isinstance(section, SymbolTableSection)
-        for symbol in section.iter_symbols()
+        for symbol in _symbols(ELFFile(io.BytesIO(path.read_bytes())))
         if symbol["st_shndx"] == "SHN_UNDEF"
         and symbol.name
         and symbol.name not in ALLOWED
         and not symbol.name.startswith("_GLOBAL_OFFSET_TABLE_")
     )
+
+
+def _symbols(elf: ELFFile) -> Iterator[Any]:
+    for section in elf.iter_sections():
+        if isinstance(section, SymbolTableSection):
+            yield from section.iter_symbols()

@@ -66,7 +66,7 @@ def plan_view(plan: Mapping[str, Any], payload_bytes: int) -> View:
 
 
 def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
-    require(plan["format"] == 1, "format", plan["format"], "1")
+    require(plan["format"] in (1, 2), "format", plan["format"], "2")
     name = c_text.check_name(plan["name"], "plan.json: name")
     require(plan["threads"] in ("none", "pthread"), "threads", plan["threads"], "none, pthread")
     hexadecimal = re.fullmatch(r"[0-9a-f]{64}", plan["model_hash"]) is not None

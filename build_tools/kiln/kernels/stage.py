@@ -1,9 +1,10 @@
-"""lower: kernels and steps of a model for one target."""
+"""lower: kernels and steps of a model, or of one of its buckets, for one target."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import tvm
 from safetensors import numpy as safetensors
@@ -11,12 +12,13 @@ from safetensors import numpy as safetensors
 from kiln.config import Target
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.kernels import known
+from kiln.kernels.cases import cases_of
 from kiln.kernels.pipeline import lower
 from kiln.params import store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the simplify stage")
+    parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the stage before")
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
     parser.add_argument("--out", type=Path, required=True)
@@ -28,10 +30,17 @@ def run(args: argparse.Namespace) -> None:
     target = Target.model_validate(read_json(args.target))
     known.check(target)
     threads = config.get("threads") or target.threads
-    steps = lower(store.load(args.source), config["name"], target, threads, args.dump)
-    interface = read_json(args.source / "interface.json")
+    functions: dict[str, tvm.tirx.PrimFunc] = {}
+    values: store.Tensors = {}
+    cases: list[dict[str, Any]] = []
+    for number, case in enumerate(cases_of(store.load(args.source))):
+        dump = args.dump and (args.dump / case.name if case.name else args.dump)
+        steps = lower(case.module, config["name"], target, threads, dump)
+        prefix = f"{number}/"
+        functions |= steps.functions
+        values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}
+        cases.append({"name": case.name, "params": prefix, "when": case.when, **steps.describe()})
     with atomic_dir(args.out) as folder:
-        module = tvm.IRModule(dict(steps.functions))
-        atomic_write(folder / "module.json", tvm.ir.save_json(module))
-        atomic_write(folder / "params.safetensors", safetensors.save(steps.params))
-        write_json(folder / "steps.json", {**steps.describe(), "interface": interface, "threads": threads})
+        atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
+        atomic_write(folder / "params.safetensors", safetensors.save(values))
+        write_json(folder / "steps.json", {"cases": cases, "threads": threads})

@@ -29,6 +29,11 @@ class Lifetime:
     shared: tuple[str, ...] = ()
 
 
+def tensors_of(step: Mapping[str, Any]) -> list[str]:
+    """The tensors among a step's arguments; the others are sizes."""
+    return [item for item in step["args"] if isinstance(item, str)]
+
+
 def root_of(tensors: Mapping[str, dict[str, Any]], name: str) -> str:
     """The tensor that owns the memory behind `name`."""
     while tensors[name]["alias"] is not None:
@@ -43,7 +48,7 @@ def lifetimes(
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for index, step in enumerate(steps):
-        for name in step["args"]:
+        for name in tensors_of(step):
             root = root_of(tensors, name)
             first.setdefault(root, index)
             last[root] = index
@@ -74,7 +79,7 @@ def _in_place(
     to read."""
     owner: dict[str, str] = {}
     for index, step in enumerate(steps):
-        roots = [root_of(tensors, name) for name in step["args"]]
+        roots = [root_of(tensors, name) for name in tensors_of(step)]
         outputs = {root_of(tensors, name) for name in step["writes"]} - placed
         if len(outputs) != 1:
             continue

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
+from kiln.plan.lifetimes import lifetimes, lower_bound, root_of, tensors_of
 
 
 def _dependencies(tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[set[int]]:
     writers: dict[str, int] = {}
     needs: list[set[int]] = []
     for index, step in enumerate(steps):
-        roots = {root_of(tensors, name) for name in step["args"]}
+        roots = {root_of(tensors, name) for name in tensors_of(step)}
         needs.append({writers[root] for root in roots if root in writers})
         for name in step["writes"]:
             writers[root_of(tensors, name)] = index
@@ -30,7 +30,7 @@ def _greedy(
 ) -> list[int]:
     needs = _dependencies(tensors, steps)
     uses: dict[str, int] = {}
-    roots_of = [{root_of(tensors, name) for name in step["args"]} - placed for step in steps]
+    roots_of = [{root_of(tensors, name) for name in tensors_of(step)} - placed for step in steps]
     for roots in roots_of:
         for root in roots:
             uses[root] = uses.get(root, 0) + 1

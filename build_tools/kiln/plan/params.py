@@ -8,42 +8,55 @@ from typing import Any
 
 import numpy.typing as npt
 
-from kiln.plan.lifetimes import ALIGN, aligned, root_of
+from kiln.plan.lifetimes import ALIGN, aligned, root_of, tensors_of
 
 
-def lay_out(
-    tensors: Mapping[str, dict[str, Any]],
-    steps: Sequence[dict[str, Any]],
-    values: Mapping[str, npt.NDArray[Any]],
-) -> tuple[list[dict[str, Any]], dict[str, int], bytes]:
-    """(description of each stored tensor, offset by name, the bytes).
+class ParameterStore:
+    """The parameters of every bucket, one after the other; what is equal in content is stored once.
 
-    Parameters lie in the order in which steps read them, so that reading ahead reads the next one.
+    They lie in the order in which steps read them, so that reading ahead reads the next one. `stored`
+    describes each, `payload` are the bytes.
     """
-    stored: list[dict[str, Any]] = []
-    offsets: dict[str, int] = {}
-    known: dict[bytes, int] = {}
-    payload = bytearray()
-    for step in steps:
-        for name in step["args"]:
-            root = root_of(tensors, name)
-            if root not in values or root in offsets:
-                continue
-            data = values[root].tobytes()
-            digest = hashlib.sha256(data).digest()
-            if digest not in known:
-                payload.extend(bytes(aligned(len(payload)) - len(payload)))
-                known[digest] = len(payload)
-                stored.append(
-                    {
-                        "name": root,
-                        "offset": len(payload),
-                        "bytes": len(data),
-                        "dtype": str(values[root].dtype),
-                        "shape": list(values[root].shape),
-                    }
-                )
-                payload.extend(data)
-            offsets[root] = known[digest]
-    payload.extend(bytes(aligned(len(payload), ALIGN) - len(payload)))
-    return stored, offsets, bytes(payload)
+
+    def __init__(self) -> None:
+        self.stored: list[dict[str, Any]] = []
+        self.payload = bytearray()
+        self._known: dict[bytes, int] = {}
+
+    def place(
+        self,
+        tensors: Mapping[str, dict[str, Any]],
+        steps: Sequence[dict[str, Any]],
+        values: Mapping[str, npt.NDArray[Any]],
+    ) -> dict[str, int]:
+        """The offset of each tensor of `values` that a step uses."""
+        offsets: dict[str, int] = {}
+        for step in steps:
+            for name in tensors_of(step):
+                root = root_of(tensors, name)
+                if root in values and root not in offsets:
+                    offsets[root] = self.add(root, values[root])
+        return offsets
+
+    def add(self, name: str, value: npt.NDArray[Any]) -> int:
+        """The offset of `value`, which is stored unless an equal one is."""
+        data = value.tobytes()
+        digest = hashlib.sha256(data).digest()
+        if digest not in self._known:
+            self.payload.extend(bytes(aligned(len(self.payload)) - len(self.payload)))
+            self._known[digest] = len(self.payload)
+            self.stored.append(
+                {
+                    "name": name,
+                    "offset": len(self.payload),
+                    "bytes": len(data),
+                    "dtype": str(value.dtype),
+                    "shape": list(value.shape),
+                }
+            )
+            self.payload.extend(data)
+        return self._known[digest]
+
+    def content(self) -> bytes:
+        """All bytes, filled up to a multiple of 64."""
+        return bytes(self.payload) + bytes(aligned(len(self.payload), ALIGN) - len(self.payload))

@@ -1,11 +1,12 @@
-"""plan: step order, arena offsets and the layout of the parameters."""
+"""plan: step order, arena offsets and the layout of the parameters, of every bucket."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,120 +14,141 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import numpy as safetensors
 
-from kiln.config import Target
+from kiln.config import Target, sizes
+from kiln.config.buckets import STATIC
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
-from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
-from kiln.plan.order import reorder
-from kiln.plan.params import lay_out
-from kiln.plan.place import place
+from kiln.plan.bucket import plan_bucket
+from kiln.plan.params import ParameterStore
+
+Values = Mapping[str, npt.NDArray[Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the lower stage")
+    parser.add_argument(
+        "--in", dest="sources", type=Path, action="append", required=True,
+        help="folder of the lower stage; once for each bucket, in the order of buckets.json",
+    )  # fmt: skip
+    parser.add_argument("--interface", type=Path, required=True, help="interface.json")
+    parser.add_argument("--buckets", type=Path, help="buckets.json; a model without dimensions needs none")
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
     parser.add_argument("--out", type=Path, required=True)
 
 
+@dataclass(frozen=True)
+class Lowered:
+    """What the lower stage made of one bucket: steps.json, and the parameters of each of its cases."""
+
+    steps: Mapping[str, Any]
+    values: Values
+
+
 def run(args: argparse.Namespace) -> None:
-    lowered = read_json(args.source / "steps.json")
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
-    values = safetensors.load((args.source / "params.safetensors").read_bytes())
-    plan, payload = make_plan(lowered, values, config, target)
-    module = (args.source / "module.json").read_bytes()
-    plan["model_hash"] = hashlib.sha256(
-        json.dumps(plan, sort_keys=True).encode() + b"\0" + module + b"\0" + payload
-    ).hexdigest()
+    buckets = read_json(args.buckets)["buckets"] if args.buckets else [{"name": STATIC, "dims": {}}]
+    lowered = [
+        Lowered(
+            read_json(folder / "steps.json"),
+            safetensors.load((folder / "params.safetensors").read_bytes()),
+        )
+        for folder in args.sources
+    ]
+    plan, payload = make_plan(lowered, buckets, read_json(args.interface), config, target)
+    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode() + b"\0")
+    for folder in args.sources:
+        digest.update((folder / "module.json").read_bytes() + b"\0")
+    digest.update(payload)
+    plan["model_hash"] = digest.hexdigest()
     with atomic_dir(args.out) as folder:
         write_json(folder / "plan.json", plan)
         atomic_write(folder / "params.raw", payload)
 
 
 def make_plan(
-    lowered: Mapping[str, Any],
-    values: Mapping[str, npt.NDArray[Any]],
+    lowered: Sequence[Lowered],
+    buckets: Sequence[Mapping[str, Any]],
+    interface: Mapping[str, Any],
     config: Mapping[str, Any],
     target: Target,
 ) -> tuple[dict[str, Any], bytes]:
-    """plan.json's content, without its hash, and the bytes of the parameters."""
-    tensors = {tensor["name"]: tensor for tensor in lowered["tensors"]}
-    placed = {root_of(tensors, name) for name in [*lowered["inputs"], *lowered["outputs"], *values]}
-    steps = reorder(tensors, lowered["steps"], placed)
-    stored, parameter_offsets, payload = lay_out(tensors, steps, values)
-    alive = lifetimes(tensors, steps, placed)
-    offsets, arena = place(alive) if alive else ({}, 0)
-    offsets |= {heir: offsets[item.name] for item in alive for heir in item.shared}
+    """plan.json's content, without its hash, and the bytes of the parameters.
 
-    inputs = {root_of(tensors, name): index for index, name in enumerate(lowered["inputs"])}
-    outputs = {root_of(tensors, name): index for index, name in enumerate(lowered["outputs"])}
-
-    def where(name: str) -> dict[str, Any]:
-        root = root_of(tensors, name)
-        size = tensors[root]["bytes"]
-        if root in inputs:
-            return {"at": "input", "index": inputs[root], "offset": 0, "bytes": size}
-        if root in outputs:
-            return {"at": "output", "index": outputs[root], "offset": 0, "bytes": size}
-        if root in parameter_offsets:
-            return {"at": "params", "offset": parameter_offsets[root], "bytes": size}
-        return {"at": "arena", "offset": offsets[root], "bytes": size}
-
-    interface = lowered["interface"]
+    `lowered` in the order of `buckets`: the entries of buckets.json.
+    """
+    parameters = ParameterStore()
+    planned: list[dict[str, Any]] = []
+    for bucket, one in zip(buckets, lowered, strict=True):
+        planned += _cases(bucket, one, parameters, len(planned))
     params = config.get("params") or {}
     storage = params.get("storage") or target.params_storage
     section = params.get("section") or ".kiln_params"
-    bucket = {
-        "name": "static",
-        "dims": {dim["name"]: dim["min"] for dim in interface.get("dims", [])},
-        "arena_bytes": arena,
-        "lower_bound_bytes": lower_bound(alive, len(steps)),
-        "steps": [
-            {
-                "kernel": step["kernel"],
-                "extent": step["extent"],
-                "args": [where(name) for name in step["args"]],
-                "label": step["label"],
-                "attrs": step["attrs"],
-                "macs": step["macs"],
-            }
-            for step in steps
-        ],
-        "tensors": [
-            {
-                "name": item.name,
-                "offset": offsets[item.name],
-                "bytes": tensors[item.name]["bytes"],
-                "first": item.first,
-                "last": item.last,
-                "kind": item.kind,
-                "shared": list(item.shared),
-            }
-            for item in sorted(alive, key=lambda item: (item.first, item.name))
-        ],
-    }
+    dims = {dim["name"]: (dim["min"], dim["max"]) for dim in interface.get("dims", [])}
+    payload = parameters.content()
     plan = {
-        "format": 1,
+        "format": 2,
         "name": config["name"],
         "target": target.name,
-        "threads": lowered["threads"],
-        "inputs": [_with_bytes(port) for port in interface["inputs"]],
-        "outputs": [_with_bytes(port) for port in interface["outputs"]],
+        "threads": lowered[0].steps["threads"],
+        "inputs": [_with_bytes(port, dims) for port in interface["inputs"]],
+        "outputs": [_with_bytes(port, dims) for port in interface["outputs"]],
         "dims": interface.get("dims", []),
         "params": {
             "bytes": len(payload),
             "align": 64,
             "storage": storage,
             "section": section if storage == "section" else None,
-            "tensors": stored,
+            "tensors": parameters.stored,
         },
-        "kernels": lowered["kernels"],
-        "buckets": [bucket],
+        "kernels": _kernels(lowered),
+        "buckets": planned,
     }
     return plan, payload
 
 
-def _with_bytes(port: Mapping[str, Any]) -> dict[str, Any]:
+def _cases(
+    bucket: Mapping[str, Any], lowered: Lowered, parameters: ParameterStore, first: int
+) -> list[dict[str, Any]]:
+    """The functions of one bucket: the general one, then those for special contents of an input."""
+    cases = lowered.steps["cases"]
+    strategies = {part["strategy"] for part in bucket["dims"].values()}
+    dims = {name: {k: p[k] for k in ("min", "max", "multiple")} for name, p in bucket["dims"].items()}
+    common = {
+        "strategy": next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact"),
+        "dims": dims,
+    }
+    found = []
+    for case in cases:
+        prefix = case["params"]
+        values = {n.removeprefix(prefix): v for n, v in lowered.values.items() if n.startswith(prefix)}
+        when = dict(case["when"]) if case["when"] else None
+        if when is not None:
+            when["bucket"] = first
+            if isinstance(when["value"], dict):
+                constant = values[when["value"]["param"]]
+                offset = parameters.add(when["value"]["param"], constant)
+                when["value"] = {"offset": offset, "bytes": constant.nbytes}
+        name = bucket["name"] + (f"_{case['name']}" if case["name"] else "")
+        found.append({"name": name, **common, "when": when, **plan_bucket(case, values, parameters)})
+    # Which of them runs is known only when the data is: the arena must do for each.
+    found[0]["arena_bytes"] = max(entry["arena_bytes"] for entry in found)
+    return found
+
+
+def _kernels(lowered: Sequence[Lowered]) -> list[dict[str, Any]]:
+    """The kernels of all buckets; equal ones have the same symbol."""
+    known: dict[str, dict[str, Any]] = {}
+    for one in lowered:
+        for case in one.steps["cases"]:
+            for kernel in case["kernels"]:
+                known.setdefault(kernel["symbol"], kernel)
+    return list(known.values())
+
+
+def _with_bytes(port: Mapping[str, Any], dims: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """`port` with its greatest size in bytes."""
     dtype = "uint8" if port["dtype"] == "bool" else port["dtype"]
-    size = int(np.prod(port["shape"], dtype=np.int64)) * np.dtype(dtype).itemsize
-    return {**port, "bytes": size}
+    elements = 1
+    for size in port["shape"]:
+        elements *= sizes.bounds(size, dims)[1]
+    return {**port, "bytes": elements * np.dtype(dtype).itemsize}

@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.scons.builders.fetch import fetch
-from kiln.scons.builders.importing import importing
+from kiln.scons.builders.importing import interface
+from kiln.scons.part import buckets_json, parts
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
 
 
 def golden(unit: Unit) -> tuple[str, Any]:
     """The folder of the golden vectors, and the list of its files."""
-    config, folder = unit.slice("golden"), f"{unit.of_model}/golden"
-    source, interface = fetch(unit), importing(unit).interface
+    padded = any(s.strategy == "pad" for part in parts(unit) for s in part.box.dims.values())
+    config, folder = unit.slice("golden_padded" if padded else "golden"), f"{unit.of_model}/golden"
+    source, face, buckets = fetch(unit), interface(unit), buckets_json(unit)
+    flags = ["--config", str(config), "--source", unit.source, "--interface", str(face)]
     stage = Stage(
         "golden",
         unit.name,
-        ["--config", str(config), "--source", unit.source, "--interface", str(interface), "--out", folder],
-        [config, source, interface, *unit.local_files("golden")],
+        [*flags, *(["--buckets", str(buckets)] if buckets else []), "--out", folder],
+        [config, source, face, *([buckets] if buckets else []), *unit.local_files("golden")],
         [],
         folder=folder,
         listing=f"{folder}.list.json",

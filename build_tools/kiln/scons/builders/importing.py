@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kiln.scons.builders.fetch import fetch
+from kiln.scons.part import Part, buckets_json, parts
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
 
@@ -18,15 +19,33 @@ class Imported(NamedTuple):
     interface: Any
 
 
-def importing(unit: Unit) -> Imported:
-    """The imported model."""
-    config, source, folder = unit.slice("import"), fetch(unit), f"{unit.of_model}/import"
+def importing(part: Part) -> Imported:
+    """The imported model, or one bucket of it."""
+    unit, bucket = part.unit, part.bucket_json()
+    config, source, folder = unit.slice("import"), fetch(unit), f"{part.of_model}/import"
     stage = Stage(
         "import",
-        unit.name,
-        ["--config", str(config), "--source", unit.source, "--out", folder],
-        [config, source],
+        part.model_subject,
+        ["--config", str(config), "--source", unit.source, "--out", folder]
+        + (["--bucket", str(bucket)] if bucket else []),
+        [config, source, *([bucket] if bucket else [])],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
         silent_flags=["--called", unit.source_name],
     )
     return Imported(folder, *declare(stage))
+
+
+def interface(unit: Unit) -> Any:
+    """interface.json: what goes in and out, whatever the bucket."""
+    buckets, found = buckets_json(unit), [importing(part).interface for part in parts(unit)]
+    if buckets is None:
+        return found[0]
+    config, out = unit.slice("import"), f"{unit.of_model}/interface.json"
+    stage = Stage(
+        "interface",
+        unit.name,
+        ["--buckets", str(buckets), "--config", str(config), "--out", out, *map(str, found)],
+        [buckets, config, *found],
+        [out],
+    )
+    return declare(stage)[0]

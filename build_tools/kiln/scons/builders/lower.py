@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from kiln.scons.builders.simplify import simplify
+from kiln.scons.builders.specialize import specialize
+from kiln.scons.part import Part, parts
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
 
 
-def lower(unit: Unit, dump: bool) -> tuple[str, list[Any]]:
-    """The folder of the lowered module, and its files. With `dump`, the IR after each pass as well."""
-    config, target, folder = unit.slice("lower"), unit.target_json(), f"{unit.folder}/lower"
-    before, files = simplify(unit, dump)
-    dumps = f"{unit.folder}/dump/lower"
+def lower(unit: Unit, dump: bool) -> list[tuple[str, list[Any]]]:
+    """For each bucket the folder of the lowered module, and its files."""
+    return [_lower(part, dump) for part in parts(unit)]
+
+
+def _lower(part: Part, dump: bool) -> tuple[str, list[Any]]:
+    """With `dump`, the IR after each pass as well."""
+    unit = part.unit
+    config, target, folder = unit.slice("lower"), unit.target_json(), f"{part.folder}/lower"
+    before, files = specialize(part, dump)
+    dumps = f"{part.folder}/dump/lower"
     stage = Stage(
         "lower",
-        unit.subject,
+        part.subject,
         ["--in", before, "--target", str(target), "--config", str(config), "--out", folder],
         [config, target, *files],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/steps.json"],

@@ -6,6 +6,7 @@ from typing import Any
 
 from kiln.scons.builders.lower import lower
 from kiln.scons.builders.plan import plan
+from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
 
@@ -13,12 +14,14 @@ from kiln.scons.unit import Unit
 def objects(unit: Unit, dump: bool) -> tuple[str, Any]:
     """The folder of the kernels' objects, and the list of its files."""
     target, folder = unit.target_json(), f"{unit.folder}/objects"
-    (lowered, files), planned = lower(unit, dump), plan(unit, dump)
+    lowered, planned = lower(unit, dump), plan(unit, dump)
+    flags = [word for source, _ in lowered for word in ("--in", source)]
+    flags += ["--plan", planned.folder, "--target", str(target), "--cache", f"{session().work}/kernels"]
     stage = Stage(
         "emit-objects",
         unit.subject,
-        ["--in", lowered, "--plan", planned.folder, "--target", str(target), "--out", folder],
-        [target, planned.plan, *files],
+        [*flags, "--out", folder],
+        [target, planned.plan, *(node for _, files in lowered for node in files)],
         [],
         folder=folder,
         listing=f"{folder}.list.json",

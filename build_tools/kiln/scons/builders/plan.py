@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kiln.scons.builders.importing import interface
 from kiln.scons.builders.lower import lower
+from kiln.scons.part import buckets_json
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
 
@@ -20,12 +22,14 @@ class Planned(NamedTuple):
 def plan(unit: Unit, dump: bool) -> Planned:
     """The plan."""
     config, target, folder = unit.slice("plan"), unit.target_json(), f"{unit.folder}/plan"
-    before, files = lower(unit, dump)
+    lowered, face, buckets = lower(unit, dump), interface(unit), buckets_json(unit)
+    flags = [word for source, _ in lowered for word in ("--in", source)]
+    flags += ["--buckets", str(buckets)] if buckets else []
     stage = Stage(
         "plan",
         unit.subject,
-        ["--in", before, "--target", str(target), "--config", str(config), "--out", folder],
-        [config, target, *files],
+        [*flags, "--interface", str(face), "--target", str(target), "--config", str(config), "--out", folder],
+        [config, target, face, *([buckets] if buckets else []), *(node for _, fs in lowered for node in fs)],
         [f"{folder}/plan.json", f"{folder}/params.raw"],
     )
     return Planned(folder, *declare(stage))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.scons.builders.importing import importing
+from kiln.scons.part import Part
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
-def simplify(unit: Unit, dump: bool) -> tuple[str, list[Any]]:
+def simplify(part: Part, dump: bool) -> tuple[str, list[Any]]:
     """The folder of the simplified module, and its files. With `dump`, the IR after each pass as well."""
-    config, imported, folder = unit.slice("simplify"), importing(unit), f"{unit.of_model}/simplify"
-    dumps = f"{unit.of_model}/dump/simplify"
+    config, imported, folder = part.unit.slice("simplify"), importing(part), f"{part.of_model}/simplify"
+    dumps = f"{part.of_model}/dump/simplify"
     stage = Stage(
         "simplify",
-        unit.name,
+        part.model_subject,
         ["--in", imported.folder, "--config", str(config), "--out", folder],
         [config, *imported[1:]],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],

@@ -1,0 +1,132 @@
+"""interface: one interface.json of a model with buckets, from those of its buckets."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.config import sizes
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--buckets buckets.json, --config slice, --out interface.json, and the buckets' own, in order."""
+    p.add_argument("--buckets", type=Path, required=True, help="buckets.json")
+    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    p.add_argument("--out", type=Path, required=True, help="interface.json")
+    p.add_argument("interfaces", type=Path, nargs="+", help="interface.json of each bucket, in order")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the interface that holds for every bucket."""
+    found = [read_json(path) for path in args.interfaces]
+    write_json(args.out, merge(found, read_json(args.buckets), read_json(args.config)))
+
+
+def merge(
+    interfaces: Sequence[Mapping[str, Any]], buckets: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An interface whose shapes are size expressions of the dimensions.
+
+    Inputs name the dimensions in every bucket. An output's axis is a number in a bucket that was imported
+    with fixed sizes; the expression that gives the right number in all buckets is taken from a bucket with
+    open sizes, from the model's configuration, or found among a*n, n//a, n+a and n*m. Raises KilnError where
+    there is none, or where the buckets do not agree in anything else.
+    """
+    first = interfaces[0]
+    boxes = [box["dims"] for box in buckets["buckets"]]
+    open_dims = {dim["name"] for dim in buckets["dims"] if dim["min"] != dim["max"]}
+    merged = {**first, "dims": [dim for dim in buckets["dims"] if dim["name"] in open_dims]}
+    fixed = {dim["name"]: dim["min"] for dim in buckets["dims"] if dim["name"] not in open_dims}
+    for side in ("inputs", "outputs"):
+        ports = []
+        for index, port in enumerate(first[side]):
+            rows = [interface[side][index] for interface in interfaces]
+            given = (config.get(side) or {}).get(port["name"], {}).get("shape")
+            name = f"{first['model']}: {side[:-1]} '{port['name']}'"
+            ports.append({**port, "shape": _shape(name, rows, boxes, open_dims, fixed, given)})
+        merged[side] = ports
+    return merged
+
+
+def _shape(
+    name: str,
+    ports: Sequence[Mapping[str, Any]],
+    boxes: Sequence[Mapping[str, Any]],
+    open_dims: set[str],
+    fixed: Mapping[str, int],
+    given: Sequence[Any] | None,
+) -> list[Any]:
+    ranks = {len(port["shape"]) for port in ports}
+    if len(ranks) > 1:
+        raise KilnError(f"{name} has {' and '.join(map(str, sorted(ranks)))} axes, depending on the bucket")
+    shape = []
+    for axis in range(ranks.pop()):
+        seen = [port["shape"][axis] for port in ports]
+        own = given[axis] if given is not None else None
+        candidates = itertools.chain([] if own is None else [own], _distinct(seen), _simple(seen, boxes))
+        for expr in candidates:
+            expr = fixed.get(expr, expr) if isinstance(expr, str) else expr
+            if sizes.names(expr) <= open_dims and _fits(expr, seen, boxes):
+                shape.append(expr)
+                break
+        else:
+            known = ", ".join(sizes.show(size) for size in _distinct(seen))
+            raise KilnError(
+                f"{name} axis {axis} is {known} in its buckets, which no simple expression of "
+                f"{', '.join(sorted(open_dims))} gives; "
+                "add a bucket of strategy range, or let the fallback be dynamic"
+            )
+    return shape
+
+
+def _distinct(seen: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for size in seen:
+        if size not in found:
+            found.append(size)
+    # Expressions first: a number that fits one bucket does not speak for the others.
+    return sorted(found, key=lambda size: isinstance(size, int))
+
+
+def _points(boxes: Sequence[Mapping[str, Any]], at: int) -> list[dict[str, int]]:
+    """Sizes at which a bucket's own shapes are known: what its graph was made for, or its corners."""
+    box = boxes[at]
+    ends = [
+        [part["size"]] if part["size"] is not None else [part["min"], part["max"]] for part in box.values()
+    ]
+    return [dict(zip(box, corner, strict=True)) for corner in itertools.product(*ends)]
+
+
+def _fits(expr: Any, seen: Sequence[Any], boxes: Sequence[Mapping[str, Any]]) -> bool:
+    return all(
+        sizes.evaluate(expr, point) == sizes.evaluate(size, point)
+        for at, size in enumerate(seen)
+        for point in _points(boxes, at)
+    )
+
+
+def _simple(seen: Sequence[Any], boxes: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """Expressions that exporters' models have, made to fit the first bucket."""
+    names = list(boxes[0])
+    point = _points(boxes, 0)[0]
+    value = sizes.evaluate(seen[0], point)
+    yield from names
+    for name in names:
+        size = point[name]
+        if value % size == 0:
+            yield ["*", name, value // size]
+        if value and size % value == 0:
+            yield ["//", name, size // value]
+        if value > size:
+            yield ["+", name, value - size]
+        if value < size:
+            yield ["-", name, size - value]
+    for left, right in itertools.combinations(names, 2):
+        product = point[left] * point[right]
+        if value % product == 0:
+            yield ["*", ["*", left, right], value // product]

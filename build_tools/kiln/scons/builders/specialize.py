@@ -1,0 +1,30 @@
+"""specialize: padding around a bucket's graph, and functions for special contents of an input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.simplify import simplify
+from kiln.scons.part import Part
+from kiln.scons.stage import Stage, declare
+
+
+def specialize(part: Part, dump: bool) -> tuple[str, list[Any]]:
+    """The folder of the specialised module, and its files; the simplified one's where nothing is special."""
+    before, files = simplify(part, dump)
+    if not part.is_special:
+        return before, files
+    config, bucket, folder = (
+        part.unit.slice("specialize"),
+        part.bucket_json(),
+        f"{part.of_model}/specialize",
+    )
+    stage = Stage(
+        "specialize",
+        part.model_subject,
+        ["--in", before, "--config", str(config), "--out", folder]
+        + (["--bucket", str(bucket)] if bucket else []),
+        [config, *files, *([bucket] if bucket else []), *part.unit.local_files("specialize")],
+        [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
+    )
+    return folder, declare(stage)

@@ -1,0 +1,87 @@
+"""One interface for all buckets: shapes that hold in each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kiln.errors import KilnError
+from kiln.frontend.merge import merge
+
+SEQ = {"name": "seq", "min": 1, "max": 64, "multiple": 1}
+BATCH = {"name": "batch", "min": 1, "max": 4, "multiple": 1}
+
+
+def _box(**dims: tuple[int, int, int | None]) -> dict[str, Any]:
+    return {
+        "dims": {
+            name: {"min": low, "max": high, "multiple": 1, "size": size, "strategy": "any"}
+            for name, (low, high, size) in dims.items()
+        }
+    }
+
+
+def _interface(output: list[Any], x: list[Any] | None = None) -> dict[str, Any]:
+    port = {"dtype": "float32", "layout": None, "quant": None}
+    return {
+        "model": "net",
+        "inputs": [{**port, "name": "x", "c_name": "x", "shape": x or ["batch", "seq"]}],
+        "outputs": [{**port, "name": "y", "c_name": "y", "shape": output}],
+        "dims": [],
+    }
+
+
+def _merged(rows: list[tuple[dict[str, Any], list[Any]]], config: dict[str, Any] | None = None) -> list[Any]:
+    buckets = {"dims": [BATCH, SEQ], "buckets": [box for box, _ in rows]}
+    merged = merge([_interface(output) for _, output in rows], buckets, config or {})
+    assert merged["inputs"][0]["shape"] == ["batch", "seq"]
+    assert merged["dims"] == [BATCH, SEQ]
+    shape: list[Any] = merged["outputs"][0]["shape"]
+    return shape
+
+
+def test_a_bucket_with_open_sizes_knows_the_expression() -> None:
+    rows = [
+        (_box(batch=(1, 1, 1), seq=(16, 16, 16)), [1, 5, 384]),
+        (_box(batch=(1, 4, None), seq=(1, 64, None)), ["batch", ["//", ["+", "seq", 4], 4], 384]),
+    ]
+    assert _merged(rows) == ["batch", ["//", ["+", "seq", 4], 4], 384]
+
+
+def test_fixed_sizes_are_fitted() -> None:
+    rows = [
+        (_box(batch=(1, 1, 1), seq=(8, 8, 8)), [1, 2, 24, 9, 8]),
+        (_box(batch=(1, 1, 1), seq=(12, 12, 12)), [1, 3, 36, 13, 12]),
+        (_box(batch=(2, 2, 2), seq=(9, 16, 16)), [2, 4, 48, 17, 32]),
+    ]
+    assert _merged(rows) == [
+        "batch", ["//", "seq", 4], ["*", "seq", 3], ["+", "seq", 1], ["*", ["*", "batch", "seq"], 1],
+    ]  # fmt: skip
+
+
+def test_what_no_expression_gives_is_refused_unless_the_model_says() -> None:
+    rows = [
+        (_box(batch=(1, 1, 1), seq=(8, 8, 8)), [3]),
+        (_box(batch=(2, 2, 2), seq=(16, 16, 16)), [4]),
+        (_box(batch=(4, 4, 4), seq=(64, 64, 64)), [7]),
+    ]
+    with pytest.raises(KilnError, match=r"net: output 'y' axis 0 is 3, 4, 7 in its buckets"):
+        _merged(rows)
+
+
+def test_ranks_must_agree() -> None:
+    rows = [
+        (_box(batch=(1, 1, 1), seq=(8, 8, 8)), [8]),
+        (_box(batch=(2, 2, 2), seq=(16, 16, 16)), [2, 16]),
+    ]
+    with pytest.raises(KilnError, match="output 'y' has 1 and 2 axes"):
+        _merged(rows)
+
+
+def test_a_dimension_of_one_size_is_a_number() -> None:
+    fixed = {"name": "batch", "min": 2, "max": 2, "multiple": 1}
+    boxes = [_box(batch=(2, 2, 2), seq=(1, 64, None))]
+    merged = merge([_interface(["batch", "seq"])], {"dims": [fixed, SEQ], "buckets": boxes}, {})
+    assert merged["inputs"][0]["shape"] == [2, "seq"]
+    assert merged["outputs"][0]["shape"] == [2, "seq"]
+    assert merged["dims"] == [SEQ]
