@@ -56,6 +56,7 @@ def load_model(name: str | os.PathLike[str]) -> Model:
         read.data = {"name": path.stem, **read.data}
         _default_format(read.data)
         _anchor_files(read.data, path.parent)
+        _anchor_tables(read.data, path.parent)
     return validate(Model, read)
 
 
@@ -138,6 +139,15 @@ def _default_format(data: dict[str, Any]) -> None:
     suffix = Path(str(source.get("path", ""))).suffix.lower()
     if suffix in _MODEL_SUFFIXES:
         data["format"] = _MODEL_SUFFIXES[suffix]
+
+
+def _anchor_tables(data: dict[str, Any], folder: Path) -> None:
+    """The same for the CSV files of dimensions whose buckets are chosen by the build."""
+    dims = data.get("dims")
+    for dim in dims.values() if isinstance(dims, dict) else ():
+        for key in ("traffic", "costs"):
+            if isinstance(dim, dict) and isinstance(dim.get(key), str):
+                dim[key] = os.path.normpath(folder / dim[key])
 
 
 def _anchor_files(value: Any, folder: Path) -> None:
