@@ -85,6 +85,7 @@ def _plan(params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         "name": "",
         "params": "0/",
         "when": None,
+        "lifted": {"first": {"bytes": 160, "sha256": "a"}, "twin": {"bytes": 160, "sha256": "a"}},
         "inputs": ["x"],
         "outputs": ["y"],
         "tensors": list(TENSORS.values()),
@@ -111,8 +112,14 @@ def test_plan_json() -> None:
     assert first[1]["offset"] == 0
 
 
+def test_what_lifting_saved() -> None:
+    lifted = _plan({})[0]["params"]["lifted"]
+    assert (lifted["lifted_bytes"], lifted["distinct_bytes"], lifted["stored_bytes"]) == (320, 160, 173)
+    assert lifted["transforms"]["as it is"] == {"tensors": 1, "bytes_before": 160, "bytes_after": 160}
+
+
 def test_storage_is_the_targets_unless_the_model_says_otherwise() -> None:
     assert _plan({})[0]["params"]["storage"] == load_target("aarch64").params_storage
-    assert _plan({"storage": "file"})[0]["params"] | {"tensors": [], "bytes": 0} == {
-        "bytes": 0, "align": 64, "storage": "file", "section": None, "tensors": [],
+    assert _plan({"storage": "file"})[0]["params"] | {"tensors": [], "bytes": 0, "lifted": {}} == {
+        "lifted": {}, "bytes": 0, "align": 64, "storage": "file", "section": None, "tensors": [],
     }  # fmt: skip

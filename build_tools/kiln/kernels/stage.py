@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,19 @@ def run(args: argparse.Namespace) -> None:
         prefix = f"{number}/"
         functions |= steps.functions
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}
-        cases.append({"name": case.name, "params": prefix, "when": case.when, **steps.describe()})
+        lifted = _lifted(case.module)
+        about = {"name": case.name, "params": prefix, "when": case.when, "lifted": lifted}
+        cases.append({**about, **steps.describe()})
     with atomic_dir(args.out) as folder:
         atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
         atomic_write(folder / "params.safetensors", safetensors.save(values))
         write_json(folder / "steps.json", {"cases": cases, "threads": threads})
+
+
+def _lifted(module: tvm.IRModule) -> dict[str, Any]:
+    """The parameters as they come into this stage: by name their bytes and a digest of their content."""
+    _, tensors = store.split(module)
+    return {
+        name: {"bytes": value.nbytes, "sha256": hashlib.sha256(value.tobytes()).hexdigest()}
+        for name, value in tensors.items()
+    }

@@ -11,6 +11,7 @@ from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 from kiln.plan.order import reorder
 from kiln.plan.params import ParameterStore
 from kiln.plan.place import place
+from kiln.plan.transforms import origin
 
 
 def plan_bucket(
@@ -23,7 +24,7 @@ def plan_bucket(
     tensors = {tensor["name"]: tensor for tensor in lowered["tensors"]}
     placed = {root_of(tensors, name) for name in [*lowered["inputs"], *lowered["outputs"], *values]}
     steps = reorder(tensors, lowered["steps"], placed)
-    parameter_offsets = parameters.place(tensors, steps, values)
+    parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
     alive = lifetimes(tensors, steps, placed)
     offsets, arena = place(alive) if alive else ({}, 0)
     offsets |= {heir: offsets[item.name] for item in alive for heir in item.shared}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -28,17 +28,20 @@ class ParameterStore:
         tensors: Mapping[str, dict[str, Any]],
         steps: Sequence[dict[str, Any]],
         values: Mapping[str, npt.NDArray[Any]],
+        about: Callable[[str], dict[str, Any]] = lambda _name: {},
     ) -> dict[str, int]:
-        """The offset of each tensor of `values` that a step uses."""
+        """The offset of each tensor of `values` that a step uses; `about`: what else `stored` says of one."""
         offsets: dict[str, int] = {}
         for step in steps:
             for name in tensors_of(step):
                 root = root_of(tensors, name)
                 if root in values and root not in offsets:
-                    offsets[root] = self.add(root, values[root])
+                    offsets[root] = self.add(root, values[root], about)
         return offsets
 
-    def add(self, name: str, value: npt.NDArray[Any]) -> int:
+    def add(
+        self, name: str, value: npt.NDArray[Any], about: Callable[[str], dict[str, Any]] = lambda _name: {}
+    ) -> int:
         """The offset of `value`, which is stored unless an equal one is."""
         data = value.tobytes()
         digest = hashlib.sha256(data).digest()
@@ -52,6 +55,7 @@ class ParameterStore:
                     "bytes": len(data),
                     "dtype": str(value.dtype),
                     "shape": list(value.shape),
+                    **about(name),
                 }
             )
             self.payload.extend(data)

@@ -19,6 +19,7 @@ from kiln.config.buckets import STATIC
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.plan.bucket import plan_bucket
 from kiln.plan.params import ParameterStore
+from kiln.plan.transforms import transforms
 
 Values = Mapping[str, npt.NDArray[Any]]
 
@@ -33,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
     parser.add_argument("--out", type=Path, required=True)
+
+
+def _compared(_name: str) -> dict[str, Any]:
+    """What plan.json says of a tensor that an input is compared with."""
+    return {"made": "for a special case", "bytes_before": 0}
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ def make_plan(
             "storage": storage,
             "section": section if storage == "section" else None,
             "tensors": parameters.stored,
+            "lifted": transforms([c for one in lowered for c in one.steps["cases"]], parameters.stored),
         },
         "kernels": _kernels(lowered),
         "buckets": planned,
@@ -126,7 +133,7 @@ def _cases(
             when["bucket"] = first
             if isinstance(when["value"], dict):
                 constant = values[when["value"]["param"]]
-                offset = parameters.add(when["value"]["param"], constant)
+                offset = parameters.add(when["value"]["param"], constant, _compared)
                 when["value"] = {"offset": offset, "bytes": constant.nbytes}
         name = bucket["name"] + (f"_{case['name']}" if case["name"] else "")
         found.append({"name": name, **common, "when": when, **plan_bucket(case, values, parameters)})

@@ -1,0 +1,49 @@
+"""What the offline transforms of parameters cost or saved: bytes in the graph, and bytes that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kiln.plan.lifetimes import tensors_of
+
+
+def origin(case: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What a stored tensor was made from: {"made": how, "bytes_before": of the graph's own tensor}."""
+    families = {kernel["symbol"]: kernel["family"] for kernel in case["kernels"]}
+    stem, _, symbol = name.rpartition(".")
+    source, made = (stem, f"packed for {families[symbol]}") if symbol in families else (name, "as it is")
+    lifted = case["lifted"].get(source)
+    if lifted is None:
+        return {"made": "while lowering", "bytes_before": 0}
+    return {"made": made, "bytes_before": lifted["bytes"]}
+
+
+def transforms(cases: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`cases`: those of every bucket, from steps.json. `stored`: what lies in params.bin, with its origin.
+
+    lifted_bytes: the parameters of all functions; distinct_bytes: the same, equal tensors once;
+    stored_bytes: after packing, equal ones once. By kind of transform: the tensors that it made, their bytes
+    before and after.
+    """
+    total = 0
+    known: dict[str, int] = {}
+    for case in cases:
+        read = {name for step in case["steps"] for name in tensors_of(step)}
+        read |= {name.rpartition(".")[0] for name in read}
+        for name in read & case["lifted"].keys():
+            entry = case["lifted"][name]
+            total += entry["bytes"]
+            known[entry["sha256"]] = entry["bytes"]
+    kinds: dict[str, dict[str, int]] = {}
+    for tensor in stored:
+        row = kinds.setdefault(tensor["made"], {"tensors": 0, "bytes_before": 0, "bytes_after": 0})
+        row["tensors"] += 1
+        row["bytes_before"] += tensor["bytes_before"]
+        row["bytes_after"] += tensor["bytes"]
+    return {
+        "lifted_bytes": total,
+        "distinct_bytes": sum(known.values()),
+        "stored_bytes": sum(tensor["bytes"] for tensor in stored),
+        "transforms": kinds,
+    }
