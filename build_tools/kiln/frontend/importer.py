@@ -11,10 +11,12 @@ from typing import Any
 
 import tvm
 
+from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.frontend import interface
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions
+from kiln.frontend.symbols import Symbols
 
 # Suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported only when it is
 # needed.
@@ -31,7 +33,10 @@ class Imported:
     `main` returns one tensor, or a tuple of them in the order of `outputs`. Layouts and types of both ends
     are those of the file. Function attributes: num_input = len(inputs); kiln.source_format = "onnx" |
     "tflite", which says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite_ops);
-    kiln.nodes = JSON, by operator the nodes of the file that became it, for errors of later stages.
+    kiln.nodes = JSON, by operator the nodes of the file that became it, for errors of later stages;
+    kiln.dims = JSON, by variable the dimension that it stands for (see kiln.frontend.symbols). Where a
+    variable stands for a part of its dimension, which no tensor's shape can define, a last parameter
+    `kiln_sizes` of type R.Shape does.
     """
 
     module: tvm.IRModule
@@ -92,28 +97,46 @@ def operators(expression: Any) -> list[str]:
 
 
 def finish(
-    module: tvm.IRModule, source_format: str, num_input: int, nodes: Mapping[str, Sequence[str]] | None = None
+    module: tvm.IRModule,
+    source_format: str,
+    num_input: int,
+    nodes: Mapping[str, Sequence[str]] | None = None,
+    symbols: Symbols | None = None,
 ) -> tvm.IRModule:
     """Set the attributes that later stages read; drop dead code and the importer's parameter copies."""
     main = module["main"].without_attr("params") if "params" in module["main"].attrs else module["main"]
     origins = json.dumps(nodes or {}, sort_keys=True)
-    attributes = {"num_input": num_input, "kiln.source_format": source_format, "kiln.nodes": origins}
+    attributes = {
+        "num_input": num_input,
+        "kiln.source_format": source_format,
+        "kiln.nodes": origins,
+        "kiln.dims": (symbols or Symbols()).describe(),
+    }
     module["main"] = main.with_attrs(attributes)
+    module = tvm.relax.transform.ConvertToDataflow(1)(module)
     module = tvm.relax.transform.DeadCodeElimination(["main"])(module)
     tvm.relax.analysis.well_formed(module)
     return module
 
 
-def result_types(module: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:
+def result_types(
+    module: tvm.IRModule, symbols: Symbols | None = None
+) -> list[tuple[str, tuple[SizeExpr, ...]]]:
     """(dtype, shape) of each output of main. Raises KilnError when a size is not known at build time."""
     result = module["main"].ret_ty
     fields = list(result.fields) if isinstance(result, tvm.relax.TupleType) else [result]
-    return [tensor_type(field, f"output {index}") for index, field in enumerate(fields)]
+    return [tensor_type(field, f"output {index}", symbols or Symbols()) for index, field in enumerate(fields)]
 
 
-def tensor_type(ty: Any, what: str) -> tuple[str, tuple[int, ...]]:
-    """(dtype, shape) of a static tensor type. Raises KilnError naming `what` when a size is open."""
+def tensor_type(ty: Any, what: str, symbols: Symbols) -> tuple[str, tuple[SizeExpr, ...]]:
+    """(dtype, shape) of a tensor type, the shape as size expressions of the dimensions (kiln.config.sizes).
+
+    Raises KilnError naming `what` when a size is neither a number nor an expression.
+    """
     shape = getattr(ty, "shape", None)
-    if shape is None or any(not isinstance(size, tvm.tirx.IntImm) for size in shape):
+    if shape is None:
         raise KilnError(f"{what} has a shape that is not known at build time: {ty}")
-    return str(ty.dtype), tuple(int(size) for size in shape)
+    try:
+        return str(ty.dtype), tuple(symbols.size(size) for size in shape)
+    except ValueError as error:
+        raise KilnError(f"{what} has a shape that is not known at build time: {ty}") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiln.config.c_words import KEYWORDS
+from kiln.config.sizes import SizeExpr
 from kiln.frontend.options import ImportOptions
 
 # The parameter name that every generated entry point begins with cannot name a tensor either.
@@ -16,11 +17,14 @@ _RESERVED = KEYWORDS | {"session"}
 
 @dataclass(frozen=True)
 class Port:
-    """One input or output: shape in elements, quant (scale, zero_point): real = scale * (q - zero_point)."""
+    """One input or output: shape in elements, quant (scale, zero_point): real = scale * (q - zero_point).
+
+    An entry of a shape is a number, the name of a dimension or an expression of such (kiln.config.sizes).
+    """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[SizeExpr, ...]
     layout: str | None = None
     quant: tuple[float, int] | None = None
 

@@ -1,42 +1,44 @@
-"""ONNX → Relax: check the file, fix open sizes, fold shape arithmetic away, then convert node by node."""
+"""ONNX → Relax: check the file, bind open sizes, fold constants, then convert node by node."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnxsim
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
-from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
-from kiln.frontend import onnx_ops
-from kiln.frontend.importer import (
-    Imported,
-    finish,
-    looks_like_text,
-    one_line,
-    operators,
-    read_model,
-    result_types,
-)
+from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
+from kiln.frontend.onnx_graph import Importer, refuse
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
+from kiln.frontend.symbols import Symbols
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_NODES_NAMED = 3  # of each operator, for errors
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import an ONNX file. Raises KilnError as `kiln.frontend.importer.import_model` says."""
     model = read(path)
     shapes = bind_inputs(model, path, options)
-    model = canonicalise(model, path, shapes)
+    symbols = Symbols(options.bucket)
+    sizes: dict[str, list[int | str]] = {}
+    for name, shape in shapes.items():
+        found = [(entry, options.size(entry)) for entry in shape]
+        sizes[name] = [entry if size is None else size for entry, size in found]
+    model = canonicalise(model, path, sizes)
+    extents = {
+        name: [symbols.extent(size) if isinstance(size, str) else size for size in shape]
+        for name, shape in sizes.items()
+    }
     nodes: dict[str, list[str]] = {}
-    module = convert_quietly(lambda: _Importer(path, shapes, nodes).from_onnx(model.graph, _opset(model)))
+    module = convert_quietly(
+        lambda: Importer(path, extents, symbols, nodes).from_onnx(model.graph, _opset(model))
+    )
     inputs = [
         Port(
             value.name,
@@ -47,10 +49,10 @@ def load(path: Path, options: ImportOptions) -> Imported:
         )
         for value in real_inputs(model)
     ]
-    module = finish(module, "onnx", len(inputs), nodes)
+    module = finish(module, "onnx", len(inputs), nodes, symbols)
     outputs = [
         Port(value.name, dtype, shape, quant=_output_quant(model, value))
-        for value, (dtype, shape) in zip(model.graph.output, result_types(module), strict=True)
+        for value, (dtype, shape) in zip(model.graph.output, result_types(module, symbols), strict=True)
     ]
     return Imported(module, inputs, outputs)
 
@@ -86,8 +88,10 @@ def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in weights]
 
 
-def bind_inputs(model: onnx.ModelProto, path: Path, options: ImportOptions) -> dict[str, tuple[int, ...]]:
-    """Every input's fixed shape, from the file where it is fixed and from the options where it is not."""
+def bind_inputs(
+    model: onnx.ModelProto, path: Path, options: ImportOptions
+) -> dict[str, tuple[int | str, ...]]:
+    """Every input's shape, from the file where it is fixed and from the options where it is not."""
     names = [value.name for value in real_inputs(model)]
     for given in options.shapes:
         if given not in names:
@@ -100,20 +104,46 @@ def bind_inputs(model: onnx.ModelProto, path: Path, options: ImportOptions) -> d
     }
 
 
-def canonicalise(model: onnx.ModelProto, path: Path, shapes: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """Fold constants and infer every shape with the inputs fixed to `shapes`.
+def canonicalise(
+    model: onnx.ModelProto, path: Path, sizes: Mapping[str, Sequence[int | str]]
+) -> onnx.ModelProto:
+    """Fold constants and infer every shape with the inputs fixed to `sizes`; names stay open.
 
-    Without it TVM's importer fails on the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters
-    leave.
+    Where nothing is open, the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters leave is
+    folded with the rest; else kiln.frontend.onnx_shapes computes it during the import.
     """
     try:
-        fixed = {name: list(shape) for name, shape in shapes.items()}
-        simplified, _ = onnxsim.simplify(model, overwrite_input_shapes=fixed)
+        if all(isinstance(size, int) for shape in sizes.values() for size in shape):
+            simplified, _ = onnxsim.simplify(
+                model, overwrite_input_shapes={n: list(s) for n, s in sizes.items()}
+            )
+        else:
+            simplified, _ = onnxsim.simplify(_opened(model, sizes))
         return onnx.shape_inference.infer_shapes(simplified, data_prop=True)
     except Exception as error:  # onnxsim raises whatever its C++ core met
         raise KilnError(
             f"{path}: cannot fold the ONNX graph's constants and shapes: {one_line(error)}"
         ) from error
+
+
+def _opened(model: onnx.ModelProto, sizes: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
+    """`model` with its inputs' shapes set, and nothing said of other tensors, which may no longer be true."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.value_info[:]
+    for value in real_inputs(result):
+        shape = value.type.tensor_type.shape
+        shape.Clear()
+        for size in sizes[value.name]:
+            dim = shape.dim.add()
+            if isinstance(size, str):
+                dim.dim_param = size
+            else:
+                dim.dim_value = size
+    for value in result.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    return result
 
 
 def _check_known(model: onnx.ModelProto, path: Path) -> None:
@@ -126,59 +156,7 @@ def _check_known(model: onnx.ModelProto, path: Path) -> None:
         if (node.domain.replace("ai.onnx", ""), node.op_type) not in known
         and (node.domain, node.op_type) not in known
     ]
-    _refuse(path, unknown)
-
-
-def _refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
-    if nodes:
-        kinds: dict[str, list[str]] = {}
-        for node in nodes:
-            kind = f"{node.domain}.{node.op_type}" if node.domain not in _DEFAULT_DOMAINS else node.op_type
-            kinds.setdefault(kind, []).append(node.name or f"with output {node.output[0]}")
-        listed = "; ".join(
-            f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-            for kind, names in sorted(kinds.items())
-        )
-        raise KilnError(f"{path}: operators that cannot be imported: {listed}")
-
-
-class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is untyped
-    """TVM's importer with Kiln's own converters first, and errors that name the operator and the node."""
-
-    def __init__(self, path: Path, shapes: dict[str, tuple[int, ...]], nodes: dict[str, list[str]]) -> None:
-        super().__init__(
-            {name: list(shape) for name, shape in shapes.items()},
-            None,
-            keep_params_in_input=False,
-            sanitize=True,
-        )
-        self._path = path
-        self._nodes_of = nodes
-
-    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        convertible = onnx_frontend._get_convert_map().keys() | {"If", "Constant"} | onnx_ops.OVERRIDES.keys()
-        _refuse(self._path, [node for node in graph.node if node.op_type not in convertible])
-
-    def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
-        node = attrs["tvm_custom"]["name"] or "without a name"
-        try:
-            own = onnx_ops.OVERRIDES.get(op_name)
-            expression = own(inputs, attrs) if own else None
-            if expression is None:
-                expression = super()._convert_operator(op_name, inputs, attrs, opset)
-            else:
-                expression = self.bb.normalize(expression)
-            for name in operators(expression):
-                origins = self._nodes_of.setdefault(name, [])
-                if len(origins) < _NODES_NAMED:
-                    origins.append(f"{op_name} node {node}")
-            return expression
-        except (
-            Exception
-        ) as error:  # converters raise every kind of exception; all mean that the node is not supported
-            raise KilnError(
-                f"{self._path}: operators that cannot be imported: {op_name} (node {node}): {one_line(error)}"
-            ) from error
+    refuse(path, unknown)
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -202,7 +180,7 @@ def _dtype(value: onnx.ValueInfoProto) -> str:
     return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
 
 
-def _image_layout(shape: tuple[int, ...]) -> str | None:
+def _image_layout(shape: tuple[int | str, ...]) -> str | None:
     return "NCHW" if len(shape) == 4 else None
 
 

@@ -1,28 +1,23 @@
 """ONNX operators whose import by TVM 0.27 is replaced, each for the reason in its docstring.
 
-A converter gets (inputs, attributes) and returns a Relax expression, or None to leave the node to TVM.
+A converter gets a node and returns a Relax expression, or None to leave the node to TVM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 
-Converter = Callable[[Sequence[Any], dict[str, Any]], Any]
+from kiln.frontend import onnx_image_ops, onnx_shape_ops
+from kiln.frontend.onnx_node import Node
 
-
-def _constant(value: Any) -> np.ndarray[Any, Any] | None:
-    return value.value.numpy() if isinstance(value, ir.GenericConst) else None
-
-
-def _input(inputs: Sequence[Any], index: int) -> Any:
-    return inputs[index] if index < len(inputs) else None
+Converter = Callable[[Node], Any]
 
 
-def clip(inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+def clip(node: Node) -> Any:
     """Clip with bounds known at build time → one relax.clip.
 
     TVM 0.27 emits two opaque TIR functions (topi.maximum, topi.minimum), which no graph pass can read, so
@@ -30,51 +25,43 @@ def clip(inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
     """
     bounds = []
     for index, key, default in ((1, "min", -np.inf), (2, "max", np.inf)):
-        given = _input(inputs, index)
-        if given is None:
-            bounds.append(float(attributes.get(key, default)))
+        if not node.has(index):
+            bounds.append(float(node.attributes.get(key, default)))
             continue
-        value = _constant(given)
+        value = node.constant(index)
         if value is None:
             return None
         # A NaN bound is no bound, as in ONNX Runtime.
         bounds.append(default if np.isnan(value.item()) else float(value.item()))
     low, high = bounds
-    dtype = str(inputs[0].ty.dtype)
+    data = node.tensor(0)
+    dtype = str(data.ty.dtype)
     if np.issubdtype(np.dtype(dtype), np.integer):
         info = np.iinfo(dtype)
         low, high = int(max(low, info.min)), int(min(high, info.max))
     elif np.isinf(low) and np.isinf(high):
-        return inputs[0]
+        return data
     elif low == 0 and np.isinf(high):
-        return relax.op.nn.relu(inputs[0])
-    return relax.op.clip(inputs[0], low, high)
+        return relax.op.nn.relu(data)
+    return relax.op.clip(data, low, high)
 
 
-def pad(inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Constant padding with amounts known at build time → relax.nn.pad.
+def _chain(function: Callable[[Any, Any], Any]) -> Converter:
+    """Max or Min of several tensors, pair by pair; TVM 0.27 stacks them and reduces over the new axis."""
 
-    TVM 0.27 emits an opaque TIR function, which a graph pass cannot merge into the convolution that follows.
-    """
-    if attributes.get("mode", b"constant") != b"constant" or _input(inputs, 3) is not None:
-        return None
-    amounts = attributes.get("pads") if _input(inputs, 1) is None else _constant(inputs[1])
-    value = attributes.get("value", 0.0) if _input(inputs, 2) is None else _constant(inputs[2])
-    if amounts is None or value is None:
-        return None
-    amounts = np.asarray(amounts).reshape(2, -1)
-    if (amounts < 0).any():
-        return None
-    widths = [int(width) for width in amounts.T.reshape(-1)]
-    if not any(widths):
-        return inputs[0]
-    return relax.op.nn.pad(inputs[0], widths, pad_mode="constant", pad_value=float(np.asarray(value).item()))
+    def converter(node: Node) -> Any:
+        found = node.tensor(0)
+        for index in range(1, len(node.inputs)):
+            found = function(found, node.tensor(index))
+        return found
+
+    return converter
 
 
-def tile(inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Tile with constant repeats → relax.tile; TVM 0.27 emits an opaque TIR function."""
-    repeats = _constant(_input(inputs, 1))
-    return None if repeats is None else relax.op.tile(inputs[0], [int(count) for count in repeats])
-
-
-OVERRIDES: dict[str, Converter] = {"Clip": clip, "Pad": pad, "Tile": tile}
+OVERRIDES: dict[str, Converter] = {
+    "Clip": clip,
+    "Max": _chain(relax.op.maximum),
+    "Min": _chain(relax.op.minimum),
+    **onnx_image_ops.CONVERTERS,
+    **onnx_shape_ops.CONVERTERS,
+}

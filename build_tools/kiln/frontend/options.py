@@ -1,4 +1,4 @@
-"""What the import stage may be told about a model: fixed sizes for its open dimensions, and layouts."""
+"""What the import stage may be told about a model: sizes for its open dimensions, and layouts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kiln.config.dims import Segment
 from kiln.errors import KilnError
 
 
@@ -21,20 +22,31 @@ class Dim:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """The slice of a model's YAML that decides what is imported.
+    """The slice of a model's YAML that decides what is imported, and the bucket that it is imported for.
 
     shapes: per input, one entry an axis: a size or the name of a dimension in `dims`.
     layouts: per input or output, axis letters such as "NHWC".
+    bucket: what this import takes of each dimension; None for a model whose sizes are all fixed.
     """
 
     name: str
     shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, Dim] = field(default_factory=dict)
+    bucket: Mapping[str, Segment] | None = None
+
+    def size(self, entry: int | str) -> int | None:
+        """The size of an axis in the imported graph: `entry` or that of its dimension; None: symbolic."""
+        if isinstance(entry, int):
+            return entry
+        return self.bucket[entry].size if self.bucket else self.dims[entry].minimum
 
 
-def from_config(config: Mapping[str, Any]) -> ImportOptions:
-    """Read the slice of a checked model configuration; what is absent or null is as the file says."""
+def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = None) -> ImportOptions:
+    """Read the slice of a checked model configuration; what is absent or null is as the file says.
+
+    `bucket`: the content of bucket.json, one entry of buckets.json (see kiln.config.buckets).
+    """
     dims = {}
     for name, value in (config.get("dims") or {}).items():
         minimum = int(value.get("min") or 1)
@@ -48,17 +60,20 @@ def from_config(config: Mapping[str, Any]) -> ImportOptions:
                 shapes[name] = tuple(value["shape"])
             if value.get("layout"):
                 layouts[name] = str(value["layout"])
-    return ImportOptions(str(config.get("name") or "model"), shapes, layouts, dims)
+    parts = None
+    if bucket is not None:
+        parts = {name: Segment.model_validate(part) for name, part in bucket["dims"].items()}
+    return ImportOptions(str(config.get("name") or "model"), shapes, layouts, dims, parts)
 
 
 def bind_shape(
     where: str, name: str, declared: tuple[int | str | None, ...] | None, options: ImportOptions
-) -> tuple[int, ...]:
-    """The fixed shape of the input `name`.
+) -> tuple[int | str, ...]:
+    """The shape of the input `name`: sizes, and in a bucket the names of dimensions.
 
     `declared` is what the file says: per axis a size, the name of a symbol, or None where the file gives
-    neither; None altogether when even the rank is open. Raises KilnError, prefixed with `where`, that names
-    the input, the axis and how to give its size.
+    neither; None altogether when even the rank is open. Without a bucket every entry is a size. Raises
+    KilnError, prefixed with `where`, that names the input, the axis and how to give its size.
     """
     given = options.shapes.get(name)
     if declared is None and given is None:
@@ -74,18 +89,18 @@ def bind_shape(
     sizes = []
     for axis, found in enumerate(declared):
         wanted = given[axis] if given is not None else found
-        size = wanted if isinstance(wanted, int) else _dim_size(where, name, axis, wanted, options)
-        if isinstance(found, int) and size != found:
+        entry = wanted if isinstance(wanted, int) else _dim(where, name, axis, wanted, options)
+        if isinstance(found, int) and options.size(entry) != found:
             raise KilnError(
                 f"{where}: input '{name}' axis {axis} is {found} in the file, "
-                f"but inputs.{name}.shape says {size}"
+                f"but inputs.{name}.shape says {entry}"
             )
-        sizes.append(size)
+        sizes.append(entry)
     return tuple(sizes)
 
 
-def _dim_size(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int:
-    """The one size of the dimension that is `axis` of input `name`."""
+def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:
+    """The dimension that is `axis` of input `name`: its name in a bucket, else its one size."""
     shown = f" ('{symbol}')" if symbol else ""
     dim = options.dims.get(symbol) if symbol else None
     if dim is None:
@@ -94,11 +109,15 @@ def _dim_size(where: str, name: str, axis: int, symbol: str | None, options: Imp
             f"'inputs: {{{name}: {{shape: […]}}}}'"
             + (f" or its range with 'dims: {{{symbol}: {{min: 1, max: 1}}}}'" if symbol else "")
         )
-    if dim.minimum != dim.maximum:
-        raise KilnError(
-            f"{where}: input '{name}' axis {axis}{shown} ranges over {dim.minimum}..{dim.maximum}; "
-            f"only one size is supported: give dims.{dim.name} equal min and max"
-        )
     if dim.minimum % dim.multiple:
         raise KilnError(f"{where}: dims.{dim.name}: {dim.minimum} is not a multiple of {dim.multiple}")
+    if options.bucket is not None:
+        if dim.name not in options.bucket:
+            raise KilnError(f"{where}: the bucket says nothing of dims.{dim.name}")
+        return dim.name
+    if dim.minimum != dim.maximum:
+        raise KilnError(
+            f"{where}: input '{name}' axis {axis}{shown} ranges over {dim.minimum}..{dim.maximum}; without a "
+            f"bucket only one size can be imported: give dims.{dim.name} equal min and max"
+        )
     return dim.minimum

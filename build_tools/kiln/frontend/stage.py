@@ -10,8 +10,14 @@ from kiln.files import atomic_dir, read_json, write_json
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--config import.json (name, inputs, outputs, dims of the model), --source file, --out folder."""
+    """--config import.json (name, inputs, outputs, dims of the model), --source file, --out folder.
+
+    --bucket bucket.json: one entry of buckets.json.
+    """
     p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    p.add_argument(
+        "--bucket", type=Path, help="bucket.json: the sizes to import for; left out: a static model"
+    )
     p.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
     p.add_argument("--called", help="how errors call the model file; by its path when left out")
     p.add_argument(
@@ -25,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     from kiln.frontend.importer import import_model
     from kiln.params import store
 
-    settings = options.from_config(read_json(args.config))
+    settings = options.from_config(read_json(args.config), read_json(args.bucket) if args.bucket else None)
     try:
         module, interface = import_model(args.source, settings)
     except KilnError as error:
