@@ -182,7 +182,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for name, result in zip(node.output, results, strict=False):
             if not name:
                 continue
-            if getattr(result.ty, "shape", None) is None:
+            shape = getattr(result.ty, "shape", None)
+            if shape is None or not all(self._symbols.knows(size) for size in shape):
                 raise ValueError(f"the shape of its result is not known before the model runs: {result.ty}")
             self._nodes[name] = result
             self._values.pop(name, None)

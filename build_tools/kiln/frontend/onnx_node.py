@@ -65,6 +65,14 @@ class Node:
         constant = self.constant(index)
         return None if constant is None else [int(item) for item in constant.reshape(-1)]
 
+    def known(self, index: int, attribute: str | None = None) -> list[Extent]:
+        """As `whole`. Raises ValueError where it is not known."""
+        found = self.whole(index, attribute)
+        if found is None:
+            name = self.inputs[index] if self.has(index) else attribute
+            raise ValueError(f"its input '{name}' is not known before the model runs")
+        return found
+
 
 def extents(tensor: Any) -> list[Extent]:
     """The shape of a Relax expression: ints, and expressions where a size is symbolic."""

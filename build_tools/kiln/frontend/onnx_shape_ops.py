@@ -20,9 +20,7 @@ from kiln.frontend.symbols import Extent, Symbols
 
 def reshape(node: Node) -> Any:
     """Reshape to numbers and expressions; 0 keeps a size, -1 takes what is left."""
-    wanted = node.whole(1, "shape")
-    if wanted is None:
-        return None
+    wanted = node.known(1, "shape")
     data, shape = node.tensor(0), node.shape(0)
     if not node.attributes.get("allowzero", 0):
         wanted = [shape[axis] if _is(size, 0) else size for axis, size in enumerate(wanted)]
@@ -45,10 +43,7 @@ def flatten(node: Node) -> Any:
 
 def expand(node: Node) -> Any:
     """Broadcasting to a shape; an axis of size 1 on either side takes the other's."""
-    wanted = node.whole(1)
-    if wanted is None:
-        return None
-    shape = node.shape(0)
+    wanted, shape = node.known(1), node.shape(0)
     rank = max(len(shape), len(wanted))
     ours = [1] * (rank - len(shape)) + shape
     theirs = [1] * (rank - len(wanted)) + wanted
@@ -59,11 +54,9 @@ def expand(node: Node) -> Any:
 def slice_(node: Node) -> Any:
     """Slice with ends that are expressions, or along a symbolic axis."""
     symbols, shape = node.symbols, node.shape(0)
-    starts, ends = node.whole(1, "starts"), node.whole(2, "ends")
-    if starts is None or ends is None:
-        return None
-    axes = node.whole(3, "axes") or list(range(len(starts)))
-    steps = node.whole(4, "steps") or [1] * len(starts)
+    starts, ends = node.known(1, "starts"), node.known(2, "ends")
+    axes = node.known(3) if node.has(3) else node.attributes.get("axes") or list(range(len(starts)))
+    steps = node.known(4) if node.has(4) else [1] * len(starts)
     axes = [int(axis) % len(shape) for axis in axes]
     numbers = [*starts, *ends, *steps, *(shape[axis] for axis in axes)]
     if all(isinstance(number, int) for number in numbers):
@@ -107,9 +100,7 @@ def gather(node: Node) -> Any:
 
 def constant_of_shape(node: Node) -> Any:
     """A tensor of one value; its shape may be expressions."""
-    shape = node.whole(0)
-    if shape is None:
-        return None
+    shape = node.known(0)
     given = node.attributes.get("value")
     value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
     dtype = str(value.dtype)
@@ -118,19 +109,17 @@ def constant_of_shape(node: Node) -> Any:
 
 def range_(node: Node) -> Any:
     """Range between expressions → relax.arange, which lowers to a loop over a symbolic extent."""
-    ends = [node.whole(index) for index in range(3)]
-    if any(found is None for found in ends):
+    first = node.values.get(node.inputs[0])
+    dtype = first.dtype if first else str(node.tensor(0).ty.dtype)
+    if dtype.startswith("float"):
         return None
-    start, stop, step = [found[0] for found in ends if found is not None]
-    dtype = node.values[node.inputs[0]].dtype
+    start, stop, step = [node.known(index)[0] for index in range(3)]
     return relax.op.arange(*_prims([start, stop, step]), dtype)
 
 
 def tile(node: Node) -> Any:
     """Tile → relax.tile, for symbolic repeats a broadcast; TVM 0.27 emits an opaque function."""
-    repeats = node.whole(1)
-    if repeats is None:
-        return None
+    repeats = node.known(1)
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)
     shape = node.shape(0)
@@ -148,9 +137,9 @@ def pad(node: Node) -> Any:
     """
     if node.attributes.get("mode", b"constant") != b"constant" or node.has(3):
         return None
-    amounts = node.whole(1, "pads")
+    amounts = node.known(1, "pads")
     value = node.constant(2) if node.has(2) else np.float32(node.attributes.get("value", 0.0))
-    if amounts is None or value is None:
+    if value is None:
         return None
     fill = np.asarray(value).item()
     rank = len(amounts) // 2

@@ -80,6 +80,14 @@ class Symbols:
         """Whether `condition`, a bool or a TIR expression, is true for all sizes."""
         return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
 
+    def knows(self, extent: Extent) -> bool:
+        """Whether `extent` depends on nothing but these variables."""
+        if isinstance(extent, int):
+            return True
+        mine = list(self._variables.values())
+        used = tirx.analysis.undefined_vars(extent)
+        return all(any(variable.same_as(own) for own in mine) for variable in used)
+
     def equal(self, a: Extent, b: Extent) -> bool:
         """Whether two extents are the same for all sizes."""
         if isinstance(a, int) and isinstance(b, int):

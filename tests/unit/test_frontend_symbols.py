@@ -1,0 +1,73 @@
+"""Dimensions that stay open: their variables, and the size expressions that others read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kiln.config.dims import Segment
+from kiln.config.sizes import evaluate
+from kiln.frontend.symbols import Symbols, to_size
+from tvm import tirx
+
+
+def segment(least: int, greatest: int, multiple: int = 1, size: int | None = None) -> Segment:
+    return Segment(strategy="range", min=least, max=greatest, multiple=multiple, size=size)
+
+
+@pytest.fixture
+def symbols() -> Symbols:
+    return Symbols({"seq": segment(2, 64), "width": segment(64, 640, 32), "batch": segment(1, 4, 1, 4)})
+
+
+def test_variables_and_their_ranges(symbols: Symbols) -> None:
+    assert json.loads(symbols.describe()) == {
+        "seq": {"dim": "seq", "divide": 1, "min": 2, "max": 64},
+        "width_div32": {"dim": "width", "divide": 32, "min": 2, "max": 20},
+    }
+    assert [variable.name for variable in symbols.divided()] == ["width_div32"]
+
+
+def test_arithmetic_knows_the_ranges_and_the_multiple(symbols: Symbols) -> None:
+    seq, width = symbols.extent("seq"), symbols.extent("width")
+    assert symbols.simplify(tirx.max(seq, tirx.IntImm("int64", 2)) - seq) == 0
+    assert symbols.simplify((width - 1) % 2) == 1
+    assert symbols.equal((width + 1) // 2, width // 2)
+    assert not symbols.equal((seq + 1) // 2, seq // 2)
+    assert symbols.holds(seq >= 2) and not symbols.holds(seq >= 3) and symbols.holds(seq <= 64)
+    assert symbols.product([2, 3]) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda seq, width: 7, 7),
+        (lambda seq, width: seq, "seq"),
+        (lambda seq, width: width, "width"),
+        (lambda seq, width: width // 8, ["//", "width", 8]),
+        (lambda seq, width: width * 2, ["*", "width", 2]),
+        (lambda seq, width: width // 32 * 3, ["*", ["//", "width", 32], 3]),
+        (lambda seq, width: seq - 1, ["-", "seq", 1]),
+        (lambda seq, width: 3 * seq, ["*", "seq", 3]),
+        (lambda seq, width: tirx.min(seq, tirx.IntImm("int64", 9)), ["min", "seq", 9]),
+        (lambda seq, width: (seq + 1) // 2, ["//", ["+", "seq", 1], 2]),
+    ],
+)
+def test_size_expressions(symbols: Symbols, make: Any, expected: Any) -> None:
+    found = symbols.size(make(symbols.extent("seq"), symbols.extent("width")))
+    assert found == expected
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_size_expressions_give_the_extent(symbols: Symbols) -> None:
+    seq, width = symbols.extent("seq"), symbols.extent("width")
+    found = symbols.size((seq * width // 32 + 5 * seq) % 7)
+    for length, pixels in ((2, 64), (63, 640)):
+        expected = (length * pixels // 32 + 5 * length) % 7
+        assert evaluate(found, {"seq": length, "width": pixels}) == expected
+
+
+def test_what_is_no_size(symbols: Symbols) -> None:
+    with pytest.raises(ValueError, match="no size"):
+        to_size(tirx.Cast("int64", tirx.FloatImm("float32", 1.0)), {})
