@@ -81,19 +81,27 @@ class Run(Section):
     output: str | None = Field(default=None, description="the output with the scores; null: the first")
 
 
-class RandomInput(Section):
-    """Uniform values. For integer inputs low and high are the dtype's range unless given."""
+class Bounds(Section):
+    """The least and the greatest value drawn; integers: both may be drawn."""
 
-    kind: Literal["random"]
-    seed: int = Field(ge=0)
     low: float | None = None
     high: float | None = None
 
     @model_validator(mode="after")
-    def _ordered(self) -> RandomInput:
+    def _ordered(self) -> Bounds:
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}")
         return self
+
+
+class RandomInput(Bounds):
+    """Uniform values. For integer inputs low and high are the dtype's range unless given."""
+
+    kind: Literal["random"]
+    seed: int = Field(ge=0)
+    inputs: dict[str, Bounds] = Field(
+        default_factory=dict, description="other bounds for single inputs, such as indices into a table"
+    )
 
 
 class NormalInput(Section):

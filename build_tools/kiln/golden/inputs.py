@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,50 @@ Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]
 
 DEFAULT_SETS: tuple[Entry, ...] = tuple({"kind": "random", "seed": seed} for seed in (1, 2, 3))
+DRAWN = ("random", "normal")  # kinds that can be made in any shape
 
 
-def make_set(spec: Entry, entries: Sequence[Entry], preprocess: Entry | None) -> list[Array]:
-    """The tensors of one set, in the order of the interface's inputs `entries`.
+def make_set(
+    spec: Entry, entries: Sequence[Entry], preprocess: Entry | None, masks: Collection[str] = ()
+) -> list[Array]:
+    """The tensors of one set, in the order of the interface's inputs `entries`, whose shapes are numbers.
 
     A photograph goes into the input that `preprocess` names, or the only one; the other inputs of that model
-    are drawn like `kind: random, seed: 0`. Raises KilnError when the set and the model do not go together.
+    are drawn like `kind: random, seed: 0`. Inputs named in `masks` hold ones: every element is real. Raises
+    KilnError when the set and the model do not go together.
     """
     kind = spec["kind"]
-    if kind in ("random", "normal"):
+    if kind in DRAWN:
+        known = [entry["name"] for entry in entries]
+        for name in spec.get("inputs") or {}:
+            if name not in known:
+                raise KilnError(f"golden.inputs: no input is called '{name}', there are: {', '.join(known)}")
         generator = np.random.default_rng(int(spec["seed"]))
-        return [_draw(spec, entry, generator) for entry in entries]
-    if kind == "image":
-        return _image_set(spec, entries, preprocess)
-    if kind == "tensors":
+        made = [_draw(_own(spec, entry["name"]), entry, generator) for entry in entries]
+    elif kind == "image":
+        made = _image_set(spec, entries, preprocess)
+    elif kind == "tensors":
         return [_given(spec, entry) for entry in entries]
-    raise KilnError(f"golden.inputs: unknown kind '{kind}', allowed: random, normal, image, tensors")
+    else:
+        raise KilnError(f"golden.inputs: unknown kind '{kind}', allowed: random, normal, image, tensors")
+    pairs = zip(entries, made, strict=True)
+    return [np.ones_like(tensor) if entry["name"] in masks else tensor for entry, tensor in pairs]
+
+
+def _own(spec: Entry, name: str) -> Entry:
+    """`spec` with the bounds that it gives for the input `name`."""
+    own = (spec.get("inputs") or {}).get(name) or {}
+    return {**spec, **{key: value for key, value in own.items() if value is not None}}
+
+
+def fixed_shapes(
+    spec: Entry, entries: Sequence[Entry], preprocess: Entry | None
+) -> dict[str, tuple[int, ...]]:
+    """The shapes, by input, that a set of kind image or tensors brings along."""
+    if spec["kind"] == "tensors":
+        return {entry["name"]: _load(spec, entry)[0].shape for entry in entries}
+    index = _image_input(entries, preprocess)
+    return {entries[index]["name"]: _image(spec, entries[index], preprocess or {}).shape}
 
 
 def set_names(specs: Sequence[Entry]) -> list[str]:
@@ -69,20 +96,28 @@ def _or(value: Any, default: float) -> float:
     return float(default if value is None else value)
 
 
-def _image_set(spec: Entry, entries: Sequence[Entry], preprocess: Entry | None) -> list[Array]:
+def _image_input(entries: Sequence[Entry], preprocess: Entry | None) -> int:
+    """The position of the input that a photograph goes into."""
     if preprocess is None:
         raise KilnError("golden.inputs: kind 'image' needs the model's 'preprocess'")
-    name = preprocess.get("input") or (entries[0]["name"] if len(entries) == 1 else None)
-    if name not in [entry["name"] for entry in entries]:
+    names = [entry["name"] for entry in entries]
+    name = preprocess.get("input") or (names[0] if len(names) == 1 else None)
+    if name not in names:
         raise KilnError(
-            f"preprocess.input: '{name}' is not an input of the model, it has: "
-            + ", ".join(entry["name"] for entry in entries)
+            f"preprocess.input: '{name}' is not an input of the model, it has: {', '.join(names)}"
         )
+    return names.index(name)
+
+
+def _image_set(spec: Entry, entries: Sequence[Entry], preprocess: Entry | None) -> list[Array]:
+    index = _image_input(entries, preprocess)
     generator = np.random.default_rng(0)
     uniform = {"kind": "random", "seed": 0}
     return [
-        _image(spec, entry, preprocess) if entry["name"] == name else _draw(uniform, entry, generator)
-        for entry in entries
+        _fitting(_image(spec, entry, preprocess or {}), entry, "the preprocessed photograph")
+        if position == index
+        else _draw(uniform, entry, generator)
+        for position, entry in enumerate(entries)
     ]
 
 
@@ -93,11 +128,15 @@ def _image(spec: Entry, entry: Entry, preprocess: Entry) -> Array:
     picture = image.load_image(fetch(spec["source"]), spec.get("crop"), int(spec.get("rotate") or 0))
     quant = entry.get("quant")
     pair = (quant["scale"], quant["zero_point"]) if quant else None
-    tensor = image.preprocess(picture, dict(preprocess), entry["dtype"], pair)
-    return _fitting(np.asarray(tensor), entry, "the preprocessed photograph")
+    return np.asarray(image.preprocess(picture, dict(preprocess), entry["dtype"], pair))
 
 
 def _given(spec: Entry, entry: Entry) -> Array:
+    tensor, path = _load(spec, entry)
+    return _fitting(tensor, entry, str(path))
+
+
+def _load(spec: Entry, entry: Entry) -> tuple[Array, Path]:
     from kiln.sources import fetch
 
     source = spec["tensors"].get(entry["name"])
@@ -105,7 +144,7 @@ def _given(spec: Entry, entry: Entry) -> Array:
         raise KilnError(f"golden.inputs: kind 'tensors' gives no tensor for input '{entry['name']}'")
     path: Path = fetch(source)
     try:
-        return _fitting(np.load(path, allow_pickle=False), entry, str(path))
+        return np.asarray(np.load(path, allow_pickle=False)), path
     except (OSError, ValueError) as error:
         raise KilnError(f"{path}: not a .npy tensor: {error}") from error
 

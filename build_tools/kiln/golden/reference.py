@@ -48,8 +48,8 @@ class Reference:
 def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int]] = ()) -> Reference:
     """The reference `kind` (auto, onnxruntime, builtin, builtin_ref) for the model file `path`.
 
-    `shapes`: those of the inputs, for TFLite files whose batch is open. Raises KilnError when the two do not
-    go together or the reference cannot load the model.
+    `shapes`: those of the inputs of the first run, for TFLite files whose own are open. Raises KilnError when
+    the two do not go together or the reference cannot load the model.
     """
     tflite = path.suffix.lower() == ".tflite"
     if kind == "auto":
@@ -102,9 +102,8 @@ class LiteRt(Reference):
             num_threads=1,
             experimental_op_resolver_type=getattr(OpResolverType, _KERNELS[kernels]),
         )
-        for entry, shape in zip(self._interpreter.get_input_details(), shapes, strict=False):
-            if list(entry["shape"]) != list(shape):
-                self._interpreter.resize_tensor_input(entry["index"], list(shape))
+        if shapes:
+            self._resize(shapes)
         self._interpreter.allocate_tensors()
         self.about = {
             "name": "LiteRT",
@@ -112,7 +111,21 @@ class LiteRt(Reference):
             "settings": {"op_resolver": _KERNELS[kernels], "threads": 1},
         }
 
+    def _resize(self, shapes: Sequence[Sequence[int]]) -> bool:
+        """Give the inputs these shapes; whether that changed any, so that memory must be allocated anew."""
+        entries = self._interpreter.get_input_details()
+        changed = [
+            (entry["index"], list(shape))
+            for entry, shape in zip(entries, shapes, strict=True)
+            if list(entry["shape"]) != list(shape)
+        ]
+        for index, shape in changed:
+            self._interpreter.resize_tensor_input(index, shape)
+        return bool(changed)
+
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
+        if self._resize([value.shape for value in inputs]):
+            self._interpreter.allocate_tensors()
         for entry, value in zip(self._interpreter.get_input_details(), inputs, strict=True):
             self._interpreter.set_tensor(entry["index"], value)
         self._interpreter.invoke()

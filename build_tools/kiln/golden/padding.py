@@ -1,0 +1,159 @@
+"""Verified padding: a bucket may pad its inputs only where that changes no output.
+
+1. At every size that a pad bucket is tried at, the reference runs twice: on the exact inputs, and on inputs
+   padded up to the bucket's size (`inputs.<name>.pad`, 0 unless given; masks with 0). The padded outputs, cut
+   to their exact shapes, must agree with the exact ones within the model's tolerance.
+2. Where they do not, each padded dimension is tried alone, to name the one at fault, and the first operator
+   whose result changes is looked for (`kiln.golden.trace`).
+
+A mean, a softmax, a norm or an attention over a padded axis, a second convolution at the border and a
+reversed sequence all see the padding, unless a mask that the model takes makes it neutral.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.config import sizes
+from kiln.errors import KilnError
+from kiln.golden.compare import Comparison, compare, limits_for
+from kiln.golden.points import Bucket, Sizes
+from kiln.golden.reference import Reference
+from kiln.golden.trace import first_to_differ
+from kiln.golden.tries import Try
+
+Array = npt.NDArray[Any]
+
+
+def padded_sizes(bucket: Bucket, at: Mapping[str, int]) -> Sizes:
+    """`at` with the dimensions that the bucket pads at the size of its graph."""
+    parts = bucket["dims"]
+    return {n: parts[n]["size"] if parts[n]["strategy"] == "pad" else size for n, size in at.items()}
+
+
+def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> float:
+    """The part of the padded dimensions' product that is padding: 0.25 for 48 padded to 64."""
+    share = 1.0
+    for name, size in padded.items():
+        share *= exact[name] / size
+    return 1.0 - share
+
+
+@dataclass
+class PaddingChecks:
+    """Checks every vector of the buckets that pad, and keeps what padding.json tells of it."""
+
+    config: Mapping[str, Any]
+    source: Path
+    interface: Mapping[str, Any]
+    reference: Reference
+    masks: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self._found: dict[str, list[dict[str, Any]]] = {}
+
+    def check(self, one: Try, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
+        """Compare with what padded inputs give. Raises KilnError where an output changes."""
+        if not any(part["strategy"] == "pad" for part in bucket["dims"].values()):
+            return
+        target = padded_sizes(bucket, one.sizes)
+        results = self._compare(target, exact, want)
+        for entry, result in zip(self.interface["outputs"], results, strict=True):
+            if not result.passed:
+                raise KilnError(self._refusal(one, target, entry, result, exact, want))
+        self._found.setdefault(bucket["name"], []).append(
+            {
+                "vector": one.name,
+                "sizes": one.sizes,
+                "padding": round(share_of_padding(one.sizes, target), 6),
+                "outputs": [
+                    {"name": entry["name"], "error": r.error, "limit": r.limit, "unit": r.unit}
+                    for entry, r in zip(self.interface["outputs"], results, strict=True)
+                ],
+            }
+        )
+
+    def report(self, buckets: Sequence[Bucket]) -> dict[str, Any] | None:
+        """The content of padding.json: for each bucket that pads its mean padding and what was compared."""
+        entries = []
+        for bucket in buckets:
+            padded = {n: p for n, p in bucket["dims"].items() if p["strategy"] == "pad"}
+            if bucket["name"] in self._found:
+                # Sizes are as likely as each other here; a traffic file knows better.
+                mean = {n: (p["min"] + p["max"]) / 2 for n, p in padded.items()}
+                share = share_of_padding(mean, {n: p["size"] for n, p in padded.items()})
+                ranges = {n: {k: p[k] for k in ("min", "max", "size")} for n, p in padded.items()}
+                entry = {"name": bucket["name"], "dims": ranges, "mean_padding": round(share, 6)}
+                entries.append({**entry, "checked": self._found[bucket["name"]]})
+        return {"format": 1, "model": self.interface["model"], "buckets": entries} if entries else None
+
+    def _compare(self, target: Sizes, exact: Sequence[Array], want: Sequence[Array]) -> list[Comparison]:
+        got = self.reference.run(self._pad(target, exact))
+        return [
+            compare(cut(g, w.shape), w, limits_for(self.config.get("tolerance") or {}, entry["name"]),
+                    entry.get("quant") is not None)
+            for g, w, entry in zip(got, want, self.interface["outputs"], strict=True)
+        ]  # fmt: skip
+
+    def _pad(self, target: Sizes, exact: Sequence[Array]) -> list[Array]:
+        """The inputs grown to the sizes `target`, behind their elements."""
+        grown = []
+        for tensor, entry in zip(exact, self.interface["inputs"], strict=True):
+            shape = [sizes.evaluate(size, target) for size in entry["shape"]]
+            port = (self.config.get("inputs") or {}).get(entry["name"]) or {}
+            value = 0 if entry["name"] in self.masks else port.get("pad") or 0
+            widths = [(0, more - size) for more, size in zip(shape, tensor.shape, strict=True)]
+            grown.append(np.pad(tensor, widths, constant_values=np.asarray(value).astype(tensor.dtype)))
+        return grown
+
+    def _refusal(
+        self,
+        one: Try,
+        target: Sizes,
+        entry: Mapping[str, Any],
+        result: Comparison,
+        exact: Sequence[Array],
+        want: Sequence[Array],
+    ) -> str:
+        """The line that says which dimension, how far the output is off, and what sees the padding first."""
+        moved = [name for name in target if target[name] != one.sizes[name]]
+        for name in moved if len(moved) > 1 else []:
+            alone = {**one.sizes, name: target[name]}
+            results = self._compare(alone, exact, want)
+            wrong = [index for index, r in enumerate(results) if not r.passed]
+            if wrong:
+                moved, target = [name], alone
+                entry, result = self.interface["outputs"][wrong[0]], results[wrong[0]]
+                break
+        first = first_to_differ(
+            self.source, exact, self._pad(target, exact), limits_for(self.config.get("tolerance") or {}, "")
+        )
+        shown = ", ".join(f"{name} {one.sizes[name]} padded to {target[name]}" for name in moved)
+        others = ", ".join(f"{name} {size}" for name, size in one.sizes.items() if name not in moved)
+        far = f"it differs by {result.error:.3g}, allowed {result.limit:.3g} {result.unit}".rstrip()
+        if not np.isfinite(result.error):
+            far = result.detail
+        seen = f"; the first operator that sees the padding is {first}" if first else ""
+        advice = (
+            f"; the mask '{', '.join(self.masks)}' does not hide it"
+            if self.masks
+            else "; if an input of the model masks it, declare it with inputs.<name>.mask: true"
+        )
+        return (
+            f"model '{self.interface['model']}': dims.{moved[0]}: pad {target[moved[0]]} changes output "
+            f"'{entry['name']}': with {shown}{f' ({others})' if others else ''} {far}"
+            f"{seen}{advice}; use exact or range in place of pad"
+        )
+
+
+def cut(tensor: Array, shape: Sequence[int]) -> Array:
+    """The first `shape` elements of each axis; `tensor` itself where it has other axes or fewer elements."""
+    if tensor.ndim != len(shape) or any(have < want for have, want in zip(tensor.shape, shape, strict=True)):
+        return tensor
+    return tensor[tuple(slice(size) for size in shape)]

@@ -1,0 +1,134 @@
+"""Where each bucket is tried: at the least, an inner and the greatest size that it serves, and outside.
+
+Buckets overlap, and the first one that holds the sizes is taken. So a corner of a bucket's box may belong to
+another bucket; the nearest size that is really served by this one is tried in its place.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Sizes = dict[str, int]
+Bucket = Mapping[str, Any]
+
+_MOST_TRIED = 20_000  # cells looked at before a bucket counts as unreachable; real models need a handful
+_MOST_REFUSED = 4  # combinations without a bucket that are tried
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Sizes that must be refused: of the dimension `dim`, with the status that the runtime must give."""
+
+    dim: str
+    sizes: Sizes
+    status: str
+
+
+def holds(bucket: Bucket, sizes: Mapping[str, int]) -> bool:
+    """Whether `sizes` lie in the bucket's box."""
+    return all(part["min"] <= sizes[name] <= part["max"] for name, part in bucket["dims"].items())
+
+
+def serving(buckets: Sequence[Bucket], sizes: Mapping[str, int]) -> int | None:
+    """The index of the bucket that serves `sizes`: the first that holds them; None where there is none."""
+    return next((index for index, bucket in enumerate(buckets) if holds(bucket, sizes)), None)
+
+
+def points(buckets: Sequence[Bucket], index: int) -> list[Sizes]:
+    """The least, an inner and the greatest sizes that bucket `index` serves; equal ones once.
+
+    Empty where other buckets take all of its sizes. A bucket without dimensions has one point without any.
+    """
+    parts = buckets[index]["dims"]
+    found: list[Sizes] = []
+    for target in (
+        {name: part["min"] for name, part in parts.items()},
+        {name: _inner(part) for name, part in parts.items()},
+        {name: part["max"] for name, part in parts.items()},
+    ):
+        near = _nearest(buckets, index, target)
+        if near is not None and near not in found:
+            found.append(near)
+    return found
+
+
+def name_of(sizes: Mapping[str, int]) -> str:
+    """`batch1_seq17`, for file names; empty without dimensions."""
+    return "_".join(f"{name}{size}" for name, size in sizes.items())
+
+
+def refusals(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket], around: Sizes) -> list[Refusal]:
+    """One step outside each dimension's range, off its multiple, and sizes that no bucket holds.
+
+    `around`: allowed sizes, of which one at a time is made wrong.
+    """
+    found = []
+    for dim in dims:
+        name, least, most, multiple = dim["name"], dim["min"], dim["max"], dim["multiple"]
+        found.append(Refusal(name, {**around, name: least - 1}, "KILN_DIM_RANGE"))
+        found.append(Refusal(name, {**around, name: most + 1}, "KILN_DIM_RANGE"))
+        if multiple > 1 and least < most:
+            found.append(Refusal(name, {**around, name: least + 1}, "KILN_DIM_MULTIPLE"))
+    gaps = (sizes for sizes in _cells(dims, buckets) if serving(buckets, sizes) is None)
+    for sizes in itertools.islice(gaps, _MOST_REFUSED):
+        moved = next((name for name, size in sizes.items() if size != around[name]), dims[0]["name"])
+        found.append(Refusal(moved, sizes, "KILN_NO_BUCKET"))
+    return found
+
+
+def _inner(part: Mapping[str, Any]) -> int:
+    """Near the middle, and an odd multiple where there is one: no vector width divides it."""
+    least, most, multiple = part["min"], part["max"], part["multiple"]
+    middle = (least + most) // 2 // multiple * multiple
+    if middle // multiple % 2 == 0 and middle + multiple < most:
+        middle += multiple
+    return int(max(middle, least))
+
+
+def _nearest(buckets: Sequence[Bucket], index: int, target: Sizes) -> Sizes | None:
+    """The sizes nearest to `target` that bucket `index` serves, by the sum of distances in its box's width.
+
+    Only edges of the buckets before it can matter, so those and `target` are the sizes looked at, nearest
+    combination first.
+    """
+    parts, names = buckets[index]["dims"], list(buckets[index]["dims"])
+    axes = []
+    for name in names:
+        low, high, multiple = parts[name]["min"], parts[name]["max"], parts[name]["multiple"]
+        sizes = {target[name], low, high}
+        for other in buckets[:index]:
+            sizes |= {other["dims"][name]["min"] - multiple, other["dims"][name]["max"] + multiple}
+        width = max(high - low, 1)
+        axes.append(sorted((abs(s - target[name]) / width, s) for s in sizes if low <= s <= high))
+    heap: list[tuple[float, tuple[int, ...]]] = [(0.0, (0,) * len(names))]
+    seen = {heap[0][1]}
+    for _ in range(_MOST_TRIED):
+        if not heap:
+            return None
+        _, at = heapq.heappop(heap)
+        sizes_at = {name: axis[i][1] for name, axis, i in zip(names, axes, at, strict=True)}
+        if serving(buckets, sizes_at) == index:
+            return sizes_at
+        for axis in range(len(names)):
+            step = (*at[:axis], at[axis] + 1, *at[axis + 1 :])
+            if step[axis] < len(axes[axis]) and step not in seen:
+                seen.add(step)
+                heapq.heappush(heap, (sum(a[i][0] for a, i in zip(axes, step, strict=True)), step))
+    return None
+
+
+def _cells(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket]) -> Iterator[Sizes]:
+    """One combination of sizes for every cell into which the buckets' edges cut the dimensions."""
+    axes = []
+    for dim in dims:
+        name, multiple = dim["name"], dim["multiple"]
+        edges = {dim["min"], dim["max"]}
+        for bucket in buckets:
+            edges |= {bucket["dims"][name]["min"] - multiple, bucket["dims"][name]["max"] + multiple}
+        axes.append(sorted(edge for edge in edges if dim["min"] <= edge <= dim["max"]))
+    combinations = itertools.islice(itertools.product(*axes), _MOST_TRIED)
+    return (dict(zip([dim["name"] for dim in dims], sizes, strict=True)) for sizes in combinations)

@@ -1,0 +1,149 @@
+"""Golden vectors: inputs, the outputs the reference gives for them, and how golden.json tells of both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+from kiln.golden import inputs as input_sets
+from kiln.golden.padding import PaddingChecks
+from kiln.golden.reference import open_reference
+from kiln.golden.tries import Try, concrete, shorten, tries
+
+Array = npt.NDArray[Any]
+_STATIC = {"name": "static", "dims": {}}
+
+
+class Vectors:
+    """The tensors of every vector as file contents, and their description for golden.json."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.entries: list[dict[str, Any]] = []
+
+    def add(
+        self,
+        name: str,
+        sides: Mapping[str, Sequence[tuple[Mapping[str, Any], Array]]],
+        **more: Any,
+    ) -> None:
+        """Add one vector: for "inputs" and "outputs" the interface's entry and the tensor of each port.
+
+        `more`: what else its entry says.
+        """
+        self.entries.append(
+            {
+                "name": name,
+                **more,
+                **{
+                    side: [
+                        self._store(f"{name}.{side[:-1]}{index}.bin", *port)
+                        for index, port in enumerate(ports)
+                    ]
+                    for side, ports in sides.items()
+                },
+            }
+        )
+
+    def _store(self, path: str, entry: Mapping[str, Any], tensor: Array) -> dict[str, Any]:
+        content = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes()
+        self.files[path] = content
+        return {
+            "file": path,
+            "name": entry["name"],
+            "dtype": str(tensor.dtype),
+            "shape": list(tensor.shape),
+            "quantised": entry.get("quant") is not None and tensor.dtype.kind in "iu",
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+
+
+def make_vectors(
+    config: Mapping[str, Any],
+    source: Path,
+    interface: Mapping[str, Any],
+    buckets: Mapping[str, Any] | None = None,
+) -> tuple[Vectors, dict[str, Any], dict[str, Any] | None]:
+    """Run the reference on the input sets of `config`, with `buckets` (buckets.json) at sizes of each.
+
+    Returns the vectors; what golden.json says besides: model, reference {name, version, settings}, and with
+    buckets dims, buckets and the inputs' symbolic shapes; and the content of padding.json, None where nothing
+    is padded. Raises KilnError when the reference's outputs are not those of `interface`, hold no finite
+    value, or change where inputs are padded.
+    """
+    golden = config.get("golden") or {}
+    specs = golden.get("inputs") or input_sets.DEFAULT_SETS
+    ports = config.get("inputs") or {}
+    masks = [name for name, port in ports.items() if port.get("mask")]
+    preprocess = config.get("preprocess")
+    listed = buckets["buckets"] if buckets else [_STATIC]
+    # A model without buckets may have dimensions all the same, of one size each.
+    least = {} if buckets else {dim["name"]: dim["min"] for dim in interface.get("dims", [])}
+    known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
+    chosen = tries(specs, listed, known, masks, preprocess)
+    shapes = [entry["shape"] for entry in concrete(interface["inputs"], {**least, **chosen[0].sizes})]
+    reference = open_reference(source, golden.get("reference") or "auto", shapes)
+    padding = PaddingChecks(config, source, interface, reference, masks)
+    vectors = Vectors()
+    for one in chosen:
+        sizes = {**least, **one.sizes}
+        entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}
+        given = _inputs(one, interface, entries["inputs"], preprocess, masks, listed)
+        results = reference.run(given)
+        _check(source, one.name, results, entries["outputs"])
+        padding.check(one, listed[one.bucket], given, results)
+        sides = {
+            "inputs": list(zip(entries["inputs"], given, strict=True)),
+            "outputs": list(zip(entries["outputs"], results, strict=True)),
+        }
+        where = {"bucket": listed[one.bucket]["name"], "dims": one.sizes} if buckets else {}
+        vectors.add(one.name, sides, **where)
+    about = {"model": interface["model"], "reference": reference.about}
+    if buckets:
+        symbolic = [
+            {"name": e["name"], "dtype": e["dtype"], "shape": e["shape"]} for e in interface["inputs"]
+        ]
+        about |= {"dims": buckets["dims"], "buckets": listed, "inputs": symbolic}
+    return vectors, about, padding.report(listed)
+
+
+def _inputs(
+    one: Try,
+    interface: Mapping[str, Any],
+    entries: Sequence[Mapping[str, Any]],
+    preprocess: Mapping[str, Any] | None,
+    masks: Sequence[str],
+    buckets: Sequence[Mapping[str, Any]],
+) -> list[Array]:
+    """The tensors of one vector, its masks shortened where it is about that."""
+    given = input_sets.make_set(one.spec, entries, preprocess, masks)
+    if not one.shortened:
+        return given
+    return [
+        shorten(tensor, entry, buckets[one.bucket], one.sizes) if entry["name"] in masks else tensor
+        for tensor, entry in zip(given, interface["inputs"], strict=True)
+    ]
+
+
+def _check(source: Path, name: str, results: Sequence[Array], entries: Sequence[Mapping[str, Any]]) -> None:
+    if len(results) != len(entries):
+        raise KilnError(
+            f"{source}: the reference gives {len(results)} outputs, the import has {len(entries)}"
+        )
+    for result, entry in zip(results, entries, strict=True):
+        if str(result.dtype) != entry["dtype"] or list(result.shape) != list(entry["shape"]):
+            raise KilnError(
+                f"{source}: output '{entry['name']}' of {name} is {result.dtype}{list(result.shape)} in the "
+                f"reference, {entry['dtype']}{list(entry['shape'])} in the import"
+            )
+        if result.dtype.kind == "f" and result.size and not np.isfinite(result).any():
+            raise KilnError(
+                f"{source}: output '{entry['name']}' of {name} has no finite value in the reference: "
+                "it proves nothing; choose other golden.inputs"
+            )
