@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kiln.config import Target
+from kiln.config import Target, sizes
 from kiln.device.link import PROGRAMS, link, link_flags
 from kiln.device.vectors import Array
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import read_tensor
 
+_PROGRAM = ("run_vectors.c", "check_errors.c", "check_shapes.c", "harness.c")
+
 
 @dataclass(frozen=True)
 class Vector:
-    """One golden vector: its name, and golden.json's entry and the values of each tensor."""
+    """One golden vector: its name, and golden.json's entry and the values of each tensor.
+
+    `bucket` is the one that must serve it, and `dims` its sizes; empty for a model without buckets.
+    """
 
     name: str
     inputs: list[Array]
     outputs: list[Array]
     output_entries: list[Mapping[str, Any]]
+    bucket: str = ""
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,17 +54,21 @@ class Bundle:
         """params.bin; absent where the parameters are linked in."""
         return self.folder / "params.bin"
 
+    def golden(self) -> Mapping[str, Any]:
+        """golden.json. Raises KilnError when it is missing or damaged."""
+        content: Mapping[str, Any] = read_json(self.folder / "golden" / "golden.json")
+        return content
+
     def vectors(self) -> list[Vector]:
         """The golden vectors. Raises KilnError when a file is missing, damaged or of another size."""
-        folder = self.folder / "golden"
-        golden = read_json(folder / "golden.json")
-        found = []
-        for entry in golden["vectors"]:
+        folder, found = self.folder / "golden", []
+        for entry in self.golden()["vectors"]:
             sides = {
                 side: [read_tensor(folder / t["file"], t["dtype"], t["shape"]) for t in entry[side]]
                 for side in ("inputs", "outputs")
             }
-            found.append(Vector(entry["name"], sides["inputs"], sides["outputs"], entry["outputs"]))
+            where = (entry.get("bucket", ""), entry.get("dims", {}))
+            found.append(Vector(entry["name"], sides["inputs"], sides["outputs"], entry["outputs"], *where))
         if not found:
             raise KilnError(f"{folder / 'golden.json'}: it holds no vector")
         return found
@@ -75,8 +86,9 @@ class Bundle:
             f'-DKILN_HEADER="{self.name}.h"',
             f"-DKILN_MODEL={self.name}",
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
+            f"-DKILN_TYPED_PLAN(dims, result, detail)={self._typed_plan()}",
         ]
-        sources = [PROGRAMS / name for name in ("run_vectors.c", "check_errors.c", "harness.c")]
+        sources = [PROGRAMS / name for name in _PROGRAM]
         return link(
             target,
             sources,
@@ -86,6 +98,16 @@ class Bundle:
             work=work,
             name="run_vectors",
         )
+
+    def _typed_plan(self) -> str:
+        """The call of the model's own `…_plan`, which takes every dimension that an input has."""
+        golden = self.golden()
+        mentioned = {
+            n for entry in golden.get("inputs") or [] for s in entry["shape"] for n in sizes.names(s)
+        }
+        count = sum(dim["name"] in mentioned for dim in golden.get("dims") or [])
+        given = "".join(f"(dims)[{index}], " for index in range(count))
+        return f"{self.name}_plan({given}(result), (detail))"
 
 
 def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kiln.device.bundle import Bundle
 from kiln.device.runners import Runner
-from kiln.device.vectors import Array, decode, encode
+from kiln.device.vectors import Array, decode, encode, encode_shapes
 from kiln.errors import KilnError
 
 TIMEOUT = 900.0  # seconds, for all vectors together; emulated large models need minutes
@@ -24,13 +24,28 @@ class Check:
     text: str
 
 
+@dataclass(frozen=True)
+class Refused:
+    """What a run with wrong shapes gave: its status, what was wrong with the answer if anything, its text."""
+
+    status: str
+    fault: str
+    text: str
+
+
 @dataclass
 class Outcome:
-    """What came out: per vector the outputs and the nanoseconds of its first run, and all checks."""
+    """What came out: per vector the outputs, the nanoseconds of its first run, its bucket and arena bytes.
+
+    And all checks, and the answer to each of the shapes that were to be refused.
+    """
 
     outputs: list[list[Array]] = field(default_factory=list)
     nanoseconds: list[int] = field(default_factory=list)
+    buckets: list[str] = field(default_factory=list)
+    arenas: list[int] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
 
 
 def execute(
@@ -41,15 +56,17 @@ def execute(
     dtypes: Sequence[str],
     *,
     check: bool = False,
+    refused: Sequence[Sequence[Sequence[int]]] = (),
     timeout: float = TIMEOUT,
 ) -> Outcome:
     """Start `program` once and run every vector (one tensor an input) through it.
 
-    `dtypes` are those of the outputs; `check` adds the checks of programs/run_vectors.c. Raises KilnError
-    when the program cannot be started, does not end in time, or gives up, with its reason.
+    `dtypes` are those of the outputs; `check` adds the checks of programs/run_vectors.c, and `refused` (each
+    a shape for every input) what must not run. Raises KilnError when the program cannot be started, does not
+    end in time, or gives up, with its reason.
     """
     try:
-        return _execute(bundle, program, runner, vectors, dtypes, check, timeout)
+        return _execute(bundle, program, runner, vectors, dtypes, refused if check else None, timeout)
     except OSError as error:
         place = error.filename or tempfile.gettempdir()
         raise KilnError(f"{place}: cannot run the test program: {error.strerror or error}") from error
@@ -61,7 +78,7 @@ def _execute(
     runner: Runner,
     vectors: Sequence[Sequence[Array]],
     dtypes: Sequence[str],
-    check: bool,
+    refused: Sequence[Sequence[Sequence[int]]] | None,
     timeout: float,
 ) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
@@ -70,7 +87,12 @@ def _execute(
         send = {"inputs.bin": given}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
-        arguments = ["inputs.bin", "outputs.bin", "params.bin", *(["check"] if check else [])]
+        arguments = ["inputs.bin", "outputs.bin", "params.bin"]
+        if refused is not None:
+            outside = Path(folder, "refused")
+            outside.write_bytes(encode_shapes(refused, len(vectors[0]) if vectors else 0))
+            send["refused.bin"] = outside
+            arguments += ["check", "refused.bin"]
         done = runner.run(program, arguments, send=send, fetch={"outputs.bin": made}, timeout=timeout)
         if done.status != 0 or not made.is_file():
             reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
@@ -81,8 +103,12 @@ def _execute(
         outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))
     for line in done.stdout.splitlines():
         match line.split("\t"):
-            case ["vector", _, nanoseconds]:
+            case ["vector", _, nanoseconds, name, arena]:
                 outcome.nanoseconds.append(int(nanoseconds))
+                outcome.buckets.append(name)
+                outcome.arenas.append(int(arena))
+            case ["refused", _, status, fault, text]:
+                outcome.refused.append(Refused(status, fault, text))
             case ["check", name, verdict, text]:
                 outcome.checks.append(Check(name, verdict == "ok", text))
             case _:

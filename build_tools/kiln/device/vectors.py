@@ -27,6 +27,14 @@ def encode(vectors: Sequence[Sequence[Array]]) -> bytes:
     return b"".join(parts)
 
 
+def encode_shapes(vectors: Sequence[Sequence[Sequence[int]]], tensors: int) -> bytes:
+    """A file of vectors of `tensors` shapes each, without elements: for sizes that are never run."""
+    parts = [_MAGIC, struct.pack("<II", len(vectors), tensors)]
+    for vector in vectors:
+        parts += [struct.pack(f"<IIQ{len(shape)}q", len(shape), 0, 0, *shape) for shape in vector]
+    return b"".join(parts)
+
+
 def decode(content: bytes, dtypes: Sequence[str]) -> list[list[Array]]:
     """The vectors of a file whose tensors have these dtypes, in order.
 

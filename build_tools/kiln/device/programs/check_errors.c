@@ -15,31 +15,14 @@ static const workload *work;
 static unsigned char *params;
 
 static kiln_config right_config(void) {
-    kiln_config config = {.arena = work->arena.data, .arena_bytes = work->arena.bytes};
-    config.flags = KILN_SKIP_CHECKSUM; /* large images take long, and are checked in try_params */
-    if (KILN_MODEL.params == NULL) {
-        config.params = params;
-        config.params_bytes = params != NULL ? KILN_PARAMS_FILE_BYTES : 0;
-    }
-    return config;
-}
-
-static const char *nothing_written(void) {
-    if (!workload_intact(work))
-        return "wrote beyond the ends";
-    if (!guarded_holds(&work->arena, FILL))
-        return "wrote to the arena";
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
-        if (!guarded_holds(&work->outputs[i].memory, FILL))
-            return "wrote to an output";
-    return NULL;
+    return workload_config(work, params);
 }
 
 /* `got` must lie in [low, high]; print what was tried and what is wrong with the answer, if
  * anything. */
 static void judge(const char *what, const char *name, int axis, kiln_status got, kiln_status low,
                   kiln_status high, const kiln_detail *detail) {
-    const char *fault = nothing_written();
+    const char *fault = workload_written(work, FILL);
     char text[256] = "";
     if (detail != NULL)
         kiln_detail_text(detail, text, sizeof text);
@@ -255,6 +238,13 @@ static void try_overlaps(void) {
     bent.data = work->arena.data;
     try_view("overlap with the arena", in->about, -1, &work->input[0], bent, KILN_OVERLAP,
              KILN_OVERLAP);
+}
+
+void check_arena(const workload *w, unsigned char *image) {
+    work = w;
+    params = image;
+    workload_fill(w, FILL);
+    try_arena();
 }
 
 void check_errors(const workload *w, unsigned char *image) {

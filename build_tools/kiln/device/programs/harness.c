@@ -114,7 +114,7 @@ static void tensor_make(tensor *t, size_t bytes) {
     t->view = kiln_bind(t->about, t->shape, t->memory.data);
 }
 
-static void tensor_read(tensor *t, const kiln_tensor *about, FILE *file) {
+void tensor_read(tensor *t, const kiln_tensor *about, FILE *file) {
     uint32_t head[2];
     uint64_t bytes;
     t->about = about;
@@ -127,20 +127,24 @@ static void tensor_read(tensor *t, const kiln_tensor *about, FILE *file) {
     get(file, t->memory.data, (size_t)bytes);
 }
 
-static void *array(size_t count, size_t size) {
+void *array_of(size_t count, size_t size) {
     void *memory = calloc(count > 0 ? count : 1, size);
     if (memory == NULL)
         harness_stop("out of memory", "calloc");
     return memory;
 }
 
+void array_free(void *memory) {
+    free(memory);
+}
+
 void workload_read(workload *w, FILE *file) {
     const kiln_model *m = &KILN_MODEL;
     kiln_detail detail;
-    w->inputs = array(m->inputs_count, sizeof *w->inputs);
-    w->outputs = array(m->outputs_count, sizeof *w->outputs);
-    w->input = array(m->inputs_count, sizeof *w->input);
-    w->output = array(m->outputs_count, sizeof *w->output);
+    w->inputs = array_of(m->inputs_count, sizeof *w->inputs);
+    w->outputs = array_of(m->outputs_count, sizeof *w->outputs);
+    w->input = array_of(m->inputs_count, sizeof *w->input);
+    w->output = array_of(m->outputs_count, sizeof *w->output);
     for (uint32_t i = 0; i < m->inputs_count; i++) {
         tensor_read(&w->inputs[i], &m->inputs[i], file);
         w->input[i] = w->inputs[i].view;
@@ -165,6 +169,27 @@ void workload_fill(const workload *w, unsigned char fill) {
     for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
         guarded_fill(&w->outputs[i].memory, fill);
     guarded_fill(&w->arena, fill);
+}
+
+const char *workload_written(const workload *w, unsigned char fill) {
+    if (!workload_intact(w))
+        return "wrote beyond the ends";
+    if (!guarded_holds(&w->arena, fill))
+        return "wrote to the arena";
+    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+        if (!guarded_holds(&w->outputs[i].memory, fill))
+            return "wrote to an output";
+    return NULL;
+}
+
+kiln_config workload_config(const workload *w, const unsigned char *image) {
+    kiln_config config = {.arena = w->arena.data, .arena_bytes = w->arena.bytes};
+    config.flags = KILN_SKIP_CHECKSUM; /* large images take long, and are checked in try_params */
+    if (KILN_MODEL.params == NULL) {
+        config.params = image;
+        config.params_bytes = image != NULL ? KILN_PARAMS_FILE_BYTES : 0;
+    }
+    return config;
 }
 
 int workload_intact(const workload *w) {

@@ -55,10 +55,17 @@ int guarded_holds(const guarded *g, unsigned char fill); /* 1: every byte is `fi
 int guarded_intact(const guarded *g);                    /* 1: nothing around it was written */
 void guarded_free(guarded *g);
 
+/* `count` elements of zero bytes, also for a count of 0. */
+void *array_of(size_t count, size_t size);
+void array_free(void *memory);
+
 FILE *vectors_open(const char *path, uint32_t tensors, uint32_t *vectors);
 FILE *vectors_create(const char *path, uint32_t vectors, uint32_t tensors);
 void vectors_close(FILE *file);
 void vectors_put(FILE *file, const tensor *t);
+
+/* Read one tensor of a vector file into memory of its own, freed with guarded_free. */
+void tensor_read(tensor *t, const kiln_tensor *about, FILE *file);
 
 /* Read the next vector's inputs; make outputs and arena as the plan for these inputs says.
  * Inputs and outputs get no more than their element's alignment: that is all the API asks for. */
@@ -71,9 +78,25 @@ void workload_free(workload *w);
  * Aligned for Kiln, with `KILN_PARAMS_ALIGN` spare bytes after it; null: the model has none. */
 unsigned char *params_copy(const char *path);
 
+/* Null when nothing but the inputs has been written since workload_fill(w, fill); what has else. */
+const char *workload_written(const workload *w, unsigned char fill);
+
+/* A configuration for this workload that is right in every part. */
+kiln_config workload_config(const workload *w, const unsigned char *image);
+
 /* Try wrong arguments one at a time on a workload that is otherwise right; print a `check` line
  * each. `image` is a params image (null: the model has none) that may be written to and is put
  * back. */
 void check_errors(const workload *w, unsigned char *image);
+
+/* Of these only what concerns the arena: the bucket's own bytes must do, one fewer must not. */
+void check_arena(const workload *w, unsigned char *image);
+
+/* Run with the shapes of each vector in the file `path`; print a `refused` line each. */
+void check_refused(const workload *w, unsigned char *image, const char *path);
+
+/* Null when kiln_plan_dims and the typed function, given as KILN_TYPED_PLAN(dims, result, detail),
+ * say the same of this run as kiln_plan; what differs else. */
+const char *plan_fault(const workload *w);
 
 #endif

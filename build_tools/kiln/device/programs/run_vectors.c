@@ -1,14 +1,17 @@
 /* run_vectors.c: run a model on every vector of a file and write what comes out.
  *
- *     run_vectors INPUTS OUTPUTS PARAMS [check]
+ *     run_vectors INPUTS OUTPUTS PARAMS [check REFUSED]
  *
- * With `check` no run may change an input or touch a byte around arena and tensors; wrong arguments
- * are tried on the first vector, and it is run again on several threads and again step by step,
- * each time with other garbage in arena and outputs: all must give the same bytes.
+ * With `check` no run may change an input or touch a byte around arena and tensors, and what is
+ * said of a run without running it must hold. The first vector of each bucket is run again on
+ * several threads and again step by step, each time with other garbage in arena and outputs: all
+ * must give the same bytes. Wrong arguments are tried on the first vector, and in between the
+ * inputs of REFUSED, a vector file of shapes alone; a small arena on the first of each bucket.
  *
  * Prints one line for each finding, fields separated by tabs:
- *     vector  INDEX  NANOSECONDS
- *     check   NAME   ok | failed  TEXT
+ *     vector   INDEX  NANOSECONDS  BUCKET  ARENA_BYTES
+ *     check    NAME   ok | failed  TEXT
+ *     refused  INDEX  STATUS  FAULT  TEXT
  * Leaves with 0 when it could do its work, whatever it found.
  */
 #include "harness.h"
@@ -93,25 +96,33 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
     return now() - began;
 }
 
-/* The first vector's outputs lie in w: they must come again, whatever happens in between. */
-static void repeat(const workload *w, unsigned char *params) {
+/* The vector's outputs lie in w: they must come again, whatever happens in between. */
+static void repeat(const workload *w, uint32_t vector, unsigned char *params, const char *refused) {
     unsigned char *first = snapshot(w->outputs, KILN_MODEL.outputs_count);
-    check_errors(w, params);
+    if (vector == 0) {
+        check_errors(w, params);
+        check_refused(w, params, refused);
+    } else {
+        check_arena(w, params);
+    }
     run(w, params, POOLED, 0x7F);
-    verdict("same bytes after errors, on several threads", 0,
+    verdict("same bytes after errors, on several threads", vector,
             equals(w->outputs, KILN_MODEL.outputs_count, first) ? NULL : "they differ");
     run(w, params, STEPPED, 0xFF);
-    verdict("same bytes step by step", 0,
+    verdict("same bytes step by step", vector,
             equals(w->outputs, KILN_MODEL.outputs_count, first) ? NULL : "they differ");
     free(first);
 }
 
 int main(int argc, char **argv) {
     const kiln_model *m = &KILN_MODEL;
-    const int check = argc == 5 && strcmp(argv[4], "check") == 0;
+    const int check = argc == 6 && strcmp(argv[4], "check") == 0;
+    unsigned char *seen = calloc(m->buckets_count, 1);
     uint32_t vectors;
     if (argc != 4 && !check)
-        harness_stop("run_vectors INPUTS OUTPUTS PARAMS [check]", "usage");
+        harness_stop("run_vectors INPUTS OUTPUTS PARAMS [check REFUSED]", "usage");
+    if (seen == NULL)
+        harness_stop("out of memory", "calloc");
     if (kiln_pool_open(&pool, check ? POOL_THREADS : 0) != KILN_OK)
         harness_stop("cannot start threads", "kiln_pool_open");
     FILE *in = vectors_open(argv[1], m->inputs_count, &vectors);
@@ -121,13 +132,17 @@ int main(int argc, char **argv) {
         workload w;
         workload_read(&w, in);
         unsigned char *given = snapshot(w.inputs, m->inputs_count);
-        uint64_t took = run(&w, params, check && v == 0 ? WHOLE : POOLED, 0xA5);
-        printf("vector\t%u\t%llu\n", (unsigned)v, (unsigned long long)took);
+        const int first = check && !seen[w.plan.bucket];
+        uint64_t took = run(&w, params, first ? WHOLE : POOLED, 0xA5);
+        printf("vector\t%u\t%llu\t%s\t%llu\n", (unsigned)v, (unsigned long long)took,
+               m->buckets[w.plan.bucket].name, (unsigned long long)w.plan.arena_bytes);
         for (uint32_t i = 0; i < m->outputs_count; i++)
             vectors_put(out, &w.outputs[i]);
-        if (check && v == 0)
-            repeat(&w, params);
+        if (first)
+            repeat(&w, v, params, argv[5]);
+        seen[w.plan.bucket] = 1;
         if (check) {
+            verdict("what is said without running", v, plan_fault(&w));
             verdict("inputs unchanged", v,
                     equals(w.inputs, m->inputs_count, given) ? NULL : "they changed");
             verdict("guards around arena and tensors", v,
@@ -138,6 +153,7 @@ int main(int argc, char **argv) {
     }
     vectors_close(out);
     fclose(in);
+    free(seen);
     kiln_pool_close(&pool);
     return 0;
 }

@@ -1,0 +1,89 @@
+/* check_shapes.c: sizes that a model does not take are refused, and what it says of sizes is so.
+ *
+ * A refused run must give the status that names the cause, leave outputs, arena and the bytes
+ * around them as they were, and be refused in the same words by kiln_plan, which runs nothing.
+ * Which status is right is known where the shapes were made: it is printed.
+ */
+#include <string.h>
+
+#include "harness.h"
+
+#define FILL 0x6B
+
+static const char *refusal_fault(const workload *w, const DLTensor *inputs,
+                                 const kiln_config *config, kiln_status *got, char *text,
+                                 size_t size) {
+    kiln_session session;
+    kiln_plan_result plan;
+    kiln_detail detail;
+    char planned[256];
+    if (kiln_open(&session, &KILN_MODEL, config) != KILN_OK)
+        harness_stop("cannot be opened", KILN_MODEL.name);
+    *got = kiln_run(&session, inputs, w->output);
+    kiln_detail_text(kiln_error(&session), text, size);
+    if (*got == KILN_OK)
+        return "it ran";
+    if (kiln_error(&session)->status != *got)
+        return "the session's detail does not tell of it";
+    if (kiln_plan(&KILN_MODEL, inputs, &plan, &detail) != *got)
+        return "kiln_plan says otherwise";
+    kiln_detail_text(&detail, planned, sizeof planned);
+    if (strcmp(planned, text) != 0)
+        return "kiln_plan says it in other words";
+    return workload_written(w, FILL);
+}
+
+void check_refused(const workload *w, unsigned char *image, const char *path) {
+    const kiln_model *m = &KILN_MODEL;
+    const kiln_config config = workload_config(w, image);
+    uint32_t vectors;
+    FILE *file = vectors_open(path, m->inputs_count, &vectors);
+    DLTensor *inputs = array_of(m->inputs_count, sizeof *inputs);
+    tensor *shapes = array_of(m->inputs_count, sizeof *shapes);
+    workload_fill(w, FILL);
+    for (uint32_t v = 0; v < vectors; v++) {
+        kiln_status got = KILN_OK;
+        char text[256] = "";
+        for (uint32_t i = 0; i < m->inputs_count; i++) {
+            tensor_read(&shapes[i], &m->inputs[i], file);
+            inputs[i] = kiln_bind(&m->inputs[i], shapes[i].shape, w->inputs[i].memory.data);
+        }
+        const char *fault = refusal_fault(w, inputs, &config, &got, text, sizeof text);
+        printf("refused\t%u\t%s\t%s\t%s\n", (unsigned)v, kiln_status_name(got), fault ? fault : "",
+               text);
+        workload_fill(w, FILL);
+        for (uint32_t i = 0; i < m->inputs_count; i++)
+            guarded_free(&shapes[i].memory);
+    }
+    array_free(inputs);
+    array_free(shapes);
+    fclose(file);
+}
+
+static const char *differs(const workload *w, kiln_status status, const kiln_plan_result *other) {
+    const kiln_plan_result *plan = &w->plan;
+    if (status != KILN_OK)
+        return "it is refused there";
+    if (other->bucket != plan->bucket || other->steps != plan->steps)
+        return "another bucket";
+    if (other->arena_bytes != plan->arena_bytes)
+        return "another size of the arena";
+    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++) {
+        int64_t shape[HARNESS_MAX_RANK];
+        const tensor *t = &w->outputs[i];
+        if (kiln_tensor_shape(t->about, other->dims, shape) != t->memory.bytes ||
+            memcmp(shape, t->shape, (size_t)t->about->rank * sizeof *shape) != 0)
+            return "another shape of an output";
+    }
+    return NULL;
+}
+
+const char *plan_fault(const workload *w) {
+    kiln_plan_result other;
+    const char *fault = differs(w, kiln_plan_dims(&KILN_MODEL, w->plan.dims, &other, NULL), &other);
+#ifdef KILN_TYPED_PLAN
+    if (fault == NULL)
+        fault = differs(w, KILN_TYPED_PLAN(w->plan.dims, &other, NULL), &other);
+#endif
+    return fault;
+}

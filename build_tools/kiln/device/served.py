@@ -1,0 +1,45 @@
+"""Which bucket served a vector: held against golden.json, and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kiln.device.bundle import Vector
+from kiln.device.execute import Check, Outcome
+
+
+def check_buckets(vectors: Sequence[Vector], outcome: Outcome) -> list[Check]:
+    """For each vector of a model with buckets whether the one that must serve it says that it would."""
+    return [
+        Check(
+            f"bucket of vector {vector.name}",
+            name == vector.bucket,
+            name if name == vector.bucket else f"'{name}' would serve it, not '{vector.bucket}'",
+        )
+        for vector, name in zip(vectors, outcome.buckets, strict=True)
+        if vector.bucket
+    ]
+
+
+def in_order(golden: Mapping[str, Any], vectors: Sequence[Vector]) -> list[int]:
+    """The positions of the vectors, those of one bucket together."""
+    rank = {bucket["name"]: index for index, bucket in enumerate(golden.get("buckets") or [])}
+    return sorted(range(len(vectors)), key=lambda index: rank.get(vectors[index].bucket, -1))
+
+
+def print_bucket(golden: Mapping[str, Any], name: str, arena: int) -> None:
+    """One line over a bucket's vectors: its sizes, and the bytes of arena that it has run in."""
+    entry = next(bucket for bucket in golden["buckets"] if bucket["name"] == name)
+    print(f"  bucket {name} ({sizes_text(entry['dims'])}): arena of {arena} bytes")
+
+
+def sizes_text(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """The sizes of a bucket as people write them: `batch 1, seq 17..64 padded to 64`."""
+    shown = []
+    for name, part in parts.items():
+        span = str(part["min"]) if part["min"] == part["max"] else f"{part['min']}..{part['max']}"
+        multiple = f" by {part['multiple']}" if part.get("multiple", 1) > 1 and ".." in span else ""
+        padded = f" padded to {part['size']}" if part.get("strategy") == "pad" else ""
+        shown.append(f"{name} {span}{multiple}{padded}")
+    return ", ".join(shown)
