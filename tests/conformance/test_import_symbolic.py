@@ -187,6 +187,17 @@ GRAPHS = {
         {"zero": whole(0), "one": whole(1), "two": whole(2), "most": whole(64)}
         | {"value": np.array(1.5, np.float32), "fixed": whole(0, 1, 0, 2)},
     ),
+    "copied": Graph(
+        """g (float[2,seq] x) => (float[?,?] y, float[?,?] z, float[?,?] w) {
+          y = Pad<mode: string = "reflect">(x, mirrored)
+          z = Pad<mode: string = "edge">(x, sides)
+          w = Pad<mode: string = "wrap">(x, sides)
+        }""",
+        {"seq": (3, 64)},
+        [{"seq": size} for size in (3, 9, 64)],
+        {"mirrored": whole(0, 2, 1, 1), "sides": whole(1, 0, 2, 3)},
+        opset=19,
+    ),
     "counted": Graph(
         """g (float[batch,seq,4] x) => (float[?] flat, float[?,?] rows, float[?,?,?] y) {
           n = Size(x)

@@ -111,6 +111,66 @@ def test_tile_is_one_operator(tmp_path: Path) -> None:
     assert "call_tir" in from_onnx(onnx.load(path)).script(), GONE
 
 
+def maximum_file(path: Path) -> Path:
+    text = """g (float[3,4] x, float[4] y) => (float[3,4] most, float[3,4] least) {
+      most = Max(x, y, y)
+      least = Min(x, y)
+    }"""
+    return write(path, text)
+
+
+def test_maximum_and_minimum_are_operators(tmp_path: Path) -> None:
+    text = check(maximum_file(tmp_path / "m.onnx"), normal(3, 4), normal(4))
+    assert text.count("R.maximum(") == 2 and "R.minimum(" in text
+
+
+def test_tvm_still_stacks_for_a_maximum(tmp_path: Path) -> None:
+    assert "R.stack" in from_onnx(onnx.load(maximum_file(tmp_path / "m.onnx"))).script(), GONE
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_normalisation_to_length_one(tmp_path: Path, p: int) -> None:
+    text = f"g (float[3,4] x) => (float[3,4] y) {{ y = LpNormalization<axis = 1, p = {p}>(x) }}"
+    check(write(tmp_path / "m.onnx", text), normal(3, 4))
+
+
+def gather_file(path: Path) -> Path:
+    text = "g (int64[1,5] i) => (float[1,5,2] y) { y = Gather(table, i) }"
+    return write(path, text, table=normal(7, 2))
+
+
+def test_gather_counts_from_the_end(tmp_path: Path) -> None:
+    text = check(gather_file(tmp_path / "m.onnx"), np.array([[0, -1, 6, -7, 3]], np.int64))
+    assert "shape_to_tensor" not in text
+
+
+def test_tvm_still_asks_its_virtual_machine_for_a_size(tmp_path: Path) -> None:
+    assert "shape_to_tensor" in from_onnx(onnx.load(gather_file(tmp_path / "m.onnx"))).script(), GONE
+
+
+def test_an_index_beyond_the_table_reads_its_last_row(tmp_path: Path) -> None:
+    module, _ = import_model(gather_file(tmp_path / "m.onnx"), ImportOptions("m"))
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    found = machine["main"](tvm.runtime.tensor(np.array([[7, 2**40, -8, -(2**40), 0]], np.int64))).numpy()
+    table = normal(7, 2)
+    np.testing.assert_array_equal(found[0], table[[6, 6, 0, 0, 0]])
+
+
+@pytest.mark.parametrize(("mode", "opset"), [("reflect", 17), ("edge", 17), ("wrap", 19)])
+def test_padding_with_copies_is_made_of_operators(tmp_path: Path, mode: str, opset: int) -> None:
+    text = f'g (float[1,3,4] x) => (float[1,5,9] y) {{ y = Pad<mode: string = "{mode}">(x, pads) }}'
+    path = write(tmp_path / "m.onnx", text, opset, pads=np.array([0, 1, 2, 0, 1, 3], np.int64))
+    assert "call_tir" not in check(path, normal(1, 3, 4))
+
+
+def test_padding_of_some_axes(tmp_path: Path) -> None:
+    text = "g (float[2,3,4] x) => (float[2,3,7] y) { y = Pad(x, pads, , axes) }"
+    path = write(
+        tmp_path / "m.onnx", text, 18, pads=np.array([1, 2], np.int64), axes=np.array([-1], np.int64)
+    )
+    assert "R.nn.pad(x" in check(path, normal(2, 3, 4))
+
+
 TRANSFORMER = """
 g (int64[1,6] ids, int64[1,6] mask) => (float[1,6,8] hidden, float[1,8] pooled) {
   words = Gather(table, ids)

@@ -79,6 +79,16 @@ def extents(tensor: Any) -> list[Extent]:
     return [int(size) if isinstance(size, tirx.IntImm) else size for size in tensor.ty.shape]
 
 
+def shape_expr(sizes: Sequence[Extent]) -> Any:
+    """A shape for Relax operators."""
+    return relax.ShapeExpr(list(sizes))
+
+
+def prims(sizes: Sequence[Extent]) -> list[Any]:
+    """Numbers for Relax operators that also take expressions."""
+    return [relax.prim_value(tirx.IntImm("int64", size) if isinstance(size, int) else size) for size in sizes]
+
+
 def as_tensor(value: Value) -> Any:
     """A known value as a Relax expression: a constant, or for what depends on a size an expression of it.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend import onnx_image_ops, onnx_shape_ops
+from kiln.frontend import onnx_image_ops, onnx_pad, onnx_shape_ops
 from kiln.frontend.onnx_node import Node
 
 Converter = Callable[[Node], Any]
@@ -46,6 +46,14 @@ def clip(node: Node) -> Any:
     return relax.op.clip(data, low, high)
 
 
+def lp_normalization(node: Node) -> Any:
+    """x / |x| along an axis, which TVM 0.27 does not have; onnxsim makes it of ReduceL2 and Div."""
+    x, axis = node.tensor(0), int(node.attributes.get("axis", -1))
+    if int(node.attributes.get("p", 2)) == 1:
+        return relax.op.divide(x, relax.op.sum(relax.op.abs(x), axis, keepdims=True))
+    return relax.op.divide(x, relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axis, keepdims=True)))
+
+
 def _chain(function: Callable[[Any, Any], Any]) -> Converter:
     """Max or Min of several tensors, pair by pair; TVM 0.27 stacks them and reduces over the new axis."""
 
@@ -61,7 +69,9 @@ def _chain(function: Callable[[Any, Any], Any]) -> Converter:
 OVERRIDES: dict[str, Converter] = {
     "Clip": clip,
     "Max": _chain(relax.op.maximum),
+    "LpNormalization": lp_normalization,
     "Min": _chain(relax.op.minimum),
+    "Pad": onnx_pad.pad,
     **onnx_image_ops.CONVERTERS,
     **onnx_shape_ops.CONVERTERS,
 }

@@ -6,14 +6,14 @@ its virtual machine. Converters are as in kiln.frontend.onnx_ops; sizes are ints
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
-from kiln.frontend.onnx_node import Node, as_tensor
+from kiln.frontend.onnx_node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx_value import Value, from_items
 from kiln.frontend.symbols import Extent, Symbols
 
@@ -29,7 +29,7 @@ def reshape(node: Node) -> Any:
         rest = symbols.product([size for size in wanted if not _is(size, -1)])
         left = symbols.simplify(_floor_divide(symbols.product(shape), rest))
         wanted = [left if _is(size, -1) else size for size in wanted]
-    return relax.op.reshape(data, _shape(wanted))
+    return relax.op.reshape(data, shape_expr(wanted))
 
 
 def flatten(node: Node) -> Any:
@@ -38,7 +38,7 @@ def flatten(node: Node) -> Any:
     axis = int(node.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
     sizes = [node.symbols.product(shape[:axis]), node.symbols.product(shape[axis:])]
-    return relax.op.reshape(node.tensor(0), _shape(sizes))
+    return relax.op.reshape(node.tensor(0), shape_expr(sizes))
 
 
 def expand(node: Node) -> Any:
@@ -48,7 +48,7 @@ def expand(node: Node) -> Any:
     ours = [1] * (rank - len(shape)) + shape
     theirs = [1] * (rank - len(wanted)) + wanted
     sizes = [_broadcast(a, b, node.symbols) for a, b in zip(ours, theirs, strict=True)]
-    return relax.op.broadcast_to(node.tensor(0), _shape(sizes))
+    return relax.op.broadcast_to(node.tensor(0), shape_expr(sizes))
 
 
 def slice_(node: Node) -> Any:
@@ -69,12 +69,16 @@ def slice_(node: Node) -> Any:
         begin.append(low)
         end.append(symbols.simplify(_max(low, _inside(last, shape[axis], symbols))))
     return relax.op.strided_slice(
-        node.tensor(0), axes, _prims(begin), _prims(end), _prims(steps), assume_inbound=True
+        node.tensor(0), axes, prims(begin), prims(end), prims(steps), assume_inbound=True
     )
 
 
 def gather(node: Node) -> Any:
-    """Gather; TVM 0.27 asks its virtual machine for the size that negative indices count from."""
+    """Gather; TVM 0.27 asks its virtual machine for the size that negative indices count from.
+
+    Indices that come at run time are held within the axis: one beyond it takes the last element, and reads
+    no memory that is not the tensor's.
+    """
     axis = int(node.attributes.get("axis", 0))
     data, size = node.tensor(0), node.shape(0)[axis]
     known = node.whole(1) if node.inputs[1] in node.values else None
@@ -88,14 +92,14 @@ def gather(node: Node) -> Any:
     indices = node.tensor(1)
     dtype = str(indices.ty.dtype)
     if dtype.startswith("uint"):
-        return relax.op.take(data, indices, axis)
+        return relax.op.take(data, indices, axis, mode="clip")
     extent = as_tensor(Value(from_items([size]).items, dtype))
     if isinstance(size, int):
         extent = relax.const(size, dtype)
     wrapped = relax.op.where(
         relax.op.less(indices, relax.const(0, dtype)), relax.op.add(indices, extent), indices
     )
-    return relax.op.take(data, wrapped, axis)
+    return relax.op.take(data, wrapped, axis, mode="clip")
 
 
 def constant_of_shape(node: Node) -> Any:
@@ -104,7 +108,7 @@ def constant_of_shape(node: Node) -> Any:
     given = node.attributes.get("value")
     value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
     dtype = str(value.dtype)
-    return relax.op.full(_shape(shape), relax.const(value.reshape(()), dtype), dtype)
+    return relax.op.full(shape_expr(shape), relax.const(value.reshape(()), dtype), dtype)
 
 
 def range_(node: Node) -> Any:
@@ -114,7 +118,7 @@ def range_(node: Node) -> Any:
     if dtype.startswith("float"):
         return None
     start, stop, step = [node.known(index)[0] for index in range(3)]
-    return relax.op.arange(*_prims([start, stop, step]), dtype)
+    return relax.op.arange(*prims([start, stop, step]), dtype)
 
 
 def tile(node: Node) -> Any:
@@ -126,63 +130,12 @@ def tile(node: Node) -> Any:
     between = [size for extent in shape for size in (1, extent)]
     spread = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     whole = [node.symbols.simplify(count * size) for count, size in zip(repeats, shape, strict=True)]
-    wide = relax.op.broadcast_to(relax.op.reshape(node.tensor(0), _shape(between)), _shape(spread))
-    return relax.op.reshape(wide, _shape(whole))
-
-
-def pad(node: Node) -> Any:
-    """Constant padding → relax.nn.pad; amounts that are expressions → concatenation.
-
-    TVM 0.27 emits an opaque TIR function, which a graph pass cannot merge into the convolution that follows.
-    """
-    if node.attributes.get("mode", b"constant") != b"constant" or node.has(3):
-        return None
-    amounts = node.known(1, "pads")
-    value = node.constant(2) if node.has(2) else np.float32(node.attributes.get("value", 0.0))
-    if value is None:
-        return None
-    fill = np.asarray(value).item()
-    rank = len(amounts) // 2
-    pairs = list(zip(amounts[:rank], amounts[rank:], strict=True))
-    if all(isinstance(amount, int) for amount in amounts):
-        if min(amounts) < 0:
-            return None
-        if not any(amounts):
-            return node.tensor(0)
-        widths = [width for pair in pairs for width in pair]
-        return relax.op.nn.pad(node.tensor(0), widths, pad_mode="constant", pad_value=float(fill))
-    return _pad_by_parts(node, pairs, fill)
-
-
-def _pad_by_parts(node: Node, pairs: Sequence[tuple[Extent, Extent]], fill: float) -> Any:
-    result, shape = node.tensor(0), node.shape(0)
-    dtype = str(result.ty.dtype)
-    for axis, (before, after) in enumerate(pairs):
-        if not all(node.symbols.holds(amount >= 0) for amount in (before, after)):
-            raise ValueError(f"amounts {before} and {after} of padding: negative for some sizes")
-        parts = []
-        for amount in (before, after):
-            piece = [*shape[:axis], amount, *shape[axis + 1 :]]
-            parts.append(relax.op.full(_shape(piece), relax.const(fill, dtype), dtype))
-        kept = [part for part, amount in zip(parts, (before, after), strict=True) if not _is(amount, 0)]
-        if not kept:
-            continue
-        pieces = [*([] if _is(before, 0) else parts[:1]), result, *([] if _is(after, 0) else parts[1:])]
-        result = relax.op.concat(pieces, axis)
-        shape[axis] = node.symbols.simplify(before + shape[axis] + after)
-    return result
+    wide = relax.op.broadcast_to(relax.op.reshape(node.tensor(0), shape_expr(between)), shape_expr(spread))
+    return relax.op.reshape(wide, shape_expr(whole))
 
 
 def _is(size: Extent, number: int) -> bool:
     return isinstance(size, int) and size == number
-
-
-def _shape(sizes: Sequence[Extent]) -> Any:
-    return relax.ShapeExpr([int(size) if isinstance(size, int) else size for size in sizes])
-
-
-def _prims(sizes: Sequence[Extent]) -> list[Any]:
-    return [relax.prim_value(tirx.IntImm("int64", size) if isinstance(size, int) else size) for size in sizes]
 
 
 def _floor_divide(a: Extent, b: Extent) -> Extent:
@@ -223,7 +176,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Expand": expand,
     "Flatten": flatten,
     "Gather": gather,
-    "Pad": pad,
     "Range": range_,
     "Reshape": reshape,
     "Slice": slice_,
