@@ -125,15 +125,23 @@ def gcc_target(name: str = "x86_64") -> Target:
 
 def build(folder: Path, target: Target, storage: str = "embedded", kernels: str = KERNELS) -> Path:
     """Make the bundle in `folder`, with other kernels if a test wants them wrong; returns the folder."""
+    assemble(folder, target, plan(storage), W.tobytes(), kernels)
+    _golden(folder / "golden")
+    return folder
+
+
+def assemble(folder: Path, target: Target, plan: dict[str, Any], payload: bytes, kernels: str) -> None:
+    """Headers, library and parameters of a bundle made from a plan and the C text of its kernels."""
+    name, storage = plan["name"], plan["params"]["storage"]
     include, objects = folder / "include", folder / "objects"
     for path in (include, objects, folder / "lib"):
         path.mkdir(parents=True, exist_ok=True)
     for header in (kiln_h(), dlpack_h()):
         shutil.copy(header, include)
-    for name, content in emit(plan(storage), W.tobytes()).items():
-        place = include if name.endswith(".h") else objects
-        (place / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    (objects / "tiny_kernels.c").write_text(kernels)
+    for file, content in emit(plan, payload).items():
+        place = include if file.endswith(".h") else objects
+        (place / file).write_bytes(content.encode() if isinstance(content, str) else content)
+    (objects / f"{name}_kernels.c").write_text(kernels)
     if storage == "file":
         shutil.copy(objects / "params.bin", folder)
     runtime = runtime_sources("pthread", "hosted")
@@ -142,9 +150,7 @@ def build(folder: Path, target: Target, storage: str = "embedded", kernels: str 
     for source in [*runtime, *objects.glob("*.c"), *objects.glob("*.S")]:
         made.append(objects / f"{'kiln_' if source in runtime else ''}{source.stem}.o")
         compile_file([*flags, f"-I{include}", f"-I{objects}"], source, made[-1])
-    archive(sorted(made), folder / "lib" / "libtiny.a")
-    _golden(folder / "golden")
-    return folder
+    archive(sorted(made), folder / "lib" / f"lib{name}.a")
 
 
 def _golden(folder: Path) -> None:

@@ -45,7 +45,8 @@ def outside(golden: Mapping[str, Any]) -> list[Outside]:
         first, axis = places[refusal.dim][0]
         words = [f"{inputs[first]['name']} axis {axis}", str(value)]
         if refusal.status == "KILN_NO_BUCKET":
-            words = [str(value)]
+            # Of several dimensions none may be at fault by itself.
+            words = [str(value)] if len(dims) == 1 else []
         else:
             dim = next(dim for dim in dims if dim["name"] == refusal.dim)
             words.append(f"{dim['min']}..{dim['max']}" if dim["min"] < dim["max"] else str(dim["min"]))

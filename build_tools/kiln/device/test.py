@@ -12,7 +12,9 @@ from typing import Any
 from kiln.config import Target
 from kiln.device.bundle import Bundle, Vector, limits_of, open_bundle
 from kiln.device.execute import TIMEOUT, Check, Outcome, execute
+from kiln.device.outside import judge, outside
 from kiln.device.runners import Runner, runner_for
+from kiln.device.served import check_buckets, in_order, print_bucket
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import Comparison, compare, limits_for
@@ -40,8 +42,12 @@ def run(args: argparse.Namespace) -> None:
     compared = [
         _compare(vector, outputs, tolerance) for vector, outputs in zip(vectors, outcome.outputs, strict=True)
     ]
-    for vector, results, nanoseconds in zip(vectors, compared, outcome.nanoseconds, strict=True):
-        _print_vector(vector, results, nanoseconds)
+    golden, shown = bundle.golden(), ""
+    for index in in_order(golden, vectors):
+        if vectors[index].bucket != shown:
+            shown = vectors[index].bucket
+            print_bucket(golden, shown, outcome.arenas[index])
+        _print_vector(vectors[index], compared[index], outcome.nanoseconds[index])
     _print_checks(outcome.checks)
     faults = [
         f"vector {vector.name}, output {entry['name']}: {result.detail}"
@@ -61,13 +67,15 @@ def _execute(
     bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[Vector], timeout: float
 ) -> Outcome:
     dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
-    outcome = execute(
-        bundle, program, runner, [v.inputs for v in vectors], dtypes, check=True, timeout=timeout
-    )
+    cases = outside(bundle.golden())
+    shapes = [case.shapes for case in cases]
+    inputs = [vector.inputs for vector in vectors]
+    outcome = execute(bundle, program, runner, inputs, dtypes, check=True, refused=shapes, timeout=timeout)
     if len(outcome.outputs) != len(vectors) or len(outcome.nanoseconds) != len(vectors):
         raise KilnError(f"{bundle.folder}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
     if not outcome.checks:
         raise KilnError(f"{bundle.folder}: the test program checked nothing")
+    outcome.checks += judge(cases, outcome.refused) + check_buckets(vectors, outcome)
     return outcome
 
 
@@ -115,6 +123,7 @@ def _results(
         "vectors": [
             {
                 "name": vector.name,
+                **({"bucket": bucket, "dims": vector.dims, "arena_bytes": arena} if vector.bucket else {}),
                 "outputs": [
                     {
                         "name": entry["name"],
@@ -125,6 +134,8 @@ def _results(
                     for entry, result in zip(vector.output_entries, results, strict=True)
                 ],
             }
-            for vector, results in zip(vectors, compared, strict=True)
+            for vector, results, bucket, arena in zip(
+                vectors, compared, outcome.buckets, outcome.arenas, strict=True
+            )
         ],
     }
