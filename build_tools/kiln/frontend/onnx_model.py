@@ -15,7 +15,7 @@ from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, 
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx_graph import Importer, refuse
 from kiln.frontend.options import ImportOptions, bind_shape
-from kiln.frontend.quiet import convert_quietly
+from kiln.frontend.quiet import convert_quietly, quiet_stderr
 from kiln.frontend.symbols import Symbols
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -112,13 +112,14 @@ def canonicalise(
     Where nothing is open, the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters leave is
     folded with the rest; else kiln.frontend.onnx_shapes computes it during the import.
     """
+    fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
     try:
-        if all(isinstance(size, int) for shape in sizes.values() for size in shape):
-            simplified, _ = onnxsim.simplify(
-                model, overwrite_input_shapes={n: list(s) for n, s in sizes.items()}
-            )
-        else:
-            simplified, _ = onnxsim.simplify(_opened(model, sizes))
+        with quiet_stderr():  # it tells of every node that it cannot run
+            if fixed:
+                shapes = {name: list(shape) for name, shape in sizes.items()}
+                simplified, _ = onnxsim.simplify(model, overwrite_input_shapes=shapes)
+            else:
+                simplified, _ = onnxsim.simplify(_opened(model, sizes))
         return onnx.shape_inference.infer_shapes(simplified, data_prop=True)
     except Exception as error:  # onnxsim raises whatever its C++ core met
         raise KilnError(

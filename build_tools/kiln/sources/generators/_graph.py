@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 Array = npt.NDArray[Any]
+# By name the type and the shape.
+Ports = Mapping[str, tuple[str, Sequence[int | str]]]
 
 # Both fixed, so that a newer onnx package writes the same bytes.
 _OPSET = 17
@@ -79,13 +81,17 @@ class Graph:
         names = [self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
         return self.node("Gemm", [flat, *names], "logits", transB=1)
 
-    def to_bytes(self, x: Sequence[int], y: str, classes: int) -> bytes:
-        """The file: one input `input` of shape `x`, one output `y` of shape (batch, classes)."""
+    def to_bytes(self, x: Sequence[int | str], y: str, classes: int) -> bytes:
+        """The file: one input `input` of shape `x`, one output `y` of shape (batch, classes), float32."""
+        return self.file({"input": ("float32", x)}, {y: ("float32", [x[0], classes])})
+
+    def file(self, inputs: Ports, outputs: Ports) -> bytes:
+        """The file, with inputs and outputs of these types and shapes; a text is the name of an open size."""
         graph = helper.make_graph(
             self._nodes,
             self._name,
-            [helper.make_tensor_value_info("input", TensorProto.FLOAT, list(x))],
-            [helper.make_tensor_value_info(y, TensorProto.FLOAT, [x[0], classes])],
+            [_info(name, *port) for name, port in inputs.items()],
+            [_info(name, *port) for name, port in outputs.items()],
             [numpy_helper.from_array(value, name) for name, value in self._constants.items()],
         )
         model = helper.make_model(
@@ -94,3 +100,7 @@ class Graph:
         model.ir_version = _IR_VERSION
         onnx.checker.check_model(model)
         return bytes(model.SerializeToString(deterministic=True))
+
+
+def _info(name: str, dtype: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape))

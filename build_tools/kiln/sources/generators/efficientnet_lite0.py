@@ -68,6 +68,11 @@ class _Layers:
 
 def generate(seed: int, weights: Path | None) -> bytes:
     """The ONNX file: input (1, 3, 224, 224), logits (1, 1000). `weights`: the checkpoint; `seed` unused."""
+    return network(weights, 1)
+
+
+def network(weights: Path | None, batch: int | str) -> bytes:
+    """The ONNX file for a batch of that size, or of any size: a name stands for an open one."""
     if weights is None:
         raise KilnError("generator efficientnet_lite0: needs 'weights', the checkpoint it reads")
     graph = Graph("efficientnet_lite0")
@@ -82,4 +87,4 @@ def generate(seed: int, weights: Path | None) -> bytes:
             width, index = out, index + 1
     x = graph.relu6(layers.conv(x, "_conv_head", "_bn1"), "head.relu")
     y = graph.classifier(x, "_fc", layers.take("_fc.weight"), layers.take("_fc.bias"))
-    return graph.to_bytes([1, 3, _SIZE, _SIZE], y, _CLASSES)
+    return graph.to_bytes([batch, 3, _SIZE, _SIZE], y, _CLASSES)
