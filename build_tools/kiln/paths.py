@@ -20,3 +20,8 @@ def cache_dir() -> Path:
     if explicit:
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kiln"
+
+
+def user_dir() -> Path:
+    """Where a user keeps what belongs to no project, such as devices/: `~/.config/kiln`."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kiln"

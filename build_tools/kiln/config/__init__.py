@@ -1,7 +1,10 @@
 """Configuration: targets/*.yaml and models/*.yaml as checked, typed objects. Imports no compiler."""
 
 from kiln.config.data import Preprocess as Preprocess
+from kiln.config.device import Device as Device
 from kiln.config.library import Summary as Summary
+from kiln.config.library import find_device as find_device
+from kiln.config.library import list_devices as list_devices
 from kiln.config.library import list_models as list_models
 from kiln.config.library import list_targets as list_targets
 from kiln.config.library import load_model as load_model

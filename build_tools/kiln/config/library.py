@@ -1,4 +1,4 @@
-"""Finds targets and models by name: the user's own in ./targets and ./models first, then the shipped ones."""
+"""Finds targets, models and devices by name: the user's own in ./targets, … first, then the shipped ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiln.config.host import resolve_native
 from kiln.config.model import Model
 from kiln.config.target import Target
 from kiln.errors import KilnError
-from kiln.paths import data_dir
+from kiln.paths import data_dir, user_dir
 
 _MODEL_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
 
@@ -70,6 +70,16 @@ def list_models() -> list[Summary]:
     return _list("model")
 
 
+def find_device(name: str | os.PathLike[str]) -> Path:
+    """The file of the device of that name, or of a path to a .yaml. Raises KilnError where there is none."""
+    return _find(str(name), "device")
+
+
+def list_devices() -> list[Summary]:
+    """Every device that can be named, by name. A file that cannot be read is listed with what is wrong."""
+    return _list("device")
+
+
 def identifier(text: str) -> str:
     """`text` as a name that C symbols can have: `My-Net v2` becomes `my_net_v2`, `main` becomes `m_main`."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "model"
@@ -104,7 +114,10 @@ def _find(name: str, kind: str) -> Path:
 
 def _files(kind: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for folder in (Path.cwd() / f"{kind}s", data_dir(f"{kind}s")):
+    folders = [Path.cwd() / f"{kind}s", data_dir(f"{kind}s")]
+    if kind == "device":  # a board on the desk belongs to its user, whatever is built for it
+        folders.insert(1, user_dir() / "devices")
+    for folder in folders:
         for path in sorted(folder.glob("*.yaml")):
             found.setdefault(path.stem, path.resolve())
     return found

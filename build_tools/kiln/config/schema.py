@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
 
 def target_schema() -> dict[str, Any]:
     """JSON Schema of a file in targets/."""
-    schema = _file_schema(Target, "a target of Kiln")
+    schema = file_schema(Target, "a target of Kiln")
     for key in _NATIVE:
         schema["properties"][key] = {"anyOf": [schema["properties"][key], {"const": "native"}]}
     compiler = schema["$defs"]["CCompiler"]["properties"]
@@ -41,7 +41,7 @@ def target_schema() -> dict[str, Any]:
 
 def model_schema() -> dict[str, Any]:
     """JSON Schema of a file in models/."""
-    schema = _file_schema(Model, "a model for Kiln")
+    schema = file_schema(Model, "a model for Kiln")
     schema["required"].remove("format")
     bucket = {"anyOf": [{"$ref": "#/$defs/Bucket"}, {"type": "integer", "minimum": 1}]}
     listed = schema["$defs"]["Dim"]["properties"]["buckets"]
@@ -53,7 +53,8 @@ def model_schema() -> dict[str, Any]:
     return schema
 
 
-def _file_schema(section: type[Section], title: str) -> dict[str, Any]:
+def file_schema(section: type[Section], title: str) -> dict[str, Any]:
+    """JSON Schema of a file that holds `section`, whose name is the file's own."""
     schema = section.model_json_schema()
     del schema["properties"]["name"]
     schema["required"].remove("name")

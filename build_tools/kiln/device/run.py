@@ -16,7 +16,8 @@ from kiln.config import Target
 from kiln.config.data import Preprocess
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.execute import TIMEOUT, Outcome, execute
-from kiln.device.runners import Runner, runner_for
+from kiln.device.runners import Runner
+from kiln.device.runners.remote import chosen_runner
 from kiln.device.vectors import Array
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
@@ -35,20 +36,32 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
     p.add_argument("--image", type=Path, help="a picture in place of the model's own")
+    p.add_argument("--device", type=Path, help="device.json: run there")
     p.add_argument("--out", type=Path, help="what was shown, as JSON")
     p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the run")
 
 
 def run(args: argparse.Namespace) -> None:
     """Classify the picture and print the best classes; of other models print a summary of the outputs."""
-    bundle, target = open_bundle(args.bundle), Target.model_validate(read_json(args.target))
+    target = Target.model_validate(read_json(args.target))
+    with chosen_runner(target, args.device, args.bundle.name) as runner:
+        show(args, target, runner)
+
+
+def show(args: argparse.Namespace, target: Target, runner: Runner) -> None:
+    """`run` on an open runner."""
+    bundle = open_bundle(args.bundle)
     config, interface = read_json(args.config), read_json(args.plan)
     given, source, picture = _inputs(bundle, config, interface, args.image)
-    runner = runner_for(target)
     program = bundle.link_program(target, args.work)
     dtypes = [entry["dtype"] for entry in interface["outputs"]]
     outcome = execute(bundle, program, runner, [given], dtypes, timeout=args.timeout)
-    shown: dict[str, Any] = {"model": bundle.name, "target": target.name, "input": source}
+    shown: dict[str, Any] = {
+        "model": bundle.name,
+        "target": target.name,
+        "input": source,
+        "device": dict(runner.identity),
+    }
     # Classes mean something for a picture only, and their names have to be known.
     if picture and config.get("labels"):
         shown["classes"] = _classes(outcome, config, interface)

@@ -13,7 +13,8 @@ from kiln.config import Target
 from kiln.device.bundle import Bundle, Vector, limits_of, open_bundle
 from kiln.device.execute import TIMEOUT, Check, Outcome, execute
 from kiln.device.outside import judge, outside
-from kiln.device.runners import Runner, runner_for
+from kiln.device.runners import Runner
+from kiln.device.runners.remote import chosen_runner
 from kiln.device.served import check_buckets, in_order, print_bucket
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
@@ -27,15 +28,23 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--plan", type=Path, help="plan.json; the bundle says all that is needed of it")
     p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
     p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
+    p.add_argument("--device", type=Path, help="device.json: run there")
     p.add_argument("--out", type=Path, required=True, help="results, written only when all passed")
     p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for all vectors together")
 
 
 def run(args: argparse.Namespace) -> None:
     """Print a line for each vector and kind of check; leave with status 1 and one line when any failed."""
-    bundle, target = open_bundle(args.bundle), Target.model_validate(read_json(args.target))
+    target = Target.model_validate(read_json(args.target))
+    with chosen_runner(target, args.device, args.bundle.name) as runner:
+        check(args, target, runner)
+
+
+def check(args: argparse.Namespace, target: Target, runner: Runner) -> None:
+    """`run` on an open runner."""
+    bundle = open_bundle(args.bundle)
     tolerance = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
-    vectors, runner = bundle.vectors(), runner_for(target)
+    vectors = bundle.vectors()
     program = bundle.link_program(target, args.work)
     print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
     outcome = _execute(bundle, program, runner, vectors, args.timeout)
@@ -119,6 +128,7 @@ def _results(
         "model": bundle.name,
         "target": target.name,
         "runner": runner.description,
+        "device": dict(runner.identity),
         "checks": [{"name": check.name, "text": check.text} for check in outcome.checks],
         "vectors": [
             {

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from kiln.config import Target
 from kiln.device import hostcpu
@@ -33,6 +33,10 @@ class Runner(Protocol):
     @property
     def description(self) -> str:
         """What runs the program, for people: `host CPU`, `qemu-arm -cpu cortex-a9`."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The device as it is now, to put beside figures: CPU, governor, temperature. Empty for none."""
 
     def run(
         self,

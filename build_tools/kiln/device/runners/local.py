@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kiln.config import Target
+from kiln.device.process import end_with_parent
 from kiln.device.runners import Completed
 from kiln.errors import KilnError
 
@@ -33,6 +33,11 @@ class LocalRunner:
     def description(self) -> str:
         """What runs the program, for people."""
         return self._description
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """No device of its own."""
+        return {}
 
     def run(
         self,
@@ -66,7 +71,7 @@ class LocalRunner:
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         except OSError as error:
             raise KilnError(f"{self._description}: cannot start {command[0]}: {error.strerror}") from error
@@ -88,23 +93,14 @@ class LocalRunner:
                 raise
         if process.returncode < 0:
             raise KilnError(
-                f"{self._description}: {Path(command[0]).name} was killed by {_signal(process.returncode)}"
-                f"{_last_line(stderr)}"
+                f"{self._description}: {Path(command[0]).name} was killed by "
+                f"{signal_name(process.returncode)}{_last_line(stderr)}"
             )
         return Completed(process.returncode, stdout, stderr, time.monotonic() - began)
 
 
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def _end_with_parent() -> None:
-    """In the new process: be killed when the one that waits for it is, so that no emulator stays behind."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _signal(status: int) -> str:
+def signal_name(status: int) -> str:
+    """The signal that ended a program, from subprocess's negative status."""
     try:
         name = signal.Signals(-status).name
     except ValueError:

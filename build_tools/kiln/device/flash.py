@@ -1,0 +1,194 @@
+"""Bring a bundle to a device: copy what is new, have it checked and tried there, then switch over."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import hashlib
+import json
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln import __version__
+from kiln.config import Device, Target
+from kiln.device import shown, test
+from kiln.device.facts import short
+from kiln.device.fit import memory_obstacle, obstacle, space_obstacle
+from kiln.device.known import read_device
+from kiln.device.runners.remote import RemoteRunner
+from kiln.device.store import File, State, Store, file_of, open_store
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+
+# Folders and files of a bundle that no program reads when it runs (`contents: run` leaves them out).
+_TO_BUILD_WITH = ("include/", "src/", "cmake/", "pkgconfig/", "golden/", "report.html")
+_SPARE = 256 << 10  # bytes beside the files: folders, the lock, the vectors' outputs
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """device-test's flags, --device device.json; --list names the commands and does nothing."""
+    test.add_arguments(p)
+    p.add_argument("--list", action="store_true", help="print what would be executed on the device")
+    for action in p._actions:
+        if action.dest == "device":
+            action.required = True
+
+
+def run(args: argparse.Namespace) -> None:
+    """Flash, and say how it went; --out gets the same as JSON."""
+    device = read_device(args.device)
+    if args.list:
+        print(shown.listing("flash", device, args.bundle.name))
+        return
+    target = Target.model_validate(read_json(args.target))
+    began = time.monotonic()
+    with open_store(device) as store:
+        manifest = read_json(args.bundle / "manifest.json")
+        why = obstacle(store.facts, target) or memory_obstacle(store.facts, manifest)
+        if why:
+            raise KilnError(f"{store.transport.description}: {why}; nothing was changed there")
+        with store.locked():
+            flashed = _Flash(store, device, target, args, manifest).run()
+        flashed["seconds"] = round(time.monotonic() - began, 1)
+        _print(store, target, flashed)
+        write_json(args.out, flashed)
+
+
+@dataclass
+class _Flash:
+    """One bundle on its way to one device."""
+
+    store: Store
+    device: Device
+    target: Target
+    args: argparse.Namespace
+    manifest: Mapping[str, Any]
+
+    def run(self) -> dict[str, Any]:
+        """Everything between taking the lock and giving it back."""
+        model, store = str(self.manifest["name"]), self.store
+        files = bundle_files(self.args.bundle, self.manifest, self.device.contents)
+        identity = version_id(files)
+        state = store.state(model)
+        fresh = state.current is None or state.installed is None or state.installed["id"] != identity
+        if not fresh and state.current is not None:
+            wrong = self._damaged(model, state.current, files)
+            store.forget(file.sha256 for file in files if file.name in wrong)
+            fresh = bool(wrong)
+        try:
+            version = self._install(model, identity, files, state) if fresh else str(state.current)
+            self._try_out(model)
+            if fresh:
+                store.switch(model, version)
+        except (KilnError, SystemExit):
+            # Without a connection this cannot be done either; the next flash does it then.
+            with contextlib.suppress(KilnError):
+                store.clean(model, _kept(state))
+            raise
+        before = state.current if fresh else _previous(state)
+        if fresh:
+            store.clean(model, [version, *([before] if before else [])])
+        return {
+            "format": 1, "model": model, "device": {"device": self.device.name, **store.facts.identity},
+            "version": version, "previous": before, "changed": fresh, "files": len(files),
+            "bytes": sum(file.bytes for file in files), "moved_bytes": store.moved,
+        }  # fmt: skip
+
+    def _install(self, model: str, identity: str, files: Sequence[File], state: State) -> str:
+        """Copy and lay out a version, and read it back."""
+        store = self.store
+        new = {file.sha256: file.bytes for file in files if file.sha256 not in state.blobs}
+        why = space_obstacle(store.facts, sum(new.values()) + _SPARE, store.root)
+        if why:
+            raise KilnError(f"{store.transport.description}: {why}; nothing was changed there")
+        now = time.gmtime()
+        version = f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{identity[:12]}"
+        if version == state.current:  # damaged, and flashed again within the second
+            version += "-2"
+        with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
+            about = Path(folder, "installed.json")
+            about.write_text(json.dumps(self._about(identity, files, state, now), indent=1) + "\n", "utf-8")
+            laid = [*files, file_of("installed.json", about)]
+            store.put(laid)
+            store.stage(model, version, laid)
+        wrong = self._damaged(model, version, laid)
+        if wrong:
+            raise KilnError(
+                f"{store.transport.description}: {wrong[0]} reads back damaged: check its storage"
+            )
+        return version
+
+    def _about(
+        self, identity: str, files: Sequence[File], state: State, now: time.struct_time
+    ) -> dict[str, Any]:
+        manifest = next(file for file in files if file.name == "manifest.json")
+        return {
+            "format": 1, "model": self.manifest["name"], "id": identity, "previous": state.current,
+            "target": self.target.name, "model_hash": self.manifest["model_hash"],
+            "manifest_sha256": manifest.sha256, "installed": time.strftime("%Y-%m-%d %H:%M:%S UTC", now),
+            "by": f"{getpass.getuser()}@{socket.gethostname()}", "kiln": __version__,
+            "files": [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in files],
+        }  # fmt: skip
+
+    def _damaged(self, model: str, version: str, files: Sequence[File]) -> list[str]:
+        hashes = {file.name: file.sha256 for file in files}
+        return self.store.damaged(model, version, hashes, sum(file.bytes for file in files))
+
+    def _try_out(self, model: str) -> None:
+        """The golden vectors, there. Raises SystemExit, with the reason told, where the outputs differ."""
+        with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
+            given = argparse.Namespace(**{**vars(self.args), "out": Path(folder, "test.json")})
+            test.check(given, self.target, RemoteRunner(self.store, model))
+
+
+def bundle_files(bundle: Path, manifest: Mapping[str, Any], contents: str) -> list[File]:
+    """The bundle's files that belong on a device, in order of names.
+
+    Raises KilnError where one is missing, is not what the manifest says, or has a name that cannot be used.
+    """
+    wanted = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
+    if contents == "run":
+        wanted = {name: digest for name, digest in wanted.items() if not _to_build_with(name)}
+    files = [file_of(name, bundle / name) for name in wanted]
+    for file in files:
+        if file.sha256 != wanted[file.name]:
+            raise KilnError(f"{file.source}: not the file that manifest.json lists; build the bundle again")
+    return sorted([*files, file_of("manifest.json", bundle / "manifest.json")], key=lambda file: file.name)
+
+
+def _to_build_with(name: str) -> bool:
+    return name.startswith(_TO_BUILD_WITH) or name.endswith(".a")
+
+
+def version_id(files: Sequence[File]) -> str:
+    """Equal for equal files."""
+    return hashlib.sha256("".join(f"{file.sha256} {file.name}\n" for file in files).encode()).hexdigest()
+
+
+def _previous(state: State) -> str | None:
+    """The version before the current one, where it is still there."""
+    previous = state.installed["previous"] if state.installed else None
+    return previous if previous in state.versions else None
+
+
+def _kept(state: State) -> list[str]:
+    return [name for name in (state.current, _previous(state)) if name is not None]
+
+
+def _print(store: Store, target: Target, flashed: Mapping[str, Any]) -> None:
+    entries = {
+        "device": short(flashed["device"]),
+        "bundle": f"{flashed['files']} files, {flashed['bytes']:,} bytes, each checked there by SHA-256",
+        "copied": f"{flashed['moved_bytes']:,} bytes",
+        "in use": f"{store.root}/{flashed['model']}/current: {flashed['version']}"
+        + ("" if flashed["changed"] else " (unchanged)"),
+        "before": flashed["previous"] or "none",
+        "took": f"{flashed['seconds']:.1f} s",
+    }
+    shown.rows(f"{flashed['model']} for {target.name} on {store.transport.description}", entries)

@@ -1,0 +1,94 @@
+"""What is installed on a device: go back to the bundle before, or compare with the bundle built here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.device import shown
+from kiln.device.flash import bundle_files, version_id
+from kiln.device.known import read_device
+from kiln.device.store import Store, open_store
+from kiln.errors import KilnError
+from kiln.files import read_json
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--goal rollback or status, --device device.json, --model NAME [--bundle folder] [--list]."""
+    p.add_argument("--goal", choices=("rollback", "status"), required=True)
+    p.add_argument("--device", type=Path, required=True, help="device.json")
+    p.add_argument("--model", required=True, help="the model's name")
+    p.add_argument("--bundle", type=Path, help="the bundle built here, to compare with")
+    p.add_argument("--list", action="store_true", help="print what would be executed on the device")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Do it and say how it is now."""
+    device = read_device(args.device)
+    if args.list:
+        print(shown.listing(args.goal, device, args.model))
+        return
+    with open_store(device) as store, store.locked():
+        entries = rollback(store, args.model) if args.goal == "rollback" else status(store, args)
+        shown.rows(f"{args.model} on {store.transport.description}", entries)
+
+
+def rollback(store: Store, model: str) -> dict[str, str]:
+    """Use the version before the current one again, after reading it back.
+
+    Raises KilnError, with the device as it was, when there is none or it is damaged.
+    """
+    who, state = store.transport.description, store.state(model)
+    if state.current is None:
+        raise KilnError(f"{who}: no bundle of '{model}' is installed there")
+    previous = state.installed["previous"] if state.installed else None
+    if previous is None or previous not in state.versions:
+        raise KilnError(f"{who}: there is no bundle of '{model}' before {state.current} to go back to")
+    installed = store.installed(model, previous)
+    wrong = _damaged(store, model, previous, installed)
+    if installed is None or wrong:
+        raise KilnError(
+            f"{who}: {previous} cannot be used, {(wrong or ['installed.json'])[0]} is damaged; "
+            f"{state.current} stays in use"
+        )
+    store.switch(model, previous)
+    return {"in use": previous, "installed": shown.when(installed), "before": state.current}
+
+
+def status(store: Store, args: argparse.Namespace) -> dict[str, str]:
+    """What is installed, whether it is whole, and how it differs from the bundle built here."""
+    state = store.state(args.model)
+    if state.current is None:
+        return {"in use": "nothing"}
+    if state.installed is None:
+        return {"in use": state.current, "files": "installed.json is damaged; flash again"}
+    wrong = _damaged(store, args.model, state.current, state.installed)
+    previous = state.installed["previous"]
+    return {
+        "in use": f"{store.root}/{args.model}/current: {state.current}",
+        "installed": shown.when(state.installed),
+        "files": f"damaged: {', '.join(wrong)}; flash again" if wrong else "whole, checked by SHA-256",
+        "built here": _compared(state.installed, args.bundle, store.device.contents),
+        "before": previous if previous in state.versions else "none",
+    }
+
+
+def _damaged(store: Store, model: str, version: str, installed: Mapping[str, Any] | None) -> list[str]:
+    files = installed["files"] if installed else []
+    hashes = {file["name"]: file["sha256"] for file in files}
+    return store.damaged(model, version, hashes, sum(file["bytes"] for file in files))
+
+
+def _compared(installed: Mapping[str, Any], bundle: Path | None, contents: str) -> str:
+    if bundle is None or not (bundle / "manifest.json").is_file():
+        return "nothing"
+    files = bundle_files(bundle, read_json(bundle / "manifest.json"), contents)
+    if version_id(files) == installed["id"]:
+        return "the same"
+    there = {file["name"]: file["sha256"] for file in installed["files"]}
+    here = {file.name: file.sha256 for file in files}
+    other = sorted(name for name in {*there, *here} if there.get(name) != here.get(name))
+    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+    return f"differs in {', '.join(other[:3])}{more}"

@@ -1,0 +1,82 @@
+"""Client programs of this machine (ssh, adb): started with a limit, stopped with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kiln.device.transports import Answer
+from kiln.errors import KilnError
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent() -> None:
+    """In a new process: be killed when the one that waits for it is, so that nothing stays behind."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def client(program: str, package: str) -> str:
+    """Path of a client program. Raises KilnError with the command that installs it."""
+    found = shutil.which(program)
+    if found is None:
+        raise KilnError(f"'{program}' is not installed; install it with: sudo apt-get install {package}")
+    return found
+
+
+def run(
+    command: Sequence[str],
+    *,
+    who: str,
+    stdin: bytes | Path | None = None,
+    timeout: float,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Answer:
+    """Run a program to its end. `who` is the device, for errors.
+
+    Raises KilnError when it cannot be started or is still running after `timeout` seconds.
+    """
+    with contextlib.ExitStack() as stack:
+        given = stack.enter_context(stdin.open("rb")) if isinstance(stdin, Path) else None
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env={**os.environ, **(environment or {})},
+                stdin=given or (subprocess.PIPE if stdin is not None else subprocess.DEVNULL),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        except OSError as error:
+            raise KilnError(f"{who}: cannot start {command[0]}: {error.strerror}") from error
+        stack.enter_context(process)
+        try:
+            stdout, stderr = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout)
+        except subprocess.TimeoutExpired:
+            stop(process)
+            raise KilnError(
+                f"{who}: no answer within {timeout:g} s; it hangs, is too slow or is no longer connected"
+            ) from None
+        except BaseException:
+            stop(process)
+            raise
+    return Answer(process.returncode, stdout, stderr.decode("utf-8", "replace"))
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all that it started in its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

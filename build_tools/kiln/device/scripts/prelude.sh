@@ -1,0 +1,20 @@
+# Goes before every script. They run in any POSIX shell, with the tools of coreutils, busybox or toybox.
+LC_ALL=C
+export LC_ALL
+umask 022
+owner_of() { # ROOT: the token of whoever holds the lock, or nothing
+    token=
+    if [ -f "$1/.kiln/lock/owner" ]; then IFS= read -r token <"$1/.kiln/lock/owner"; fi
+    printf '%s' "$token"
+}
+mine() { # ROOT TOKEN: go on only while the lock is ours
+    [ "$(owner_of "$1")" = "$2" ] || { echo "another host has taken the lock" >&2; exit 3; }
+}
+current_of() { # MODEL'S FOLDER: versions/NAME of the bundle in use, or nothing
+    if [ -L "$1/current" ]; then readlink "$1/current"; elif [ -f "$1/current" ]; then cat "$1/current"; fi
+}
+sum_of() { # FILE TOOL: SHA-256 in hexadecimal
+    # The tool may be two words, such as "openssl dgst".
+    # shellcheck disable=SC2086
+    $2 <"$1" | cut -c1-64
+}

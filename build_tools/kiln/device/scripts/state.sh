@@ -1,0 +1,20 @@
+# state ROOT MODEL TOOL: which files are there and which bundle is in use; takes over what an interrupted copy left whole
+for file in "$1"/.kiln/incoming/*/*; do
+    name=${file##*/}
+    if [ -f "$file" ] && [ "$(sum_of "$file" "$3")" = "$name" ]; then
+        chmod 444 "$file" && mv -f "$file" "$1/.kiln/blobs/$name"
+    fi
+done
+rm -rf "$1"/.kiln/incoming "$1"/.kiln/runs "$1"/*/versions/.part-* "$1"/*/.current-*
+for file in "$1"/.kiln/blobs/*; do
+    if [ -f "$file" ]; then printf 'blob\t%s\n' "${file##*/}"; fi
+done
+if [ -n "$2" ]; then
+    for folder in "$1/$2"/versions/*; do
+        if [ -d "$folder" ]; then printf 'version\t%s\n' "${folder##*/}"; fi
+    done
+    now=$(current_of "$1/$2")
+    printf 'current\t%s\n' "$now"
+    if [ -n "$now" ]; then printf 'installed\t'; cat "$1/$2/$now/installed.json"; fi
+fi
+exit 0

@@ -1,0 +1,6 @@
+# verify FOLDER TOOL, with lines NAME: the SHA-256 of each file as it lies there
+cd "$1" || exit 1
+while IFS= read -r name; do
+    if [ -f "./$name" ]; then sum=$(sum_of "./$name" "$2"); else sum=missing; fi
+    printf '%s %s\n' "$sum" "$name"
+done

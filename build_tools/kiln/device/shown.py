@@ -1,0 +1,78 @@
+"""What the goals about devices print: a short table, and with -n the commands that would be run there."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kiln.config import Device
+from kiln.device import script
+from kiln.device.store import File
+
+_ONCE = ("facts", "lock", "state")
+_COPY = ("incoming", "adopt")
+_RUN = ("run", "end")
+# The scripts of each goal in their order. `beat` is run every few seconds meanwhile.
+_GOALS = {
+    "flash": (*_ONCE, *_COPY, "stage", "verify", *_RUN, "switch", "clean", "beat", "unlock"),
+    "rollback": (*_ONCE, "verify", "switch", "beat", "unlock"),
+    "status": (*_ONCE, "verify", "beat", "unlock"),
+    "test": (*_ONCE, *_COPY, *_RUN, "beat", "unlock"),
+}
+
+
+def rows(title: str, entries: Mapping[str, str]) -> None:
+    """A table of two columns on stdout."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    for key, value in entries.items():
+        table.add_row(Text(key), Text(value))
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """A table on stdout."""
+    table = Table(*head)
+    for line in lines:
+        table.add_row(*map(Text, line))
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def listing(goal: str, device: Device, model: str) -> str:
+    """What would be executed on the device, in this order; texts of scripts stand at the end, once each.
+
+    Words in capitals stand for what is known once the device has answered.
+    """
+    how = ", ".join(
+        f"{key} {value}" for key, value in device.transport.model_dump().items() if value is not None
+    )
+    names = _GOALS.get(goal, _GOALS["test"])
+    lines = [f"on device '{device.name}' ({how}), for {model}:"]
+    for name in names:
+        wanted = script.purpose(name).partition(":")[0].partition(",")[0].split()[1:]
+        known = {"FOLDER": device.folder, "ROOT": device.folder, "MODEL": model, "KEEP": model}
+        if name == "verify":
+            known["FOLDER"] = f"{device.folder}/{model}/versions/VERSION"
+        words = " ".join(shlex.quote(known[word]) if word in known else word for word in wanted)
+        lines.append(f"  sh -c '({name})' {name} {words}")
+        if name == "incoming":
+            lines.append("  tar -x -o -f - -C /      (or cat > FILE, or adb push: files that it lacks)")
+    for name in ("prelude", *names):
+        lines += ["", f"{name}.sh:" if name == "prelude" else f"({name}), after prelude.sh:"]
+        lines += [f"    {line}" for line in script.source(name).splitlines()]
+    return "\n".join(lines)
+
+
+def sizes(files: Sequence[File]) -> str:
+    """`14 files, 1,234 bytes`."""
+    return f"{len(files)} file{'' if len(files) == 1 else 's'}, {sum(file.bytes for file in files):,} bytes"
+
+
+def when(installed: Mapping[str, Any]) -> str:
+    """`2026-11-21 08:45:12 UTC by ann@desk, target aarch64`."""
+    return f"{installed['installed']} by {installed['by']}, target {installed['target']}"

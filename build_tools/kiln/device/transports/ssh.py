@@ -1,0 +1,189 @@
+"""A device behind OpenSSH: the system's own client with the user's configuration, keys and jump hosts.
+
+One connection carries all commands (ssh's ControlMaster). It is a child of this process and ends with it.
+Whatever the user's configuration says, the host key is checked, nothing is asked for, and no port, agent or
+display is forwarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from kiln.config import Device
+from kiln.config.check import Section
+from kiln.device import process
+from kiln.device.posix import PosixTransport, as_text
+from kiln.device.transports import TIMEOUT, Answer, printable
+from kiln.errors import KilnError
+
+PATHS = ("config", "identity")
+
+# First: ssh takes the first value that it meets, and these come before the user's configuration.
+_ALWAYS = {
+    "StrictHostKeyChecking": "yes",
+    "NoHostAuthenticationForLocalhost": "no",
+    "UpdateHostKeys": "no",
+    "BatchMode": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "LogLevel": "ERROR",
+}
+
+
+def _word(value: str) -> str:
+    # Neither an option of ssh, nor a token of its configuration, nor a word for a ProxyCommand's shell.
+    if not re.fullmatch(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*", value):
+        raise ValueError(f"letters, digits and '._:-' expected, the first one no '-', got {value!r}")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_word)]
+
+
+class Settings(Section):
+    """Where the device is. All but `host` may stand in the user's ~/.ssh/config instead."""
+
+    kind: Literal["ssh"]
+    host: Word = Field(description="a Host of the ssh configuration, a name or an address")
+    user: Word | None = None
+    port: int | None = Field(default=None, ge=1, le=65535)
+    identity: str | None = Field(default=None, description="file of the private key")
+    config: str | None = Field(default=None, description="ssh configuration in place of ~/.ssh/config")
+    timeout: int = Field(default=10, ge=1, le=600, description="seconds to wait for the connection")
+
+
+class SshTransport(PosixTransport):
+    """Commands run in sessions of one connection."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self._name, self._settings = name, settings
+        self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
+        self._ssh = [process.client("ssh", "openssh-client"), *self._options()]
+        self._log = Path(self._folder, "log")
+        self._master: subprocess.Popen[bytes] | None = None
+        try:
+            self._master = self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def description(self) -> str:
+        """See Transport.description."""
+        return f"device '{self._name}' (ssh {self._settings.host})"
+
+    def run(
+        self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
+    ) -> Answer:
+        """See Transport.run."""
+        if self._master is None or self._master.poll() is not None:
+            raise KilnError(f"{self.description}: the connection was lost")
+        words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, as_text(command)]
+        answer = process.run(words, who=self.description, stdin=stdin, timeout=timeout)
+        # 255 is ssh's own; a program's 255 is told from it by the connection, which is still there.
+        if answer.status == 255 and (self._master.poll() is not None or not self._alive()):
+            raise KilnError(f"{self.description}: the connection was lost")
+        return answer
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._master is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._master.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(5)
+            self._master = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _options(self) -> list[str]:
+        chosen, options = self._settings, []
+        if chosen.config is not None:
+            options += ["-F", chosen.config]
+        fixed = {**_ALWAYS, "ConnectTimeout": str(chosen.timeout), "ControlPath": f"{self._folder}/socket"}
+        options += [word for key, value in fixed.items() for word in ("-o", f"{key}={value}")]
+        if chosen.identity is not None:
+            options += ["-i", chosen.identity, "-o", "IdentitiesOnly=yes"]
+        if chosen.user is not None:
+            options += ["-l", chosen.user]
+        if chosen.port is not None:
+            options += ["-p", str(chosen.port)]
+        return [*options, "-T"]
+
+    def _connect(self) -> subprocess.Popen[bytes]:
+        words = [
+            *self._ssh,
+            "-o",
+            "ControlMaster=yes",
+            "-o",
+            "ControlPersist=no",
+            "-N",
+            "--",
+            self._settings.host,
+        ]
+        with self._log.open("wb") as log:
+            master = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=process.end_with_parent,
+            )
+        # A jump host has its own time to connect, and both their greetings.
+        limit = time.monotonic() + 3 * self._settings.timeout
+        socket = Path(self._folder, "socket")
+        while not (socket.exists() and self._alive()):
+            if master.poll() is not None:
+                raise KilnError(f"{self.description}: {self._reason()}")
+            if time.monotonic() > limit:
+                process.stop(master)
+                raise KilnError(
+                    f"{self.description}: no connection within {3 * self._settings.timeout} s; "
+                    f"try: ssh {self._settings.host}"
+                )
+            time.sleep(0.02)
+        return master
+
+    def _alive(self) -> bool:
+        words = [*self._ssh, "-O", "check", "--", self._settings.host]
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+    def _reason(self) -> str:
+        """What ssh complained about, as one line with what to do."""
+        said = self._log.read_text(encoding="utf-8", errors="replace")
+        by_hand = f"ssh {self._settings.host}"
+        if "IDENTIFICATION HAS CHANGED" in said:
+            return (
+                "its host key is another than the known one: someone may be in between; if the device was "
+                f"set up anew, forget the old key with ssh-keygen -R and check the new one with: {by_hand}"
+            )
+        if "Host key verification failed" in said or "host key is known" in said:
+            return f"its host key is not known here; connect once by hand and check the key: {by_hand}"
+        if "Permission denied" in said or "Too many authentication failures" in said:
+            return f"it refuses this key or user; let it in with: ssh-copy-id {self._settings.host}"
+        lines = [line for line in said.splitlines() if line.strip()]
+        return f"{printable(lines[-1]) if lines else 'ssh ended without a word'}; try: {by_hand}"
+
+
+def open_transport(device: Device) -> SshTransport:
+    """See Way.open_transport."""
+    assert isinstance(device.transport, Settings)
+    return SshTransport(device.name, device.transport)
