@@ -7,14 +7,17 @@ import contextlib
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from kiln import __version__
+from kiln.config import sizes
 from kiln.files import atomic_write, read_json
 from kiln.report import arena, budget
+from kiln.report.buckets import has_buckets, plan_rows, sizes_text
 from kiln.report.measure import operators, peak_step
 from kiln.report.size import CODE
 
@@ -46,6 +49,7 @@ def run(args: argparse.Namespace) -> None:
         golden=_read(folder / "golden.json"),
         tolerance=_read(args.tolerance or folder / "tolerance.json"),
         test=read_json(args.test) if args.test else {},
+        padding=_read(folder / "padding.json"),
     )
     atomic_write(args.out, page)
 
@@ -64,6 +68,7 @@ def render(
     golden: Mapping[str, Any],
     tolerance: Mapping[str, Any],
     test: Mapping[str, Any],
+    padding: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """The page as text. Everything but plan, target and size may be empty: its section then is left out."""
     environment = jinja2.Environment(
@@ -77,7 +82,10 @@ def render(
     environment.filters["bytes"] = arena.bytes_text
     environment.filters["count"] = _count
     environment.filters["many"] = _many
+    environment.filters["shape"] = lambda shape: " × ".join(map(sizes.show, shape)) or "scalar"
     used = budget.used_bytes(size)
+    code = {row["name"]: row for row in (size.get("linked") or {}).get("buckets", [])}
+    rows: list[Mapping[str, Any]] = [{**row, **code.get(row["name"], {})} for row in plan_rows(plan)]
     return environment.get_template("report.html.j2").render(
         plan=plan,
         target=target,
@@ -89,7 +97,9 @@ def render(
         errors=_errors(test),
         test=test,
         tools=manifest.get("tools") or _tools(),
-        buckets=[_bucket(plan, size, bucket) for bucket in plan["buckets"]],
+        buckets=[_bucket(plan, size, *pair) for pair in zip(plan["buckets"], rows, strict=True)],
+        has_buckets=has_buckets(rows),
+        padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
         flash=_flash(plan, size),
         flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan["buckets"]),
         parameters=sorted(plan["params"]["tensors"], key=lambda t: (-t["bytes"], t["name"])),
@@ -121,13 +131,18 @@ def _many(value: int) -> str:
     return str(value)
 
 
-def _bucket(plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any]) -> dict[str, Any]:
+def _bucket(
+    plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any], row: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A bucket of plan.json with its row of the size table, its steps and its arena drawn."""
     steps = _steps(plan, size, bucket)
     most = max((step["flops"] for step in steps), default=0) or 1
     for step in steps:
         step["share"] = f"{100 * step['flops'] / most:.1f}"
     return {
         **bucket,
+        **row,
+        "sizes": sizes_text(bucket["dims"]),
         "steps": steps,
         "drawing": Markup(arena.draw(bucket, [step["label"] for step in steps])),
         "peak": peak_step(bucket)[0],
@@ -155,15 +170,26 @@ def _steps(
                 "ops": ops,
                 "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
                 "symbol": step["kernel"],
-                "extent": step.get("extent"),
+                "extent": sizes.show(step["extent"]) if step.get("extent") is not None else None,
                 "parallel": bool(kernel.get("parallel")),
-                "flops": int(kernel.get("flops") or 0),
+                # A kernel that buckets share does more in one than in the other: its steps say how much.
+                "flops": _greatest(
+                    ["*", 2, step["macs"]] if "macs" in step else kernel["flops"] or 0, bucket
+                ),
                 "code": code.get(step["kernel"]),
                 "params": sum(arg.get("bytes") or 0 for arg in step["args"] if arg["at"] == "params"),
                 "places": places,
             }
         )
     return rows
+
+
+def _greatest(expr: Any, bucket: Mapping[str, Any]) -> int:
+    """The value of a size expression for the greatest sizes of the bucket."""
+    ranges = {
+        n: (s["min"], s["max"]) if isinstance(s, Mapping) else (s, s) for n, s in bucket["dims"].items()
+    }
+    return int(sizes.bounds(expr, ranges)[1])
 
 
 def _short(name: str) -> str:
@@ -188,7 +214,7 @@ def _place(arg: Mapping[str, Any], const: bool) -> dict[str, Any]:
     if at in ("arena", "params"):
         where = f"{at}+{arg['offset']}"
     elif at == "dim":
-        where = str(arg.get("name"))
+        where = sizes.show(arg["expr"])
     else:
         where = f"{at} {arg['index']}"
     return {"at": at, "where": where, "bytes": arg.get("bytes"), "written": not const and at != "dim"}

@@ -9,6 +9,7 @@ from typing import Any
 from kiln.config import Target
 from kiln.device.link import link, link_flags
 from kiln.report.archive import function_members
+from kiln.report.buckets import code_rows, plan_rows
 from kiln.report.elf import Program, read_program
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -16,16 +17,12 @@ _PARTS = ("kernels", "plan", "runtime", "threads", "platform", "other")
 
 
 def plan_figures(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What plan.json alone tells: bytes of parameters, and of each bucket's arena and its lower bound."""
+    """What plan.json alone tells: bytes of parameters, and what each bucket needs."""
     return {
         "format": 1,
         "model": plan["name"],
         "params": {"bytes": plan["params"]["bytes"], "storage": plan["params"]["storage"]},
-        "buckets": [
-            {key: bucket[key] for key in ("name", "dims", "arena_bytes", "lower_bound_bytes")}
-            | {"steps": len(bucket["steps"])}
-            for bucket in plan["buckets"]
-        ],
+        "buckets": plan_rows(plan),
     }
 
 
@@ -82,6 +79,7 @@ def code_by_part(
     return {
         "code": totals,
         "kernels": [{"symbol": s, "label": labels[s], "bytes": size} for s, size in ranked],
+        "buckets": code_rows(plan, kernels),
     }
 
 

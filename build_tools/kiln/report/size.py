@@ -16,6 +16,7 @@ from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.report import budget
+from kiln.report.buckets import has_buckets, sizes_text
 from kiln.report.measure import linked_figures, plan_figures
 
 _TOP = 8  # kernels and contributors that are listed
@@ -86,9 +87,9 @@ def _console() -> Console:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
-        left = name in ("what", "kernel", "bucket", "budget")
+        left = name in ("what", "kernel", "bucket", "budget", "sizes", "strategy")
         # Where the terminal is too narrow, only descriptions are cut short: never a symbol or a number.
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "what")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name not in ("what", "sizes"))
     return table
 
 
@@ -155,6 +156,26 @@ def _print_buckets(console: Console, figures: Mapping[str, Any]) -> None:
         ratio = f"{bucket['arena_bytes'] / bound:.3f}" if bound else "1.000"
         arenas.add_row(bucket["name"], str(bucket["arena_bytes"]), str(bound), ratio, str(bucket["steps"]))
     console.print(arenas)
+    if has_buckets(figures["buckets"]):
+        _print_shared(console, figures)
+
+
+def _print_shared(console: Console, figures: Mapping[str, Any]) -> None:
+    """What each bucket uses of what lies in the program once."""
+    linked = figures.get("linked")
+    code = {row["name"]: row for row in (linked or {}).get("buckets", [])}
+    table = _table(
+        "used by each bucket, bytes", "bucket", "sizes", "strategy", "parameters", "kernels", "its own alone"
+    )
+    for row in figures["buckets"]:
+        strategy = f"case of {row['case_of']}" if row["case_of"] else row["strategy"]
+        own = code.get(row["name"])
+        bytes_of = [str(own["code_bytes"]), str(own["own_code_bytes"])] if own else ["", ""]
+        table.add_row(row["name"], sizes_text(row["dims"]), strategy, str(row["params_bytes"]), *bytes_of)
+    table.add_section()
+    kernels = str(linked["code"]["kernels"]) if linked else ""
+    table.add_row("all, each once", "", "", str(figures["params"]["bytes"]), kernels, "")
+    console.print(table)
 
 
 def print_excess(

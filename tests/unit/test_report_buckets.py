@@ -1,0 +1,158 @@
+"""What each bucket costs: its own, and what it shares with others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kiln.config import load_target, target_config
+from kiln.report.buckets import code_rows, has_buckets, plan_rows, sizes_text
+from kiln.report.html import render
+from kiln.report.measure import plan_figures
+from kiln.report.size import print_figures
+
+
+def part(least: int, most: int, multiple: int = 1) -> dict[str, int]:
+    return {"min": least, "max": most, "multiple": multiple}
+
+
+def bucket(name: str, strategy: str, kernels: list[str], when: Any = None, **dims: Any) -> dict[str, Any]:
+    read = {"at": "params", "offset": 64, "bytes": 40}
+    return {
+        "name": name,
+        "strategy": strategy,
+        "dims": dims,
+        "when": when,
+        "arena_bytes": 64 * len(kernels),
+        "lower_bound_bytes": 64,
+        "steps": [
+            {
+                "kernel": kernel,
+                "extent": ["*", "batch", 4],
+                "label": kernel,
+                "attrs": {},
+                "macs": 10,
+                "args": [
+                    {"at": "input", "index": 0, "offset": 0, "bytes": 16},
+                    read,
+                    {"at": "params", "offset": 128 * number, "bytes": 24},
+                    {"at": "dim", "expr": ["//", "width", 2]},
+                    {"at": "output", "index": 0, "offset": 0, "bytes": 16},
+                ],
+            }
+            for number, kernel in enumerate(kernels, start=1)
+        ],
+        "tensors": [],
+    }
+
+
+def plan() -> dict[str, Any]:
+    const, number = {"dtype": "float32", "const": True}, {"dtype": "int32", "const": True, "scalar": True}
+    args = [const, const, const, number, {"dtype": "float32", "const": False}]
+    about = {"dtype": "float32", "layout": None, "quant": None, "bytes": 16}
+    return {
+        "format": 2,
+        "name": "m",
+        "threads": "none",
+        "model_hash": "11" * 32,
+        "inputs": [{"name": "x", "c_name": "x", "shape": ["batch", "width"], **about}],
+        "outputs": [{"name": "y", "c_name": "y", "shape": ["batch", ["//", "width", 2]], **about}],
+        "dims": [{"name": "batch", **part(1, 4)}, {"name": "width", **part(8, 64, 8)}],
+        "params": {"bytes": 300, "align": 64, "storage": "embedded", "section": None, "tensors": []},
+        "kernels": [
+            {"symbol": f"k_{name}", "args": args, "parallel": True, "ops": [{"name": name}], "flops": 20}
+            for name in "abc"
+        ],
+        "buckets": [
+            bucket("one", "exact", ["k_a", "k_b"], batch=part(1, 1), width=part(8, 8, 8)),
+            bucket("many", "pad", ["k_a", "k_c", "k_c"], batch=part(1, 4), width=part(8, 64, 8)),
+            bucket(
+                "many_ones",
+                "pad",
+                ["k_a"],
+                {"input": 0, "value": "ones", "bucket": 1},
+                batch=part(1, 4),
+                width=part(8, 64, 8),
+            ),
+        ],
+    }
+
+
+LINKED = {"k_a": 100, "k_b": 10, "k_c": 1000}
+
+
+def size() -> dict[str, Any]:
+    code = {"kernels": 1110, "plan": 20, "runtime": 10, "threads": 0, "platform": 0, "other": 0}
+    return plan_figures(plan()) | {
+        "target": "aarch64",
+        "linked": {
+            "sections": {"text": 1200, "rodata": 300, "data": 0, "bss": 0},
+            "flash_bytes": 1500,
+            "ram_bytes": 0,
+            "code": code,
+            "kernels": [{"symbol": s, "label": s, "bytes": b} for s, b in LINKED.items()],
+            "buckets": code_rows(plan(), LINKED),
+        },
+    }
+
+
+def test_code_that_is_shared_counts_in_each_and_once_in_all() -> None:
+    rows = code_rows(plan(), LINKED)
+    assert [(row["name"], row["code_bytes"], row["own_code_bytes"]) for row in rows] == [
+        ("one", 110, 10),
+        ("many", 1100, 1000),
+        ("many_ones", 100, 0),
+    ]
+
+
+def test_parameters_that_a_bucket_reads_count_once_in_it() -> None:
+    assert [row["params_bytes"] for row in plan_rows(plan())] == [40 + 2 * 24, 40 + 3 * 24, 40 + 24]
+
+
+def test_case_and_sizes() -> None:
+    one, many, ones = plan_rows(plan())
+    assert (one["case_of"], many["case_of"], ones["case_of"]) == (None, None, "many")
+    assert sizes_text(one["dims"]) == "batch 1, width 8"
+    assert sizes_text(many["dims"]) == "batch 1…4, width 8…64 by 8"
+    assert has_buckets([one, many]) and has_buckets([many]) and not has_buckets([one])
+    assert sizes_text({"batch": 1}) == "batch 1" and not has_buckets([{**one, "dims": {"batch": 1}}])
+
+
+def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    print_figures(size())
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if "many" in line and "1100" in line)
+    assert "pad" in row and "112" in row and "1000" in row
+    assert any("all, each once" in line and "300" in line and "1110" in line for line in lines)
+    assert any("case of many" in line for line in lines)
+
+
+def test_the_page() -> None:
+    text = render(
+        plan=plan(),
+        target=target_config(load_target("aarch64")),
+        size=size(),
+        manifest={},
+        golden={},
+        tolerance={},
+        test={},
+        padding={"buckets": [{"name": "many", "mean_padding": 0.4375}]},
+    )
+    assert '<section id="buckets">' in text and 'href="#many"' in text and 'id="many"' in text
+    assert "batch × width // 2" in text and "43.8 %" in text and "1\u202f100" in text
+    assert "case of many" in text and "batch * 4" in text
+
+
+def test_a_static_model_has_no_table_of_buckets() -> None:
+    static = {**plan(), "buckets": [bucket("static", "exact", ["k_a"], batch=part(1, 1), width=part(8, 8))]}
+    figures = plan_figures(static)
+    text = render(
+        plan=static,
+        target=target_config(load_target("aarch64")),
+        size=figures,
+        manifest={},
+        golden={},
+        tolerance={},
+        test={},
+    )
+    assert 'id="buckets"' not in text and "#buckets" not in text
