@@ -96,3 +96,58 @@ def test_without_a_picture_the_first_golden_vector_is_taken(tmp_path: Path) -> N
     (golden / "golden.json").write_text(json.dumps({"vectors": vectors}))
     tensors, source, picture = _inputs(Bundle(tmp_path, "zoo"), config(run=None), INTERFACE, None)
     assert (tensors[0].tolist(), source, picture) == ([1, 2], "golden vector random1", False)
+
+
+def _dynamic(*shape: Any, **more: Any) -> dict[str, Any]:
+    """The interface with dimensions, and a second input of the picture's width."""
+    image = {**INTERFACE["inputs"][0], "shape": list(shape)}
+    dims = [
+        {"name": "batch", "min": 1, "max": 8, "multiple": 1},
+        {"name": "width", "min": 2, "max": 64, "multiple": 2},
+    ]
+    mask = {"name": "mask", "c_name": "mask", "dtype": "int8", "shape": ["width"], "quant": None}
+    return {**INTERFACE, "inputs": [image, mask], "dims": dims, **more}
+
+
+def test_a_picture_decides_the_sizes(tmp_path: Path) -> None:
+    golden = tmp_path / "golden"
+    golden.mkdir()
+    vectors = []
+    for width in (8, 2):
+        (golden / f"{width}.bin").write_bytes(bytes(range(width)))
+        entry = {"file": f"{width}.bin", "name": "mask", "dtype": "int8", "shape": [width]}
+        dims = {"batch": 1, "width": width}
+        vectors.append({"name": "v", "bucket": "b", "dims": dims, "inputs": [entry] * 2, "outputs": []})
+    (golden / "golden.json").write_text(json.dumps({"vectors": vectors}))
+    path = tmp_path / "grey.png"
+    Image.new("RGB", (4, 4)).save(path)
+    interface = _dynamic("batch", 2, "width", 3)
+    (tensor, mask), _, _ = _inputs(Bundle(tmp_path, "zoo"), config(), interface, path)
+    assert tensor.shape == (1, 2, 2, 3) and mask.tolist() == [0, 1]
+    wide = config(preprocess={**PREPROCESS, "size": [2, 16]})
+    with pytest.raises(KilnError, match="'zoo': no golden vector has batch 1, width 16: nothing to give"):
+        _inputs(Bundle(tmp_path, "zoo"), wide, interface, path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "message"),
+    [
+        (("batch", 2, "width", 3), [2, 66], "preprocessed: width is 66, allowed 2..64, multiples of 2"),
+        (("batch", 2, "width", 3), [2, 3], "preprocessed: width is 3, allowed 2..64, multiples of 2"),
+        (
+            ("batch", 4, "width", 3),
+            [2, 2],
+            r"makes \[1, 2, 2, 3\], input 'image' takes \[batch, 4, width, 3\]",
+        ),
+        (("batch", "width", "width", 3), [2, 4], "input 'image' axis 2: 4, but elsewhere 'width' is 2"),
+        ((["*", "batch", 2], 2, 2, 3), [2, 2], r"input 'image' takes \[batch \* 2, 2, 2, 3\]"),
+    ],
+)
+def test_a_picture_of_sizes_that_are_not_taken(
+    tmp_path: Path, shape: tuple[Any, ...], size: list[int], message: str
+) -> None:
+    path = tmp_path / "grey.png"
+    Image.new("RGB", (4, 4)).save(path)
+    settings = config(preprocess={**PREPROCESS, "size": size, "resize": "stretch"})
+    with pytest.raises(KilnError, match=message):
+        _inputs(Bundle(tmp_path, "zoo"), settings, _dynamic(*shape), path)

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from kiln.config import Target
+from kiln.config import Target, sizes
 from kiln.config.data import Preprocess
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.execute import TIMEOUT, Outcome, execute
@@ -21,6 +21,7 @@ from kiln.device.runners.remote import chosen_runner
 from kiln.device.vectors import Array
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.golden.tries import check_size, match_sizes
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
@@ -96,14 +97,38 @@ def _inputs(
     tensor = preprocess(
         load_image(path), how, entry["dtype"], (quant["scale"], quant["zero_point"]) if quant else None
     )
-    if list(tensor.shape) != list(entry["shape"]):
-        raise KilnError(
-            f"model '{bundle.name}': 'preprocess' makes {list(tensor.shape)}, input '{entry['name']}' takes "
-            f"{entry['shape']}"
-        )
-    others = bundle.vectors()[0].inputs if len(interface["inputs"]) > 1 else []
+    chosen = _sizes_of(tensor, entry, interface, bundle.name)
+    others = _others(bundle, chosen) if len(interface["inputs"]) > 1 else []
     tensors = [tensor if i == index else others[i] for i in range(len(interface["inputs"]))]
     return tensors, str(path), True
+
+
+def _sizes_of(
+    tensor: Array, entry: Mapping[str, Any], interface: Mapping[str, Any], model: str
+) -> dict[str, int]:
+    """The sizes of the dimensions that a picture's tensor decides. Raises KilnError where it does not fit."""
+    found: dict[str, int] = {}
+    match_sizes(entry, tensor.shape, found)
+    for dim in interface.get("dims", []):
+        if dim["name"] in found:
+            check_size(dim, found[dim["name"]], f"model '{model}': the picture, preprocessed")
+    known = all(sizes.names(size) <= found.keys() for size in entry["shape"])
+    if not known or [sizes.evaluate(size, found) for size in entry["shape"]] != list(tensor.shape):
+        shape = ", ".join(map(sizes.show, entry["shape"]))
+        raise KilnError(
+            f"model '{model}': 'preprocess' makes {list(tensor.shape)}, "
+            f"input '{entry['name']}' takes [{shape}]"
+        )
+    return found
+
+
+def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
+    """All inputs of the first golden vector with the sizes that the picture has."""
+    for vector in bundle.vectors():
+        if all(vector.dims.get(name, size) == size for name, size in chosen.items()):
+            return vector.inputs
+    at = ", ".join(f"{name} {size}" for name, size in chosen.items())
+    raise KilnError(f"model '{bundle.name}': no golden vector has {at}: nothing to give its other inputs")
 
 
 def _named(entries: list[Mapping[str, Any]], name: str | None, model: str) -> int:
