@@ -67,7 +67,7 @@ def describe(
 ) -> dict[str, Any]:
     """What manifest.json says besides its list of files. Sizes are in bytes."""
     params = plan["params"]
-    buckets = ("name", "dims", "arena_bytes", "lower_bound_bytes")
+    buckets = ("name", "strategy", "dims", "arena_bytes", "lower_bound_bytes")
     return {
         "format": 1,
         "name": config["name"],
@@ -78,8 +78,9 @@ def describe(
         "threads": plan["threads"],
         "inputs": plan["inputs"],
         "outputs": plan["outputs"],
+        "dims": plan["dims"],
         "params": {"bytes": params["bytes"], "storage": params["storage"], "section": params.get("section")},
-        "buckets": [{key: bucket[key] for key in buckets} for bucket in plan["buckets"]],
+        "buckets": [{key: bucket.get(key) for key in buckets} for bucket in plan["buckets"]],
         "linked": size.get("linked"),
         "tools": {"kiln": __version__, **{tool: metadata.version(tool) for tool in _TOOLS}},
     }

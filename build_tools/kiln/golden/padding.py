@@ -134,6 +134,7 @@ class PaddingChecks:
         first = first_to_differ(
             self.source, exact, self._pad(target, exact), limits_for(self.config.get("tolerance") or {}, "")
         )
+        subject = " and ".join(f"dims.{name}: pad {target[name]}" for name in moved)
         shown = ", ".join(f"{name} {one.sizes[name]} padded to {target[name]}" for name in moved)
         others = ", ".join(f"{name} {size}" for name, size in one.sizes.items() if name not in moved)
         far = f"it differs by {result.error:.3g}, allowed {result.limit:.3g} {result.unit}".rstrip()
@@ -146,7 +147,7 @@ class PaddingChecks:
             else "; if an input of the model masks it, declare it with inputs.<name>.mask: true"
         )
         return (
-            f"model '{self.interface['model']}': dims.{moved[0]}: pad {target[moved[0]]} changes output "
+            f"model '{self.interface['model']}': {subject} changes output "
             f"'{entry['name']}': with {shown}{f' ({others})' if others else ''} {far}"
             f"{seen}{advice}; use exact or range in place of pad"
         )
