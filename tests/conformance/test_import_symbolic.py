@@ -275,6 +275,28 @@ GRAPHS = {
         [{"n": 1}, {"n": 9}],
         {"zero": whole(0), "two": whole(2), "four": whole(4)},
     ),
+    "fixed_size": Graph(
+        """g (float[1,2,h,w] x) => (float[?,?,?,?] y, float[?,?,?,?] z) {
+          y = Resize<mode: string = "nearest", coordinate_transformation_mode: string = "asymmetric",
+                     nearest_mode: string = "floor">(x, , , sizes)
+          z = Resize<mode: string = "linear">(x, , , sizes)
+        }""",
+        {"h": (3, 64), "w": (3, 64)},
+        [{"h": 3, "w": 5}, {"h": 24, "w": 7}],
+        {"sizes": whole(1, 2, 10, 7)},
+    ),
+    "rows": Graph(
+        """g (float[batch,2,seq] x) => (float[?,?,?] y, float[?,?,?] z, float[?,?] w) {
+          y = Resize<mode: string = "nearest">(x, , scales)
+          z = Slice(x, last, first, axis, back)
+          t = Slice(x, zero, one, one)
+          w = Squeeze(t, one)
+        }""",
+        BOTH,
+        BOTHS,
+        {"scales": np.array([1, 1, 3], np.float32), "last": whole(-1), "first": whole(-(2**31))}
+        | {"axis": whole(2), "back": whole(-2), "zero": whole(0), "one": whole(1)},
+    ),
     "same_pool": Graph(
         """g (float[1,2,h,w] x) => (float[?,?,?,?] y, float[?,?,?,?] z) {
           y = MaxPool<kernel_shape = [3, 2], strides = [2, 2], auto_pad: string = "SAME_LOWER">(x)

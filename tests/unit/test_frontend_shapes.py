@@ -97,7 +97,7 @@ N: Dims = {"n": (1, 9)}
         (
             "g (float[n,4] x) => (int64[2,?] y) { y = NonZero(x) }",
             {},
-            ["NonZero", "not known before the model runs"],
+            ["NonZero", "shape that is not known"],
         ),
         (
             """g (float[n,4] x) => (float[?,4] y) {
@@ -122,6 +122,16 @@ N: Dims = {"n": (1, 9)}
                            else_branch = b () => (float[n,4] q) { q = Abs(x) } > }""",
             {},
             ["If", "condition is not known before the model runs"],
+        ),
+        (
+            "g (float[n,1] x) => (float[?] y) { y = Squeeze(x) }",
+            {},
+            ["Squeeze", "size n is 1 for some sizes only"],
+        ),
+        (
+            "g (float[1,n,4] x) => (float[?,?,?] y) { y = Resize(x, , k) }",
+            {"k": np.array([1, 2, 2], np.float32)},
+            ["Resize", "only height and width can be resized"],
         ),
         (
             "g (float[n,4] x) => (float[?,?] y) { y = Expand(x, shape) }",

@@ -14,7 +14,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend import onnx_ops
-from kiln.frontend.importer import one_line, operators
+from kiln.frontend.importer import one_line, operators, tensor_type
 from kiln.frontend.onnx_node import Node, as_tensor, extents
 from kiln.frontend.onnx_shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx_value import Value, from_array, from_items
@@ -182,9 +182,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for name, result in zip(node.output, results, strict=False):
             if not name:
                 continue
-            shape = getattr(result.ty, "shape", None)
-            if shape is None or not all(self._symbols.knows(size) for size in shape):
-                raise ValueError(f"the shape of its result is not known before the model runs: {result.ty}")
+            try:
+                tensor_type(result.ty, "its result", self._symbols)
+            except KilnError as error:
+                raise ValueError(str(error)) from None
             self._nodes[name] = result
             self._values.pop(name, None)
         if len(results) < len(node.output):

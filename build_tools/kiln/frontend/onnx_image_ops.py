@@ -11,8 +11,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from kiln.frontend.onnx_node import Node
-from kiln.frontend.onnx_value import Ratio
+from kiln.frontend.onnx_node import Node, as_tensor, prims, shape_expr
+from kiln.frontend.onnx_value import Ratio, from_items
 from kiln.frontend.symbols import Extent
 
 _RELAX_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
@@ -21,49 +21,64 @@ _GREATEST_DIVISOR = 1024
 
 
 def resize(node: Node) -> Any:
-    """Resize of pictures (N, C, H, W) by scales or to sizes → relax.image.resize2d.
+    """Resize of pictures (N, C, H, W) and rows (N, C, W) by scales or to sizes → relax.image.resize2d.
 
     TVM 0.27 takes constants only, forgets scales of the first two axes, and samples as if input and output
     sizes were in the ratio of the scales even where rounding the size has changed it.
     """
     coordinates = _text(node, "coordinate_transformation_mode", "half_pixel")
     shape = node.shape(0)
-    if len(shape) != 4 or coordinates == "tf_crop_and_resize":
+    if len(shape) not in (3, 4) or coordinates == "tf_crop_and_resize" or node.attributes.get("axes"):
         return None
-    if any(node.attributes.get(key) for key in ("antialias", "axes", "keep_aspect_ratio_policy")):
-        if node.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch" or node.attributes.get(
-            "antialias"
-        ):
-            raise ValueError("antialias and keep_aspect_ratio_policy have no counterpart in TVM")
-        return None
-    sizes = node.whole(3) if node.has(3) else _scaled(node, shape)
-    if sizes is None:
-        return None
+    if node.attributes.get("antialias") or _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise ValueError("antialias and keep_aspect_ratio_policy have no counterpart in TVM")
+    sizes = node.known(3) if node.has(3) else _scaled(node, shape)
     if not all(node.symbols.equal(a, b) for a, b in zip(sizes[:2], shape[:2], strict=True)):
         raise ValueError(f"sizes {sizes} of {shape}: only height and width can be resized")
-    mode = _text(node, "mode", "nearest")
-    return relax.op.image.resize2d(
-        node.tensor(0),
-        size=relax.ShapeExpr(sizes[2:]),
+    data = node.tensor(0)
+    rounding = _text(node, "nearest_mode", "round_prefer_floor")
+    if (_text(node, "mode", "nearest"), coordinates, rounding) == ("nearest", "asymmetric", "floor"):
+        pairs = list(zip(shape, sizes, strict=True))
+        if any(isinstance(new, int) and not isinstance(old, int) for old, new in pairs):
+            return _nearest(data, pairs)
+    rows = len(shape) == 3
+    if rows:
+        data = relax.op.expand_dims(data, 2)
+    resized = relax.op.image.resize2d(
+        data,
+        size=shape_expr([1, *sizes[2:]] if rows else sizes[2:]),
         roi=[0.0] * 4,
         layout="NCHW",
-        method=_RELAX_METHODS[mode],
+        method=_RELAX_METHODS[_text(node, "mode", "nearest")],
         coordinate_transformation_mode=coordinates,
-        rounding_method=_text(node, "nearest_mode", "round_prefer_floor"),
+        rounding_method=rounding,
         cubic_alpha=node.attributes.get("cubic_coeff_a", -0.75),
         cubic_exclude=node.attributes.get("exclude_outside", 0),
         extrapolation_value=node.attributes.get("extrapolation_value", 0.0),
     )
+    return relax.op.squeeze(resized, [2]) if rows else resized
 
 
-def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent] | None:
-    """The sizes that scales give. Raises ValueError where a size must be rounded."""
-    index = 2 if len(node.inputs) > 2 else 1
-    name = node.inputs[index] if node.has(index) else ""
-    if name not in node.values:
-        return None
+def _nearest(data: Any, pairs: Sequence[tuple[Extent, Extent]]) -> Any:
+    """Element i * old // new of every axis: from open sizes to fixed ones, where TVM 0.27 fails."""
+    for axis, (old, new) in enumerate(pairs):
+        if axis >= 2:
+            places = relax.op.arange(*prims([0, new, 1]), "int64")
+            scaled = relax.op.multiply(places, as_tensor(from_items([old])))
+            data = relax.op.take(data, relax.op.floor_divide(scaled, as_tensor(from_items([new]))), axis)
+    return data
+
+
+def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
+    """The sizes that scales give. Raises ValueError where they are not known or a size must be rounded."""
+    scales = node.attributes.get("scales")  # of Upsample, before they were an input
+    if scales is None:
+        name = node.inputs[2 if len(node.inputs) > 2 else 1]  # the region of interest is not always there
+        if name not in node.values:
+            raise ValueError(f"its input '{name}' is not known before the model runs")
+        scales = node.values[name].extents()
     sizes = []
-    for scale, size in zip(node.values[name].extents(), shape, strict=True):
+    for scale, size in zip(scales, shape, strict=True):
         if isinstance(scale, Ratio):
             top, bottom = scale.top, scale.bottom
         else:

@@ -41,6 +41,22 @@ def flatten(node: Node) -> Any:
     return relax.op.reshape(node.tensor(0), shape_expr(sizes))
 
 
+def squeeze(node: Node) -> Any:
+    """Squeeze; without axes those of size 1 go, and no other may be of that size."""
+    shape = node.shape(0)
+    axes = node.whole(1, "axes")
+    if axes is None:
+        unclear = [size for size in shape if not isinstance(size, int) and not node.symbols.holds(size > 1)]
+        if unclear:
+            raise ValueError(f"no axes given, and size {unclear[0]} is 1 for some sizes only")
+        axes = [axis for axis, size in enumerate(shape) if _is(size, 1)]
+    dropped = {int(axis) % len(shape) for axis in axes}
+    for axis in dropped:
+        if not node.symbols.equal(shape[axis], 1):
+            raise ValueError(f"axis {axis} has size {shape[axis]}, only axes of size 1 can be squeezed")
+    return relax.op.squeeze(node.tensor(0), sorted(dropped)) if dropped else node.tensor(0)
+
+
 def expand(node: Node) -> Any:
     """Broadcasting to a shape; an axis of size 1 on either side takes the other's."""
     wanted, shape = node.known(1), node.shape(0)
@@ -61,16 +77,24 @@ def slice_(node: Node) -> Any:
     numbers = [*starts, *ends, *steps, *(shape[axis] for axis in axes)]
     if all(isinstance(number, int) for number in numbers):
         return None
-    begin, end = [], []
+    data = node.tensor(0)
+    begin, end, strides = [], [], []
     for axis, first, last, step in zip(axes, starts, ends, steps, strict=True):
-        if not isinstance(step, int) or step <= 0:
-            raise ValueError(f"a step of {step} along an axis of symbolic size")
-        low = _inside(first, shape[axis], symbols)
+        if not isinstance(step, int) or step == 0:
+            raise ValueError(f"a step of {step}")
+        size = shape[axis]
+        if step > 0:
+            low, high = _inside(first, size, size, symbols), _inside(last, size, size, symbols)
+        else:  # the same from the other end
+            data = relax.op.flip(data, axis)
+            low, high = [
+                symbols.simplify(size - 1 - _inside(end, size, size - 1, symbols, -1))
+                for end in (first, last)
+            ]
         begin.append(low)
-        end.append(symbols.simplify(_max(low, _inside(last, shape[axis], symbols))))
-    return relax.op.strided_slice(
-        node.tensor(0), axes, prims(begin), prims(end), prims(steps), assume_inbound=True
-    )
+        end.append(symbols.simplify(larger(low, high)))
+        strides.append(abs(step))
+    return relax.op.strided_slice(data, axes, prims(begin), prims(end), prims(strides), assume_inbound=True)
 
 
 def gather(node: Node) -> Any:
@@ -142,25 +166,25 @@ def _floor_divide(a: Extent, b: Extent) -> Extent:
     return a // b if isinstance(a, int) and isinstance(b, int) else tirx.floordiv(a, b)
 
 
-def _max(a: Extent, b: Extent) -> Extent:
+def larger(a: Extent, b: Extent) -> Extent:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return tirx.max(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
 
 
-def _min(a: Extent, b: Extent) -> Extent:
+def smaller(a: Extent, b: Extent) -> Extent:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     return tirx.min(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
 
 
-def _inside(end: Extent, size: Extent, symbols: Symbols) -> Extent:
-    """An end of a slice within 0..size; negative ones count from the back."""
+def _inside(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: int = 0) -> Extent:
+    """An end of a slice within least..most; negative ones count from the back."""
     if symbols.holds(end < 0):
-        return symbols.simplify(_max(0, size + end))
+        return symbols.simplify(larger(least, size + end))
     if not symbols.holds(end >= 0):
         raise ValueError(f"an end of a slice, {end}, is negative for some sizes only")
-    return symbols.simplify(_min(end, size))
+    return symbols.simplify(smaller(end, most))
 
 
 def _broadcast(a: Extent, b: Extent, symbols: Symbols) -> Extent:
@@ -179,5 +203,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Range": range_,
     "Reshape": reshape,
     "Slice": slice_,
+    "Squeeze": squeeze,
     "Tile": tile,
 }

@@ -80,14 +80,6 @@ class Symbols:
         """Whether `condition`, a bool or a TIR expression, is true for all sizes."""
         return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
 
-    def knows(self, extent: Extent) -> bool:
-        """Whether `extent` depends on nothing but these variables."""
-        if isinstance(extent, int):
-            return True
-        mine = list(self._variables.values())
-        used = tirx.analysis.undefined_vars(extent)
-        return all(any(variable.same_as(own) for own in mine) for variable in used)
-
     def equal(self, a: Extent, b: Extent) -> bool:
         """Whether two extents are the same for all sizes."""
         if isinstance(a, int) and isinstance(b, int):
@@ -102,7 +94,10 @@ class Symbols:
         return self.simplify(result)
 
     def size(self, extent: Extent) -> SizeExpr:
-        """`extent` as a size expression (kiln.config.sizes) of the dimensions' names."""
+        """`extent` as a size expression (kiln.config.sizes) of the dimensions' names.
+
+        Raises ValueError where it depends on more than these dimensions, or in a way that none can say.
+        """
         return to_size(self.simplify(extent), json.loads(self.describe()))
 
 
@@ -114,6 +109,8 @@ def to_size(extent: Extent, dims: Mapping[str, Mapping[str, Any]]) -> SizeExpr:
     if isinstance(extent, (int, tirx.IntImm)):
         return int(extent)
     if isinstance(extent, tirx.Var):
+        if extent.name not in dims:
+            raise ValueError(f"no size: {extent}")
         return _scaled(dims[extent.name], 1)
     operator = _OPERATORS.get(type(extent))
     if operator is None:
