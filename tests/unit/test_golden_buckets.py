@@ -181,3 +181,29 @@ def test_same_bytes_every_time(stage: Stage) -> None:
         assert stage.run()[0] == 0
         contents.append({path.name: path.read_bytes() for path in stage.out.iterdir()})
     assert contents[0] == contents[1]
+
+
+def test_each_special_content_has_a_vector_in_each_bucket_that_it_fits(stage: Stage, tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(16, dtype=np.int64).reshape(1, 16))
+    cases = [
+        {"input": "mask", "value": "ones"},
+        {"input": "ids", "value": "zeros"},
+        {"input": "ids", "value": {"kind": "file", "path": str(tmp_path / "ids.npy")}},
+    ]
+    assert stage.run(special_cases=cases) == (0, "")
+    found = {v["name"]: v for v in stage.golden()["vectors"] if "_case" in v["name"]}
+    assert list(found) == [
+        "batch1_seq16_random_1_case2",
+        "batch1_seq16_random_1_case3",
+        "batch1_seq33_random_1_case2",
+        "batch3_seq257_random_2_case2",
+    ]
+    for name, vector in found.items():
+        ids, mask = (stage.load(port) for port in vector["inputs"])
+        assert (mask == 1).all()
+        assert ids.tolist() == ([list(range(16))] if name.endswith("3") else np.zeros_like(ids).tolist())
+    static = {"name": "static", "dims": {}}
+    fixed = json.loads(json.dumps(INTERFACE).replace('"batch"', "1").replace('"seq"', "3"))
+    assert stage.run([static], {**fixed, "dims": []}, special_cases=cases[1:2]) == (0, "")
+    names = [vector["name"] for vector in stage.golden()["vectors"]]
+    assert names == ["random_1", "random_2", "random_2_case1"]

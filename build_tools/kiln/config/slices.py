@@ -12,9 +12,9 @@ _SLICES: dict[str, tuple[str, ...]] = {
     "fetch": ("source",),
     "import": ("inputs", "outputs", "dims"),
     "simplify": (),
-    "golden": ("golden", "preprocess", "inputs", "dims"),
+    "golden": ("golden", "preprocess", "inputs", "dims", "special_cases"),
     # With buckets that pad: what they add to a result is held to the tolerance when they are built.
-    "golden_padded": ("golden", "preprocess", "inputs", "dims", "tolerance"),
+    "golden_padded": ("golden", "preprocess", "inputs", "dims", "special_cases", "tolerance"),
     "tolerance": ("tolerance",),
     "specialize": ("dims", "inputs", "outputs", "special_cases"),
     "edges": ("inputs", "outputs", "dims", "buckets"),

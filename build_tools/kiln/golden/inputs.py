@@ -51,6 +51,25 @@ def _own(spec: Entry, name: str) -> Entry:
     return {**spec, **{key: value for key, value in own.items() if value is not None}}
 
 
+def with_content(case: Entry, entries: Sequence[Entry], given: Sequence[Array]) -> list[Array] | None:
+    """`given` with the input that an entry of special_cases names holding the content that it names.
+
+    None where that content comes from a file and has another type or shape.
+    """
+    result = []
+    for entry, tensor in zip(entries, given, strict=True):
+        if entry["name"] != case["input"]:
+            result.append(tensor)
+        elif case["value"] in ("zeros", "ones"):
+            result.append(np.full_like(tensor, case["value"] == "ones"))
+        else:
+            content, _ = _load({"tensors": {entry["name"]: case["value"]}}, entry)
+            if content.dtype != tensor.dtype or content.shape != tensor.shape:
+                return None
+            result.append(content)
+    return result
+
+
 def fixed_shapes(
     spec: Entry, entries: Sequence[Entry], preprocess: Entry | None
 ) -> dict[str, tuple[int, ...]]:

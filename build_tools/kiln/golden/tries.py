@@ -3,13 +3,13 @@
 Every bucket is tried at its points (`kiln.golden.points`), and the input sets that can be drawn in any shape
 take turns, so that the number of vectors grows with the buckets alone. A photograph or a given tensor brings
 its own sizes, and is one vector more. A model that masks has one vector in each bucket whose mask ends in
-zeros, as a caller's own shorter sequences do.
+zeros, as a caller's own shorter sequences do; and each special content of an input has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,17 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Try:
-    """One vector to be made: its name, the input set, the sizes, and the index of the bucket they reach."""
+    """One vector to be made: its name, the input set, the sizes, and the index of the bucket they reach.
+
+    `shortened`: its masks end in zeros. `case`: the entry of special_cases that it is about.
+    """
 
     name: str
     spec: Entry
     sizes: Sizes
     bucket: int
     shortened: bool = False
+    case: Entry | None = None
 
 
 def concrete(entries: Iterable[Entry], chosen: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -46,11 +50,12 @@ def tries(
     interface: Mapping[str, Any],
     masks: Collection[str],
     preprocess: Entry | None,
+    cases: Sequence[Entry] = (),
 ) -> list[Try]:
     """The vectors of a model with these buckets. Raises KilnError for a set whose sizes no bucket serves."""
     pairs = list(zip(specs, input_sets.set_names(specs), strict=True))
     if len(buckets) == 1 and not buckets[0]["dims"]:
-        return [Try(stem, spec, {}, 0) for spec, stem in pairs]
+        return _with_cases([Try(stem, spec, {}, 0) for spec, stem in pairs], 1, masks, cases)
     fixed = [pair for pair in pairs if pair[0]["kind"] not in input_sets.DRAWN]
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
@@ -69,7 +74,9 @@ def tries(
         if reached is None:
             raise KilnError(f"golden.inputs: {stem} has {name_of(at)}, and no bucket takes it")
         found.append(_try(stem, spec, at, reached))
-    return _with_short_masks(found, len(buckets)) if masks else found
+    if masks:
+        found = _with_short_masks(found, len(buckets))
+    return _with_cases(found, len(buckets), masks, cases)
 
 
 def _try(stem: str, spec: Entry, at: Sizes, index: int) -> Try:
@@ -90,6 +97,25 @@ def _with_short_masks(found: Sequence[Try], buckets: int) -> list[Try]:
         if one.name in chosen:
             result.append(Try(f"{one.name}_masked", one.spec, one.sizes, one.bucket, True))
     return result
+
+
+def _with_cases(found: list[Try], buckets: int, masks: Collection[str], cases: Sequence[Entry]) -> list[Try]:
+    """In each bucket one vector more for every special content; masks of ones have theirs already."""
+    more = []
+    for index in range(buckets):
+        own = [one for one in found if one.bucket == index]
+        for number, case in enumerate(cases, start=1):
+            if own and not (case["input"] in masks and case["value"] == "ones"):
+                base = own[len(own) // 2]
+                more.append(
+                    replace(
+                        base,
+                        name=f"{base.name.removesuffix('_masked')}_case{number}",
+                        shortened=False,
+                        case=case,
+                    )
+                )
+    return found + more
 
 
 def fixed_sizes(spec: Entry, interface: Mapping[str, Any], preprocess: Entry | None) -> Sizes:

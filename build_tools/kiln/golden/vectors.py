@@ -86,7 +86,7 @@ def make_vectors(
     # A model without buckets may have dimensions all the same, of one size each.
     least = {} if buckets else {dim["name"]: dim["min"] for dim in interface.get("dims", [])}
     known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
-    chosen = tries(specs, listed, known, masks, preprocess)
+    chosen = tries(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
     shapes = [entry["shape"] for entry in concrete(interface["inputs"], {**least, **chosen[0].sizes})]
     reference = open_reference(source, golden.get("reference") or "auto", shapes)
     padding = PaddingChecks(config, source, interface, reference, masks)
@@ -95,6 +95,8 @@ def make_vectors(
         sizes = {**least, **one.sizes}
         entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}
         given = _inputs(one, interface, entries["inputs"], preprocess, masks, listed)
+        if given is None:
+            continue
         results = reference.run(given)
         _check(source, one.name, results, entries["outputs"])
         padding.check(one, listed[one.bucket], given, results)
@@ -120,9 +122,14 @@ def _inputs(
     preprocess: Mapping[str, Any] | None,
     masks: Sequence[str],
     buckets: Sequence[Mapping[str, Any]],
-) -> list[Array]:
-    """The tensors of one vector, its masks shortened where it is about that."""
+) -> list[Array] | None:
+    """The tensors of one vector, its masks shortened or one input special where it is about that.
+
+    None where the special content has other sizes than this vector.
+    """
     given = input_sets.make_set(one.spec, entries, preprocess, masks)
+    if one.case is not None:
+        return input_sets.with_content(one.case, entries, given)
     if not one.shortened:
         return given
     return [
