@@ -58,10 +58,10 @@ def _anchor(transport: Any, folder: Path) -> None:
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--out folder for device.schema.json."""
-    p.add_argument("--out", type=Path, required=True, help="folder for device.schema.json")
+    """--out device.schema.json."""
+    p.add_argument("--out", type=Path, required=True, help="device.schema.json")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the JSON Schema of a file in devices/, for editors that check YAML while it is typed."""
-    write_json(args.out / "device.schema.json", file_schema(device_type(), "a device for Kiln"))
+    write_json(args.out, file_schema(device_type(), "a device for Kiln"))

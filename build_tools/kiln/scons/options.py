@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.config import list_models, list_targets
+from kiln.config import list_devices, list_models, list_targets
 from kiln.config.check import choices
 from kiln.errors import KilnError
 
@@ -17,13 +17,19 @@ OPTIONS = {
     "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",
+    "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
 }
 ALIASES = {
     "bundle": "build/<target>/<model>/ and its .tar.gz: headers, libraries, manifest, report (the default)",
     "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
     "run": "the bundle on a picture, with the names of the five best classes",
     "size": "what it takes of flash and RAM: code, parameters, arena",
+    "flash": "the bundle to a device, checked and tried there, then switched to; -n lists what would be run",
+    "rollback": "use the bundle again that was on the device before",
+    "status": "what is installed on the device, compared with the bundle built here",
+    "devices": "the devices known, and whether they answer",
 }
+_NEED_DEVICE = ("flash", "rollback", "status")
 _PATHS = (".yaml", ".yml", ".onnx", ".tflite")
 
 
@@ -35,9 +41,11 @@ class Options:
     models: Sequence[str]
     dump: bool
     image: str | None
+    device: str | None
+    device_goals: Sequence[str]
 
 
-def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
+def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     """Read NAME=VALUE arguments and goals. Raises KilnError for a name or a goal that means nothing."""
     for name in arguments:
         if name not in OPTIONS:
@@ -45,7 +53,17 @@ def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
     for goal in goals:
         if goal not in ALIASES and "/" not in goal and not Path(goal).exists():
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
+    device = next(iter(_names(arguments.get("device", ""))), None)
+    if set(goals) == {"devices"}:
+        return Options([], [], False, None, None, [])
+    device_goals = [goal for goal in _NEED_DEVICE if goal in goals]
+    if device_goals and device is None:
+        raise KilnError("say device=…, see ./kiln devices")
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
+    if device is not None and not lists["target"]:
+        from kiln.device.known import load_device  # its settings are those of the ways that device/ knows
+
+        lists["target"] = [load_device(device).target]
     for name, values in lists.items():
         if not values:
             raise KilnError(f"say {name}=…, see ./kiln -h")
@@ -55,7 +73,7 @@ def parse(arguments: Mapping[str, str], goals: Iterable[str]) -> Options:
     image = _from_where_called(arguments["image"]) if arguments.get("image") else None
     if image is not None and not Path(image).is_file():
         raise KilnError(f"image '{arguments['image']}': no such file")
-    return Options(lists["target"], lists["model"], dump == "1", image)
+    return Options(lists["target"], lists["model"], dump == "1", image, device, device_goals)
 
 
 def _names(text: str) -> list[str]:
@@ -72,18 +90,21 @@ def _from_where_called(path: str) -> str:
 def help_text() -> str:
     """Everything `scons -h` says; targets and models come from their YAML files."""
     targets = {summary.name: summary.description for summary in list_targets()}
+    devices = {summary.name: summary.description for summary in list_devices()}
     models = {" | ".join([model.name, *model.aliases]): model.description for model in list_models()}
     sections = {
         "Goals": ALIASES,
         "Options": OPTIONS,
         "Targets": targets,
         "Models": models,
+        "Devices": devices,
     }
     lines = [
         "Kiln builds a machine-learning model into plain C and object code for one device.",
         "",
         "  ./kiln target=x86_64 model=efficientnet_lite0 run",
         "  ./kiln target=x86_64,aarch64 model=resnet,path/to/my.tflite test -j2",
+        "  ./kiln model=resnet flash device=local   build for a device and bring it there",
         "  ./kiln test                     Kiln's own tests (no target=, no model=)",
     ]
     for title, entries in sections.items():

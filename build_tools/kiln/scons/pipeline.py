@@ -8,6 +8,7 @@ from typing import Any
 from kiln.scons import options, summary
 from kiln.scons.builders.bundle import Bundle, bundle
 from kiln.scons.builders.checked import ran, tested
+from kiln.scons.builders.devices import devices, on_device
 from kiln.scons.builders.schema import schema
 from kiln.scons.builders.shown import shown
 from kiln.scons.options import Options
@@ -21,16 +22,35 @@ def KilnBundle(env: Any, model: str, target: str = "host", dump: bool = False) -
     return bundle(Unit(model, target), dump)
 
 
-def KilnTest(env: Any, model: str, target: str = "host", dump: bool = False) -> Any:  # noqa: N802
+def KilnTest(  # noqa: N802
+    env: Any, model: str, target: str = "host", dump: bool = False, device: str | None = None
+) -> Any:
     """Declare the comparison with the golden vectors; the build fails where they differ."""
-    return tested(Unit(model, target), dump)
+    return tested(Unit(model, target), dump, device)
 
 
 def KilnRun(  # noqa: N802
-    env: Any, model: str, target: str = "host", dump: bool = False, image: str | None = None
+    env: Any,
+    model: str,
+    target: str = "host",
+    dump: bool = False,
+    image: str | None = None,
+    device: str | None = None,
 ) -> Any:
     """Declare a run on a picture; it is done at each build."""
-    return ran(Unit(model, target), dump, image)
+    return ran(Unit(model, target), dump, image, device)
+
+
+def KilnDevice(  # noqa: N802
+    env: Any, goal: str, model: str, target: str = "host", dump: bool = False, device: str = "local"
+) -> Any:
+    """Declare `goal` (flash, rollback or status) on a device; it is done at each build."""
+    return on_device(goal, Unit(model, target), dump, device)
+
+
+def KilnDevices(env: Any) -> Any:  # noqa: N802
+    """Declare that the known devices are listed."""
+    return devices()
 
 
 def KilnSize(env: Any, model: str, target: str = "host", dump: bool = False) -> Any:  # noqa: N802
@@ -65,4 +85,15 @@ def KilnHelp(env: Any) -> str:  # noqa: N802
     return options.help_text()
 
 
-METHODS = (KilnBundle, KilnTest, KilnRun, KilnSize, KilnSchemas, KilnAlias, KilnOptions, KilnHelp)
+METHODS = (
+    KilnBundle,
+    KilnTest,
+    KilnRun,
+    KilnSize,
+    KilnDevice,
+    KilnDevices,
+    KilnSchemas,
+    KilnAlias,
+    KilnOptions,
+    KilnHelp,
+)

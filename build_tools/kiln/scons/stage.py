@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from SCons.Script import GetOption
 
 from kiln.files import atomic_write
 from kiln.scons import digest, listing
@@ -33,7 +35,7 @@ class Stage:
     `flags` are its command line, `outputs` its files; `inputs` are SCons nodes or paths. With `listing`, the
     files of the folder `folder` are the stage's to name, and the output is a list of them. `scons -c` removes
     `folder`. `speaks`: its stdout is for the user. `silent_flags` change what is printed, and therefore do
-    not make it run again.
+    not make it run again. `foretold` gives what `scons -n` prints of it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Stage:
     listing: str | None = None
     speaks: bool = False
     silent_flags: Sequence[str] = ()
+    foretold: Callable[[], str] | None = None
     extra_outputs: Sequence[str] = field(default=())
 
 
@@ -62,7 +65,7 @@ def declare(stage: Stage) -> list[Any]:
     nodes = env.Command(
         [env.File(output) for output in outputs],
         [*stage.inputs, recipe],
-        env.Action(_execute, strfunction=None, varlist=[]),
+        env.Action(_execute, strfunction=_foretell, varlist=[]),
         KILN_STAGE=stage,
     )
     if stage.folder:
@@ -86,6 +89,11 @@ def text_file(path: str, text: str) -> Any:
 def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     session().journal.begin([str(target[0])])
     atomic_write(str(target[0]), source[0].read())
+
+
+def _foretell(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
+    stage: Stage = env["KILN_STAGE"]
+    return stage.foretold() if stage.foretold and GetOption("no_exec") else None
 
 
 def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:

@@ -6,8 +6,10 @@
 
 Methods of the environment; `model` and `target` are names or paths to a .yaml (model: .onnx, .tflite too):
 KilnBundle   declares the bundle build/<target>/<model>/ and its .tar.gz
-KilnTest     runs the bundle on its golden vectors, on the target's runner
+KilnTest     runs the bundle on its golden vectors, on the target's runner or device="pi4"
 KilnRun      runs it on a picture and prints what it says
+KilnDevice   KilnDevice("flash", "resnet", device="pi4") brings it to a device; also "rollback", "status"
+KilnDevices  lists the devices
 KilnSize     prints what it takes of flash and RAM
 KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct

@@ -1,49 +1,59 @@
-"""device-test and device-run: a finished bundle on its target's runner."""
+"""device-test and device-run: a finished bundle on its target's runner, or on a device."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kiln.scons.builders.bundle import bundle
+from kiln.scons.builders.place import Place
 from kiln.scons.builders.plan import plan
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
 
 
-def tested(unit: Unit, dump: bool) -> Any:
+def tested(unit: Unit, dump: bool, device: str | None) -> Any:
     """test.json: how far the outputs for the golden inputs lie from the reference's."""
-    out, tolerance = f"{unit.folder}/test.json", unit.slice("tolerance")
-    flags, inputs = _common(unit, dump)
+    place, tolerance = Place(unit, device), unit.slice("tolerance")
+    flags, inputs = common(unit, dump)
+    out = f"{place.folder}/test.json"
     stage = Stage(
         "device-test",
-        unit.subject,
-        [*flags, "--tolerance", str(tolerance), "--out", out],
-        [*inputs, tolerance],
+        place.subject,
+        [*flags, *place.flags, "--tolerance", str(tolerance), "--out", out],
+        [*inputs, *place.inputs, tolerance],
         [out],
         speaks=True,
+        foretold=place.foretold("test"),
     )
-    return declare(stage)[0]
+    node = declare(stage)[0]
+    if device is not None:  # what a device does today is not known from files
+        session().env.AlwaysBuild(node)
+    return node
 
 
-def ran(unit: Unit, dump: bool, image: str | None) -> Any:
+def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
     """run.json: what the bundle says about a picture. Made anew each time, for the sake of what it prints."""
-    out, config = f"{unit.folder}/run.json", unit.slice("run")
-    flags, inputs = _common(unit, dump)
+    place, config = Place(unit, device), unit.slice("run")
+    flags, inputs = common(unit, dump)
+    flags, inputs = [*flags, *place.flags], [*inputs, *place.inputs]
+    out = f"{place.folder}/run.json"
     stage = Stage(
         "device-run",
-        unit.subject,
+        place.subject,
         [*flags, "--config", str(config), *(["--image", image] if image else []), "--out", out],
         [*inputs, config],
         [out],
         speaks=True,
+        foretold=place.foretold("run"),
     )
     node = declare(stage)[0]
     session().env.AlwaysBuild(node)
     return node
 
 
-def _common(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:
+def common(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:
+    """Flags and inputs of all stages that run a bundle."""
     target, planned, made = unit.target_json(), plan(unit, dump).plan, bundle(unit, dump)
     flags = ["--bundle", unit.bundle, "--target", str(target), "--plan", str(planned)]
     return [*flags, "--work", f"{unit.folder}/device"], [target, planned, made.manifest]

@@ -9,7 +9,9 @@ from kiln.scons.stage import Stage, declare
 
 
 def schema() -> list[Any]:
-    """The schema of a target and of a model."""
+    """The schema of a target, of a model and of a device."""
     folder = f"{session().build}/schema"
     outputs = [f"{folder}/{kind}.schema.json" for kind in ("target", "model")]
-    return declare(Stage("schema", "editors", ["--out", folder], [], outputs))
+    out = f"{folder}/device.schema.json"
+    device = Stage("device-schema", "editors", ["--out", out], [], [out])
+    return [*declare(Stage("schema", "editors", ["--out", folder], [], outputs)), *declare(device)]

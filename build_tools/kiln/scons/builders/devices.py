@@ -1,0 +1,53 @@
+"""device-flash, device-installed and devices: what is done to devices, each time that it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.checked import common
+from kiln.scons.builders.place import Place
+from kiln.scons.session import session
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def on_device(goal: str, unit: Unit, dump: bool, device: str) -> Any:
+    """flash, rollback or status of one bundle on one device."""
+    place = Place(unit, device)
+    flags, inputs = (_flash if goal == "flash" else _installed)(goal, unit, place, dump)
+    out = f"{place.folder}/{goal}.json"
+    made, marks = ([out], []) if goal == "flash" else ([], [f"{place.folder}/{goal}.shown"])
+    stage = Stage(
+        "device-flash" if goal == "flash" else "device-installed",
+        place.subject,
+        [*flags, *place.flags, *(["--out", out] if made else [])],
+        [*inputs, *place.inputs],
+        made,
+        extra_outputs=marks,
+        speaks=True,
+        foretold=place.foretold(goal),
+    )
+    return _always(stage)
+
+
+def devices() -> Any:
+    """The devices known."""
+    shown = f"{session().work}/devices.shown"
+    return _always(Stage("devices", "all", [], [], [], extra_outputs=[shown], speaks=True))
+
+
+def _flash(goal: str, unit: Unit, place: Place, dump: bool) -> tuple[list[str], list[Any]]:
+    flags, inputs = common(unit, dump)
+    tolerance = unit.slice("tolerance")
+    return [*flags, "--tolerance", str(tolerance)], [*inputs, tolerance]
+
+
+def _installed(goal: str, unit: Unit, place: Place, dump: bool) -> tuple[list[str], list[Any]]:
+    # The bundle is compared as it is: to build it first would be another question.
+    return ["--goal", goal, "--model", unit.name, "--bundle", unit.bundle], []
+
+
+def _always(stage: Stage) -> Any:
+    node = declare(stage)[0]
+    session().env.AlwaysBuild(node)
+    return node

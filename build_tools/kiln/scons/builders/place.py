@@ -1,0 +1,42 @@
+"""Where a bundle is run: on its target's own runner, or on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kiln.config import Device, canonical_json
+from kiln.scons.stage import text_file
+from kiln.scons.unit import Unit
+
+
+class Place:
+    """What the stages that run a bundle are told of it; `folder` is where their results lie."""
+
+    def __init__(self, unit: Unit, device: str | None) -> None:
+        self._device: Device | None = None
+        self._model = unit.name
+        self.folder, self.subject = unit.folder, unit.subject
+        self.flags: list[str] = []
+        self.inputs: list[Any] = []
+        if device is not None:
+            from kiln.device.known import device_config, load_device  # only where a device is named
+
+            self._device = load_device(device)
+            self.folder = f"{unit.folder}/on/{self._device.name}"
+            self.subject = f"{unit.subject} on {self._device.name}"
+            config = text_file(f"{self.folder}/device.json", canonical_json(device_config(self._device)))
+            self.flags, self.inputs = ["--device", str(config)], [config]
+
+    def foretold(self, goal: str) -> Callable[[], str] | None:
+        """What `scons -n` says of a goal: the commands that would be run on the device."""
+        device = self._device
+        if device is None:
+            return None
+
+        def text() -> str:
+            from kiln.device.shown import listing  # with a library that no other build needs
+
+            return listing(goal, device, self._model)
+
+        return text
