@@ -27,7 +27,7 @@ CHANGES = [
     (
         "tolerance:",
         "special_cases: [{input: input_1_int8, value: zeros}]\ntolerance:",
-        {"specialize"},
+        {"golden", "golden_padded", "specialize"},
     ),
 ]
 
