@@ -18,7 +18,7 @@ from kiln.emit.objects import ALLOWED, compile_all
 from kiln.kernels.pipeline import lower
 from kiln.kernels.steps import Steps
 from kiln.plan.lifetimes import root_of
-from kiln.plan.stage import make_plan
+from kiln.plan.stage import Lowered, make_plan
 from relaxed import const as const
 from relaxed import module as module
 
@@ -51,9 +51,16 @@ class Memory:
 class Compiled:
     """The kernels of a module, compiled for a target and loaded into this process."""
 
-    def __init__(self, mod: tvm.IRModule, target: Target, folder: Path, threads: str = "pthread") -> None:
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        target: Target,
+        folder: Path,
+        threads: str = "pthread",
+        winograd: str = "off",
+    ) -> None:
         self.target, self.threads = target, threads
-        self.result: Steps = lower(mod, "m", target, threads)
+        self.result: Steps = lower(mod, "m", target, threads, winograd=winograd)
         self.tensors = {tensor.name: tensor.describe() for tensor in self.result.tensors.values()}
         self.kernels = {kernel["symbol"]: kernel for kernel in self.result.kernels}
         self.steps = self.result.steps
@@ -140,12 +147,12 @@ class Compiled:
             for name in [*self.result.inputs, *self.result.outputs]
         ]
         count = len(self.result.inputs)
-        lowered = {
-            **self.result.describe(),
-            "interface": {"inputs": ports[:count], "outputs": ports[count:]},
-            "threads": self.threads,
-        }
-        plan, payload = make_plan(lowered, self.result.params, {"name": "m"}, self.target)
+        interface = {"inputs": ports[:count], "outputs": ports[count:]}
+        case = {"name": "", "params": "0/", "when": None, "lifted": {}, **self.result.describe()}
+        values = {f"0/{name}": value for name, value in self.result.params.items()}
+        lowered = Lowered({"cases": [case], "threads": self.threads}, values)
+        buckets = [{"name": "static", "dims": {}}]
+        plan, payload = make_plan([lowered], buckets, interface, {"name": "m"}, self.target)
         bucket = plan["buckets"][0]
         places = {
             "arena": [Memory(bucket["arena_bytes"], 64)],

@@ -74,6 +74,7 @@ deployment: hosted
 memory: []
 budget: {flash_bytes: null, ram_bytes: null}
 params_storage: embedded
+weight_growth: 4
 """
 
 # (text to replace, replacement, line, what the message must say)

@@ -15,6 +15,7 @@ from kiln.config.source import FileSource, Source
 from kiln.config.target import Budget
 
 Format = Literal["onnx", "tflite"]
+Winograd = Literal["auto", "off", "f2", "f4"]
 DType = Literal[
     "bool",
     "int8",
@@ -122,6 +123,11 @@ class Model(Section):
     tolerance: Tolerance = Tolerance()
     params: Params = Params()
     threads: Threads | None = Field(default=None, description="null: as the target says")
+    winograd: Winograd = Field(
+        default="auto",
+        description="3x3 convolutions with fewer multiplications, at an error of up to 4e-6 (f2) or 7e-5 "
+        "(f4) on data of unit scale; auto: where it is faster and the target lets weights grow",
+    )
     budget: Budget = Budget()
 
     @model_validator(mode="after")

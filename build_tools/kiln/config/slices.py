@@ -18,7 +18,7 @@ _SLICES: dict[str, tuple[str, ...]] = {
     "tolerance": ("tolerance",),
     "specialize": ("dims", "inputs", "outputs", "special_cases"),
     "edges": ("inputs", "outputs", "dims", "buckets"),
-    "lower": ("threads",),
+    "lower": ("threads", "winograd"),
     "plan": ("params", "threads", "dims"),
     "source": ("params", "description"),
     "bundle": ("description", "licence"),

@@ -107,6 +107,12 @@ class Target(Section):
     memory: list[Region] = Field(description="memory regions; empty: one memory without a limit")
     budget: Budget
     params_storage: Storage = Field(description="where parameters are kept unless the model says otherwise")
+    weight_growth: float = Field(
+        ge=1,
+        allow_inf_nan=False,
+        description="how many times their size weights may be stored in to save arithmetic; 1: never more "
+        "(Winograd convolution: 1.8 or 4)",
+    )
 
     @model_validator(mode="after")
     def _one_architecture(self) -> Target:

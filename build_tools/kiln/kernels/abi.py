@@ -23,12 +23,16 @@ from tvm.ir import TensorLoad
 from kiln.kernels.kernel import Kernel
 from kiln.kernels.math import lower_math
 
+# TVM's own code declares buffers larger than it uses. Those of Kiln's families are as large as they must be,
+# and the pass would make their size depend on which tasks are done.
+_COMPACT = s_tir.transform.CompactBufferAllocation()
+
 _STRUCTURE = [
     s_tir.transform.CanonicalizeLoop(),
     s_tir.transform.LowerInitBlock(),
     s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
     s_tir.transform.ConvertBlocksToOpaque(),
-    s_tir.transform.CompactBufferAllocation(),
+    _COMPACT,
     s_tir.transform.LowerMatchBuffer(),
     s_tir.transform.StmtSimplify(),
     s_tir.transform.LowerOpaqueBlock(),
@@ -54,7 +58,7 @@ _CODE = [
     tirx.transform.LowerIntrin(),
 ]
 
-# Above this a buffer of the body is scratch memory that the planner places, not stack.
+# From here on a buffer of the body is scratch memory that the planner places, not stack.
 STACK_BYTES = 1024
 
 
@@ -126,7 +130,7 @@ def _pointers(func: tirx.PrimFunc) -> Lowered:
             )
             if owner is not None:
                 statement = tirx.DeclBuffer(statement.buffer, data=pointers[owner])
-        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer) > STACK_BYTES:
+        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer) >= STACK_BYTES:
             buffer = statement.buffer
             pointer = tirx.Var(buffer.name, tirx.buffer_data_pointer_type(buffer))
             scratch_parameters.append(pointer)
@@ -145,7 +149,8 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     """Lower one kernel to the ABI. Its name stays `kernel`; the caller names it."""
     func = _short_positions(kernel.func).with_attr("global_symbol", "kernel")
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
-    mod = tvm.transform.Sequential(_STRUCTURE)(mod)
+    structure = [item for item in _STRUCTURE if item is not _COMPACT or kernel.family == "opaque"]
+    mod = tvm.transform.Sequential(structure)(mod)
     lowered = _pointers(mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     mod = tvm.transform.Sequential(_CODE)(mod)

@@ -8,11 +8,13 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels import conv2d, depthwise, loops, opaque
+from kiln.kernels import conv2d, depthwise, loops, opaque, winograd
 from kiln.kernels.fused import Fused, Nest, NotSimple
 from kiln.kernels.halo import View
 from kiln.kernels.kernel import Kernel, Machine
 from kiln.kernels.opinfo import OpInfo
+
+Made = tuple[Kernel, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,14 @@ class Family:
     """Kernels for groups that begin with one of some operators; what follows goes into its epilogue."""
 
     applies: Callable[[OpInfo, Fused, Nest, set[int]], bool]
-    make: Callable[[OpInfo, Fused, Nest, Nest, Machine], tuple[Kernel, list[Any]]]
+    make: Callable[[OpInfo, Fused, Nest, Nest, Machine], Made | list[Made]]
+    # whether it is the fastest and allowed; the next family is asked otherwise
+    pays: Callable[[OpInfo, Fused, Nest, Machine], bool] = lambda *_: True
 
 
 FAMILIES = [
     Family(depthwise.applies, depthwise.make),
+    Family(winograd.applies, winograd.make, winograd.pays),
     Family(conv2d.applies, conv2d.make),
 ]
 
@@ -69,10 +74,15 @@ def kernels_of(
         anchor = next((nest for nest in fused.nests if nest.reduced), None)
         for family in FAMILIES if anchor is not None and ops else []:
             assert anchor is not None
-            if family.applies(ops[0], fused, anchor, constants):
+            if family.applies(ops[0], fused, anchor, constants) and family.pays(
+                ops[0], fused, anchor, machine
+            ):
                 last = fused.epilogue(anchor)
-                kernel, buffers = family.make(ops[0], fused, anchor, last, machine)
-                parts.append(Part(kernel, buffers, _macs(anchor)))
+                made = family.make(ops[0], fused, anchor, last, machine)
+                for kernel, buffers in made if isinstance(made, list) else [made]:
+                    # Of several kernels, the one that reads the weights does the products.
+                    main = not isinstance(made, list) or fused.params[1] in buffers
+                    parts.append(Part(kernel, buffers, _macs(anchor) if main else 0))
                 done = [anchor.buffer, last.buffer]
                 break
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]

@@ -46,6 +46,9 @@ class Machine:
     parallel: bool
     isa: str = "none"  # sse4, avx2, avx512 or neon
     dot: str = "none"  # int8 dot-product instructions: none, sdot or vnni
+    cores: int = 1
+    winograd: str = "off"  # the model's policy: auto, off, f2 or f4
+    weight_growth: float = 1.0  # how many times their size weights may be stored in to save arithmetic
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""

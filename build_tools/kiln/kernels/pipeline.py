@@ -29,8 +29,8 @@ def tvm_target(target: Target) -> tvm.target.Target:
     return tvm.target.Target(description)
 
 
-def machine_of(target: Target, threads: str) -> Machine:
-    """What schedules need to know of a target."""
+def machine_of(target: Target, threads: str, winograd: str = "off") -> Machine:
+    """What schedules need to know of a target, and of the model's policy."""
     return Machine(
         isa=target.vector.isa,
         vector_bits=target.vector.bits,
@@ -39,10 +39,20 @@ def machine_of(target: Target, threads: str) -> Machine:
         in_order=target.vector.in_order,
         l2_bytes=target.cache.l2,
         parallel=threads != "none",
+        cores=target.cores,
+        winograd=winograd,
+        weight_growth=target.weight_growth,
     )
 
 
-def lower(mod: tvm.IRModule, model: str, target: Target, threads: str, dump: Path | None = None) -> Steps:
+def lower(
+    mod: tvm.IRModule,
+    model: str,
+    target: Target,
+    threads: str,
+    dump: Path | None = None,
+    winograd: str = "off",
+) -> Steps:
     """Lower a simplified module whose parameters are constants."""
     params: store.Tensors = {}
 
@@ -80,4 +90,5 @@ def lower(mod: tvm.IRModule, model: str, target: Target, threads: str, dump: Pat
         if dump is not None:
             atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
     # Phase 3: a kernel for each group
-    return Builder(model, mod, groups, params, machine_of(target, threads), tvm_target(target)).build()
+    machine = machine_of(target, threads, winograd)
+    return Builder(model, mod, groups, params, machine, tvm_target(target)).build()

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     cases: list[dict[str, Any]] = []
     for number, case in enumerate(cases_of(store.load(args.source))):
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
-        steps = lower(case.module, config["name"], target, threads, dump)
+        steps = lower(case.module, config["name"], target, threads, dump, config["winograd"])
         prefix = f"{number}/"
         functions |= steps.functions
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}

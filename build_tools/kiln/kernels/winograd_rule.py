@@ -1,0 +1,87 @@
+"""When Winograd convolution is used, with which tile, and how its work is divided.
+
+The rule compares estimates in cycles of one core:
+
+    direct     multiply-adds / (2 vectors a cycle), or the weights' bytes / 8 a cycle, if that is more
+    Winograd   the same for its products, plus the transforms of each tile and channel
+
+and takes the lowest; direct wins unless 10 % are gained. Weights count as cold: in a network they are.
+`winograd: f2 | f4` of a model goes before the estimate; what weights may grow by goes before both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kiln.kernels.conv2d import Convolution
+from kiln.kernels.gemm import choose_tile
+from kiln.kernels.kernel import Machine
+from kiln.kernels.winograd_transforms import growth
+
+# Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
+_TRANSFORM = {2: (60, 45), 4: (150, 170)}
+_BYTES_A_CYCLE = 8
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one convolution is computed: m x m outputs a tile; `block` tiles at a time.
+
+    `staged`: a kernel for each phase, with all tiles in one block. Else `tasks` tasks that take `rounds`
+    blocks each.
+    """
+
+    m: int
+    block: int
+    staged: bool
+    tasks: int
+    rounds: int
+
+
+def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int) -> float:
+    """Cycles of `planes` products of rows x depth by depth x columns, weights cold."""
+    tile = choose_tile(machine, rows, columns)
+    padded = -(-columns // tile.columns) * tile.columns
+    compute = rows * padded * depth / (2 * tile.lanes)
+    return planes * max(compute, depth * padded * 4 / _BYTES_A_CYCLE)
+
+
+def tiles_of(conv: Convolution, m: int) -> int:
+    """Tiles of a convolution, over all images."""
+    return conv.batch * -(-conv.out_h // m) * -(-conv.out_w // m)
+
+
+def estimate(conv: Convolution, m: int, machine: Machine) -> float:
+    """Cycles with tiles of m x m outputs; m = 0 for direct convolution."""
+    if m == 0:
+        return _products(machine, conv.rows, conv.out_channels, 9 * conv.channels, 1)
+    tiles, lanes = tiles_of(conv, m), machine.lanes("float32")
+    inputs, outputs = _TRANSFORM[m]
+    transforms = tiles * (-(-conv.channels // lanes) * inputs + -(-conv.out_channels // lanes) * outputs)
+    return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
+
+
+def form_of(conv: Convolution, machine: Machine) -> Form | None:
+    """How to compute `conv`; None for direct convolution."""
+    wanted = {"auto": (2, 4), "f2": (2,), "f4": (4,)}.get(machine.winograd, ())
+    allowed = [m for m in wanted if growth(m) <= machine.weight_growth + 1e-9]
+    if not allowed:
+        return None
+    best = min(allowed, key=lambda m: estimate(conv, m, machine))
+    if machine.winograd == "auto" and estimate(conv, best, machine) > 0.9 * estimate(conv, 0, machine):
+        return None
+    return divide(conv, best, machine)
+
+
+def divide(conv: Convolution, m: int, machine: Machine) -> Form:
+    """The blocks of a convolution with tiles of m x m outputs."""
+    tiles = tiles_of(conv, m)
+    weights = (m + 2) ** 2 * conv.channels * conv.out_channels * 4
+    if weights > machine.l2_bytes:
+        return Form(m, tiles, machine.parallel, 1, 1)
+    each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4
+    tasks = min(machine.cores, tiles) if machine.parallel else 1
+    rows = choose_tile(machine, tiles, conv.out_channels).rows
+    most = max(rows, machine.l2_bytes // 2 // each)
+    rounds = -(-tiles // (tasks * min(most, 2 * rows)))
+    return Form(m, -(-tiles // (tasks * rounds)), False, tasks, rounds)
