@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from kiln.config import load_target
 
-from . import tiny
-from .conftest import Maker
+from . import sized, tiny
+from .conftest import Made, Maker
 
 
 @pytest.mark.parametrize("storage", ["embedded", "file"])
@@ -29,6 +30,13 @@ def test_a_static_program_needs_no_c_library_there(make: Maker) -> None:
     made = make(load_target("aarch64_musl"))
     done = made.test()
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_buckets_there(tmp_path: Path) -> None:
+    target = load_target("armv7")  # 32 bits: sizes are wider than a pointer
+    done = Made(sized.build(tmp_path / "bundle", target), target, tmp_path).test()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.startswith("  bucket ")]) == 3
 
 
 def test_a_wrong_value_is_found_there(make: Maker) -> None:

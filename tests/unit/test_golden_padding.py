@@ -143,7 +143,22 @@ def test_a_trap_is_refused_by_the_operator_that_falls_into_it(tmp_path: Path, na
     assert "inputs.<name>.mask" in message and "allowed" in message
 
 
+WIDE = "u = Constant <value = int64[1] {2}> () w = Unsqueeze(mask, u) "
 MASKED = {
+    "softmax": (
+        f"{WIDE} i = Constant <value = float {{1.0}}> () h = Constant <value = float {{-1e9}}> () "
+        "k = Sub(i, w) b = Mul(k, h) l = Add(x, b) y = Softmax <axis: int = 1> (l)",
+        "float[batch,seq,4] y",
+        ("batch", "seq", 4),
+    ),
+    "norm": (
+        f"{WIDE} one = Constant <value = int64[1] {{1}}> () n = ReduceSum <keepdims: int = 1> (w, one) "
+        "a = Mul(x, w) s = ReduceSum <keepdims: int = 1> (a, one) m = Div(s, n) d = Sub(x, m) e = Mul(d, w) "
+        "q = Mul(e, e) t = ReduceSum <keepdims: int = 1> (q, one) v = Div(t, n) "
+        "c = Constant <value = float {0.001}> () g = Add(v, c) r = Sqrt(g) y = Div(e, r)",
+        "float[batch,seq,4] y",
+        ("batch", "seq", 4),
+    ),
     "mean": (
         "u = Constant <value = int64[1] {2}> () w = Unsqueeze(mask, u) a = Mul(x, w) "
         "one = Constant <value = int64[1] {1}> () s = ReduceSum <keepdims: int = 0> (a, one) "

@@ -140,14 +140,19 @@ static void try_view(const char *what, const kiln_tensor *about, int axis, DLTen
     judge(what, about->name, axis, got, low, high, kiln_error(&session));
 }
 
+/* An input's axis may have any size of its dimension, an output's only the one that this run has,
+ * and so may an axis whose size is computed from dimensions: their numbers follow those of `dims`.
+ */
 static void try_axes(const tensor *t, DLTensor *view) {
     int64_t shape[HARNESS_MAX_RANK], strides[HARNESS_MAX_RANK];
+    const int input = t >= work->inputs && t < work->inputs + KILN_MODEL.inputs_count;
     DLTensor bent = *view;
     for (int a = 0; a < t->about->rank; a++) {
         const int64_t allowed = t->about->shape[a];
         const int fixed = allowed >= 0;
-        const int64_t most = fixed ? allowed : KILN_MODEL.dims[-1 - allowed].max;
-        const int64_t least = fixed ? allowed : KILN_MODEL.dims[-1 - allowed].min;
+        const int open = input && !fixed && -1 - allowed < (int64_t)KILN_MODEL.dims_count;
+        const int64_t most = open ? KILN_MODEL.dims[-1 - allowed].max : t->shape[a];
+        const int64_t least = open ? KILN_MODEL.dims[-1 - allowed].min : t->shape[a];
         const kiln_status low =
             KILN_BAD_SHAPE; /* an axis that is symbolic may also break its range */
         const kiln_status high = fixed ? KILN_BAD_SHAPE : KILN_NO_BUCKET;
