@@ -18,7 +18,7 @@ import numpy as np
 
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
-from kiln.kernels.gemm import Loop, Tile, choose_tile, pack, product
+from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, pack, product
 from kiln.kernels.gemm_int import IntegerProduct, integer_product
 from kiln.kernels.kernel import (
     Argument,
@@ -171,6 +171,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     conv.loops(),
                     accumulator,
                     finish,
+                    ahead(tile, conv.loops(), panel, divide(first_row, tile.rows), tiles)
+                    if weights_outside and accumulator == "float32"
+                    else None,
                 )
 
         def down(first_column: Expr, columns: int) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.script import tirx as script
+from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.kernel import (
     Array,
@@ -86,6 +88,43 @@ class Loop:
     x_stride: int
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Weights to bring into the cache while a tile is computed: cold weights cost as much as the sums.
+
+    From element `first` on, `lines` cache lines after each `steps` steps of the innermost loop. The address
+    may lie behind the weights (what follows is the next layer's): a prefetch never faults.
+    """
+
+    first: Expr
+    steps: int
+    lines: int
+
+
+LINE = 64 // 4  # float32 elements in a cache line; on CPUs with shorter ones every second is fetched
+
+
+def ahead(tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int) -> Ahead:
+    """The share of panel `panel` + 1 that the `index`th of the `tiles` tiles of a panel fetches."""
+    depth = 1
+    for loop in loops:
+        depth *= loop.extent
+    inner = next((loop.extent for loop in reversed(loops) if loop.extent > 1), 1)
+    each = max(1, tile.columns // LINE)  # lines of one step
+    steps = 1
+    while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
+        steps *= 2
+    lines = max(1, -(-each * steps // tiles))
+    first = (panel + int64(1)) * int64(depth * tile.columns) + index * int64(depth // steps * lines * LINE)
+    return Ahead(bind(first), steps, lines)
+
+
+def _prefetch(weights: Any, at: Expr) -> None:
+    address = script.address_of(load(weights, [at]))
+    read, second_level, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
+    builder.evaluate(script.call_llvm_intrin("void", "llvm.prefetch", address, read, second_level, data))
+
+
 def product(
     tile: Tile,
     rows: Sequence[Expr],
@@ -98,10 +137,12 @@ def product(
     loops: Sequence[Loop],
     accumulator: str,
     finish: Finish,
+    fetch: Ahead | None = None,
 ) -> None:
     """Emit one tile: `rows` of the output by `columns` columns from `first_column`, from panel `panel`.
 
-    `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first.
+    `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first. `fetch`: what
+    to fetch meanwhile.
     """
     count, vectors, lanes = len(rows), -(-columns // tile.lanes), tile.lanes
     depth = 1
@@ -120,6 +161,17 @@ def product(
             loop = remaining[0]
             if loop.extent == 1:
                 reduce(remaining[1:], x_offset, step)
+                return
+            if fetch is not None and all(inner.extent == 1 for inner in remaining[1:]):
+                with serial(loop.extent // fetch.steps) as block:
+                    number = step * int64(loop.extent // fetch.steps) + block
+                    for line in range(fetch.lines):
+                        _prefetch(
+                            weights, fetch.first + (number * int64(fetch.lines) + int64(line)) * int64(LINE)
+                        )
+                    with serial(fetch.steps) as inside:
+                        k = block * int64(fetch.steps) + inside
+                        reduce([], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
                 return
             with serial(loop.extent) as k:
                 reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)

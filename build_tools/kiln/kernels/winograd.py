@@ -30,7 +30,7 @@ from tvm.tirx.script.builder import ir as builder
 from kiln.kernels.conv2d import Convolution
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
-from kiln.kernels.gemm import Loop, Tile, choose_tile, product
+from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, product
 from kiln.kernels.kernel import (
     Argument,
     Array,
@@ -92,6 +92,8 @@ class Phases:
         rows = -(-self.held // -(-self.held // best.rows))  # of equal height: no thin rest
         self.tile = Tile(rows, best.vectors, best.lanes)
         self.panels = -(-conv.out_channels // self.tile.columns)
+        weights = self.planes * self.panels * self.tile.columns * conv.channels * 4
+        self.cold = weights > machine.l2_bytes  # they come from further away each time
 
     @property
     def planes(self) -> int:
@@ -172,9 +174,11 @@ class Phases:
             def tile_at(first_row: Expr, count: int) -> None:
                 rows = [bind(first_row + int64(index)) for index in range(count)]
                 bases = [bind(first_data + row * int64(conv.channels)) for row in rows]
+                number, loops = bind(plane * int64(self.panels) + panel), [Loop(conv.channels, 1)]
+                index, tiles = divide(first_row, tile.rows), -(-self.held // tile.rows)
                 product(
-                    tile, rows, panel * int64(tile.columns), columns, data, bases, weights,
-                    plane * int64(self.panels) + panel, [Loop(conv.channels, 1)], "float32", finish,
+                    tile, rows, panel * int64(tile.columns), columns, data, bases, weights, number, loops,
+                    "float32", finish, ahead(tile, loops, number, index, tiles) if self.cold else None,
                 )  # fmt: skip
 
             blocks(self.held, tile.rows, tile_at)

@@ -5,7 +5,8 @@ The rule compares estimates in cycles of one core:
     direct     multiply-adds / (2 vectors a cycle), or the weights' bytes / 8 a cycle, if that is more
     Winograd   the same for its products, plus the transforms of each tile and channel
 
-and takes the lowest; direct wins unless 10 % are gained. Weights count as cold: in a network they are.
+and takes the lowest; direct wins unless 10 % are gained, and F2 unless F4 gains 10 % on it, for it needs less
+than half the memory. Weights count as cold: in a network they are.
 `winograd: f2 | f4` of a model goes before the estimate; what weights may grow by goes before both.
 """
 
@@ -67,10 +68,11 @@ def form_of(conv: Convolution, machine: Machine) -> Form | None:
     allowed = [m for m in wanted if growth(m) <= machine.weight_growth + 1e-9]
     if not allowed:
         return None
-    best = min(allowed, key=lambda m: estimate(conv, m, machine))
-    if machine.winograd == "auto" and estimate(conv, best, machine) > 0.9 * estimate(conv, 0, machine):
-        return None
-    return divide(conv, best, machine)
+    best = allowed[0] if machine.winograd != "auto" else 0
+    for m in allowed:
+        if m != best and estimate(conv, m, machine) < 0.9 * estimate(conv, best, machine):
+            best = m
+    return divide(conv, best, machine) if best else None
 
 
 def divide(conv: Convolution, m: int, machine: Machine) -> Form:
