@@ -187,6 +187,8 @@ def build(folder: Path, target: Target, kernels: str = KERNELS, plan: dict[str, 
     symbolic = [{key: port[key] for key in ("name", "dtype", "shape")} for port in INTERFACE["inputs"]]
     more = {"dims": DIMS, "buckets": BUCKETS, "inputs": symbolic, "vectors": vectors.entries}
     write_json(golden / "golden.json", {**about, **more})
+    padding = {"name": "width_pad8", "mean_padding": 0.375}
+    write_json(golden / "padding.json", {"format": 1, "model": "sized", "buckets": [padding]})
     return folder
 
 

@@ -59,6 +59,12 @@ class Bundle:
         content: Mapping[str, Any] = read_json(self.folder / "golden" / "golden.json")
         return content
 
+    def padding(self) -> Mapping[str, float]:
+        """The mean part of padding, by name, of the buckets that pad."""
+        path = self.folder / "golden" / "padding.json"
+        found = read_json(path)["buckets"] if path.is_file() else []
+        return {bucket["name"]: bucket["mean_padding"] for bucket in found}
+
     def vectors(self) -> list[Vector]:
         """The golden vectors. Raises KilnError when a file is missing, damaged or of another size."""
         folder, found = self.folder / "golden", []

@@ -35,15 +35,17 @@ class Refused:
 
 @dataclass
 class Outcome:
-    """What came out: per vector the outputs, the nanoseconds of its first run, its bucket and arena bytes.
+    """What came out: per vector the outputs, the nanoseconds of its first run, and its arena's bytes.
 
-    And all checks, and the answer to each of the shapes that were to be refused.
+    `buckets` are those that were planned for, `ran` those that ran. And all checks, and the answer to each
+    of the shapes that were to be refused.
     """
 
     outputs: list[list[Array]] = field(default_factory=list)
     nanoseconds: list[int] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
     arenas: list[int] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
@@ -103,10 +105,11 @@ def _execute(
         outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))
     for line in done.stdout.splitlines():
         match line.split("\t"):
-            case ["vector", _, nanoseconds, name, arena]:
+            case ["vector", _, nanoseconds, name, arena, ran]:
                 outcome.nanoseconds.append(int(nanoseconds))
                 outcome.buckets.append(name)
                 outcome.arenas.append(int(arena))
+                outcome.ran.append(ran)
             case ["refused", _, status, fault, text]:
                 outcome.refused.append(Refused(status, fault, text))
             case ["check", name, verdict, text]:

@@ -10,16 +10,18 @@ from kiln.device.execute import Check, Outcome
 
 
 def check_buckets(vectors: Sequence[Vector], outcome: Outcome) -> list[Check]:
-    """For each vector of a model with buckets whether the one that must serve it says that it would."""
-    return [
-        Check(
-            f"bucket of vector {vector.name}",
-            name == vector.bucket,
-            name if name == vector.bucket else f"'{name}' would serve it, not '{vector.bucket}'",
-        )
-        for vector, name in zip(vectors, outcome.buckets, strict=True)
-        if vector.bucket
-    ]
+    """For each vector of a model with buckets whether the one that must serve it did, or a case of it."""
+    checks = []
+    for vector, planned, ran in zip(vectors, outcome.buckets, outcome.ran, strict=True):
+        if not vector.bucket:
+            continue
+        name, text = f"bucket of vector {vector.name}", ran
+        if planned != vector.bucket:
+            text = f"'{planned}' would serve it, not '{vector.bucket}'"
+        elif ran != planned and not ran.startswith(f"{planned}_"):
+            text = f"'{ran}' ran, which is no case of '{planned}'"
+        checks.append(Check(name, text == ran, text))
+    return checks
 
 
 def in_order(golden: Mapping[str, Any], vectors: Sequence[Vector]) -> list[int]:
@@ -28,10 +30,16 @@ def in_order(golden: Mapping[str, Any], vectors: Sequence[Vector]) -> list[int]:
     return sorted(range(len(vectors)), key=lambda index: rank.get(vectors[index].bucket, -1))
 
 
-def print_bucket(golden: Mapping[str, Any], name: str, arena: int) -> None:
-    """One line over a bucket's vectors: its sizes, and the bytes of arena that it has run in."""
+def print_bucket(golden: Mapping[str, Any], padding: Mapping[str, float], name: str, arena: int) -> None:
+    """One line over a bucket's vectors: its sizes, the bytes of arena it has run in, the part of padding.
+
+    `padding`: the mean part by bucket, of those that pad.
+    """
     entry = next(bucket for bucket in golden["buckets"] if bucket["name"] == name)
-    print(f"  bucket {name} ({sizes_text(entry['dims'])}): arena of {arena} bytes")
+    waste = (
+        f"; {100 * padding[name]:.0f} % of what it computes is padding, on average" if name in padding else ""
+    )
+    print(f"  bucket {name} ({sizes_text(entry['dims'])}): arena of {arena} bytes{waste}")
 
 
 def sizes_text(parts: Mapping[str, Mapping[str, Any]]) -> str:

@@ -55,7 +55,7 @@ def check(args: argparse.Namespace, target: Target, runner: Runner) -> None:
     for index in in_order(golden, vectors):
         if vectors[index].bucket != shown:
             shown = vectors[index].bucket
-            print_bucket(golden, shown, outcome.arenas[index])
+            print_bucket(golden, bundle.padding(), shown, outcome.arenas[index])
         _print_vector(vectors[index], compared[index], outcome.nanoseconds[index])
     _print_checks(outcome.checks)
     faults = [

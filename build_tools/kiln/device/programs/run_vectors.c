@@ -9,9 +9,11 @@
  * inputs of REFUSED, a vector file of shapes alone; a small arena on the first of each bucket.
  *
  * Prints one line for each finding, fields separated by tabs:
- *     vector   INDEX  NANOSECONDS  BUCKET  ARENA_BYTES
+ *     vector   INDEX  NANOSECONDS  BUCKET  ARENA_BYTES  RAN
  *     check    NAME   ok | failed  TEXT
  *     refused  INDEX  STATUS  FAULT  TEXT
+ * BUCKET is the one that kiln_plan tells of, RAN the one that ran: another where an input's content
+ * has a function of its own.
  * Leaves with 0 when it could do its work, whatever it found.
  */
 #include "harness.h"
@@ -37,10 +39,10 @@ static void verdict(const char *name, uint32_t vector, const char *fault) {
         printf("check\t%s, vector %u\tfailed\t%s\n", name, (unsigned)vector, fault);
 }
 
-static void must(kiln_session *session, kiln_status status) {
+static void must(kiln_session *used, kiln_status status) {
     if (status != KILN_OK) {
         char text[256];
-        kiln_detail_text(kiln_error(session), text, sizeof text);
+        kiln_detail_text(kiln_error(used), text, sizeof text);
         harness_stop(text, kiln_status_name(status));
     }
 }
@@ -75,8 +77,9 @@ enum way {
     STEPPED
 };
 
+static kiln_session session; /* of the latest run */
+
 static uint64_t run(const workload *w, const void *params, enum way way, unsigned char garbage) {
-    kiln_session session;
     kiln_config config = {.arena = w->arena.data, .arena_bytes = w->arena.bytes};
     if (KILN_MODEL.params == NULL && params != NULL) {
         config.params = params;
@@ -134,8 +137,9 @@ int main(int argc, char **argv) {
         unsigned char *given = snapshot(w.inputs, m->inputs_count);
         const int first = check && !seen[w.plan.bucket];
         uint64_t took = run(&w, params, first ? WHOLE : POOLED, 0xA5);
-        printf("vector\t%u\t%llu\t%s\t%llu\n", (unsigned)v, (unsigned long long)took,
-               m->buckets[w.plan.bucket].name, (unsigned long long)w.plan.arena_bytes);
+        printf("vector\t%u\t%llu\t%s\t%llu\t%s\n", (unsigned)v, (unsigned long long)took,
+               m->buckets[w.plan.bucket].name, (unsigned long long)w.plan.arena_bytes,
+               m->buckets[session.bucket].name);
         for (uint32_t i = 0; i < m->outputs_count; i++)
             vectors_put(out, &w.outputs[i]);
         if (first)
