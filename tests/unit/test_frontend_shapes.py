@@ -10,10 +10,12 @@ import onnx
 import pytest
 from kiln.config.dims import Segment
 from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
 from kiln.frontend.onnx_shapes import evaluate
 from kiln.frontend.onnx_value import Ratio, Value, from_array, from_items
+from kiln.frontend.options import from_config
 from kiln.frontend.symbols import Symbols
-from symbolic import Dims, imported, write
+from symbolic import Dims, configuration, imported, write
 
 
 @pytest.fixture
@@ -166,3 +168,16 @@ def test_a_part_of_a_dimension_has_a_parameter_of_its_own(tmp_path: Path) -> Non
     module, interface = imported(write(tmp_path / "m.onnx", text), {"w": (8, 64, 8)})
     assert [parameter.name for parameter in module["main"].params] == ["x", "kiln_sizes"]
     assert interface["outputs"][0]["shape"] == ["w"]
+
+
+def test_a_dimension_that_no_input_has(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
+    with pytest.raises(KilnError, match=r"dims\.m: no axis of an input is of this size; inputs: 'x'"):
+        imported(path, {**N, "m": (1, 2)})
+
+
+def test_a_dimension_of_which_the_bucket_says_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
+    options = from_config(configuration(N), {"name": "b", "dims": {}})
+    with pytest.raises(KilnError, match=r"the bucket says nothing of dims\.n"):
+        import_model(path, options)

@@ -21,7 +21,10 @@ _TYPES = {
 
 @dataclass
 class Tensor:
-    """scale: one number, or one per channel of `axis`. data: the values of a constant."""
+    """scale: one number, or one per channel of `axis`. data: the values of a constant.
+
+    signature: the shape with -1 for open axes, left out when none is.
+    """
 
     name: str
     shape: Sequence[int]
@@ -30,6 +33,7 @@ class Tensor:
     zero_point: int = 0
     axis: int = 0
     data: npt.NDArray[Any] | None = None
+    signature: Sequence[int] | None = None
 
 
 def write(
@@ -73,6 +77,8 @@ def write(
 def _tensor(model: Any, tensor: Tensor) -> Any:
     result = schema.TensorT()
     result.name, result.shape, result.type = tensor.name, list(tensor.shape), _TYPES[tensor.dtype]
+    if tensor.signature is not None:
+        result.shapeSignature = list(tensor.signature)
     if tensor.scale is not None:
         quant = schema.QuantizationParametersT()
         scales = np.atleast_1d(np.asarray(tensor.scale, np.float32))

@@ -48,13 +48,22 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     """Import the model file `path`; returns the module and the content of interface.json.
 
     Raises KilnError in one line for a file that is missing, damaged or of another format, for a dimension
-    without a size, and for operators that cannot be imported (all of them, each with a node).
+    without a size or that no input has, and for operators that cannot be imported (all of them, each with
+    a node).
     """
     path = Path(path)
     loader = FORMATS.get(path.suffix.lower())
     if loader is None:
         raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
     imported: Imported = importlib.import_module(loader).load(path, options)
+    used = {entry for port in imported.inputs for entry in port.shape if isinstance(entry, str)}
+    for dim in options.bucket or {}:
+        if dim not in used:
+            known = ", ".join(f"'{port.name}'" for port in imported.inputs)
+            raise KilnError(
+                f"{path}: dims.{dim}: no axis of an input is of this size; inputs: {known}; "
+                f"say which is with 'inputs: {{…: {{shape: [{dim}, …]}}}}'"
+            )
     return imported.module, interface.describe(options, imported.inputs, imported.outputs)
 
 

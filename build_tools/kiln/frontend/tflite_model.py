@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
-from kiln.frontend.options import ImportOptions
+from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
+from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite_ops import Converter
+from kiln.frontend.tflite_sizes import for_all_sizes, resized
 
 _IDENTIFIER = b"TFL3"
 # What the flatbuffers reader raises when an offset or a length points outside the file.
@@ -34,15 +37,40 @@ def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as `kiln.frontend.importer.import_model` says."""
     model = read(path)
     graph = model.Subgraphs(0)
-    inputs = [_port(graph, index) for index in graph.InputsAsNumpy()]
-    _check_shapes(path, inputs, options)
+    found = [_port(graph, index) for index in graph.InputsAsNumpy()]
+    shapes = _bind(path, graph, found, options)
+    inputs = [replace(port, shape=shape) for port, shape in zip(found, shapes, strict=True)]
+    symbols = Symbols(options.bucket)
+    opened = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
+    if len(opened) > 1:
+        raise KilnError(
+            f"{path}: {', '.join(opened)}: one dimension of a TFLite file can stay open, "
+            "the others need one size"
+        )
 
-    module = convert_quietly(lambda: _convert(path, model))
-    module = finish(module, "tflite", len(inputs))
+    def at(size: int) -> Any:
+        """The module with the open dimension of that size."""
+        wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
+        if wanted == [list(port.shape) for port in found]:
+            return _convert(path, model)
+        return _convert(path, tflite.Model.GetRootAsModel(resized(path.read_bytes(), wanted), 0))
+
+    def convert() -> Any:
+        if not opened:
+            return at(0)
+        [(dim, part)] = opened.items()
+        return for_all_sizes(at, dim, part, symbols)
+
+    try:
+        module = convert_quietly(convert)
+    except KilnError as error:
+        text = str(error)
+        raise KilnError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+    module = finish(module, "tflite", len(inputs), symbols=symbols)
     declared = [_port(graph, index) for index in graph.OutputsAsNumpy()]
     outputs = [
         Port(port.name, dtype, shape, None, port.quant)
-        for port, (dtype, shape) in zip(declared, result_types(module), strict=True)
+        for port, (dtype, shape) in zip(declared, result_types(module, symbols), strict=True)
     ]
     return Imported(module, inputs, outputs)
 
@@ -126,15 +154,19 @@ def _port(graph: Any, index: int) -> Port:
     return Port(name, dtype, sizes, "NHWC" if len(sizes) == 4 else None, pair)
 
 
-def _check_shapes(path: Path, inputs: list[Port], options: ImportOptions) -> None:
-    """TFLite files hold a size for every axis, open ones too; a configuration may only repeat it."""
-    found = {port.name: port.shape for port in inputs}
-    for name, given in options.shapes.items():
-        if name not in found:
-            raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(found)}")
-        sizes = tuple(options.dims[size].minimum if isinstance(size, str) else size for size in given)
-        if sizes != found[name]:
-            raise KilnError(
-                f"{path}: input '{name}' is {list(found[name])} in the file, but inputs.{name}.shape "
-                f"says {list(given)}; a TFLite file's sizes cannot be changed"
-            )
+def _bind(path: Path, graph: Any, inputs: list[Port], options: ImportOptions) -> list[tuple[int | str, ...]]:
+    """The inputs' shapes. A file holds a size for every axis; only those that it marks open may differ."""
+    names = [port.name for port in inputs]
+    for name in options.shapes:
+        if name not in names:
+            raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(names)}")
+    shapes = []
+    for port, index in zip(inputs, graph.InputsAsNumpy(), strict=True):
+        signature = graph.Tensors(index).ShapeSignatureAsNumpy()
+        marks = [1] * len(port.shape) if isinstance(signature, int) else list(signature)
+        given = port.name in options.shapes
+        declared = tuple(
+            None if given and mark < 0 else size for size, mark in zip(port.shape, marks, strict=True)
+        )
+        shapes.append(bind_shape(str(path), port.name, declared, options))
+    return shapes

@@ -1,0 +1,166 @@
+"""TFLite files at other sizes than those that they hold: a fixed one, or all that a dimension allows.
+
+A TFLite file says which axes of its inputs are open, and holds all shapes for one size of them. LiteRT tells
+the shapes for another one. For all sizes together the graph is imported at three: what differs between two
+of them is taken for a * size + b, and the third one must confirm it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flatbuffers  # type: ignore[import-untyped]
+import numpy as np
+import tvm
+from tvm import ir, relax, tirx
+from tvm_ffi import structural_equal
+
+from kiln.config.dims import Segment
+from kiln.config.sizes import evaluate
+from kiln.errors import KilnError
+from kiln.frontend.quiet import quiet_stderr
+from kiln.frontend.symbols import Extent, Symbols
+
+# Sizes that are tried, counted from the least one. None is 1, which broadcasting treats in a way of its own.
+_LEAST, _TRIED = 2, (0, 1, 3)
+
+
+def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
+    """The file with its inputs, in order, of these shapes. Raises KilnError where LiteRT does not do it."""
+    from ai_edge_litert import schema_py_generated as schema
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    try:
+        with quiet_stderr():
+            reader = Interpreter(
+                model_content=content,
+                num_threads=1,
+                experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+                experimental_preserve_all_tensors=True,
+            )
+            for entry, shape in zip(reader.get_input_details(), shapes, strict=True):
+                reader.resize_tensor_input(entry["index"], list(shape))
+            reader.allocate_tensors()
+            reader.invoke()  # a shape that the graph computes is known only then; inputs are zeros
+            found = {entry["index"]: entry["shape"] for entry in reader.get_tensor_details()}
+    except (RuntimeError, ValueError) as error:
+        shown = ", ".join(str(list(shape)) for shape in shapes)
+        reason = " ".join(str(error).split())
+        raise KilnError(f"LiteRT cannot resize the graph to inputs of {shown}: {reason}") from error
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    for index, tensor in enumerate(model.subgraphs[0].tensors):
+        held = model.buffers[tensor.buffer].data
+        if index in found and (held is None or len(held) == 0):
+            tensor.shape, tensor.shapeSignature = [int(size) for size in found[index]], None
+    builder = flatbuffers.Builder(len(content))
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def for_all_sizes(
+    convert: Callable[[int], tvm.IRModule], dim: str, part: Segment, symbols: Symbols
+) -> tvm.IRModule:
+    """One module for all sizes of `dim`; `convert` imports it at one. Raises KilnError where none fits."""
+    least = max(_LEAST, part.min // part.multiple)
+    sizes = [(least + step) * part.multiple for step in _TRIED]
+    first, second, third = (convert(size)["main"] for size in sizes)
+    opened = _Opened(symbols.extent(dim), sizes, symbols)
+    try:
+        function = opened.open(first, second)
+        _confirm(function, third, {dim: sizes[2]}, symbols)
+    except ValueError as error:
+        raise KilnError(f"cannot import the TFLite graph for all sizes of '{dim}': {error}") from error
+    return tvm.IRModule({"main": function})
+
+
+class _Opened:
+    """Writes a function once more, with expressions for the numbers that two versions of it do not share."""
+
+    def __init__(self, extent: Extent, sizes: Sequence[int], symbols: Symbols) -> None:
+        self._extent, self._sizes, self._symbols = extent, sizes, symbols
+        self._known: dict[Any, Any] = {}
+
+    def open(self, first: Any, second: Any) -> Any:
+        """The function for all sizes. Raises ValueError where the two differ in more than sizes."""
+        builder = relax.BlockBuilder()
+        parameters = []
+        for a, b in zip(first.params, second.params, strict=True):
+            shape = [self._number(x, y) for x, y in zip(a.ty.shape, b.ty.shape, strict=True)]
+            self._known[a] = relax.Var(a.name, relax.TensorType(shape, a.ty.dtype))
+            parameters.append(self._known[a])
+        divided = self._symbols.divided()
+        if divided:
+            parameters.append(relax.Var("kiln_sizes", relax.ShapeType(divided)))
+        pairs = list(zip(_bindings(first), _bindings(second), strict=True))
+        with builder.function("main", parameters):
+            with builder.dataflow():
+                for a, b in pairs:
+                    self._known[a.var] = builder.emit(self._expression(a.value, b.value))
+                result = builder.emit_output(self._expression(first.body.body, second.body.body))
+            builder.emit_func_output(result)
+        function = builder.get()["main"]
+        return function.with_attrs(first.attrs) if first.attrs else function
+
+    def _number(self, a: Any, b: Any) -> Extent:
+        if not isinstance(a, (int, tirx.IntImm)) or not isinstance(b, (int, tirx.IntImm)):
+            raise ValueError(f"{a} is no number")
+        low, high = int(a), int(b)
+        step, left = divmod(high - low, self._sizes[1] - self._sizes[0])
+        if left:
+            raise ValueError(
+                f"a size of {low} becomes {high} where the dimension grows by "
+                f"{self._sizes[1] - self._sizes[0]}"
+            )
+        return (
+            low if step == 0 else self._symbols.simplify(self._extent * step + (low - step * self._sizes[0]))
+        )
+
+    def _expression(self, a: Any, b: Any) -> Any:
+        if isinstance(a, relax.Var):
+            return self._known[a]
+        if type(a) is not type(b):
+            raise ValueError(f"{type(a).__name__} in one, {type(b).__name__} in the other")
+        if isinstance(a, relax.Tuple):
+            return relax.Tuple([self._expression(x, y) for x, y in zip(a.fields, b.fields, strict=True)])
+        if isinstance(a, relax.TupleGetItem):
+            return relax.TupleGetItem(self._expression(a.tuple_value, b.tuple_value), a.index)
+        if isinstance(a, relax.ShapeExpr):
+            return relax.ShapeExpr([self._number(x, y) for x, y in zip(a.values, b.values, strict=True)])
+        if isinstance(a, tirx.IntImm):
+            number = self._number(a, b)
+            return relax.prim_value(tirx.IntImm("int64", number) if isinstance(number, int) else number)
+        if isinstance(a, ir.GenericConst):
+            if not np.array_equal(a.value.numpy(), b.value.numpy()):
+                raise ValueError("a constant depends on the size")
+            return a
+        if isinstance(a, relax.Call):
+            return self._call(a, b)
+        if not structural_equal(a, b):
+            raise ValueError(f"{a} in one, {b} in the other")
+        return a
+
+    def _call(self, a: Any, b: Any) -> Any:
+        name = str(a.op.name if isinstance(a.op, ir.Op) else a.op)
+        if not isinstance(a.op, ir.Op) or any(isinstance(item, ir.GlobalVar) for item in a.args):
+            raise ValueError(f"{name} is a function made for one size")
+        if not a.op.same_as(b.op) or not structural_equal(a.attrs, b.attrs):
+            raise ValueError(f"{name} has other attributes at another size")
+        arguments = [self._expression(x, y) for x, y in zip(a.args, b.args, strict=True)]
+        return relax.Call(a.op, arguments, a.attrs, a.ty_args)
+
+
+def _bindings(function: Any) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols) -> None:
+    """Raise ValueError unless every tensor of `function` has the shape that it has in `third`."""
+    theirs = _bindings(third)
+    for ours, known in zip(_bindings(function), theirs, strict=False):
+        if not isinstance(known.var.ty, relax.TensorType):
+            continue
+        found = [evaluate(symbols.size(size), sizes) for size in ours.var.ty.shape or ()]
+        wanted = [int(size) for size in known.var.ty.shape]
+        if found != wanted:
+            raise ValueError(f"the shape {found} should be {wanted}")

@@ -1,0 +1,102 @@
+"""TFLite files with open axes: at another size, at all sizes, and what cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from kiln.errors import KilnError
+from kiln.golden.reference import open_reference
+from symbolic import Dims, imported, runner
+from tflite_files import Tensor, write
+
+BATCH: Dims = {"batch": (1, 8)}
+SHAPES = {"x": ["batch", 6, 6, 3]}
+
+
+def pool(path: Path, signature: tuple[int, ...] | None = (-1, 6, 6, 3)) -> Path:
+    options = schema.Pool2DOptionsT()
+    options.padding, options.strideH, options.strideW = schema.Padding.SAME, 2, 2
+    options.filterHeight = options.filterWidth = 3
+    result = None if signature is None else (-1, 3, 3, 3)
+    tensors = [
+        Tensor("x", (1, 6, 6, 3), signature=signature),
+        Tensor("y", (1, 3, 3, 3), signature=result),
+    ]
+    return write(path, tensors, schema.BuiltinOperator.MAX_POOL_2D, options, [0], [1])
+
+
+def reshape(path: Path, shape: tuple[int, ...]) -> Path:
+    tensors = [
+        Tensor("x", (1, 6, 6, 3), signature=(-1, 6, 6, 3)),
+        Tensor("shape", (2,), "int32", data=np.array(shape, np.int32)),
+        Tensor("y", (1, 108), signature=(-1, 108)),
+    ]
+    return write(path, tensors, schema.BuiltinOperator.RESHAPE, schema.ReshapeOptionsT(), [0, 1], [2])
+
+
+@pytest.mark.parametrize(
+    ("dims", "sizes"), [(BATCH, (1, 2, 7)), ({"batch": (2, 8, 2)}, (2, 6)), ({"batch": (7, 9)}, (7, 9))]
+)
+@pytest.mark.parametrize("make", [pool, lambda path: reshape(path, (-1, 108))])
+def test_all_batches_by_one_import(tmp_path: Path, make: Any, dims: Dims, sizes: tuple[int, ...]) -> None:
+    path = make(tmp_path / "m.tflite")
+    module, interface = imported(path, dims, SHAPES)
+    assert interface["inputs"][0]["shape"] == ["batch", 6, 6, 3]
+    assert interface["outputs"][0]["shape"][0] == "batch"
+    run = runner(module)
+    for size in sizes:
+        x = np.random.default_rng(size).normal(size=(size, 6, 6, 3)).astype(np.float32)
+        (wanted,) = open_reference(path, "auto", [x.shape]).run([x])
+        np.testing.assert_array_equal(run([x], {"batch": size})[0], wanted)
+
+
+def test_a_batch_of_another_size(tmp_path: Path) -> None:
+    module, interface = imported(pool(tmp_path / "m.tflite"), BATCH, SHAPES, batch=4)
+    assert interface["outputs"][0]["shape"] == [4, 3, 3, 3]
+    assert [int(size) for size in module["main"].params[0].ty.shape] == [4, 6, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes", "dims", "part"),
+    [
+        (
+            lambda path: pool(path, None),
+            SHAPES,
+            BATCH,
+            "axis 0 is 1 in the file, but inputs.x.shape says batch",
+        ),
+        (pool, {"x": ["batch", "side", 6, 3]}, {**BATCH, "side": (4, 8)}, "axis 1 is 6 in the file"),
+        (pool, {"z": [1]}, BATCH, "inputs.z: the model has no such input, it has: x"),
+        (
+            lambda path: reshape(path, (1, 108)),
+            SHAPES,
+            BATCH,
+            "LiteRT cannot resize the graph to inputs of [2",
+        ),
+    ],
+)
+def test_sizes_that_cannot_be_had(tmp_path: Path, make: Any, shapes: Any, dims: Dims, part: str) -> None:
+    with pytest.raises(KilnError) as caught:
+        imported(make(tmp_path / "m.tflite"), dims, shapes)
+    assert part in str(caught.value) and str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_dimension_at_a_time(tmp_path: Path) -> None:
+    path = pool(tmp_path / "m.tflite", (-1, -1, 6, 3))
+    with pytest.raises(KilnError, match="batch, side: one dimension of a TFLite file can stay open"):
+        imported(path, {**BATCH, "side": (4, 8)}, {"x": ["batch", "side", 6, 3]})
+    module, _ = imported(path, {**BATCH, "side": (4, 8)}, {"x": ["batch", "side", 6, 3]}, side=8)
+    batch, side, *_ = module["main"].params[0].ty.shape
+    assert batch.name == "batch" and int(side) == 8
+
+
+def test_sizes_that_do_not_grow_with_the_dimension(tmp_path: Path) -> None:
+    """Half of an odd size is rounded: what holds for two sizes does not hold for the third."""
+    path = pool(tmp_path / "m.tflite", (1, -1, 6, 3))
+    with pytest.raises(KilnError, match="cannot import the TFLite graph for all sizes of 'side'"):
+        imported(path, {"side": (4, 9)}, {"x": [1, "side", 6, 3]})
