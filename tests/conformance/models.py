@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,14 @@ def source(name: str) -> Path:
     return fetch(load_model(name).source)
 
 
-def imported(name: str, path: Path | None = None) -> tuple[tvm.IRModule, dict[str, Any]]:
-    """The module and interface of a shipped model, or of the variant of it in `path`."""
-    options = from_config(stage_config(load_model(name), "import"))
+def imported(
+    name: str, path: Path | None = None, bucket: Mapping[str, Any] | None = None
+) -> tuple[tvm.IRModule, dict[str, Any]]:
+    """The module and interface of a shipped model, or of the variant of it in `path`.
+
+    `bucket`: what bucket.json holds, for models with dimensions.
+    """
+    options = from_config(stage_config(load_model(name), "import"), bucket)
     return import_model(path or source(name), options)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 from kiln.config import load_model, stage_config
+from kiln.config.dims import whole
+from kiln.config.sizes import evaluate
 from kiln.golden.compare import compare, limits_for
 from kiln.golden.inputs import make_set, set_names
 from kiln.golden.reference import open_reference
+from kiln.golden.tries import concrete
+from symbolic import runner
 
 from .models import compile_on_host, imported, source
 
@@ -17,8 +21,20 @@ MODELS = (
     "pplcnet_orientation",
     "efficientnet_lite0",
     "mobilenet_v2",
+    "resnet18",
     "resnet50",
+    "vit_tiny",
 )
+# With open sizes: some that are small, so that TVM's kernels take seconds.
+OPEN = {
+    "efficientnet_lite0_batch": [{"batch": 2}],
+    "magika": [{"batch": 1}, {"batch": 7}],
+    "minilm_l6": [{"batch": 1, "seq": 1}, {"batch": 2, "seq": 77}],
+    "paraphrase_minilm_l3": [{"batch": 1, "seq": 1}, {"batch": 3, "seq": 77}],
+    "ppocr_det": [{"height": 32, "width": 96}, {"height": 64, "width": 32}],
+    "ppocr_rec": [{"width": 32}, {"width": 136}],
+    "silero_vad": [{"batch": 1}, {"batch": 5}],
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -36,3 +52,23 @@ def test_import_agrees_with_the_reference(name: str) -> None:
             result = compare(got, want, limits_for(tolerance, entry["name"]), entry["quant"] is not None)
             print(f"{name} {label} {entry['name']}: error {result.error:.3g}, limit {result.limit:.3g}")
             assert result.passed, f"{label} {entry['name']}: {result.detail}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPEN)
+def test_import_for_all_sizes_agrees_with_the_reference(name: str) -> None:
+    model = load_model(name)
+    bucket = {"name": "all", "dims": {dim: whole(box).model_dump() for dim, box in model.dims.items()}}
+    module, interface = imported(name, bucket=bucket)
+    config = stage_config(model, "golden")
+    tolerance = stage_config(model, "tolerance")["tolerance"]
+    masks = [name for name, port in config["inputs"].items() if port.get("mask")]
+    run, reference = runner(module), open_reference(source(name))
+    for sizes in OPEN[name]:
+        inputs = make_set(config["golden"]["inputs"][0], concrete(interface["inputs"], sizes), None, masks)
+        results = zip(run(inputs, sizes), reference.run(inputs), interface["outputs"], strict=True)
+        for got, want, entry in results:
+            assert list(got.shape) == [evaluate(size, sizes) for size in entry["shape"]]
+            result = compare(got, want, limits_for(tolerance, entry["name"]), entry["quant"] is not None)
+            print(f"{name} {sizes} {entry['name']}: error {result.error:.3g}, limit {result.limit:.3g}")
+            assert result.passed, f"{sizes} {entry['name']}: {result.detail}"

@@ -63,6 +63,21 @@ def test_good_files_are_imported(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("", "")
 
 
+def test_the_stage_imports_for_a_bucket(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = onnx_file(tmp_path / "m.onnx", GOOD.replace("1,4", "n,4"))
+    config, bucket = tmp_path / "import.json", tmp_path / "bucket.json"
+    config.write_text(json.dumps({"name": "m", "dims": {"n": {"min": 1, "max": 8}}}))
+    part = {"strategy": "dynamic", "min": 1, "max": 8, "multiple": 1, "size": None}
+    bucket.write_text(json.dumps({"name": "all", "dims": {"n": part}}))
+    files = ["--config", str(config), "--source", str(source), "--out", str(tmp_path / "out")]
+    assert main(["import", "--bucket", str(bucket), *files]) == 0
+    found = json.loads((tmp_path / "out" / "interface.json").read_text())
+    assert [entry["shape"] for entry in (*found["inputs"], *found["outputs"])] == [["n", 4], ["n", 4]]
+    bucket.unlink()
+    assert main(["import", "--bucket", str(bucket), *files]) == 2
+    assert str(bucket) in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_missing_empty_folder_and_text(tmp_path: Path, refused: Any, suffix: str) -> None:
     source = tmp_path / f"m{suffix}"
