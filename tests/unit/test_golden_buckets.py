@@ -175,6 +175,13 @@ def test_bounds_for_an_input_that_is_not_there(stage: Stage) -> None:
     )
 
 
+@pytest.mark.parametrize("value", [0.5, 2.0**70])
+def test_a_padding_that_the_type_cannot_hold(stage: Stage, value: float) -> None:
+    ports = {"ids": {"mask": False, "pad": value}, "mask": {"mask": True, "pad": None}}
+    status, printed = stage.run(inputs=ports)
+    assert status == 2 and f"inputs.ids.pad: {value}, allowed for int64: whole numbers in -9223" in printed
+
+
 def test_same_bytes_every_time(stage: Stage) -> None:
     contents = []
     for _ in range(2):

@@ -109,7 +109,7 @@ class PaddingChecks:
             port = (self.config.get("inputs") or {}).get(entry["name"]) or {}
             value = 0 if entry["name"] in self.masks else port.get("pad") or 0
             widths = [(0, more - size) for more, size in zip(shape, tensor.shape, strict=True)]
-            grown.append(np.pad(tensor, widths, constant_values=np.asarray(value).astype(tensor.dtype)))
+            grown.append(np.pad(tensor, widths, constant_values=_stored(entry["name"], value, tensor.dtype)))
         return grown
 
     def _refusal(
@@ -151,6 +151,16 @@ class PaddingChecks:
             f"'{entry['name']}': with {shown}{f' ({others})' if others else ''} {far}"
             f"{seen}{advice}; use exact or range in place of pad"
         )
+
+
+def _stored(name: str, value: float, dtype: np.dtype[Any]) -> Array:
+    """`value` as an element. Raises KilnError where an integer type cannot hold it."""
+    info = np.iinfo(dtype) if dtype.kind in "iu" else None
+    if info and not (info.min <= value <= info.max and value == int(value)):
+        raise KilnError(
+            f"inputs.{name}.pad: {value}, allowed for {dtype}: whole numbers in {info.min}..{info.max}"
+        )
+    return np.asarray(value).astype(dtype)
 
 
 def cut(tensor: Array, shape: Sequence[int]) -> Array:
