@@ -11,6 +11,10 @@ from pathlib import Path
 # What the tests run → the Debian and Ubuntu package that holds it.
 NEEDED = {
     "qemu-aarch64": "qemu-user",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "qemu-system-arm": "qemu-system-arm",
+    "ssh": "openssh-client",
+    "adb": "adb",
     "gcc": "gcc",
     "g++": "g++",
     "clang": "clang",

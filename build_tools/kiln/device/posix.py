@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import string
 import tarfile
 import tempfile
 from abc import ABC, abstractmethod
@@ -13,7 +14,9 @@ from kiln.device.transports import TIMEOUT, Answer
 from kiln.errors import KilnError
 
 # A login shell need not be a POSIX one: csh and fish read quotes, ! and line ends in ways of their own.
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_- '")
+_WORD = frozenset(string.ascii_letters + string.digits + "+=:,./_-")
+_PLAIN = _WORD | {" ", "'", "@"}
+_SHORT = 1000  # characters
 BYTES_PER_SECOND = 50_000  # what a file's time limit assumes of a slow line
 
 
@@ -25,10 +28,26 @@ def as_text(command: Sequence[str]) -> str:
     if any("\0" in word for word in command):
         raise ValueError("a null character in an argument")
     text = shlex.join(command)
-    if set(text) <= _PLAIN and not any(word.endswith("\\") for word in command):
+    if set(text) <= _PLAIN and len(text) <= _SHORT:
         return text
-    octal = "".join(f"\\{byte:03o}" for byte in text.encode())
-    return f'exec sh -c \'eval "$(printf "{octal}")"\''
+    return f'exec sh -c \'eval "$(printf "{_octal(text)}")"\''
+
+
+def as_text_and_input(command: Sequence[str], stdin: bytes | Path | None) -> tuple[str, bytes | Path | None]:
+    """`as_text`; a long command is the first line of its own input, since servers and shells have limits.
+
+    dropbear takes 9000 characters, adb of old devices 4096, csh 1024 a word.
+    """
+    text = as_text(command)
+    if len(text) <= _SHORT or isinstance(stdin, Path):
+        return text, stdin
+    line = _octal(shlex.join(command)).encode() + b"\n"
+    return 'exec sh -c \'IFS= read -r text; eval "$(printf "$text")"\'', line + (stdin or b"")
+
+
+def _octal(text: str) -> str:
+    """For printf: all that is not a plain letter or digit as an escape."""
+    return "".join(chr(b) if chr(b) in _WORD else f"\\{b:03o}" for b in text.encode())
 
 
 class PosixTransport(ABC):

@@ -27,6 +27,7 @@ ip addr add 10.0.2.15/24 dev eth0
 ip link set eth0 up
 mount -t tmpfs -o size=96m,mode=755 data /data
 mount -t tmpfs -o size=1m small /small
+mount -t tmpfs -o size=8m inodes /inodes
 mount -t tmpfs -o ro sealed /sealed
 chmod 1777 /tmp
 dropbearkey -t ed25519 -f /etc/dropbear/key | grep '^ssh-' >/dev/console
@@ -35,7 +36,7 @@ echo kiln-board is up >/dev/console
 exec sh -c 'while :; do sleep 1000; done'
 """
 FOLDERS = (
-    "bin", "data", "dev", "etc", "etc/dropbear", "modules", "proc", "root", "root/.ssh", "run",
+    "bin", "data", "dev", "etc", "etc/dropbear", "inodes", "modules", "proc", "root", "root/.ssh", "run",
     "sealed", "small", "sys", "tmp", "usr", "usr/bin", "usr/sbin", "var", "var/tmp",
 )  # fmt: skip
 

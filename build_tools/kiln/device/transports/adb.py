@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from kiln.config import Device
 from kiln.config.check import Section
 from kiln.device import process
-from kiln.device.posix import BYTES_PER_SECOND, PosixTransport, as_text
+from kiln.device.posix import BYTES_PER_SECOND, PosixTransport, as_text_and_input
 from kiln.device.transports import TIMEOUT, Answer, printable
 from kiln.errors import KilnError
 
@@ -51,8 +51,9 @@ class AdbTransport(PosixTransport):
         self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
     ) -> Answer:
         """See Transport.run."""
+        text, stdin = as_text_and_input(command, stdin)
         quiet = ["-n"] if stdin is None else []
-        done = self._client("shell", *quiet, "-T", as_text(command), stdin=stdin, timeout=timeout)
+        done = self._client("shell", *quiet, "-T", text, stdin=stdin, timeout=timeout)
         if done.status and self._lost(done):
             raise KilnError(f"{self.description}: {self._reason(done)}")
         return done

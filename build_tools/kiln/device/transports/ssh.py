@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field
 from kiln.config import Device
 from kiln.config.check import Section
 from kiln.device import process
-from kiln.device.posix import PosixTransport, as_text
+from kiln.device.posix import PosixTransport, as_text_and_input
 from kiln.device.transports import TIMEOUT, Answer, printable
 from kiln.errors import KilnError
 
@@ -96,7 +96,8 @@ class SshTransport(PosixTransport):
         """See Transport.run."""
         if self._master is None or self._master.poll() is not None:
             raise KilnError(f"{self.description}: the connection was lost")
-        words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, as_text(command)]
+        text, stdin = as_text_and_input(command, stdin)
+        words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, text]
         answer = process.run(words, who=self.description, stdin=stdin, timeout=timeout)
         # 255 is ssh's own; a program's 255 is told from it by the connection, which is still there.
         if answer.status == 255 and (self._master.poll() is not None or not self._alive()):

@@ -1,0 +1,133 @@
+"""Small bundles and the stages that bring them to devices, as the build calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kiln.config import Target, canonical_json, target_config
+from kiln.device.flash import bundle_files, version_id
+from kiln.device.known import device_config, load_device
+from kiln.emit.bundle import list_files
+from kiln.files import read_json
+
+from . import tiny
+
+PACKAGE = Path(__file__).resolve().parents[2] / "build_tools"
+
+
+@dataclass
+class Built:
+    """A bundle and what it was made for."""
+
+    folder: Path
+    bundle: Path
+    target: Target
+
+    @property
+    def id(self) -> str:
+        """What installed.json says of it."""
+        return version_id(bundle_files(self.bundle, read_json(self.bundle / "manifest.json"), "all"))
+
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(path.stat().st_size for path in self.bundle.rglob("*") if path.is_file())
+
+
+def build(folder: Path, target: Target, weights: Sequence[float] = (0.5, -2.0, 3.0), **how: Any) -> Built:
+    """tiny.py's bundle with these weights and a manifest. `how`: its storage, kernels."""
+    before = tiny.W.copy()
+    tiny.W[:] = np.array(weights, np.float32)
+    try:
+        bundle = tiny.build(folder / "tiny", target, **how)
+    finally:
+        tiny.W[:] = before
+    shutil.rmtree(bundle / "objects")
+    write_manifest(bundle, target, how.get("storage", "embedded"))
+    (folder / "target.json").write_text(canonical_json(target_config(target)))
+    return Built(folder, bundle, target)
+
+
+def write_manifest(bundle: Path, target: Target, storage: str = "embedded", **changes: Any) -> None:
+    """manifest.json for the files that are there."""
+    (bundle / "manifest.json").unlink(missing_ok=True)
+    manifest = {
+        "format": 1,
+        "name": "tiny",
+        "model_hash": tiny.plan()["model_hash"],
+        "target": {"name": target.name},
+        "params": {"bytes": 12, "storage": storage},
+        "buckets": [{"arena_bytes": 88}],
+        "files": list_files(bundle),
+        **changes,
+    }
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+
+@dataclass
+class Desk:
+    """A device and a place for what the stages write."""
+
+    folder: Path
+    device: Path  # its YAML
+
+    def start(self, stage: str, *flags: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a stage on the device."""
+        config = self.folder / "device.json"
+        config.write_text(canonical_json(device_config(load_device(self.device))))
+        command = [sys.executable, "-m", "kiln", stage, "--device", str(config), *flags]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": str(PACKAGE), "COLUMNS": "160", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def flags(self, built: Built) -> list[str]:
+        """What flash and test are told of a bundle."""
+        work, out = str(built.folder / "work"), str(self.folder / "out.json")
+        target = str(built.folder / "target.json")
+        return ["--bundle", str(built.bundle), "--target", target, "--work", work, "--out", out]
+
+    def flash(self, built: Built, **environment: str) -> subprocess.CompletedProcess[str]:
+        """The stage device-flash to its end."""
+        return _end(self.start("device-flash", *self.flags(built), **environment))
+
+    def flashed(self, built: Built) -> Any:
+        """Flash, which must work; what it put down."""
+        done = self.flash(built)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        return json.loads((self.folder / "out.json").read_text())
+
+    def refused(self, built: Built, **environment: str) -> str:
+        """Flash, which must end with one line and status 2; the line."""
+        done = self.flash(built, **environment)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    def installed(self, goal: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        """The stage device-installed: rollback or status."""
+        return _end(self.start("device-installed", "--goal", goal, "--model", "tiny", *flags))
+
+
+def _end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    stdout, stderr = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def yaml_of(path: Path, folder: str, target: str = "host", **transport: Any) -> Path:
+    """Write a device's YAML."""
+    about = {"description": "a test's", "target": target, "folder": folder, "transport": transport}
+    path.write_text(json.dumps(about, ensure_ascii=False))  # JSON is YAML
+    return path

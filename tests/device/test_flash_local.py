@@ -1,0 +1,225 @@
+"""Flashing a folder of this machine: what must hold on every device, tried where it is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kiln.device.store import file_of
+
+from . import tiny
+from .flashing import Built, Desk, build, yaml_of
+
+Pair = tuple[Built, Built]
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder, target = tmp_path_factory.mktemp("bundles"), tiny.gcc_target()
+    return build(folder / "a", target), build(folder / "b", target, (1, 2, 3))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A folder of this machine as a device."""
+    return Desk(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
+
+
+def in_use(folder: Path) -> str | None:
+    """The id of the bundle in use, all of whose files must be whole."""
+    current = folder / "store/tiny/current"
+    if not current.exists():
+        return None
+    there = current if current.is_dir() else current.parent / current.read_text().strip()
+    installed = json.loads((there / "installed.json").read_text())
+    for entry in installed["files"]:
+        assert file_of(entry["name"], there / entry["name"]).sha256 == entry["sha256"]
+    sums = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=there, check=False)
+    assert sums.returncode == 0
+    return str(installed["id"])
+
+
+def test_only_what_is_new_is_copied(desk: Desk, bundles: Pair) -> None:
+    (one, two), versions = bundles, desk.folder / "store/tiny/versions"
+    first = desk.flashed(one)
+    assert in_use(desk.folder) == one.id and first["moved_bytes"] > one.bytes()
+    assert desk.flashed(one)["moved_bytes"] == 0
+    second = desk.flashed(two)
+    same = sum((two.bundle / "include" / name).stat().st_size for name in ("kiln.h", "dlpack.h", "tiny.h"))
+    assert 0 < second["moved_bytes"] <= first["moved_bytes"] - same
+    assert (in_use(desk.folder), second["previous"]) == (two.id, first["version"])
+    # Back to the first: all of it is there still. New are the note about it and the program that tries it.
+    third = desk.flashed(one)
+    (program,) = (one.folder / "work").glob("run_vectors-*")
+    assert third["moved_bytes"] < program.stat().st_size + 8192 and in_use(desk.folder) == one.id
+    assert sorted(path.name for path in versions.iterdir()) == sorted([second["version"], third["version"]])
+    mode = stat.S_IMODE((versions / third["version"] / "manifest.json").stat().st_mode)
+    assert mode == 0o444 and (versions / third["version"] / "manifest.json").stat().st_nlink > 1
+
+
+def test_back_and_no_further(desk: Desk, bundles: Pair) -> None:
+    assert "no bundle of 'tiny' is installed there" in desk.installed("rollback").stderr
+    desk.flashed(bundles[0])
+    assert "there is no bundle of 'tiny' before" in desk.installed("rollback").stderr
+    desk.flashed(bundles[1])
+    assert desk.installed("rollback").returncode == 0 and in_use(desk.folder) == bundles[0].id
+    done = desk.installed("rollback")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and in_use(desk.folder) == bundles[0].id
+
+
+def test_what_is_damaged_is_found_and_mended(desk: Desk, bundles: Pair) -> None:
+    desk.flashed(bundles[0])
+    library = desk.folder / "store/tiny/current/lib/libtiny.a"
+    library.chmod(0o644)
+    library.write_bytes(library.read_bytes()[:-1] + b"!")
+    assert "damaged: lib/libtiny.a; flash again" in desk.installed("status").stdout
+    mended = desk.flashed(bundles[0])
+    assert mended["changed"] and in_use(desk.folder) == bundles[0].id
+    # A bundle that is damaged is not gone back to.
+    desk.flashed(bundles[1])
+    header = desk.folder / "store/tiny/versions" / mended["version"] / "include/tiny.h"
+    header.unlink()
+    done = desk.installed("rollback")
+    assert done.returncode == 2 and "include/tiny.h is damaged" in done.stderr
+    assert in_use(desk.folder) == bundles[1].id
+
+
+def test_a_bundle_that_computes_wrongly_is_not_used(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
+    wrong = build(tmp_path / "wrong", bundles[0].target, kernels=tiny.KERNELS.replace("+ 1.0f", "+ 1.5f"))
+    desk.flashed(bundles[0])
+    done = desk.flash(wrong)
+    assert done.returncode == 1 and done.stderr.startswith("kiln: test failed: tiny on")
+    assert in_use(desk.folder) == bundles[0].id
+    assert len(list((desk.folder / "store/tiny/versions").iterdir())) == 1
+
+
+def test_a_changed_bundle_is_not_sent(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
+    copy = Built(tmp_path, tmp_path / "tiny", bundles[0].target)
+    shutil.copytree(bundles[0].bundle, copy.bundle)
+    shutil.copy(bundles[0].folder / "target.json", tmp_path)
+    (copy.bundle / "include/tiny.h").write_text("")
+    assert "include/tiny.h: not the file that manifest.json lists" in desk.refused(copy)
+    assert not (tmp_path / "store/tiny").exists()
+
+
+@pytest.mark.parametrize("links", ["links", "no symbolic links", "no mv -T"])
+def test_killed_anywhere(desk: Desk, bundles: Pair, links: str) -> None:
+    path = shadowed(desk.folder, links)
+    began = time.monotonic()
+    assert desk.flash(bundles[0], PATH=path).returncode == 0
+    seconds, draw = time.monotonic() - began, random.Random(links)
+    ids, seen = [built.id for built in bundles], set()
+    assert (desk.folder / "store/tiny/current").is_symlink() == (links == "links")
+    for _ in range(12):
+        before = in_use(desk.folder)
+        following = bundles[1 - ids.index(str(before))]
+        process = desk.start("device-flash", *desk.flags(following), PATH=path)
+        time.sleep(draw.uniform(0.3, 1.2) * seconds)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        after = in_use(desk.folder)
+        assert after in (before, following.id)
+        seen.add(after == before)
+    assert True in seen
+    assert desk.flash(bundles[0], PATH=path).returncode == 0 and in_use(desk.folder) == ids[0]
+
+
+def shadowed(folder: Path, links: str) -> str:
+    """A PATH whose ln or mv is that of a poorer system."""
+    tools = folder / "tools"
+    tools.mkdir()
+    poorer = {
+        "no symbolic links": ("ln", "echo no such thing here >&2; exit 1"),
+        "no mv -T": ("mv", 'for w; do [ "$w" != -T ] || exit 1; done; exec /bin/mv "$@"'),
+    }
+    if links in poorer:
+        name, text = poorer[links]
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    return f"{tools}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_what_arrives_damaged(desk: Desk, bundles: Pair, times: int) -> None:
+    desk.flashed(bundles[0])
+    tools = desk.folder / "tools"
+    tools.mkdir()
+    count = desk.folder / "count"
+    (tools / "tar").write_text(
+        f"""#!/bin/sh
+/bin/tar "$@" || exit
+echo >>{count}
+[ $(wc -l <{count}) -gt {times} ] || for f in {desk.folder}/store/.kiln/incoming/*/*; do echo >>"$f"; done
+"""
+    )
+    (tools / "tar").chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    if times == 1:
+        done = desk.flash(bundles[1], PATH=path)
+        assert (done.returncode, in_use(desk.folder)) == (0, bundles[1].id), done.stderr
+    else:
+        assert "arrived damaged, twice" in desk.refused(bundles[1], PATH=path)
+        assert in_use(desk.folder) == bundles[0].id
+
+
+def test_two_hosts_at_once(desk: Desk, bundles: Pair) -> None:
+    desks = [Desk(desk.folder / name, desk.device) for name in ("one", "two")]
+    for other in desks:
+        other.folder.mkdir()
+    running = [d.start("device-flash", *d.flags(b)) for d, b in zip(desks, bundles, strict=True)]
+    said = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    waited = [stderr for _, stderr in said if stderr]
+    assert all("waiting for " in line and line.count("\n") == 1 for line in waited)
+    assert in_use(desk.folder) in [built.id for built in bundles]
+    assert not (desk.folder / "store/.kiln/lock").exists()
+
+
+LOCK = """
+import sys, time
+from kiln.device import lock
+from kiln.device.known import load_device
+from kiln.device.transports import open_transport
+lock.BEAT, held = 0.2, lock.Lock(open_transport(load_device(sys.argv[1])), sys.argv[2])
+lock._owner = lambda: "ann@else\\x1b[31mwhere 1 other-boot"
+"""
+
+
+def locker(desk: Desk, then: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(file_of.__code__.co_filename).parents[2])}
+    words = [sys.executable, "-c", LOCK + then, str(desk.device), str(desk.folder / "store")]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_host_that_is_alive_is_waited_for_and_named(desk: Desk) -> None:
+    holder = locker(desk, "held.take(); print('taken', flush=True); time.sleep(60)")
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
+        waiting = locker(desk, "held.take(patience=2, silence=1)")
+        _, stderr = waiting.communicate(timeout=60)
+        assert "KilnError: device 'board' (this machine): ann@else?[31mwhere is at work on it" in stderr
+        assert "\x1b" not in stderr
+    finally:
+        holder.kill()
+        holder.communicate()
+    # Its beat stands still now: it counts as gone.
+    following = locker(desk, "held.take(patience=20, silence=1); held.release(); print('done')")
+    assert following.communicate(timeout=60)[0] == "done\n"
+    assert not (desk.folder / "store/.kiln/lock").exists()
+
+
+def test_nothing_is_listed_and_done(desk: Desk, bundles: Pair) -> None:
+    process = desk.start("device-flash", *desk.flags(bundles[0]), "--list")
+    stdout, _ = process.communicate(timeout=60)
+    named = [line.split()[2].strip("'()") for line in stdout.splitlines() if line.startswith("  sh -c")]
+    assert named[0] == "facts" and {"lock", "stage", "verify", "run", "switch", "unlock"} <= set(named)
+    assert not (desk.folder / "store").exists()

@@ -1,0 +1,173 @@
+"""Flashing a whole AArch64 machine through ssh: what a user does, and what can go wrong on the way.
+
+The machine is QEMU's, its system Debian's (see emulated/). One machine serves all tests here, each of which
+has a folder of its own on it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kiln.config import load_target
+
+from .emulated.cable import Cable
+from .emulated.machine import Machine
+from .flashing import Built, Desk, build, write_manifest, yaml_of
+
+PULLS = 20
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    made = Machine(tmp_path_factory.mktemp("machine"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Built, Built]:
+    """Two bundles that differ in one weight and all that follows from it."""
+    folder, target = tmp_path_factory.mktemp("bundles"), load_target("aarch64")
+    return build(folder / "a", target), build(folder / "b", target, (0.5, -2.0, 3.5))
+
+
+def board(machine: Machine, folder: Path, place: str, config: Path | None = None) -> Desk:
+    """The machine as a device whose bundles lie in `place`."""
+    shown = str(config or machine.ssh_config)
+    path = yaml_of(folder / "board.yaml", place, "aarch64", kind="ssh", host="board", config=shown, timeout=5)
+    return Desk(folder, path)
+
+
+def in_use(machine: Machine, place: str) -> str | None:
+    """The id of the bundle that a program there finds, whose files must all be whole; None for no bundle."""
+    script = """cd "$1/tiny/current" 2>/dev/null || { echo nothing; exit; }
+    sha256sum -c SHA256SUMS >/tmp/sums 2>&1 || { cat /tmp/sums; exit 1; }
+    cut -c67- SHA256SUMS; cat installed.json"""
+    said = machine.ssh(script, place)
+    if said == "nothing\n":
+        return None
+    names, _, text = said.partition("{")
+    installed = json.loads("{" + text)
+    assert {file["name"] for file in installed["files"]} <= set(names.splitlines())
+    return str(installed["id"])
+
+
+def test_flash_and_back(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    (one, two), desk = bundles, board(machine, tmp_path, "/data/kiln")
+    first = desk.flashed(one)
+    assert first["changed"] and first["moved_bytes"] > one.bytes()
+    assert (first["device"]["cpu"], first["device"]["host"]) == ("cortex-a72", "kiln-board")
+    assert in_use(machine, "/data/kiln") == one.id
+
+    again = desk.flashed(one)
+    assert (again["changed"], again["moved_bytes"], again["version"]) == (False, 0, first["version"])
+
+    third = desk.flashed(two)
+    kept = sum(path.stat().st_size for path in (two.bundle / "include").iterdir())
+    assert third["changed"] and third["moved_bytes"] <= first["moved_bytes"] - kept
+    assert third["previous"] == first["version"] and in_use(machine, "/data/kiln") == two.id
+
+    told = desk.installed("status", "--bundle", str(one.bundle)).stdout
+    assert "whole, checked by SHA-256" in told and "differs in golden/" in told
+    back = desk.installed("rollback")
+    assert (back.returncode, back.stderr) == (0, "") and first["version"] in back.stdout
+    assert in_use(machine, "/data/kiln") == one.id
+    assert "the same" in desk.installed("status", "--bundle", str(one.bundle)).stdout
+
+
+def test_results_say_where_they_come_from(
+    machine: Machine, bundles: tuple[Built, Built], tmp_path: Path
+) -> None:
+    desk = board(machine, tmp_path, "/data/tests it's $(touch /tmp/pwned)")
+    stdout, stderr = desk.start("device-test", *desk.flags(bundles[0])).communicate(timeout=120)
+    assert stderr == "" and "device 'board', kiln-board: cortex-a72 ×2" in stdout
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert results["device"]["device"] == "board" and results["device"]["kernel"].startswith("Linux 6.")
+    assert machine.ssh("ls /tmp/pwned 2>&1 || true").endswith("No such file or directory\n")
+
+
+def test_the_cable_is_pulled(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    cable = Cable(machine.port)
+    desk = board(machine, tmp_path, "/data/pulled", machine.via(cable.port))
+    began = time.monotonic()
+    desk.flashed(bundles[0])
+    seconds, draw = time.monotonic() - began, random.Random(6)
+    ids, seen, cut = [built.id for built in bundles], [], 0
+    for _ in range(PULLS):
+        before = in_use(machine, "/data/pulled")
+        following = bundles[1 - ids.index(str(before))]
+        process = desk.start("device-flash", *desk.flags(following))
+        try:
+            process.communicate(timeout=draw.uniform(0.1, 1.1 * seconds))
+        except subprocess.TimeoutExpired:
+            cut += cable.pull() > 0
+        _, stderr = process.communicate(timeout=60)
+        after = in_use(machine, "/data/pulled")
+        assert after in (before, following.id)
+        seen.append(after == before)
+        assert process.returncode == 0 or (process.returncode == 2 and stderr.count("\n") == 1), stderr
+        assert process.returncode == 2 or after == following.id
+    cable.close()
+    print(f"{cut} of {PULLS} pulls met a connection: {sum(seen)} times the old bundle, else the new one")
+    assert cut >= PULLS / 2 and any(seen)
+    desk = board(machine, tmp_path, "/data/pulled")
+    assert desk.flashed(bundles[0])["version"] and in_use(machine, "/data/pulled") == ids[0]
+    left = machine.ssh('ls -A "$1" "$1/.kiln"', "/data/pulled").split()
+    assert not {"incoming", "runs", "lock"} & set(left)
+
+
+def test_no_space(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    large = build(tmp_path / "large", bundles[0].target)
+    (large.bundle / "report.html").write_bytes(random.Random(1).randbytes(1 << 20))
+    write_manifest(large.bundle, large.target)
+    desk = board(machine, tmp_path, "/small/kiln")
+    assert "no space: 1,6" in desk.refused(large)
+    # df counts bytes; a file system may be full in another way, and in the middle of a copy.
+    desk = board(machine, tmp_path, "/inodes/kiln")
+    desk.flashed(bundles[0])
+    free = "mount -o remount,nr_inodes=$(($(df -i /inodes | awk 'END {print $3}') + 4)) /inodes"
+    machine.ssh(free)
+    assert "No space left on device" in desk.refused(bundles[1])
+    assert in_use(machine, "/inodes/kiln") == bundles[0].id
+    machine.ssh("mount -o remount,nr_inodes=1000 /inodes")
+    desk.flashed(bundles[1])
+
+
+def test_what_does_not_fit(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    desk = board(machine, tmp_path, "/data/fit")
+    for name, told in (
+        ("x86_64", "it is aarch64, and target 'x86_64' is x86_64"),
+        ("aarch64_a76", "its CPU lacks asimddp"),
+    ):
+        other = Built(tmp_path, bundles[0].bundle, load_target(name))
+        (tmp_path / "target.json").write_text(other.target.model_dump_json())
+        assert told in desk.refused(other)
+    hungry = build(tmp_path / "hungry", bundles[0].target)
+    write_manifest(hungry.bundle, hungry.target, buckets=[{"arena_bytes": 1 << 30}])
+    assert "memory: 1,073,741,836 bytes needed" in desk.refused(hungry)
+    assert machine.ssh("ls -d /data/fit 2>&1 || true").endswith("No such file or directory\n")
+    assert "Read-only file system" in board(machine, tmp_path, "/sealed/kiln").refused(bundles[0])
+
+
+def test_who_is_at_the_other_end(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(machine.folder / "no")], check=True
+    )
+    other = " ".join((machine.folder / "no.pub").read_text().split()[:2])
+    for config, told in (
+        (machine.via(machine.port, other), "its host key is another than the known one"),
+        (machine.via(machine.port, ""), "its host key is not known here; connect once by hand"),
+        (
+            machine.via(machine.port, key="no"),
+            "it refuses this key or user; let it in with: ssh-copy-id board",
+        ),
+        (machine.via(1), "Connection refused; try: ssh board"),
+    ):
+        assert told in board(machine, tmp_path, "/data/door", config).refused(bundles[0])
+    assert machine.ssh("ls -d /data/door 2>&1 || true").endswith("No such file or directory\n")
