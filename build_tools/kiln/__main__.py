@@ -18,6 +18,7 @@ STAGES = {
     "specialize": "kiln.specialize.stage",
     "edges": "kiln.specialize.edges",
     "golden": "kiln.golden.stage",
+    "tune": "kiln.tune.stage",
     "lower": "kiln.kernels.stage",
     "plan": "kiln.plan.stage",
     "emit-objects": "kiln.emit.objects",

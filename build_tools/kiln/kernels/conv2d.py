@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kiln.kernels.choices import RULES, Choice, key_of
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
 from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, pack, product
@@ -84,6 +85,14 @@ class Convolution:
         column = w * int64(self.stride_w) + int64(self.left)
         return (line + column) * int64(self.channels) + int64(group * self.depth)
 
+    def choice(self, machine: Machine) -> Choice:
+        """What was measured to be fastest for this shape; the rules where it was not measured."""
+        x = (self.batch, self.height, self.width, self.channels)
+        weights = (self.kernel_h, self.kernel_w, self.depth, self.out_channels)
+        stride, dilation = (self.stride_h, self.stride_w), (self.dilation_h, self.dilation_w)
+        key = key_of(x, weights, stride, dilation, self.groups)
+        return machine.choices.get(key, RULES)
+
     @property
     def macs(self) -> int:
         """Multiply-adds of one run."""
@@ -124,7 +133,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     integer = integer_product(
         machine, dtypes, w_param in fused.narrow, conv.loops(), conv.rows, conv.columns, conv.out_w
     )
-    tile = integer.tile if integer else choose_tile(machine, conv.rows, conv.columns)
+    choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
+    tile = integer.tile if integer else choose_tile(machine, conv.rows, conv.columns, choice.tile)
     panels = -(-conv.columns // tile.columns)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
@@ -138,6 +148,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
     tiles = -(-conv.rows // tile.rows)
     weights_outside = group_weights * conv.groups * 4 > machine.l2_bytes // 2 or tiles == 1
+    if choice.outside is not None:
+        weights_outside = choice.outside == "panels"
+    fetch = weights_outside and accumulator == "float32" and choice.fetch is not False
     tasks = (panels if weights_outside else tiles) if machine.parallel else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
@@ -171,9 +184,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     conv.loops(),
                     accumulator,
                     finish,
-                    ahead(tile, conv.loops(), panel, divide(first_row, tile.rows), tiles)
-                    if weights_outside and accumulator == "float32"
-                    else None,
+                    ahead(tile, conv.loops(), panel, divide(first_row, tile.rows), tiles) if fetch else None,
                 )
 
         def down(first_column: Expr, columns: int) -> None:

@@ -53,8 +53,10 @@ class Tile:
         return self.vectors * self.lanes
 
 
-def choose_tile(machine: Machine, rows: int, columns: int) -> Tile:
+def choose_tile(machine: Machine, rows: int, columns: int, wanted: tuple[int, int] | None = None) -> Tile:
     """The register tile for `rows` by `columns` outputs with a 32-bit accumulator.
+
+    `wanted`: rows and vectors where a measurement knows better.
 
     Sizes leave registers for the NV weight vectors and one broadcast. Measured on AVX2: 6x2 vectors
     reaches 96 % of the peak, while 7x2 spills and tiles one vector wide are slow.
@@ -68,6 +70,8 @@ def choose_tile(machine: Machine, rows: int, columns: int) -> Tile:
         best, vectors = 6, 2
     if rows == 1:  # a vector times a matrix: independent sums hide the latency of the multiply-add
         vectors = 4
+    if wanted is not None:
+        best, vectors = wanted
     vectors = min(vectors, -(-columns // lanes))
     return Tile(min(best, rows), vectors, lanes)
 

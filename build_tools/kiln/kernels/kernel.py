@@ -13,6 +13,8 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.kernels.choices import Choices
+
 Array = npt.NDArray[Any]
 Pack = Callable[[Array], Array]
 Expr = Any
@@ -49,6 +51,7 @@ class Machine:
     cores: int = 1
     winograd: str = "off"  # the model's policy: auto, off, f2 or f4
     weight_growth: float = 1.0  # how many times their size weights may be stored in to save arithmetic
+    choices: Choices = field(default_factory=dict)  # what was measured on this CPU
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""

@@ -11,6 +11,7 @@ from kiln.config import Target
 from kiln.files import atomic_write
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import opinfo
+from kiln.kernels.choices import Choices
 from kiln.kernels.halo import keep_padding_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
@@ -29,7 +30,9 @@ def tvm_target(target: Target) -> tvm.target.Target:
     return tvm.target.Target(description)
 
 
-def machine_of(target: Target, threads: str, winograd: str = "off") -> Machine:
+def machine_of(
+    target: Target, threads: str, winograd: str = "off", choices: Choices | None = None
+) -> Machine:
     """What schedules need to know of a target, and of the model's policy."""
     return Machine(
         isa=target.vector.isa,
@@ -42,6 +45,7 @@ def machine_of(target: Target, threads: str, winograd: str = "off") -> Machine:
         cores=target.cores,
         winograd=winograd,
         weight_growth=target.weight_growth,
+        choices={} if choices is None else choices,
     )
 
 
@@ -52,8 +56,12 @@ def lower(
     threads: str,
     dump: Path | None = None,
     winograd: str = "off",
+    choices: Choices | None = None,
 ) -> Steps:
-    """Lower a simplified module whose parameters are constants."""
+    """Lower a simplified module whose parameters are constants.
+
+    `choices`: what was measured on the target's CPU; None: nothing.
+    """
     params: store.Tensors = {}
 
     def split(module: tvm.IRModule) -> tvm.IRModule:
@@ -90,5 +98,5 @@ def lower(
         if dump is not None:
             atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
     # Phase 3: a kernel for each group
-    machine = machine_of(target, threads, winograd)
+    machine = machine_of(target, threads, winograd, choices)
     return Builder(model, mod, groups, params, machine, tvm_target(target)).build()

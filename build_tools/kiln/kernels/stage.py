@@ -14,6 +14,7 @@ from kiln.config import Target
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.kernels import known
 from kiln.kernels.cases import cases_of
+from kiln.kernels.choices import choices_of
 from kiln.kernels.pipeline import lower
 from kiln.params import store
 
@@ -31,12 +32,13 @@ def run(args: argparse.Namespace) -> None:
     target = Target.model_validate(read_json(args.target))
     known.check(target)
     threads = config.get("threads") or target.threads
+    choices = choices_of(target)
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     values: store.Tensors = {}
     cases: list[dict[str, Any]] = []
     for number, case in enumerate(cases_of(store.load(args.source))):
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
-        steps = lower(case.module, config["name"], target, threads, dump, config["winograd"])
+        steps = lower(case.module, config["name"], target, threads, dump, config["winograd"], choices)
         prefix = f"{number}/"
         functions |= steps.functions
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}

@@ -4,10 +4,10 @@ Computation  Output tiles of m x m (m = 2 or 4) from input tiles of (m+2) x (m+2
              multiply plane by plane (tiles x channels by channels x outputs, (m+2)^2 products), transform
              back. kernels/winograd_transforms.py holds the transforms.
 Packing      [3,3,C,O] → [plane][panel][C][NR]: 1.8 (F2) or 4 (F4) times as many bytes.
-Schedule     Where weights are small: blocks of tiles whose transformed data stay in the cache go through
-             all three phases; each task has a share of the tiles and scratch memory of its own. Where
-             weights are large and tiles few: three kernels, each phase for all tiles, so that every weight
-             is read once and the products divide by planes and panels.
+Schedule     Where weights are small or tiles many: blocks of tiles whose transformed data stay in the cache
+             go through all three phases; each task has a share of the tiles and scratch memory of its own.
+             Where weights are large and tiles few: three kernels, each phase for all tiles, so that every
+             weight is read once and the products divide by planes and panels.
              Planes are a cache line apart from a multiple of their size, else all of a tile's lines would
              fall into the same set of the cache.
              Tiles over the edge read the last row and column again; only real outputs are stored, with the
@@ -88,7 +88,7 @@ class Phases:
         self.held = form.block  # tiles in the buffers of transformed data
         self.data_plane = self.held * conv.channels + self.line
         self.product_plane = self.held * conv.out_channels + self.line
-        best = choose_tile(machine, self.held, conv.out_channels)
+        best = choose_tile(machine, self.held, conv.out_channels, conv.choice(machine).tile)
         rows = -(-self.held // -(-self.held // best.rows))  # of equal height: no thin rest
         self.tile = Tile(rows, best.vectors, best.lanes)
         self.panels = -(-conv.out_channels // self.tile.columns)

@@ -22,6 +22,8 @@ from kiln.kernels.winograd_transforms import growth
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
 _TRANSFORM = {2: (60, 45), 4: (150, 170)}
 _BYTES_A_CYCLE = 8
+# Transformed data of all tiles, in bytes, up to which a kernel for each phase is worth its memory.
+_STAGED = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -68,22 +70,28 @@ def form_of(conv: Convolution, machine: Machine) -> Form | None:
     allowed = [m for m in wanted if growth(m) <= machine.weight_growth + 1e-9]
     if not allowed:
         return None
+    choice = conv.choice(machine)
     best = allowed[0] if machine.winograd != "auto" else 0
+    measured = {"off": 0, "f2": 2, "f4": 4, None: -1}[choice.winograd]
+    if machine.winograd == "auto" and measured in (0, *allowed):
+        return divide(conv, measured, machine, choice.block) if measured else None
     for m in allowed:
         if m != best and estimate(conv, m, machine) < 0.9 * estimate(conv, best, machine):
             best = m
-    return divide(conv, best, machine) if best else None
+    return divide(conv, best, machine, choice.block) if best else None
 
 
-def divide(conv: Convolution, m: int, machine: Machine) -> Form:
-    """The blocks of a convolution with tiles of m x m outputs."""
+def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None) -> Form:
+    """The blocks of a convolution with tiles of m x m outputs; `block`: tiles in one, 0 for all."""
     tiles = tiles_of(conv, m)
     weights = (m + 2) ** 2 * conv.channels * conv.out_channels * 4
-    if weights > machine.l2_bytes:
-        return Form(m, tiles, machine.parallel, 1, 1)
-    each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4
-    tasks = min(machine.cores, tiles) if machine.parallel else 1
+    each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4  # bytes of a tile between phases
     rows = choose_tile(machine, tiles, conv.out_channels).rows
-    most = max(rows, machine.l2_bytes // 2 // each)
-    rounds = -(-tiles // (tasks * min(most, 2 * rows)))
+    if block is None:
+        staged = weights > machine.l2_bytes and tiles * each <= _STAGED
+        block = 0 if staged else 2 * rows
+    if block == 0:
+        return Form(m, tiles, machine.parallel, 1, 1)
+    tasks = min(machine.cores, tiles) if machine.parallel else 1
+    rounds = -(-tiles // (tasks * block))
     return Form(m, -(-tiles // (tasks * rounds)), False, tasks, rounds)
