@@ -10,8 +10,11 @@ from tvm import relax
 
 from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
+from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
+from kiln.graph.products import products_in_place
+from kiln.graph.reshapes import sink_reshapes
 from kiln.graph.transposes import cancel_transposes
 
 Pass = Callable[[tvm.IRModule], tvm.IRModule]
@@ -36,6 +39,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("fold", relax.transform.FoldConstant()),
     ("batchnorm", relax.transform.FoldBatchnormToConv2D()),
     ("clip", clip_to_min_max),
+    ("divisions", divisions_by_constants),
     ("clean", clean),
     # Phase 2: layout. NHWC inside, and no transpose that another one undoes.
     ("layout", channels_last),
@@ -43,6 +47,10 @@ PASSES: list[tuple[str, Pass]] = [
     ("transposes", cancel_transposes),
     ("fold_layout", relax.transform.FoldConstant()),
     ("clean_layout", clean),
+    # Phase 3: what stands between operators that kernels compute together.
+    ("products", products_in_place),
+    ("reshapes", sink_reshapes),
+    ("clean_reshapes", clean),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels import conv2d, depthwise, loops, opaque, winograd
+from kiln.kernels import contraction, conv2d, depthwise, loops, opaque, rows, winograd
 from kiln.kernels.fused import Fused, Nest, NotSimple
 from kiln.kernels.halo import View
 from kiln.kernels.kernel import Kernel, Machine
@@ -31,6 +31,7 @@ FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
     Family(conv2d.applies, conv2d.make),
+    Family(contraction.applies, contraction.make),
 ]
 
 
@@ -69,6 +70,10 @@ def kernels_of(
         fused = Fused(func)
         fused.origins = {fused.params[position]: view.origin for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in narrow}
+        over_rows = rows.read_rows(fused) if ops else None
+        if over_rows is not None:
+            kernel, buffers = rows.make(fused, over_rows, machine)
+            return [Part(kernel, buffers, sum(_macs(nest) for nest in over_rows.nests))]
         parts: list[Part] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)

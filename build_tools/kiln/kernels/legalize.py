@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx, topi
+from tvm import relax, te, tirx, topi
 from tvm.ir import Op
 
 from kiln.graph.bindings import constant
@@ -84,8 +84,32 @@ def _scan(compute: Any) -> Any:
     return rule
 
 
+def einsum(builder: Any, call: Any) -> Any:
+    """relax.einsum of two tensors over one axis → one sum of products; TVM's own form hides which it is."""
+    operands = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    inputs, _, result = str(call.attrs.subscripts).replace(" ", "").partition("->")
+    axes = inputs.split(",")
+    summed = [letter for letter in dict.fromkeys("".join(axes)) if letter not in result]
+    distinct = all(len(set(letters)) == len(letters) for letters in [*axes, result])
+    if len(operands) != 2 or not result or len(summed) != 1 or not distinct or "." in inputs:
+        return _default("relax.einsum")(builder, call)
+
+    def compute(left: Any, right: Any) -> Any:
+        sizes = dict(zip(axes[0] + axes[1], [*left.shape, *right.shape], strict=True))
+        depth = te.reduce_axis((0, sizes[summed[0]]), name="k")
+
+        def element(*indices: Any) -> Any:
+            at = {**dict(zip(result, indices, strict=True)), summed[0]: depth}
+            return te.sum(left(*(at[i] for i in axes[0])) * right(*(at[i] for i in axes[1])), axis=depth)
+
+        return te.compute([sizes[letter] for letter in result], element, name="einsum")
+
+    return builder.call_te(compute, *operands, primfunc_name_hint="einsum")
+
+
 # Rules by operator name.
 RULES = {
+    "relax.einsum": einsum,
     "relax.quantize": quantize,
     "relax.cumsum": _scan(topi.cumsum),
     "relax.cumprod": _scan(topi.cumprod),

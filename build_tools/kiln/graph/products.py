@@ -1,0 +1,93 @@
+"""ProductsInPlace: matrix products of activations read and write tensors in the order of axes they have.
+
+Attention transposes its operands to (batch, head, row, column) and its result back. A product whose
+operands, or whose result, are transposed becomes relax.einsum on the tensors as they lie; the kernel reads
+them with strides. Guarantees: same results; a transpose stays only where something else reads it too.
+Leaves alone products with constants (dense layers) and those whose batch axes are broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, constant, integers, operator, rewrite_calls
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _uses(mod: tvm.IRModule) -> dict[Any, int]:
+    """How often each variable is read."""
+    found: dict[Any, int] = {}
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            found[expr] = found.get(expr, 0) + 1
+
+    for _, function in mod.functions_items():
+        if isinstance(function, relax.Function):
+            for block in function.body.blocks:
+                for binding in block.bindings:
+                    relax.analysis.post_order_visit(binding.value, note)
+            relax.analysis.post_order_visit(function.body.body, note)
+    return found
+
+
+def _plain(rewriter: CallRewriter, operand: Any, axes: str) -> tuple[Any, str]:
+    """The tensor under a transpose and its axes, when `operand` with `axes` is one."""
+    inner = rewriter.definition(operand)
+    if operator(inner) != "relax.permute_dims":
+        return operand, axes
+    rank = len(axes)
+    order = integers(inner.attrs.axes) if inner.attrs.axes is not None else list(range(rank))[::-1]
+    before = [""] * rank
+    for letter, axis in zip(axes, order, strict=True):
+        before[axis % rank] = letter
+    return inner.args[0], "".join(before)
+
+
+def _matmul(rewriter: CallRewriter, call: Any) -> Any:
+    left, right = call.args
+    if constant(left) is not None or constant(right) is not None or call.attrs.out_dtype is not None:
+        return None
+    shapes = [list(operand.ty.shape) for operand in (left, right)]
+    rank = len(shapes[0])
+    if rank < 2 or len(shapes[1]) != rank or str(call.ty.dtype) != "float32":
+        return None
+    same = (tvm_ffi.structural_equal(a, b) for a, b in zip(shapes[0][:-2], shapes[1][:-2], strict=True))
+    if not all(same):
+        return None
+    batch = _LETTERS[: rank - 2]
+    row, column, depth = _LETTERS[rank - 2], _LETTERS[rank - 1], _LETTERS[rank]
+    left_data, left_axes = _plain(rewriter, left, batch + row + depth)
+    right_data, right_axes = _plain(rewriter, right, batch + depth + column)
+    if left_data.same_as(left) and right_data.same_as(right):
+        return None
+    return relax.op.einsum(
+        relax.Tuple([left_data, right_data]), f"{left_axes},{right_axes}->{batch}{row}{column}"
+    )
+
+
+def _transposed(uses: dict[Any, int]) -> Any:
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        """einsum and then transpose: einsum with its result's axes in that order."""
+        inner = rewriter.definition(call.args[0])
+        if operator(inner) != "relax.einsum" or uses.get(call.args[0]) != 1:
+            return None
+        operands, result = str(inner.attrs.subscripts).split("->")
+        rank = len(result)
+        order = integers(call.attrs.axes) if call.attrs.axes is not None else list(range(rank))[::-1]
+        return relax.op.einsum(inner.args[0], f"{operands}->{''.join(result[axis] for axis in order)}")
+
+    return rule
+
+
+def products_in_place(mod: tvm.IRModule) -> tvm.IRModule:
+    """See the module's docstring."""
+    mod = rewrite_calls(mod, {"relax.matmul": _matmul})
+    mod = relax.transform.DeadCodeElimination()(mod)
+    mod = rewrite_calls(mod, {"relax.permute_dims": _transposed(_uses(mod))})
+    return relax.transform.DeadCodeElimination()(mod)

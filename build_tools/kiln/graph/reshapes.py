@@ -1,0 +1,142 @@
+"""SinkReshapes: what follows a matrix product comes before its reshape, where it can be fused with it.
+
+Frameworks flatten (batch, sequence, features) before a dense layer and restore it behind, and add the
+residual to the restored tensor; fusion stops at the reshape between. A reshape that keeps the last axis
+moves behind elementwise operators and behind normalisations and softmax over that axis; where it meets the
+next dense layer's it is gone. Guarantees: same results; no tensor is copied for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, constant, integers, operator, rewrite_calls
+
+_UNARY = (
+    "abs", "astype", "ceil", "erf", "exp", "floor", "log", "negative", "nn.gelu", "nn.gelu_tanh",
+    "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "round", "rsqrt", "sigmoid", "sign", "sqrt", "square",
+    "tanh",
+)  # fmt: skip
+_BINARY = ("add", "divide", "maximum", "minimum", "multiply", "power", "subtract")
+_ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.softmax", "nn.log_softmax")
+
+
+def _same(one: Any, other: Any) -> bool:
+    sizes, others = list(one), list(other)
+    return len(sizes) == len(others) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(sizes, others, strict=True)
+    )
+
+
+def _reshaped(rewriter: CallRewriter, expr: Any) -> Any:
+    """The tensor under a reshape that keeps the last axis, or None."""
+    inner = rewriter.definition(expr)
+    if operator(inner) != "relax.reshape":
+        return None
+    data = inner.args[0]
+    before, after = list(data.ty.shape), list(inner.ty.shape)
+    if not before or not after or not tvm_ffi.structural_equal(before[-1], after[-1]):
+        return None
+    return data
+
+
+def _from_product(rewriter: CallRewriter, expr: Any) -> bool:
+    """Whether `expr` is computed from a matrix product or convolution by elementwise operators."""
+    while True:
+        inner = rewriter.definition(expr)
+        name = (operator(inner) or "").removeprefix("relax.")
+        if name in ("matmul", "nn.conv2d"):
+            return True
+        if name not in _UNARY and name not in _BINARY:
+            return False
+        expr = inner.args[0] if name in _UNARY or constant(inner.args[0]) is None else inner.args[1]
+
+
+def _again(call: Any, operands: list[Any]) -> Any:
+    return relax.Call(call.op, [*operands, *call.args[len(operands) :]], call.attrs)
+
+
+def _behind(rewriter: CallRewriter, call: Any, operands: list[Any]) -> Any:
+    """`call` on other operands, and then a reshape to the shape it had."""
+    return relax.op.reshape(rewriter.emit(_again(call, operands)), relax.ShapeExpr(list(call.ty.shape)))
+
+
+def _unary(rewriter: CallRewriter, call: Any) -> Any:
+    data = _reshaped(rewriter, call.args[0])
+    return None if data is None else _behind(rewriter, call, [data])
+
+
+def _along_last(expr: Any) -> bool:
+    """A constant that is one number, or one for each element of the last axis."""
+    value = constant(expr)
+    return value is not None and value.size == (1 if not value.ndim else value.shape[-1])
+
+
+def _flat(expr: Any, rank: int) -> Any:
+    """A constant as _along_last wants it, without more axes than `rank`."""
+    value = constant(expr)
+    assert value is not None
+    return relax.const(value.reshape(value.shape[-1:]), str(value.dtype)) if value.ndim > rank else expr
+
+
+def _binary(rewriter: CallRewriter, call: Any) -> Any:
+    left, right = call.args
+    inner = [_reshaped(rewriter, operand) for operand in (left, right)]
+    for index in range(2):
+        data, other = inner[index], call.args[1 - index]
+        if data is None or not _same(call.args[index].ty.shape, call.ty.shape):
+            continue
+        if _along_last(other):
+            other = _flat(other, len(data.ty.shape))
+        elif inner[1 - index] is not None and _same(inner[1 - index].ty.shape, data.ty.shape):
+            other = inner[1 - index]
+        elif _from_product(rewriter, data) and _same(other.ty.shape, call.ty.shape):
+            other = rewriter.emit(relax.op.reshape(other, relax.ShapeExpr(list(data.ty.shape))))
+        else:
+            continue
+        return _behind(rewriter, call, [data, other] if index == 0 else [other, data])
+    return None
+
+
+def _rows(rewriter: CallRewriter, call: Any) -> Any:
+    rank = len(call.ty.shape)
+    axes = integers(call.attrs.axes) if hasattr(call.attrs, "axes") else [int(call.attrs.axis)]
+    data = _reshaped(rewriter, call.args[0])
+    if data is None or [axis % rank for axis in axes] != [rank - 1]:
+        return None
+    if operator(call) in ("relax.nn.layer_norm", "relax.nn.rms_norm") or axes == [-1]:
+        if axes != [-1]:
+            return None
+        return _behind(rewriter, call, [data])
+    make = relax.op.nn.softmax if operator(call) == "relax.nn.softmax" else relax.op.nn.log_softmax
+    return relax.op.reshape(rewriter.emit(make(data, -1)), relax.ShapeExpr(list(call.ty.shape)))
+
+
+def _reshape(rewriter: CallRewriter, call: Any) -> Any:
+    inner = rewriter.definition(call.args[0])
+    data = inner.args[0] if operator(inner) == "relax.reshape" else call.args[0]
+    if _same(data.ty.shape, call.ty.shape):
+        return data
+    return None if data.same_as(call.args[0]) else relax.op.reshape(data, call.args[1])
+
+
+def _matmul(rewriter: CallRewriter, call: Any) -> Any:
+    """A dense layer on a reshaped tensor is one on the tensor."""
+    data = _reshaped(rewriter, call.args[0])
+    weights = constant(call.args[1])
+    if data is None or weights is None or weights.ndim != 2 or len(data.ty.shape) < 2:
+        return None
+    return _behind(rewriter, call, [data])
+
+
+def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
+    """See the module's docstring."""
+    rules: dict[str, Any] = {f"relax.{name}": _unary for name in _UNARY}
+    rules |= {f"relax.{name}": _binary for name in _BINARY}
+    rules |= {f"relax.{name}": _rows for name in _ROWS}
+    rules |= {"relax.reshape": _reshape, "relax.matmul": _matmul}
+    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
