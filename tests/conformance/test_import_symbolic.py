@@ -162,6 +162,19 @@ GRAPHS = {
         BOTHS,
         {"one": scalar(1), "minus": scalar(-1)},
     ),
+    "indexed": Graph(
+        """g (float[batch,seq,3] x, int64[batch,2,3] i, float[1,3] u) =>
+             (float[?,2,3] y, float[1,3] z, float[?,?,3] v, float[?,?,3] w) {
+          y = GatherElements<axis = 1>(x, i)
+          z = GatherND(x, p)
+          v = ScatterND(x, p, u)
+          w = ScatterElements<axis = 1>(x, once, ones)
+        }""",
+        BOTH,
+        BOTHS,
+        {"p": whole(0, -1).reshape(1, 2)}
+        | {"once": whole(-1).reshape(1, 1, 1), "ones": np.ones((1, 1, 1), np.float32)},
+    ),
     "tiled": Graph(
         """g (float[batch,seq] x) => (float[?,?] y) {
           s = Shape(x)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend import onnx_image_ops, onnx_pad, onnx_shape_ops
+from kiln.frontend import onnx_image_ops, onnx_index_ops, onnx_pad, onnx_shape_ops
 from kiln.frontend.onnx_node import Node
 
 Converter = Callable[[Node], Any]
@@ -73,5 +73,6 @@ OVERRIDES: dict[str, Converter] = {
     "Min": _chain(relax.op.minimum),
     "Pad": onnx_pad.pad,
     **onnx_image_ops.CONVERTERS,
+    **onnx_index_ops.CONVERTERS,
     **onnx_shape_ops.CONVERTERS,
 }

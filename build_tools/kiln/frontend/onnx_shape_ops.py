@@ -13,8 +13,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
-from kiln.frontend.onnx_node import Node, as_tensor, prims, shape_expr
-from kiln.frontend.onnx_value import Value, from_items
+from kiln.frontend.onnx_node import Node, prims, shape_expr
 from kiln.frontend.symbols import Extent, Symbols
 
 
@@ -97,35 +96,6 @@ def slice_(node: Node) -> Any:
     return relax.op.strided_slice(data, axes, prims(begin), prims(end), prims(strides), assume_inbound=True)
 
 
-def gather(node: Node) -> Any:
-    """Gather; TVM 0.27 asks its virtual machine for the size that negative indices count from.
-
-    Indices that come at run time are held within the axis: one beyond it takes the last element, and reads
-    no memory that is not the tensor's.
-    """
-    axis = int(node.attributes.get("axis", 0))
-    data, size = node.tensor(0), node.shape(0)[axis]
-    known = node.whole(1) if node.inputs[1] in node.values else None
-    if known is not None:
-        symbols = node.symbols
-        placed = [index + size if symbols.holds(index < 0) else index for index in known]
-        if all(symbols.holds(index >= 0) for index in placed):
-            shape = node.values[node.inputs[1]].items.shape
-            items = from_items([symbols.simplify(index) for index in placed]).items.reshape(shape)
-            return relax.op.take(data, as_tensor(Value(items, "int64")), axis)
-    indices = node.tensor(1)
-    dtype = str(indices.ty.dtype)
-    if dtype.startswith("uint"):
-        return relax.op.take(data, indices, axis, mode="clip")
-    extent = as_tensor(Value(from_items([size]).items, dtype))
-    if isinstance(size, int):
-        extent = relax.const(size, dtype)
-    wrapped = relax.op.where(
-        relax.op.less(indices, relax.const(0, dtype)), relax.op.add(indices, extent), indices
-    )
-    return relax.op.take(data, wrapped, axis, mode="clip")
-
-
 def constant_of_shape(node: Node) -> Any:
     """A tensor of one value; its shape may be expressions."""
     shape = node.known(0)
@@ -199,7 +169,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "ConstantOfShape": constant_of_shape,
     "Expand": expand,
     "Flatten": flatten,
-    "Gather": gather,
     "Range": range_,
     "Reshape": reshape,
     "Slice": slice_,

@@ -1,0 +1,91 @@
+"""Operators on tensors of open sizes, one at a time, against ONNX Runtime at two sizes each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.config.sizes import evaluate
+from kiln.golden.reference import open_reference
+from symbolic import Array, Dims, imported, runner, write
+
+RNG = np.random.default_rng(5)
+ROWS: Dims = {"batch": (1, 4), "seq": (2, 32)}
+PICTURE: Dims = {"h": (3, 64), "w": (3, 64)}
+EVEN: Dims = {"h": (8, 64, 8), "w": (8, 64, 8)}
+SIZES: dict[str, list[dict[str, int]]] = {
+    "rows": [{"batch": 1, "seq": 2}, {"batch": 3, "seq": 9}],
+    "picture": [{"h": 3, "w": 7}, {"h": 24, "w": 40}],
+    "even": [{"h": 8, "w": 16}, {"h": 24, "w": 8}],
+}
+DIMS = {"rows": ROWS, "picture": PICTURE, "even": EVEN}
+
+
+def values(*shape: int) -> Array:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def scales(*numbers: float) -> dict[str, Array]:
+    return {"k": np.array([1, 1, *numbers], np.float32)}
+
+
+# Name → (dimensions, what becomes of `x`, initialisers, opset); x is (batch, seq, 8) or (1, 4, h, w).
+CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
+    "instance norm": ("picture", "InstanceNormalization(x, s, o)", {"s": values(4), "o": values(4)}, 17),
+    "group norm": ("picture", "GroupNormalization<num_groups = 2>(x, s, s)", {"s": values(4)}, 21),
+    "depth to space": ("picture", "DepthToSpace<blocksize = 2>(x)", {}, 17),
+    "space to depth": ("even", "SpaceToDepth<blocksize = 2>(x)", {}, 17),
+    "global pooling": ("picture", "GlobalAveragePool(x)", {}, 17),
+    "pooling upwards": (
+        "picture",
+        "AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, pads = [1, 1, 1, 1]>(x)",
+        {},
+        17,
+    ),
+    "depthwise": ("picture", "Conv<group = 4, pads = [1, 1, 1, 1]>(x, k)", {"k": values(4, 1, 3, 3)}, 17),
+    "dilated": (
+        "picture",
+        "Conv<dilations = [2, 2], strides = [2, 2], pads = [2, 2, 2, 2]>(x, k)",
+        {"k": values(3, 4, 3, 3)},
+        17,
+    ),
+    "transposed": (
+        "picture",
+        "ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]>(x, k)",
+        {"k": values(4, 2, 3, 3)},
+        17,
+    ),
+    "resize by three": ("picture", 'Resize<mode: string = "linear">(x, , k)', scales(3, 3), 17),
+    "resize by a half": ("even", 'Resize<mode: string = "nearest">(x, , k)', scales(0.5, 0.5), 17),
+    "resize cubic": ("picture", 'Resize<mode: string = "cubic">(x, , k)', scales(2, 2), 17),
+    "upsample": ("picture", 'Upsample<mode: string = "nearest">(x, k)', scales(2, 2), 9),
+    "softmax over two axes": ("rows", "Softmax<axis = 1>(x)", {}, 11),
+    "softmax over seq": ("rows", "Softmax<axis = 1>(x)", {}, 17),
+    "norm": ("rows", "LayerNormalization(x, s)", {"s": values(8)}, 17),
+    "greatest": ("rows", "ReduceMax<keepdims = 0>(x, axis)", {"axis": np.array([1])}, 18),
+    "length": ("rows", "ReduceL2<axes = [1], keepdims = 1>(x)", {}, 17),
+    "mean of all": ("rows", "ReduceMean<keepdims = 0>(x)", {}, 17),
+    "running sum": ("rows", "CumSum(x, axis)", {"axis": np.array(1)}, 17),
+    "product of itself": ("rows", 'Einsum<equation: string = "bsd,btd->bst">(x, x)', {}, 17),
+    "mean of three": ("rows", "Mean(x, x, s)", {"s": values(8)}, 17),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_on_open_sizes(name: str, tmp_path: Path) -> None:
+    kind, node, weights, opset = CASES[name]
+    axes = "batch,seq,8" if kind == "rows" else "1,4,h,w"
+    rank = 0 if name == "mean of all" else {"rows": 3, "picture": 4, "even": 4}[kind] - (name == "greatest")
+    result = f"float[{','.join('?' * rank)}]" if rank else "float"
+    text = f"g (float[{axes}] x) => ({result} y) {{ y = {node} }}"
+    path = write(tmp_path / "m.onnx", text, opset, **weights)
+    module, interface = imported(path, DIMS[kind])
+    run, reference = runner(module), open_reference(path)
+    for sizes in SIZES[kind]:
+        shape = [evaluate(size, sizes) for size in interface["inputs"][0]["shape"]]
+        x = np.random.default_rng(6).normal(size=shape).astype(np.float32)
+        (wanted,), (found,) = reference.run([x]), run([x], sizes)
+        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface["outputs"][0]["shape"]]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
