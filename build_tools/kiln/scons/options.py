@@ -24,6 +24,7 @@ ALIASES = {
     "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
     "run": "the bundle on a picture, with the names of the five best classes",
     "size": "what it takes of flash and RAM: code, parameters, arena",
+    "tune": "measure the model's kernels on this machine; later builds use what is faster (kernels/tuned/)",
     "flash": "the bundle to a device, checked and tried there, then switched to; -n lists what would be run",
     "rollback": "use the bundle again that was on the device before",
     "status": "what is installed on the device, compared with the bundle built here",

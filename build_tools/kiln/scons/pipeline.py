@@ -11,6 +11,7 @@ from kiln.scons.builders.checked import ran, tested
 from kiln.scons.builders.devices import devices, on_device
 from kiln.scons.builders.schema import schema
 from kiln.scons.builders.shown import shown
+from kiln.scons.builders.tune import tune
 from kiln.scons.options import Options
 from kiln.scons.unit import Unit
 
@@ -58,6 +59,11 @@ def KilnSize(env: Any, model: str, target: str = "host", dump: bool = False) -> 
     return shown(Unit(model, target), dump)
 
 
+def KilnTune(env: Any, model: str, target: str = "host", dump: bool = False) -> Any:  # noqa: N802
+    """Declare that the kernels of `model` are measured on this machine; later builds use what is faster."""
+    return tune(Unit(model, target), dump)
+
+
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
     """Declare the JSON Schemas of targets and models, for editors."""
     return schema()
@@ -90,6 +96,7 @@ METHODS = (
     KilnTest,
     KilnRun,
     KilnSize,
+    KilnTune,
     KilnDevice,
     KilnDevices,
     KilnSchemas,

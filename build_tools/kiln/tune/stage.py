@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ WORTH = 0.97
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--in", dest="source", type=Path, required=True, help="what the lower stage reads")
+    parser.add_argument(
+        "--in", dest="sources", type=Path, action="append", required=True,
+        help="what the lower stage reads; once for each bucket",
+    )  # fmt: skip
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
     parser.add_argument("--database", type=Path, default=FOLDER, help="folder of the files of all CPUs")
@@ -44,13 +48,16 @@ def run(args: argparse.Namespace) -> None:
         )
     threads = config.get("threads") or target.threads
     found: dict[str, Any] = {}
-    keys = keys_of(args.source, config["name"], target, threads)
+    keys = keys_of(args.sources, config["name"], target, threads)
     machine = machine_of(target, threads, "auto")
     for key, (choice, time, by_rule) in tuned(keys, target, machine, threads).items():
         found[key] = {**choice.describe(), "us": round(time, 1), "rule_us": round(by_rule, 1)}
         print(f"{key}: {by_rule:.0f} → {time:.0f} us {choice.describe() or 'as the rules say'}", flush=True)
     merge(args.database, target, found)
     write_json(args.out, {"cpu": target.cpu, "kernels": found})
+
+
+_NUMBERS = re.compile(r"conv2d( [sdg]?[0-9]+(x[0-9]+)*)+")
 
 
 class _Recorder(dict[str, Choice]):
@@ -64,12 +71,13 @@ class _Recorder(dict[str, Choice]):
         return default
 
 
-def keys_of(source: Path, model: str, target: Target, threads: str) -> list[str]:
-    """The kernels of a model for which there is something to choose."""
+def keys_of(sources: Iterable[Path], model: str, target: Target, threads: str) -> list[str]:
+    """The kernels of a model for which there is something to choose: those of known sizes."""
     recorder = _Recorder()
-    for case in cases_of(store.load(source)):
-        lower(case.module, model, target, threads, winograd="auto", choices=recorder)
-    return list(recorder.asked)
+    for source in sources:
+        for case in cases_of(store.load(source)):
+            lower(case.module, model, target, threads, winograd="auto", choices=recorder)
+    return [key for key in recorder.asked if _NUMBERS.fullmatch(key)]
 
 
 def tuned(
