@@ -214,20 +214,13 @@ class _Panels:
             store(target, [at + k * int64(self.tile.columns) + column], value)
 
 
-def _tile_of(machine: Machine, rows: int, columns: int) -> Tile:
-    """The register tile of kernels/gemm.py, with the rows shared out evenly among as many tiles."""
-    tile = choose_tile(machine, rows, columns)
-    count = -(-rows // tile.rows)
-    return Tile(-(-rows // count), tile.vectors, tile.lanes)
-
-
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
     product = read_product(anchor)
     assert product is not None, op
     left, right = product.left, product.right
     rows = _extent(product.rows)
-    tile = _tile_of(machine, rows, _extent(product.columns))
+    tile = choose_tile(machine, rows, _extent(product.columns))
     panels = _Panels(product, tile, rows)
     sizes = [_extent(axis) for axis in product.batch]
     count = panels.number

@@ -53,6 +53,10 @@ class Tile:
         return self.vectors * self.lanes
 
 
+# Tiles along the rows of which the last one's width still counts.
+_FEW = 16
+
+
 def choose_tile(machine: Machine, rows: int, columns: int, wanted: tuple[int, int] | None = None) -> Tile:
     """The register tile for `rows` by `columns` outputs with a 32-bit accumulator.
 
@@ -73,6 +77,9 @@ def choose_tile(machine: Machine, rows: int, columns: int, wanted: tuple[int, in
     if wanted is not None:
         best, vectors = wanted
     vectors = min(vectors, -(-columns // lanes))
+    tiles = -(-rows // best)
+    if wanted is None and tiles <= _FEW:  # as many, but alike: one of two rows waits for its own sums
+        best = -(-rows // tiles)
     return Tile(min(best, rows), vectors, lanes)
 
 
