@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,35 @@ def test_pplcnet_orientation_reads_the_page(turn: int) -> None:
 def test_ppocr_cls_reads_the_heading(turn: int, answer: str) -> None:
     scores, names = outputs("ppocr_cls", rotate=turn)
     assert names[int(scores.argmax())] == answer
+
+
+def test_ppocr_rec_reads_the_heading() -> None:
+    model = load_model("ppocr_rec")
+    assert model.preprocess is not None
+    session = onnxruntime.InferenceSession(str(fetch(model.source)))
+    line = next(entry for entry in model.golden.inputs if entry.kind == "image")
+    picture = preprocess(load_image(fetch(line.source), line.crop), model.preprocess)
+    (scores,) = session.run(None, {"x": picture})
+    characters = session.get_modelmeta().custom_metadata_map["character"].split("\n")
+    # Class 0 stands between characters; one that stays for several columns is one character.
+    classes = np.asarray(scores)[0].argmax(-1)
+    read = [now for before, now in zip([0, *classes], classes, strict=False) if now not in (0, before)]
+    assert "".join(characters[index - 1] for index in read) == "Region-based segment"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "kind"), [("build_tools/kiln/errors.py", "python"), ("README.md", "markdown")]
+)
+def test_magika_knows_files(path: str, kind: str) -> None:
+    model = load_model("magika")
+    listed = "magika/models/standard_v3_3/config.min.json"
+    digest = "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db"
+    about = fetch(model.source.model_copy(update={"path": listed, "sha256": digest}))
+    kinds = json.loads(about.read_text(encoding="utf-8"))["target_labels_space"]
+    content = (Path(__file__).parents[2] / path).read_bytes().strip()
+    first, last = list(content[:1024]), list(content[-1024:])
+    nothing = [256] * (1024 - len(first))
+    session = onnxruntime.InferenceSession(str(fetch(model.source)))
+    (scores,) = session.run(None, {"bytes": np.array([first + nothing + nothing + last], np.int32)})
+    assert kinds[int(np.asarray(scores)[0].argmax())] == kind
