@@ -167,7 +167,7 @@ def test_ppocr_rec_reads_the_heading() -> None:
     line = next(entry for entry in model.golden.inputs if entry.kind == "image")
     picture = preprocess(load_image(fetch(line.source), line.crop), model.preprocess)
     (scores,) = session.run(None, {"x": picture})
-    characters = session.get_modelmeta().custom_metadata_map["character"].split("\n")
+    characters = [*session.get_modelmeta().custom_metadata_map["character"].split("\n"), " "]
     # Class 0 stands between characters; one that stays for several columns is one character.
     classes = np.asarray(scores)[0].argmax(-1)
     read = [now for before, now in zip([0, *classes], classes, strict=False) if now not in (0, before)]
