@@ -70,10 +70,6 @@ def kernels_of(
         fused = Fused(func)
         fused.origins = {fused.params[position]: view.origin for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in narrow}
-        over_rows = rows.read_rows(fused) if ops else None
-        if over_rows is not None:
-            kernel, buffers = rows.make(fused, over_rows, machine)
-            return [Part(kernel, buffers, sum(_macs(nest) for nest in over_rows.nests))]
         parts: list[Part] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)
@@ -90,6 +86,10 @@ def kernels_of(
                     parts.append(Part(kernel, buffers, _macs(anchor) if main else 0))
                 done = [anchor.buffer, last.buffer]
                 break
+        over_rows = rows.read_rows(fused) if ops and not parts else None
+        if over_rows is not None:
+            kernel, buffers = rows.make(fused, over_rows, machine)
+            return [Part(kernel, buffers, sum(_macs(nest) for nest in over_rows.nests))]
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
         stored = [*fused.params, *done[1:], *(nest.buffer for nest in nests)]
         for nest in nests:
