@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.builders.importing import interface
 from kiln.scons.builders.simplify import simplify
 from kiln.scons.part import Part
 from kiln.scons.stage import Stage, declare
@@ -19,12 +20,13 @@ def specialize(part: Part, dump: bool) -> tuple[str, list[Any]]:
         part.bucket_json(),
         f"{part.of_model}/specialize",
     )
+    whole = interface(part.unit) if bucket else None
     stage = Stage(
         "specialize",
         part.model_subject,
         ["--in", before, "--config", str(config), "--out", folder]
-        + (["--bucket", str(bucket)] if bucket else []),
-        [config, *files, *([bucket] if bucket else []), *part.unit.local_files("specialize")],
+        + (["--bucket", str(bucket), "--interface", str(whole)] if bucket else []),
+        [config, *files, *([bucket, whole] if bucket else []), *part.unit.local_files("specialize")],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
     )
     return folder, declare(stage)

@@ -1,0 +1,130 @@
+"""Conditions under which a special function runs: on sizes of dimensions, and on the content of inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Equals:
+    """The dimension has this size."""
+
+    dim: str
+    value: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.dim}_{self.value}"
+
+    def holds(self, size: Array) -> Array:
+        """For each of many sizes whether it meets the condition."""
+        return np.asarray(size == self.value)
+
+
+@dataclass(frozen=True)
+class InRange:
+    """least <= size <= greatest."""
+
+    dim: str
+    least: int
+    greatest: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.dim}_{self.least}_to_{self.greatest}"
+
+    def holds(self, size: Array) -> Array:
+        return np.asarray((size >= self.least) & (size <= self.greatest))
+
+
+@dataclass(frozen=True)
+class MultipleOf:
+    """`factor` divides the size."""
+
+    dim: str
+    factor: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.dim}_multiple_of_{self.factor}"
+
+    def holds(self, size: Array) -> Array:
+        return np.asarray(size % self.factor == 0)
+
+
+@dataclass(frozen=True)
+class InputIs:
+    """All elements of an input have these values: zeros, ones, or those of a tensor (see `input_is`)."""
+
+    input: str
+    value: str  # zeros, ones, or the digest of `tensor`
+    tensor: Array | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        return re.sub(r"\W+", "_", f"{self.input}_{self.value[:8]}")
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """All of several conditions."""
+
+    parts: tuple[Condition, ...]
+
+
+OnSize = Equals | InRange | MultipleOf
+Atom = OnSize | InputIs
+Condition = Atom | AllOf
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Equals, InRange, MultipleOf, InputIs)}
+
+
+def input_is(name: str, value: Literal["zeros", "ones"] | Array) -> InputIs:
+    """The condition that the input `name` is all zeros, all ones, or equal to a tensor."""
+    if isinstance(value, str):
+        return InputIs(name, value)
+    key = f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
+    return InputIs(name, hashlib.sha256(key).hexdigest(), value)
+
+
+def atoms(condition: Condition) -> tuple[Atom, ...]:
+    """The conditions that all have to hold, each once."""
+    if not isinstance(condition, AllOf):
+        return (condition,)
+    return tuple(dict.fromkeys(atom for part in condition.parts for atom in atoms(part)))
+
+
+def label(parts: tuple[Atom, ...]) -> str:
+    """A name for functions that are made for these conditions."""
+    return "_and_".join(atom.label for atom in parts)
+
+
+def to_json(parts: tuple[Atom, ...]) -> list[dict[str, Any]]:
+    """As plain data; of a tensor only its digest."""
+    found = []
+    for atom in parts:
+        entry = {"kind": type(atom).__name__, **(asdict(atom) if not isinstance(atom, InputIs) else {})}
+        if isinstance(atom, InputIs):
+            entry |= {"input": atom.input, "value": atom.value}
+        found.append(entry)
+    return found
+
+
+def from_json(entries: list[dict[str, Any]], tensors: Mapping[str, Array]) -> tuple[Atom, ...]:
+    """What `to_json` wrote; `tensors` by their digest."""
+    found = []
+    for entry in entries:
+        values = {key: value for key, value in entry.items() if key != "kind"}
+        if entry["kind"] == "InputIs" and entry["value"] in tensors:
+            values["tensor"] = tensors[entry["value"]]
+        found.append(_KINDS[entry["kind"]](**values))
+    return tuple(found)

@@ -1,0 +1,306 @@
+"""A function that chooses between others by their conditions: written, and read back.
+
+The function keeps its name, parameters and result. What it chooses between are private functions, named after
+their conditions. Their constants are passed to them as parameters: equal ones of several functions are one
+constant of the chooser, and one tensor in the file (kiln.params.store).
+
+Attribute kiln.cases of the chooser: JSON, {"when": […], "then": node, "else": node} or
+{"leaf": name of the function, "sizes": {dimension: size}, "divide": {dimension: divisor}}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from kiln.graph.bindings import Array, constant, operator
+from kiln.params import store
+from kiln.specialize.conditions import (
+    Atom,
+    Equals,
+    InputIs,
+    MultipleOf,
+    OnSize,
+    from_json,
+    input_is,
+    label,
+    to_json,
+)
+from kiln.specialize.symbols import copied, int64, is_sizes, symbols_of
+
+CASES = "kiln.cases"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A function without a choice; its constants are inside.
+
+    sizes: of dimensions that it was bound to. divide: of those whose variable stands for a part of the size.
+    """
+
+    function: Any
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    divide: Mapping[str, int] = field(default_factory=dict)
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`then` where all of `when` hold, else `other`."""
+
+    when: tuple[Atom, ...]
+    then: Tree
+    other: Tree
+
+
+Tree = Leaf | Choice
+
+
+@dataclass(frozen=True)
+class Special:
+    """One function of a chooser, as a module of its own whose only public function is `main`.
+
+    when: all of these hold; none: nothing has to. It is for the calls that no function before it takes.
+    """
+
+    name: str
+    when: tuple[Atom, ...]
+    module: tvm.IRModule
+
+
+def leaves(module: tvm.IRModule, function: str = "main") -> list[Special]:
+    """The functions that `function` chooses between, in the order in which they are asked; general ones last.
+
+    A function without a choice is the only one. Each has the parameters of `function` in the same order, also
+    where one of them was folded.
+    """
+    if CASES not in (module[function].attrs or {}) and function == "main":
+        return [Special("", (), module)]
+    others = {
+        variable: other
+        for variable, other in module.functions_items()
+        if variable.name_hint != function and not _is_case(module, function, variable.name_hint)
+    }
+    found = []
+    for when, leaf in _paths(read(module, function), ()):
+        main = copied(leaf.function)
+        main = main.with_attrs({"global_symbol": "main", "num_input": len(main.params)})
+        alone = tvm.IRModule(others)
+        alone["main"] = main
+        found.append(Special(label(when), when, relax.transform.DeadCodeElimination(["main"])(alone)))
+    return found
+
+
+def _is_case(module: tvm.IRModule, function: str, name: str) -> bool:
+    attributes = module[function].attrs or {}
+    return CASES in attributes and name in _names(json.loads(str(attributes[CASES])))
+
+
+def _names(node: Mapping[str, Any]) -> set[str]:
+    return {node["leaf"]} if "leaf" in node else _names(node["then"]) | _names(node["else"])
+
+
+def _paths(tree: Tree, when: tuple[Atom, ...]) -> Iterator[tuple[tuple[Atom, ...], Leaf]]:
+    if isinstance(tree, Leaf):
+        yield tuple(dict.fromkeys(when)), tree
+        return
+    yield from _paths(tree.then, when + tree.when)
+    yield from _paths(tree.other, when)
+
+
+def read(module: tvm.IRModule, function: str) -> Tree:
+    """The tree of a function that `write` has made; any other function is a leaf."""
+    chooser = module[function]
+    attributes = chooser.attrs or {}
+    if CASES not in attributes:
+        return Leaf(chooser, divide={s.dim: s.divide for s in symbols_of(chooser).values()})
+    calls: dict[str, Any] = {}
+    tensors: dict[str, Array] = {}
+    values = relax.analysis.get_var2val(chooser)
+
+    def visit(expr: Any) -> None:
+        if not isinstance(expr, relax.Call):
+            return
+        if isinstance(expr.op, tvm.ir.GlobalVar):
+            calls[expr.op.name_hint] = expr
+        elif operator(expr) == "relax.equal":
+            value = constant(expr.args[1])
+            if value is not None and value.ndim:
+                tensors[input_is("", value).value] = value
+
+    relax.analysis.post_order_visit(chooser, visit)
+
+    def node(entry: Mapping[str, Any]) -> Tree:
+        if "leaf" not in entry:
+            return Choice(from_json(entry["when"], tensors), node(entry["then"]), node(entry["else"]))
+        name = entry["leaf"]
+        case = module[name]
+        count = int(case.attrs["kiln.own"])
+        bound = {
+            parameter: values.get(argument, argument) if isinstance(argument, relax.Var) else argument
+            for parameter, argument in zip(case.params[count:], calls[name].args[count:], strict=True)
+        }
+        own = case.bind_params(bound).without_attr("kiln.own")
+        return Leaf(own, entry["sizes"], entry["divide"], name)
+
+    return node(json.loads(str(attributes[CASES])))
+
+
+def write(module: tvm.IRModule, function: str, tree: Tree, old: set[str]) -> tvm.IRModule:
+    """`module` with `function` choosing as `tree` says; `old`: functions that it chose between before."""
+    original = module[function]
+    kept = {v: f for v, f in module.functions_items() if v.name_hint not in old | {function}}
+    writer = _Writer(tvm.IRModule(kept), function, original)
+    chooser = writer.chooser(tree)
+    result = writer.builder.get()
+    attributes = {key: value for key, value in dict(original.attrs or {}).items() if key != CASES}
+    chooser = chooser.with_attrs({**attributes, CASES: json.dumps(writer.about)})
+    variable = next(v for v, _ in module.functions_items() if v.name_hint == function)
+    result = tvm.IRModule({**dict(result.functions), variable: chooser}, attrs=module.attrs)
+    result = relax.transform.Normalize()(result)
+    relax.analysis.well_formed(result)
+    return result
+
+
+class _Writer:
+    """Adds the private functions, and makes the body of the one that chooses."""
+
+    def __init__(self, module: tvm.IRModule, name: str, original: Any) -> None:
+        self.builder = relax.BlockBuilder(module)
+        self.name = name
+        self.original = copied(original)
+        self.symbols = symbols_of(self.original)
+        self.about: dict[str, Any] = {}
+        self._taken = {variable.name_hint for variable in module.get_global_vars()}
+        self._given: dict[str, Any] = {}
+
+    def chooser(self, tree: Tree) -> Any:
+        original = self.original
+        body, self.about = self._branch(tree, ())
+        return relax.Function(original.params, body, original.ret_ty, original.is_pure)
+
+    def _branch(self, tree: Tree, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
+        """The expression for one node, and its description."""
+        builder = self.builder
+        builder._begin_binding_block()
+        if isinstance(tree, Leaf):
+            result, about = self._call(tree, when)
+        else:
+            condition = self._condition(tree.when)
+            then, about_then = self._branch(tree.then, when + tree.when)
+            other, about_other = self._branch(tree.other, when)
+            result = builder.emit(relax.If(condition, then, other))
+            about = {"when": to_json(tree.when), "then": about_then, "else": about_other}
+        block = builder._end_block()
+        return builder.normalize(relax.SeqExpr([block], result)), about
+
+    def _condition(self, parts: tuple[Atom, ...]) -> Any:
+        """A value that is true where all of `parts` hold; tensors are read only where the sizes do."""
+        test: Any = None
+        for atom in parts:
+            if not isinstance(atom, InputIs):
+                one = self._size(atom)
+                test = one if test is None else tirx.all(test, one)
+        contents = [atom for atom in parts if isinstance(atom, InputIs)]
+        if not contents:
+            return relax.prim_value(test)
+        if test is None:
+            return self._contents(contents)
+        builder = self.builder
+        builder._begin_binding_block()
+        found = self._contents(contents)
+        then = builder.normalize(relax.SeqExpr([builder._end_block()], found))
+        builder._begin_binding_block()
+        no = builder.emit(relax.const(False, "bool"))
+        other = builder.normalize(relax.SeqExpr([builder._end_block()], no))
+        return builder.emit(relax.If(relax.prim_value(test), then, other))
+
+    def _size(self, atom: OnSize) -> Any:
+        size = self.symbols[atom.dim].extent
+        if isinstance(atom, Equals):
+            return size == int64(atom.value)
+        if isinstance(atom, MultipleOf):
+            return tirx.floormod(size, int64(atom.factor)) == int64(0)
+        return tirx.all(size >= int64(atom.least), size <= int64(atom.greatest))
+
+    def _contents(self, atoms: list[InputIs]) -> Any:
+        found = self._same(atoms[0])
+        for atom in atoms[1:]:
+            found = self.builder.emit(relax.op.logical_and(found, self._same(atom)))
+        return found
+
+    def _same(self, atom: InputIs) -> Any:
+        """Whether an input has the content, as a tensor without axes."""
+        emit = self.builder.emit
+        given = next(p for p in self.original.params if p.name == atom.input)
+        dtype = str(given.ty.dtype)
+        if atom.tensor is None:
+            want = relax.const(1 if atom.value == "ones" else 0, dtype)
+        else:
+            want = relax.const(atom.tensor, dtype)
+        equal = emit(relax.op.astype(emit(relax.op.equal(given, want)), "int32"))
+        least = emit(relax.op.min(equal))
+        return emit(relax.op.equal(least, relax.const(1, "int32")))
+
+    def _call(self, leaf: Leaf, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
+        """Call a leaf's function with the inputs as it wants them; the result as the chooser promises it."""
+        emit = self.builder.emit
+        name = self._fresh(leaf.name or f"{self.name}_{label(when) or 'general'}")
+        function, values = _lifted(copied(leaf.function))
+        count = len(function.params) - len(values)
+        function = function.without_attr("global_symbol") if "global_symbol" in function.attrs else function
+        variable = self.builder.add_func(function.with_attr("kiln.own", count), name)
+        to = {}  # the chooser's variables → what the leaf makes of them
+        divided = []
+        for dim, symbol in self.symbols.items():
+            if dim in leaf.sizes:
+                to[symbol.variable] = int64(leaf.sizes[dim] // symbol.divide)
+                continue
+            divide = leaf.divide.get(dim, symbol.divide)
+            if divide != symbol.divide:
+                part = symbol.variable // (divide // symbol.divide)
+                to[symbol.variable] = part * (divide // symbol.divide)
+                divided.append(part)
+            elif divide != 1:
+                divided.append(symbol.variable)
+        arguments = []
+        for parameter in self.original.params:
+            if is_sizes(parameter):
+                continue
+            wanted = _substituted(parameter.ty, to)
+            if tvm_ffi.structural_equal(wanted, parameter.ty):
+                arguments.append(parameter)
+            else:
+                arguments.append(self.builder.match_cast(parameter, wanted))
+        if divided:
+            arguments.append(relax.ShapeExpr(divided))
+        result = emit(relax.Call(variable, [*arguments, *values]))
+        if not tvm_ffi.structural_equal(result.ty, self.original.ret_ty):
+            result = self.builder.match_cast(result, self.original.ret_ty)
+        return result, {"leaf": name, "sizes": dict(leaf.sizes), "divide": dict(leaf.divide)}
+
+    def _fresh(self, name: str) -> str:
+        found, number = name, 1
+        while found in self._taken:
+            number += 1
+            found = f"{name}_{number}"
+        self._taken.add(found)
+        return found
+
+
+def _substituted(ty: Any, to: Mapping[Any, Any]) -> Any:
+    """A tensor's type with other sizes."""
+    rule = (tvm.ir.Var, lambda variable: to.get(variable, variable))
+    return tvm_ffi.structural_map(ty, rule, order="post")
+
+
+def _lifted(function: Any) -> tuple[Any, list[Any]]:
+    """A function with its constants as last parameters, and the constants."""
+    module, tensors = store.split(tvm.IRModule({"main": function}))
+    return module["main"].without_attr("num_input"), [relax.const(value) for value in tensors.values()]

@@ -1,0 +1,100 @@
+"""What is known of sizes and contents on the way to one function: what still has to be tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kiln.specialize.conditions import Array, Atom, Equals, InputIs, InRange
+from kiln.specialize.symbols import Symbol
+
+# Sizes of a dimension are listed one by one up to so many; beyond, nothing is known of it.
+MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Facts:
+    """By dimension the sizes that are left, in order; None: not known. Contents of inputs; what failed."""
+
+    sizes: Mapping[str, Array | None]
+    contents: Mapping[str, InputIs]
+    failed: tuple[tuple[Atom, ...], ...] = ()
+
+    def state(self, atom: Atom) -> bool | None:
+        """Whether `atom` always (True) or never (False) holds; None: it has to be tested."""
+        if isinstance(atom, InputIs):
+            known = self.contents.get(atom.input)
+            if known is None:
+                return None
+            if known == atom:
+                return True
+            # A tensor may be all zeros or all ones, and two of them are different.
+            named = [one.value for one in (known, atom) if one.tensor is None]
+            return None if len(named) == 1 else False
+        sizes = self.sizes[atom.dim]
+        if sizes is None:
+            return None
+        held = atom.holds(sizes)
+        return True if held.all() else None if held.any() else False
+
+    def with_held(self, parts: tuple[Atom, ...]) -> Facts | None:
+        """The facts when all of `parts` hold; None: they cannot."""
+        sizes, contents = dict(self.sizes), dict(self.contents)
+        for atom in parts:
+            if replace(self, sizes=sizes, contents=contents).state(atom) is False:
+                return None
+            if isinstance(atom, InputIs):
+                contents[atom.input] = atom
+            else:
+                known = sizes[atom.dim]
+                if known is not None:
+                    sizes[atom.dim] = known[atom.holds(known)]
+                elif isinstance(atom, Equals):
+                    sizes[atom.dim] = np.array([atom.value])
+                elif isinstance(atom, InRange) and atom.greatest - atom.least < MOST:
+                    sizes[atom.dim] = np.arange(atom.least, atom.greatest + 1)
+        return Facts(sizes, contents, self.failed)._without_failed()
+
+    def with_failed(self, parts: tuple[Atom, ...]) -> Facts | None:
+        """The facts when not all of `parts` hold; None: they always do."""
+        return replace(self, failed=(*self.failed, parts))._without_failed()
+
+    def _without_failed(self) -> Facts | None:
+        """Sizes that would make a failed conjunction true are not left: exact where one condition is open."""
+        facts = self
+        for parts in self.failed:
+            states = [(atom, facts.state(atom)) for atom in parts]
+            if any(state is False for _, state in states):
+                continue
+            still = [atom for atom, state in states if state is None]
+            if not still:
+                return None
+            names = {atom.input if isinstance(atom, InputIs) else atom.dim for atom in still}
+            if len(names) > 1 or isinstance(still[0], InputIs):
+                continue
+            dim = names.pop()
+            known = facts.sizes[dim]
+            if known is None:
+                continue
+            held = np.ones(len(known), bool)
+            for atom in still:
+                assert not isinstance(atom, InputIs)
+                held &= atom.holds(known)
+            if held.all():
+                return None
+            facts = replace(facts, sizes={**facts.sizes, dim: known[~held]})
+        return facts
+
+
+def facts_of(symbols: Mapping[str, Symbol]) -> Facts:
+    """What a function's own ranges say."""
+    sizes: dict[str, Array | None] = {}
+    for name, symbol in symbols.items():
+        count = None if symbol.greatest is None else symbol.greatest - symbol.least + 1
+        if symbol.greatest is None or count is None or count > MOST:
+            sizes[name] = None
+        else:
+            sizes[name] = np.arange(symbol.least, symbol.greatest + 1) * symbol.divide
+    return Facts(sizes, {})

@@ -1,0 +1,158 @@
+"""Padding around a graph of fixed sizes: any smaller size comes in, and goes out again.
+
+main(x: [seq, …]) pads x up to the bucket's size, runs the graph as it was imported, and cuts from each output
+the part that a graph of exactly these sizes has, as interface.json of the model says. Whether the padding
+changes that part is for kiln.golden.padding to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from kiln.config import sizes
+from kiln.errors import KilnError
+from kiln.specialize.symbols import (
+    Renamer,
+    Symbol,
+    describe,
+    finished,
+    int64,
+    is_sizes,
+    prim,
+    sizes_parameter,
+    symbols_of,
+)
+
+Json = Mapping[str, Any]
+
+
+def pad_wrapped(
+    module: tvm.IRModule, interface: Json, bucket: Json, inputs: Json | None = None
+) -> tvm.IRModule:
+    """`module`, imported with the padded dimensions of `bucket` at their size, for all sizes of the bucket.
+
+    `interface`: interface.json of the model, its shapes in terms of the dimensions. `bucket`: bucket.json.
+    `inputs`: as in the model's YAML: `pad`, the value of padded elements, 0 if not given; masks get 0.
+    Without a padded dimension the module is handed on. Raises KilnError naming the output where its size in
+    the graph is not the one that the interface gives for the bucket's size.
+    """
+    padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
+    if not padded:
+        return module
+    main = module["main"]
+    symbols = list(symbols_of(main).values())
+    for name, part in padded.items():
+        step = int(part["multiple"])
+        label = name if step == 1 else f"{name}_div{step}"
+        variable = tirx.Var(label, "int64")
+        symbols.append(Symbol(variable, name, step, part["min"] // step, part["max"] // step))
+    fixed = {name: int(part["size"]) for name, part in bucket["dims"].items() if part["size"] is not None}
+    extents = {name: int64(size) for name, size in fixed.items()}
+    extents |= {symbol.dim: symbol.extent for symbol in symbols}
+
+    tensors = [parameter for parameter in main.params if not is_sizes(parameter)]
+    parameters = [
+        relax.Var(p.name, relax.TensorType(_shape(p, port, padded, extents), str(p.ty.dtype)))
+        for p, port in zip(tensors, interface["inputs"], strict=True)
+    ]
+    # What defines divided variables comes last, with those of the graph itself first.
+    last = sizes_parameter(symbols)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [*parameters, *last], attrs=dict(main.attrs or {})):
+        ready = {
+            inner: _padded(builder, outer, inner, port, padded, (inputs or {}).get(port["name"]) or {})
+            for outer, inner, port in zip(parameters, tensors, interface["inputs"], strict=True)
+        }
+        ready |= {p: last[0] for p in main.params if is_sizes(p)}
+        body = _inlined(builder, main.body, ready)
+        many = isinstance(main.ret_ty, relax.TupleType)
+        count = len(main.ret_ty.fields) if many else 0
+        results = [builder.emit(relax.TupleGetItem(body, i)) for i in range(count)] if many else [body]
+        cut = [
+            _cut(builder, result, port, set(padded), extents, fixed)
+            for result, port in zip(results, interface["outputs"], strict=True)
+        ]
+        builder.emit_func_output(relax.Tuple(cut) if many else cut[0])
+    wrapped = tvm.IRModule({**dict(module.functions), module.get_global_var("main"): builder.get()["main"]})
+    attributes = {"kiln.dims": describe(symbols), "num_input": len(parameters) + len(last)}
+    wrapped["main"] = wrapped["main"].with_attrs(attributes)
+    return finished(wrapped)
+
+
+def _shape(parameter: Any, port: Json, padded: Json, extents: Json) -> list[Any]:
+    """The shape that comes in: open where `port` names a padded dimension."""
+    return [
+        extents[entry] if isinstance(entry, str) and entry in padded else size
+        for size, entry in zip(parameter.ty.shape, port["shape"], strict=True)
+    ]
+
+
+def _padded(builder: Any, outer: Any, inner: Any, port: Json, padded: Json, given: Json) -> Any:
+    """`outer` filled up to the shape of `inner`, behind its last element.
+
+    What follows is as long as the whole, and cut: so that every shape is one that TVM knows to be a number,
+    which it does not of n + (64 - n). The two are one loop after fusion.
+    """
+    dtype = str(inner.ty.dtype)
+    fill = 0 if given.get("mask") else given.get("pad") or 0
+    if not dtype.startswith("float") and fill != int(fill):
+        raise KilnError(f"inputs.{port['name']}.pad: {fill} is no value of type {dtype}")
+    value = relax.const(fill if dtype.startswith("float") else int(fill), dtype)
+    result = outer
+    for axis, entry in enumerate(port["shape"]):
+        if not isinstance(entry, str) or entry not in padded:
+            continue
+        size = inner.ty.shape[axis]
+        shape = list(result.ty.shape)
+        shape[axis] = size
+        filling = builder.emit(relax.op.full(relax.ShapeExpr(shape), value, dtype))
+        longer = builder.emit(relax.op.concat([result, filling], axis))
+        result = builder.emit(_first(longer, axis, size))
+    return result
+
+
+def _cut(builder: Any, result: Any, port: Json, padded: set[str], extents: Json, fixed: Json) -> Any:
+    """The part of an output that belongs to the sizes that came in."""
+    for axis, expr in enumerate(port["shape"]):
+        if not sizes.names(expr) & padded:
+            continue
+        have = result.ty.shape[axis]
+        if sizes.names(expr) <= set(fixed):
+            want = sizes.evaluate(expr, fixed)
+            if not isinstance(have, tirx.IntImm) or int(have) != want:
+                raise KilnError(
+                    f"output '{port['name']}' axis {axis} is {_shown(have)} for the padded size, "
+                    f"but {sizes.show(expr)} gives {want}: it cannot be cut"
+                )
+        result = builder.emit(_first(result, axis, prim(expr, extents)))
+    return result
+
+
+def _shown(size: Any) -> str:
+    return str(int(size)) if isinstance(size, tirx.IntImm) else str(size)
+
+
+def _first(tensor: Any, axis: int, size: Any) -> Any:
+    """The first `size` elements of an axis."""
+    begin, end = relax.Tuple([int64(0)]), relax.Tuple([size])
+    return relax.op.strided_slice(tensor, [axis], begin, end, assume_inbound=True)
+
+
+def _inlined(builder: Any, body: Any, ready: Mapping[Any, Any]) -> Any:
+    """Emit the bindings of a function's body with other variables for its parameters; its result."""
+    place = dict(ready)
+
+    def replaced(expr: Any) -> Any:
+        return Renamer(place).visit_expr(expr)
+
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding, relax.MatchCast):
+                place[binding.var] = builder.match_cast(replaced(binding.value), binding.ty)
+            else:
+                place[binding.var] = builder.emit(replaced(binding.value), binding.var.name)
+    return replaced(body.body)

@@ -1,0 +1,139 @@
+"""The dimensions of a function: the variables that stand for them, and expressions of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from kiln.config.sizes import SizeExpr
+from kiln.errors import KilnError
+
+SIZES = "kiln_sizes"  # the parameter that defines variables which no tensor's shape is
+
+_OPERATORS = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": tirx.min,
+    "max": tirx.max,
+}
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A variable: the size of dimension `dim` is variable * divide; least and greatest of the variable.
+
+    greatest None: not known.
+    """
+
+    variable: Any
+    dim: str
+    divide: int = 1
+    least: int = 0
+    greatest: int | None = None
+
+    @property
+    def extent(self) -> Any:
+        """The dimension's size."""
+        return self.variable if self.divide == 1 else self.variable * self.divide
+
+
+def symbols_of(function: Any) -> dict[str, Symbol]:
+    """The symbols of a Relax function by the name of their dimension; kiln.dims says more than names."""
+    attributes = function.attrs or {}
+    known = json.loads(str(attributes["kiln.dims"])) if "kiln.dims" in attributes else {}
+    found: dict[str, Symbol] = {}
+    types = [parameter.ty for parameter in function.params]
+    variables = dict.fromkeys(v for ty in types for v in relax.analysis.tir_vars_in_type(ty))
+    for variable in variables:
+        entry = known.get(variable.name)
+        if entry is None:
+            found[variable.name] = Symbol(variable, variable.name)
+        else:
+            found[entry["dim"]] = Symbol(
+                variable, entry["dim"], int(entry["divide"]), int(entry["min"]), int(entry["max"])
+            )
+    return found
+
+
+def describe(symbols: Sequence[Symbol]) -> str:
+    """The attribute kiln.dims: JSON, by variable its dimension, divisor and range."""
+    return json.dumps(
+        {
+            symbol.variable.name: {
+                "dim": symbol.dim,
+                "divide": symbol.divide,
+                "min": symbol.least,
+                "max": symbol.greatest,
+            }
+            for symbol in symbols
+            if symbol.greatest is not None
+        }
+    )
+
+
+def prim(expr: SizeExpr, extents: Mapping[str, Any]) -> Any:
+    """A size expression as an int64 expression of TIR. Raises KilnError for a dimension that has no size."""
+    if isinstance(expr, int):
+        return int64(expr)
+    if isinstance(expr, str):
+        if expr not in extents:
+            raise KilnError(f"dimension '{expr}' has no size here, known: {', '.join(extents) or 'none'}")
+        return extents[expr]
+    return _OPERATORS[expr[0]](prim(expr[1], extents), prim(expr[2], extents))
+
+
+def int64(value: int) -> Any:
+    """A constant as shapes have it."""
+    return tirx.IntImm("int64", value)
+
+
+def sizes_parameter(symbols: Sequence[Symbol]) -> list[Any]:
+    """The parameter that defines the divided variables, as a list of one or none."""
+    divided = [symbol.variable for symbol in symbols if symbol.divide != 1]
+    return [relax.Var(SIZES, relax.ShapeType(divided))] if divided else []
+
+
+def is_sizes(parameter: Any) -> bool:
+    """Whether a parameter is the one that only defines variables."""
+    return isinstance(parameter.ty, relax.ShapeType)
+
+
+def copied(function: Any) -> Any:
+    """A copy with variables of its own: two functions of a module must not share one."""
+    return relax.utils.copy_with_new_vars(function)
+
+
+def finished(module: tvm.IRModule) -> tvm.IRModule:
+    """One sequence of bindings without dead code; checked by TVM."""
+    public = [v.name_hint for v, f in module.functions_items() if "global_symbol" in (f.attrs or {})]
+    for step in (
+        relax.transform.Normalize(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.ConvertToDataflow(1),
+        relax.transform.DeadCodeElimination(public),
+    ):
+        module = step(module)
+    relax.analysis.well_formed(module)
+    return module
+
+
+@relax.expr_functor.mutator
+class Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    """Other variables in the place of a function's own."""
+
+    def __init__(self, place: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.place = place
+
+    def visit_var_(self, op: Any) -> Any:
+        return self.place.get(op, op)
+
+    visit_dataflow_var_ = visit_var_

@@ -1,0 +1,152 @@
+"""specialize as a stage: padding around a static graph, and special contents of an input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from kiln.__main__ import main
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.kernels.cases import cases_of
+from kiln.params import store
+from kiln.specialize.padding import pad_wrapped
+from kiln.specialize.stage import specialize
+from tvm import relax
+
+BIAS = np.arange(4, dtype="float32")
+INTERFACE: dict[str, Any] = {
+    "model": "small",
+    "inputs": [
+        {"name": "x", "dtype": "float32", "shape": ["seq", 4]},
+        {"name": "mask", "dtype": "int32", "shape": ["seq"]},
+    ],
+    "outputs": [
+        {"name": "sum", "dtype": "float32", "shape": ["seq", 4]},
+        {"name": "half", "dtype": "float32", "shape": [["//", "seq", 2], 4]},
+        {"name": "total", "dtype": "float32", "shape": [4]},
+    ],
+}
+
+
+def static() -> tvm.IRModule:
+    """(x + BIAS, its maximum over two neighbours, the sum of x * mask) at 16."""
+    x = relax.Var("x", relax.TensorType([16, 4], "float32"))
+    mask = relax.Var("mask", relax.TensorType([16], "int32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, mask], attrs={"kiln.dims": "{}", "num_input": 2}):
+        with builder.dataflow():
+            added = builder.emit_output(relax.op.add(x, relax.const(BIAS)))
+            pairs = builder.emit(relax.op.reshape(added, [8, 2, 4]))
+            half = builder.emit_output(relax.op.max(pairs, 1))
+            real = builder.emit(relax.op.expand_dims(builder.emit(relax.op.astype(mask, "float32")), 1))
+            total = builder.emit_output(relax.op.sum(builder.emit(relax.op.multiply(x, real)), 0))
+        builder.emit_func_output(relax.Tuple([added, half, total]))
+    return builder.get()
+
+
+def bucket(multiple: int = 1, least: int = 2) -> dict[str, Any]:
+    part = {"strategy": "pad", "min": least, "max": 16, "multiple": multiple, "size": 16}
+    return {"name": "seq_pad16", "dims": {"seq": part}}
+
+
+def check(module: tvm.IRModule, sizes: tuple[int, ...], divide: int = 1) -> None:
+    machine = relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())
+    for size in sizes:
+        x = np.random.default_rng(size).random((size, 4), "float32")
+        extra = [] if divide == 1 else [tvm.runtime.ShapeTuple([size // divide])]
+        ones = tvm.runtime.tensor(np.ones(size, "int32"))
+        found = [part.numpy() for part in machine["main"](tvm.runtime.tensor(x), ones, *extra)]
+        want = x + BIAS
+        np.testing.assert_allclose(found[0], want)
+        np.testing.assert_allclose(found[1], want[: size // 2 * 2].reshape(size // 2, 2, 4).max(1))
+        np.testing.assert_allclose(found[2], x.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("multiple", "sizes"), [(1, (2, 7, 16)), (2, (2, 6, 16))])
+def test_every_size_of_the_bucket_is_served(multiple: int, sizes: tuple[int, ...]) -> None:
+    # The mask hides x's padding: 9 would be seen in `total`.
+    given = {"x": {"pad": 9.0}, "mask": {"mask": True, "pad": 5.0}}
+    wrapped = pad_wrapped(static(), INTERFACE, bucket(multiple), given)
+    check(wrapped, sizes, multiple)
+    name = "seq" if multiple == 1 else "seq_div2"
+    dims = json.loads(str(wrapped["main"].attrs["kiln.dims"]))
+    assert dims == {name: {"dim": "seq", "divide": multiple, "min": 2 // multiple, "max": 16 // multiple}}
+
+
+def test_an_output_that_does_not_fit_is_named() -> None:
+    wrong = {**INTERFACE, "outputs": [dict(port) for port in INTERFACE["outputs"]]}
+    wrong["outputs"][1]["shape"] = [["-", "seq", 2], 4]
+    with pytest.raises(KilnError, match=r"output 'half' axis 0 is 8 .* seq - 2 gives 14"):
+        pad_wrapped(static(), wrong, bucket())
+    with pytest.raises(KilnError, match=r"inputs.mask.pad: 0.5 is no value of type int32"):
+        pad_wrapped(static(), INTERFACE, bucket(), {"mask": {"pad": 0.5}})
+
+
+def test_stage_writes_a_module_for_padded_sizes_and_special_contents(tmp_path: Path) -> None:
+    store.save(static(), tmp_path / "in")
+    config = {
+        "name": "small",
+        "inputs": {"mask": {"mask": True}},
+        "special_cases": [{"input": "mask", "value": "ones"}, {"input": "mask", "value": "zeros"}],
+    }
+    for name, value in (("config", config), ("bucket", bucket()), ("interface", INTERFACE)):
+        write_json(tmp_path / f"{name}.json", value)
+    command = ["specialize", "--in", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    command += ["--config", str(tmp_path / "config.json"), "--bucket", str(tmp_path / "bucket.json")]
+    assert main([*command, "--interface", str(tmp_path / "interface.json")]) == 0
+    assert read_json(tmp_path / "out/interface.json") == INTERFACE
+    loaded = store.load(tmp_path / "out")
+    check(loaded, (2, 7, 16))
+    assert len(store.split(loaded)[1]) == 1  # BIAS, although three functions read it
+    cases = cases_of(loaded)
+    assert [(case.name, case.when) for case in cases] == [
+        ("", None),
+        ("mask_ones", {"input": 1, "value": "ones"}),
+        ("mask_zeros", {"input": 1, "value": "zeros"}),
+    ]
+    for case in cases[:2]:
+        check(case.module, (7,))
+
+
+def test_without_padding_and_cases_the_module_is_handed_on() -> None:
+    module = static()
+    assert specialize(module, INTERFACE, {"name": "static", "dims": {}}, {"name": "small"}) is module
+
+
+def test_a_tensor_from_a_file_is_a_case_of_the_buckets_with_its_shape(tmp_path: Path) -> None:
+    np.save(tmp_path / "mask.npy", np.arange(16, dtype="int32"))
+    value = {"kind": "file", "path": str(tmp_path / "mask.npy"), "sha256": None}
+    config = {"name": "small", "special_cases": [{"input": "mask", "value": value}]}
+    cases = cases_of(specialize(static(), INTERFACE, {"name": "static", "dims": {}}, config))
+    assert cases[1].when == {"input": 1, "value": {"param": f"{cases[1].name}.value"}}
+    np.testing.assert_array_equal(cases[1].constants[f"{cases[1].name}.value"], np.arange(16))
+    assert len(cases_of(specialize(static(), INTERFACE, bucket(), config))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"input": "msk", "value": "ones"}, "small: special_cases: no input 'msk', known: x, mask"),
+        ({"input": "mask", "value": {"path": "absent.npy"}}, "absent.npy: no tensor"),
+        ({"input": "mask", "value": {"path": "wrong.npy"}}, "a tensor of float64 with 1 axes"),
+        (
+            {"input": "mask", "value": {"path": "short.npy"}},
+            r"tensor of int32 \[3\], but the input is int32 \[16\]",
+        ),
+    ],
+)
+def test_bad_special_cases_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("wrong.npy", np.ones(16))
+    np.save("short.npy", np.ones(3, "int32"))
+    with pytest.raises(KilnError, match=says):
+        specialize(
+            static(), INTERFACE, {"name": "static", "dims": {}}, {"name": "small", "special_cases": [given]}
+        )
