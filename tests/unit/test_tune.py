@@ -120,9 +120,9 @@ def test_shipped_files_are_readable() -> None:
 def test_stages_read_each_others_files(tmp_path: Path) -> None:
     target = load_target("x86_64")
     path = file_of(target, tmp_path)
-    merge(tmp_path, target, {DENSE: {"outside": "panels", "us": 2.0, "rule_us": 3.0}})
+    merge(tmp_path, target, {DENSE: {"part": 0, "us": 2.0, "rule_us": 3.0}})
     assert read_json(path) == {
         "cpu": "x86-64-v3",
         "isa": "avx2",
-        "kernels": {DENSE: {"outside": "panels", "us": 2.0, "rule_us": 3.0}},
+        "kernels": {DENSE: {"part": 0, "us": 2.0, "rule_us": 3.0}},
     }

@@ -26,7 +26,7 @@ class Choice:
     winograd: Literal["off", "f2", "f4"] | None = None
     block: int | None = None  # Winograd: tiles in a block; 0: a kernel for each phase
     tile: tuple[int, int] | None = None  # rows and vectors of the register tile
-    outside: Literal["panels", "tiles"] | None = None  # the outer loop of a direct convolution
+    part: int | None = None  # direct convolution: tiles that a panel goes through at a time; 0: all
     fetch: bool | None = None  # whether the next panel's weights are fetched ahead
 
     def describe(self) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = whatever was fused behind.
              Rows of the product are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
 Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group.
-Schedule     Tile by kernels/gemm.py. Panels outside when the weights exceed half of L2, else tiles of
-             pixels outside, so that the smaller operand is the one that is read again.
+Schedule     Tile by kernels/gemm.py. Each panel of weights goes through all tiles of pixels, or, where x
+             exceeds the cache and the weights do not, through a part of them at a time (`part_of`).
 Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride, dilation and groups whose
              outputs are not one channel (those are depthwise.py's). float32, or (u)int8 with int32 sums.
 Accuracy     Sums run in order of (i, j, c): the error of plain summation in float32, exact in int32.
@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tvm
+from tvm import tirx
 
 from kiln.kernels.choices import RULES, Choice, key_of
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
@@ -36,7 +38,7 @@ from kiln.kernels.kernel import (
     modulo,
 )
 from kiln.kernels.opinfo import OpInfo
-from kiln.kernels.sweep import blocks, task_blocks
+from kiln.kernels.sweep import blocks, task_blocks, tasks_of
 
 
 class Convolution:
@@ -125,6 +127,30 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     return attrs["kernel_layout"] == "HWIO" and not any(attrs["padding"]) and not one_channel
 
 
+def part_of(machine: Machine, tiles: int, panels: int, x_bytes: int, weights_bytes: int) -> int:
+    """How many tiles of rows each panel of weights goes through at a time; 0: all of them.
+
+    All where x stays in the cache or the weights do not, provided that the panels divide among the cores.
+    Otherwise a part of x that leaves room in the cache (an eighth of it, or 8 tiles), of a size by which the
+    tiles divide among the cores.
+    """
+    cores, half = machine.cores if machine.parallel else 1, machine.l2_bytes // 2
+    divides = panels % cores == 0 or panels >= 4 * cores
+    if tiles == 1 or (divides and (x_bytes <= half or weights_bytes > half)):
+        return 0
+    most = min(max(8, tiles * half // (4 * x_bytes)), _ceil(tiles, cores))
+
+    def slowest(part: int) -> int:
+        """Tiles of the core that has most of them."""
+        return _ceil(_ceil(tiles, part), cores) * part
+
+    return min(range(_ceil(most, 2), most + 1), key=lambda part: (slowest(part), -part))
+
+
+def _ceil(count: int, size: int) -> int:
+    return -(-count // size)
+
+
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
@@ -147,11 +173,16 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     arguments[0] = Argument(x_param.name, [int(np.prod(x_param.shape))], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
     tiles = -(-conv.rows // tile.rows)
-    weights_outside = group_weights * conv.groups * 4 > machine.l2_bytes // 2 or tiles == 1
-    if choice.outside is not None:
-        weights_outside = choice.outside == "panels"
-    fetch = weights_outside and accumulator == "float32" and choice.fetch is not False
-    tasks = (panels if weights_outside else tiles) if machine.parallel else None
+    width = -(-tvm.DataType(str(x_param.dtype)).bits // 8)
+    x_bytes = int(np.prod(x_param.shape)) * width
+    part = choice.part
+    if part is None:
+        part = part_of(machine, tiles, panels, x_bytes, group_weights * conv.groups * width)
+    part = min(part or tiles, tiles)
+    weights_outside = part == tiles
+    parts = -(-tiles // part)
+    fetch = accumulator == "float32" and choice.fetch is not False
+    tasks = (panels if weights_outside else parts) if machine.parallel else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
@@ -164,7 +195,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             element.store(indices, value)
 
         def tile_at(first_row: Expr, count: int, first_column: Expr, columns: int) -> None:
-            rows = [bind(first_row + int64(index)) for index in range(count)]
+            rows, index = [bind(first_row + int64(i)) for i in range(count)], divide(first_row, tile.rows)
             for group in range(conv.groups):
                 bases = [bind(conv.base(row, group)) for row in rows]
                 panel = bind(divide(first_column, tile.columns) + int64(group * panels))
@@ -184,22 +215,34 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     conv.loops(),
                     accumulator,
                     finish,
-                    ahead(tile, conv.loops(), panel, divide(first_row, tile.rows), tiles) if fetch else None,
+                    ahead(tile, conv.loops(), panel, modulo(index, part), part) if fetch else None,
                 )
 
         def down(first_column: Expr, columns: int) -> None:
             blocks(conv.rows, tile.rows, lambda row, count: tile_at(row, count, first_column, columns))
 
-        def across(first_row: Expr, count: int) -> None:
-            blocks(
-                conv.columns, tile.columns, lambda column, columns: tile_at(first_row, count, column, columns)
-            )
+        def across(number: Expr) -> None:
+            first = bind(number * int64(part))
+            end = bind(tirx.min(first + int64(part), int64(tiles)))
+
+            def inside(column: Expr, columns: int) -> None:
+                task_blocks(
+                    conv.rows,
+                    tile.rows,
+                    True,
+                    first,
+                    end,
+                    lambda row, count: tile_at(row, count, column, columns),
+                )
+
+            blocks(conv.columns, tile.columns, inside)
 
         split = tasks is not None
         if weights_outside:
             task_blocks(conv.columns, tile.columns, split, begin, end, down)
         else:
-            task_blocks(conv.rows, tile.rows, split, begin, end, across)
+            with tasks_of(parts, split, begin, end) as number:
+                across(number)
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
     func = define(arguments, tasks, body, aliases=bool(in_place))

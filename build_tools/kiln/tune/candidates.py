@@ -13,6 +13,8 @@ from kiln.kernels.winograd_transforms import growth
 _TILES_16 = ((6, 2), (5, 2), (4, 2), (4, 3))
 _TILES_32_WIDE = ((14, 2), (12, 2), (10, 2), (8, 3), (9, 3), (6, 4))
 _TILES_32 = ((8, 3), (6, 3), (8, 2), (12, 2), (6, 4))
+# Tiles of pixels that a panel of weights goes through at a time; 0: all.
+_PARTS = (0, 1, 8)
 
 
 def takes_winograd(key: str) -> bool:
@@ -22,10 +24,10 @@ def takes_winograd(key: str) -> bool:
 
 
 def first_round(key: str, machine: Machine) -> list[Choice]:
-    """The rules, and the methods: loop orders, and Winograd where the target lets weights grow."""
-    found = [RULES, Choice(outside="panels"), Choice(outside="tiles")]
+    """The rules, and the methods: sizes of parts, and Winograd where the target lets weights grow."""
+    found = [RULES, *(Choice(part=part) for part in _PARTS)]
     if takes_winograd(key) and machine.winograd == "auto":
-        found[1:] = [Choice(winograd="off", outside="panels"), Choice(winograd="off", outside="tiles")]
+        found[1:] = [Choice(winograd="off", part=part) for part in _PARTS]
         found += [Choice(winograd="f2")] if growth(2) <= machine.weight_growth else []
         found += [Choice(winograd="f4")] if growth(4) <= machine.weight_growth else []
     return found
@@ -46,7 +48,7 @@ def second_round(key: str, best: Choice, machine: Machine) -> list[Choice]:
     if takes_winograd(key) and best.winograd in ("f2", "f4"):
         blocks = (0, *(usual.rows * count for count in (1, 2, 4)))
         found = found[:2] + [replace(best, block=block) for block in blocks]
-    elif best.outside == "panels":
+    else:
         found.append(replace(best, fetch=False))
     return found
 
