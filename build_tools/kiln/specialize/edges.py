@@ -1,0 +1,169 @@
+"""edges: the buckets of the dimensions that say `auto`, from the traffic and the cost of each size."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Target
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.specialize.auto import Chosen, Cost, Wish, choose, table_text
+from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
+
+MOST = 4  # buckets of a dimension, where nothing else is said
+CODE_BYTES = 2048  # of one operator's kernels in one bucket: a middling one, for code_budget
+SAMPLES = 5  # sizes of a dimension at which the cost is counted; 3 where several are chosen at once
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    parser.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
+    parser.add_argument("--target", type=Path, help="target.json: the machine of the cost model")
+    parser.add_argument("--out", type=Path, required=True, help="buckets_auto.json")
+
+
+def run(args: argparse.Namespace) -> None:
+    config = read_json(args.config)
+    target = Target.model_validate(read_json(args.target)) if args.target else None
+    found, text = edges(config, args.source, target)
+    write_json(args.out, found)
+    print(text)
+
+
+def edges(
+    config: Mapping[str, Any], source: Path, target: Target | None = None
+) -> tuple[dict[str, Any], str]:
+    """The content of buckets_auto.json, and a table for people.
+
+    {"format": 1, "buckets": {dim: [{"pad": n} | {"exact": n}]}, "expected_ns": {dim: {"chosen", "one_fewer",
+    "one_more"}}}. Dimensions that name the same traffic file are chosen together. Raises KilnError for a
+    traffic or cost file that cannot be used.
+    """
+    dims = config["dims"]
+    groups: dict[str, list[str]] = {}
+    for name, dim in dims.items():
+        if dim.get("auto"):
+            groups.setdefault(dim["traffic"], []).append(name)
+    buckets: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    texts = []
+    for path, names in groups.items():
+        ranges = {name: Range(dim["min"], dim["max"], dim["multiple"]) for name, dim in dims.items()}
+        traffic = read_traffic(path, ranges)
+        for name in names:
+            if name not in traffic.dims:
+                raise KilnError(f"{path}:1: no column '{name}', which dims.{name} wants its sizes from")
+        found, text = _chosen(config, source, target, traffic, names)
+        for name in names:
+            kind = dims[name].get("auto_as") or "pad"
+            buckets[name] = [{kind: edge} for edge in found.edges[name]]
+            fewer, more = found.fewer[name], found.more[name]
+            expected[name] = {"chosen": found.cost, "one_fewer": fewer, "one_more": more}
+        texts.append(text)
+    return {"format": 1, "buckets": buckets, "expected_ns": expected}, "\n".join(texts)
+
+
+def _chosen(
+    config: Mapping[str, Any], source: Path, target: Target | None, traffic: Traffic, names: list[str]
+) -> tuple[Chosen, str]:
+    dims = config["dims"]
+    # A dimension without a wish is at its most frequent size, or at its least where nothing is known.
+    others = {name: dim["min"] for name, dim in dims.items() if name not in names}
+    for name in set(others) & set(traffic.dims):
+        counts = traffic.of(name)
+        others[name] = max(counts, key=lambda size: counts[size])
+    kept = _projected(traffic, names)
+    cost, code = _cost(config, source, target, kept, names, others)
+    wishes = {name: _wish(name, dims[name], code) for name in names}
+    chosen = choose(kept, wishes, cost, others)
+    return chosen, table_text(kept, wishes, chosen)
+
+
+def _projected(traffic: Traffic, names: list[str]) -> Traffic:
+    """The traffic of some of the dimensions."""
+    places = [traffic.dims.index(name) for name in names]
+    rows: dict[tuple[int, ...], int] = {}
+    for sizes, count in traffic.rows.items():
+        kept = tuple(sizes[place] for place in places)
+        rows[kept] = rows.get(kept, 0) + count
+    return Traffic(tuple(names), dict(sorted(rows.items())))
+
+
+def _wish(name: str, dim: Mapping[str, Any], code: int | None) -> Wish:
+    most = dim.get("max_buckets") or MOST
+    if dim.get("code_budget") is not None and code:
+        fits = dim["code_budget"] // code
+        if not fits:
+            raise KilnError(
+                f"dims.{name}.code_budget: {dim['code_budget']} bytes, one bucket needs about {code}"
+            )
+        most = min(most if dim.get("max_buckets") else fits, fits)
+    kind = dim.get("auto_as") or "pad"
+    # Without a general function, a bucket must take the greatest sizes too.
+    return Wish(most, kind, dim["max"] if dim.get("fallback") == "error" else None)
+
+
+def _cost(
+    config: Mapping[str, Any],
+    source: Path,
+    target: Target | None,
+    traffic: Traffic,
+    names: list[str],
+    others: Mapping[str, int],
+) -> tuple[Cost, int | None]:
+    """Nanoseconds by sizes, and bytes of code of one bucket where that is asked for."""
+    from kiln.specialize.cost import GENERIC, Fit, MachineFacts, interpolated, operator_cost, operators
+
+    dims = config["dims"]
+    measured = {name: dims[name]["costs"] for name in names if dims[name].get("costs")}
+    if measured and len(names) > 1:
+        raise KilnError(
+            f"dims.{next(iter(measured))}.costs: times of one dimension alone, but {', '.join(names)} "
+            "are chosen together"
+        )
+    machine = GENERIC if target is None else MachineFacts.of(target)
+    greatest = {name: max(traffic.of(name)) for name in names}
+    code = None
+    if any(dims[name].get("code_budget") is not None for name in names):
+        code = operators(_imported(config, source, {**others, **greatest})) * CODE_BYTES
+    if measured:
+        times = read_costs(next(iter(measured.values())), names[0])
+        return Fit({names[0]: list(times)}, {(size,): time for size, time in times.items()}), code
+
+    def at(sizes: Mapping[str, int]) -> float:
+        return operator_cost(_imported(config, source, {**others, **sizes}), machine) * 1e9
+
+    number = SAMPLES if len(names) == 1 else 3
+    samples = {name: _samples(list(traffic.of(name)), dims[name], number) for name in names}
+    return interpolated(samples, at), code
+
+
+def _samples(sizes: list[int], dim: Mapping[str, Any], number: int) -> list[int]:
+    """Sizes from the least to the greatest one that is looked at, each so many times the one before."""
+    low, high = sizes[0], dim["max"] if dim.get("fallback") == "error" else sizes[-1]
+    step = dim["multiple"]
+    found = {low, high}
+    for index in range(1, number - 1):
+        size = low * (high / low) ** (index / (number - 1))
+        found.add(min(max(round(size / step) * step, low), high))
+    return sorted(found)
+
+
+def _imported(config: Mapping[str, Any], source: Path, sizes: Mapping[str, int]) -> Any:
+    from kiln.frontend import options
+    from kiln.frontend.importer import import_model
+
+    parts = {
+        name: {
+            "strategy": "exact",
+            "min": n,
+            "max": n,
+            "multiple": config["dims"][name]["multiple"],
+            "size": n,
+        }
+        for name, n in sizes.items()
+    }
+    return import_model(source, options.from_config(config, {"dims": parts}))[0]

@@ -1,0 +1,145 @@
+"""Traffic files: which sizes came in, and how often.
+
+CSV with a header: a column for each dimension, and `count`. It is what the runtime writes when it counts, and
+what may be written by hand; rows of equal sizes are added up.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.errors import KilnError
+
+COUNT = "count"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The sizes that a dimension may have."""
+
+    least: int
+    greatest: int
+    multiple: int = 1
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """For each combination of sizes, in the order of `dims`, how often it came."""
+
+    dims: tuple[str, ...]
+    rows: Mapping[tuple[int, ...], int]
+
+    def of(self, dim: str) -> dict[int, int]:
+        """The sizes of one dimension, in order, and how often each came."""
+        at, found = self.dims.index(dim), dict[int, int]()
+        for sizes, count in self.rows.items():
+            found[sizes[at]] = found.get(sizes[at], 0) + count
+        return dict(sorted(found.items()))
+
+
+def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
+    """Read a traffic file; `ranges`: the model's dimensions, of which the file names one or more.
+
+    Raises KilnError in one line with the file's line number for what is no such CSV, for a size outside of
+    its range or off its multiple, and where nothing was counted.
+    """
+    lines = _table(Path(path))
+    header = [word.strip() for word in next(lines, ("0", []))[1]]
+    dims = tuple(name for name in header if name != COUNT)
+    known = ", ".join([*ranges, COUNT])
+    if COUNT not in header or not dims:
+        raise KilnError(f"{path}:1: a header with a dimension and '{COUNT}' expected, allowed: {known}")
+    for name in dims:
+        if name not in ranges:
+            raise KilnError(f"{path}:1: no dimension '{name}', allowed: {known}")
+    if len(set(header)) != len(header):
+        raise KilnError(f"{path}:1: a column is there twice: {', '.join(header)}")
+    rows: dict[tuple[int, ...], int] = {}
+    for line, words in lines:
+        place = f"{path}:{line}"
+        if len(words) != len(header):
+            raise KilnError(f"{place}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
+        values = {name: _whole(place, name, word) for name, word in zip(header, words, strict=True)}
+        if values[COUNT] < 0:
+            raise KilnError(f"{place}: count {values[COUNT]} is below 0")
+        for name in dims:
+            _check(place, name, values[name], ranges[name])
+        sizes = tuple(values[name] for name in dims)
+        if values[COUNT]:
+            rows[sizes] = rows.get(sizes, 0) + values[COUNT]
+    if not rows:
+        raise KilnError(f"{path}: nothing was counted: no row with a count above 0")
+    return Traffic(dims, dict(sorted(rows.items())))
+
+
+def read_costs(path: str | Path, dim: str) -> dict[int, float]:
+    """Measured times: a column named after the dimension, and `nanoseconds`, at two sizes or more."""
+    lines = _table(Path(path))
+    header = [word.strip() for word in next(lines, ("0", []))[1]]
+    if sorted(header) != sorted([dim, "nanoseconds"]):
+        raise KilnError(f"{path}:1: columns {', '.join(header) or 'none'}, expected: {dim}, nanoseconds")
+    found: dict[int, float] = {}
+    for line, words in lines:
+        place = f"{path}:{line}"
+        if len(words) != 2:
+            raise KilnError(f"{place}: {len(words)} values, expected 2: {', '.join(header)}")
+        row = dict(zip(header, words, strict=True))
+        size = _whole(place, dim, row[dim])
+        try:
+            time = float(row["nanoseconds"])
+        except ValueError:
+            raise KilnError(f"{place}: nanoseconds '{row['nanoseconds']}' is no number") from None
+        if not 0 < time < float("inf"):
+            raise KilnError(f"{place}: nanoseconds {time:g}, above 0 expected")
+        if size in found:
+            raise KilnError(f"{place}: {dim} {size} is there twice")
+        found[size] = time
+    if len(found) < 2:
+        raise KilnError(f"{path}: {len(found)} measured sizes, at least 2 expected")
+    return dict(sorted(found.items()))
+
+
+def _table(path: Path) -> _Lines:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise KilnError(f"{path}: no CSV: it is not text in UTF-8") from None
+    return _Lines(path, text)
+
+
+class _Lines:
+    """The lines of a CSV that are not empty, each with its number."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._reader = path, csv.reader(io.StringIO(text, newline=""), strict=True)
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> tuple[str, list[str]]:
+        try:
+            words = next(self._reader)
+            while not any(word.strip() for word in words):
+                words = next(self._reader)
+        except csv.Error as error:
+            raise KilnError(f"{self._path}:{self._reader.line_num}: no CSV: {error}") from None
+        return str(self._reader.line_num), words
+
+
+def _whole(place: str, name: str, word: str) -> int:
+    if not word.strip().lstrip("-").isascii() or not word.strip().lstrip("-").isdigit():
+        raise KilnError(f"{place}: {name} '{word.strip()[:40]}' is no whole number")
+    return int(word)
+
+
+def _check(place: str, name: str, size: int, allowed: Range) -> None:
+    if not allowed.least <= size <= allowed.greatest:
+        raise KilnError(f"{place}: {name} = {size}, allowed {allowed.least}..{allowed.greatest}")
+    if size % allowed.multiple:
+        raise KilnError(f"{place}: {name} = {size} is not a multiple of {allowed.multiple}")
