@@ -13,6 +13,7 @@ from kiln.graph.clip import clip_to_min_max
 from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
+from kiln.graph.norms import norms
 from kiln.graph.products import products_in_place
 from kiln.graph.reshapes import sink_reshapes
 from kiln.graph.transposes import cancel_transposes
@@ -40,6 +41,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("batchnorm", relax.transform.FoldBatchnormToConv2D()),
     ("clip", clip_to_min_max),
     ("divisions", divisions_by_constants),
+    ("norms", norms),
     ("clean", clean),
     # Phase 2: layout. NHWC inside, and no transpose that another one undoes.
     ("layout", channels_last),

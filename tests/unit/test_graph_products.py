@@ -1,0 +1,100 @@
+"""Transposes around products, and reshapes between dense layers, go; what something else reads stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from kiln.graph.divisions import divisions_by_constants
+from kiln.graph.pipeline import clean
+from kiln.graph.products import products_in_place
+from kiln.graph.reshapes import sink_reshapes
+from relaxed import calls, const, module, operators, run_by_tvm
+from tvm import relax
+
+op = relax.op
+
+
+def _same(before: Any, after: Any, shapes: list[tuple[int, ...]]) -> None:
+    rng = np.random.default_rng(2)
+    inputs = [rng.uniform(-1, 1, shape).astype("f4") for shape in shapes]
+    for a, b in zip(run_by_tvm(before, inputs), run_by_tvm(after, inputs), strict=True):
+        assert np.allclose(a, b, atol=1e-5)
+
+
+def test_transposes_of_operands_and_result_become_one_product() -> None:
+    shapes = [(2, 5, 3, 4), (2, 7, 3, 4)]
+
+    def body(q: Any, k: Any) -> Any:
+        product = op.matmul(op.permute_dims(q, [0, 2, 1, 3]), op.permute_dims(k, [0, 2, 3, 1]))
+        return op.permute_dims(product, [0, 2, 1, 3])
+
+    made = module([(shape, "float32") for shape in shapes], body)
+    found = products_in_place(made)
+    assert operators(found) == ["einsum"]
+    assert str(calls(found)[0].attrs.subscripts) == "acbe,adbe->acbd"
+    _same(made, found, shapes)
+
+
+def test_a_product_that_something_else_reads_is_computed_once() -> None:
+    shapes = [(5, 3), (7, 3)]
+
+    def body(a: Any, b: Any) -> list[Any]:
+        product = op.matmul(a, op.permute_dims(b, [1, 0]))
+        return [product, op.permute_dims(product, [1, 0])]
+
+    made = clean(module([(shape, "float32") for shape in shapes], body))
+    found = products_in_place(made)
+    assert operators(found) == ["einsum", "permute_dims"]
+    _same(made, found, shapes)
+
+
+def test_broadcast_batches_and_dense_layers_are_left_alone() -> None:
+    def body(a: Any, b: Any) -> list[Any]:
+        wide = op.matmul(a, op.permute_dims(b, [0, 2, 1]))
+        return [wide, op.matmul(op.permute_dims(b, [0, 2, 1]), const(np.ones((6, 2))))]
+
+    made = module([((1, 5, 3), "float32"), ((4, 6, 3), "float32")], body)
+    assert operators(products_in_place(made)) == operators(made)
+
+
+def test_a_reshape_moves_behind_bias_activation_and_residual() -> None:
+    shapes = [(2, 3, 4), (2, 3, 5)]
+
+    def body(x: Any, residual: Any) -> Any:
+        weights, again = const(np.ones((4, 5))), const(np.ones((5, 6)))
+        dense = op.reshape(op.matmul(op.reshape(x, [6, 4]), weights), [2, 3, 5])
+        dense = op.add(op.nn.relu(op.add(dense, const(np.ones((1, 1, 5))))), residual)
+        norm = op.nn.layer_norm(dense, const(np.ones(5)), const(np.zeros(5)), [-1])
+        return op.reshape(op.matmul(op.reshape(norm, [6, 5]), again), [2, 3, 6])
+
+    made = module([(shape, "float32") for shape in shapes], body)
+    found = clean(sink_reshapes(made))
+    fused = ["matmul", "add", "nn.relu", "add", "nn.layer_norm", "matmul", "reshape"]
+    names = operators(found)
+    first = names.index("matmul")
+    assert [name for name in names[:first] if name != "reshape"] == []
+    assert [name for name in names[first:] if name != "reshape"] == fused[:-1]
+    assert names.count("reshape") <= 3  # of x, of the residual, and of the result
+    _same(made, found, shapes)
+
+
+def test_a_reshape_that_cuts_the_last_axis_stays() -> None:
+    def body(x: Any) -> Any:
+        return op.multiply(op.reshape(x, [2, 3, 4]), const(np.arange(4)))
+
+    made = module([((2, 12), "float32")], body)
+    assert operators(clean(sink_reshapes(made))) == ["reshape", "multiply"]
+
+
+def test_divisions_by_constants() -> None:
+    def body(x: Any) -> list[Any]:
+        divisors = [3.0, np.linspace(1, 2, 4), 0.0, 1e39, 2.0**-140]
+        return [op.divide(x, const(divisor)) for divisor in divisors] + [op.divide(const(1.0), x)]
+
+    made = module([((3, 4), "float32")], body)
+    found = divisions_by_constants(made)
+    assert operators(found) == ["multiply", "multiply", *["divide"] * 4]
+    _same(module([((3, 4), "float32")], lambda x: body(x)[:2]), divisions_by_constants(
+        module([((3, 4), "float32")], lambda x: body(x)[:2])
+    ), [(3, 4)])  # fmt: skip
