@@ -1,5 +1,6 @@
 """`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
+`stream`: inputs of many sizes, through buckets and through peers that take any size.
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
 """
@@ -17,7 +18,7 @@ from kiln.config import list_models
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-from benchmarks import plot, profile, tables
+from benchmarks import plot, profile, stream, tables
 from benchmarks.compare import Match, Plan, play
 from benchmarks.contenders import (
     Contender,
@@ -52,7 +53,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     names = [summary.name for summary in list_models()]
     parser = argparse.ArgumentParser(prog="./kiln bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("what", nargs="?", choices=("compare", "profile"), default="compare", help="default: compare")
+    add(
+        "what",
+        nargs="?",
+        choices=("compare", "profile", "stream"),
+        default="compare",
+        help="default: compare",
+    )
     add("--model", type=_list, default=names, help="default: all that can be named and were built")
     add("--target", type=_list, default=["x86_64", "host"], help="Kiln's targets; default: x86_64,host")
     add("--peer", type=_list, default=list(PEERS), help=f"default: {','.join(PEERS)}")
@@ -63,6 +70,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--cold-rounds", type=int, default=5, help="process starts of each; 0: no footprints; default: 5")
     add("--profile-rounds", type=int, default=100, help="runs whose steps are timed; default: 100")
     add("--most", type=int, default=15, help="steps that a profile prints; default: 15")
+    add("--histogram", type=Path, help="stream: sizes and counts, CSV; default: the model's traffic file")
+    add("--also", type=_list, default=[], help="stream: other bundles of the same model file")
+    add("--count", type=int, default=1000, help="stream: inputs; default: 1000")
     add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: one thread without interruptions")
     add("--no-build", action="store_true", help="take the bundles as they lie")
     add("--build", type=Path, default=ROOT / "build", help="another build folder; needs --no-build")
@@ -84,9 +94,12 @@ def run(args: argparse.Namespace) -> None:
     folders.work.mkdir(parents=True, exist_ok=True)
     out = args.out or folders.work / "results"
     if not args.no_build:
-        build(args.target, args.model)
+        build(args.target, [*args.model, *args.also])
     if args.what == "profile":
         profile.run(args, folders, out)
+        return
+    if args.what == "stream":
+        stream.run(args, folders, out)
         return
     machine = description(args.cpus)
     contenders = find_contenders(args.target, args.peer, folders)

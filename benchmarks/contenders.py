@@ -69,7 +69,7 @@ def find_subject(name: str, folders: Folders, targets: Sequence[str]) -> Subject
     if golden is None or not sources:
         raise LeftOutError(f"{name}: not built; to build it: ./kiln target={','.join(targets)} model={name}")
     vector = read_json(golden / "golden.json")["vectors"][0]
-    interface: dict[str, Any] = {"format": sources[0].suffix[1:]}
+    interface: dict[str, Any] = {"format": sources[0].suffix[1:], "dims": vector.get("dims") or {}}
     for side in ("inputs", "outputs"):
         interface[side] = [
             {key: tensor[key] for key in ("name", "dtype", "shape")} | {"file": str(golden / tensor["file"])}

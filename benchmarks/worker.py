@@ -7,6 +7,7 @@ stdout; whatever a framework prints goes to stderr.
   {"do": "convert"}  → {"file": …}
   {"do": "first"}    → {"monotonic": seconds at the first output, "rss": bytes, "mapped": [files]}
                        (a peer of null: nothing but numpy)
+  {"do": "stream"}   → {}, then for every line on stdin {"times": [s of each input]}
   {"do": "turns"}    → {"error": …}, then for every line "SECONDS" on stdin {"wall": [s], "cpu": [s]}
 Anything that fails is {"failed": "one line"}.
 """
@@ -58,6 +59,9 @@ def serve(request: dict[str, Any], answers: IO[str]) -> None:
         file = peer.convert(Path(request["source"]), interface, Path(request["folder"]))
         _say(answers, {"file": str(file)})
         return
+    if request["do"] == "stream":
+        stream(request, peer, answers)
+        return
     run = peer.load(Path(request["file"]), interface, read_inputs(interface), request["threads"])
     outputs = run()
     if request["do"] == "first":
@@ -67,6 +71,25 @@ def serve(request: dict[str, Any], answers: IO[str]) -> None:
     _say(answers, {"error": largest_error(outputs, interface)})
     for line in sys.stdin:
         _say(answers, measure(run, float(line)))
+
+
+def stream(request: dict[str, Any], peer: Any, answers: IO[str]) -> None:
+    """All inputs in the given order, once for every line; each size has been run once before."""
+    import numpy as np
+
+    run = peer.load_stream(Path(request["file"]), request["interface"], request["threads"])
+    items = [([_tensor(np, t) for t in item["inputs"]], item["dims"]) for item in request["items"]]
+    clock = time.process_time if request["clock"] == "cpu" else time.perf_counter
+    for item in items:
+        run(*item)
+    _say(answers, {})
+    for _line in sys.stdin:
+        times = []
+        for number in request["order"]:
+            before = clock()
+            run(*items[number])
+            times.append(clock() - before)
+        _say(answers, {"times": times})
 
 
 def measure(run: Any, seconds: float) -> dict[str, list[float]]:

@@ -5,6 +5,8 @@ A module has
   SOURCES        formats of model files it can be given: "onnx", "tflite"
   convert        (source, interface, folder) -> the file to load; called once, outside any measurement
   load           (file, interface, inputs, threads) -> a function that runs once and returns the outputs
+and, where it can take inputs of changing sizes,
+  load_stream    (file, interface, threads) -> a function (inputs, dims) that runs once
 
 `interface` is the golden vector's description of inputs and outputs (name, dtype, shape), with the key
 "format" of the source. `inputs` are arrays in the layout of the source file. What a framework wants prepared
@@ -24,7 +26,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.generic]
 Interface = dict[str, Any]
 Run = Callable[[], Sequence[Any]]
+StreamRun = Callable[[Sequence[Array], dict[str, int]], Sequence[Any]]
 
+# Those that take inputs of other sizes without being loaded again: they have `load_stream` as well.
+STREAMING = ("onnxruntime", "openvino")
 PEERS = ("onnxruntime", "openvino", "litert", "ncnn", "mnn")
 KILN = "bundle"
 

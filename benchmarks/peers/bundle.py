@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import Array, Interface, Run
+from benchmarks.peers import Array, Interface, Run, StreamRun
 
 DISTRIBUTIONS: Sequence[str] = ()
 SOURCES = ("onnx", "tflite")
@@ -41,42 +41,75 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
     """An open session and the typed entry point `<model>_run`, with a pool when there are two threads."""
-    manifest = json.loads((file / "manifest.json").read_text())
-    name = manifest["name"]
-    library = ctypes.CDLL(str(file / "lib" / f"lib{name}.so"))
-    arena_bytes = max(bucket["arena_bytes"] for bucket in manifest["buckets"])
-    arena = mmap.mmap(-1, max(arena_bytes, 1))  # a page's alignment is more than any model asks for
-    session = ctypes.create_string_buffer(SESSION_BYTES)
-    pool = (ctypes.c_uint64 * (POOL_BYTES // 8))()
-    config = _Config(arena=ctypes.addressof(ctypes.c_char.from_buffer(arena)), arena_bytes=arena_bytes)
-    if threads > 1:
-        _check(library, library.kiln_pool_open(pool, ctypes.c_int32(threads)), "kiln_pool_open")
-        config.pool = ctypes.addressof(pool)
-    if manifest["params"]["storage"] == "file":
-        params, size = ctypes.c_void_p(), ctypes.c_size_t()
-        path = str(file / "params.bin").encode()
-        _check(
-            library,
-            library.kiln_map_params(path, ctypes.byref(params), ctypes.byref(size)),
-            "kiln_map_params",
-        )
-        config.params, config.params_bytes = params, size
-    model = ctypes.byref(ctypes.c_char.in_dll(library, name))
-    _check(library, library.kiln_open(session, model, ctypes.byref(config)), "kiln_open")
-
+    bundle = _Bundle(file, threads)
     outputs = [np.empty(tensor["shape"], tensor["dtype"]) for tensor in interface["outputs"]]
-    function = getattr(library, f"{name}_run")
     tensors = [np.ascontiguousarray(value) for value in inputs]
-    pointers = [ctypes.c_void_p(value.ctypes.data) for value in (*tensors, *outputs)]
-    keep = (library, arena, pool, config, tensors)
+    dims = interface.get("dims") or {}
+    arguments: list[Any] = [ctypes.c_int64(dims[name]) for name in bundle.dims]
+    arguments += [ctypes.c_void_p(value.ctypes.data) for value in (*tensors, *outputs)]
+    keep = tensors
 
     def run() -> list[Any]:
-        status = function(session, *pointers)
-        if status:
-            _check(keep[0], status, f"{name}_run")
+        bundle.run(arguments)
+        return outputs if keep else []
+
+    return run
+
+
+def load_stream(file: Path, interface: Interface, threads: int) -> StreamRun:
+    """The same entry point, its sizes given anew each time; outputs go into buffers of the greatest size."""
+    bundle = _Bundle(file, threads)
+    outputs = [
+        np.empty(port["bytes"], np.uint8)
+        for port in json.loads((file / "manifest.json").read_text())["outputs"]
+    ]
+    pointers = [ctypes.c_void_p(value.ctypes.data) for value in outputs]
+
+    def run(inputs: Sequence[Array], dims: dict[str, int]) -> list[Any]:
+        sizes = [ctypes.c_int64(dims[name]) for name in bundle.dims]
+        given = [ctypes.c_void_p(value.ctypes.data) for value in inputs]
+        bundle.run([*sizes, *given, *pointers])
         return outputs
 
     return run
+
+
+class _Bundle:
+    """The library of a bundle, and a session that is open; `dims`: the sizes that its entry point takes."""
+
+    def __init__(self, file: Path, threads: int) -> None:
+        manifest = json.loads((file / "manifest.json").read_text())
+        self.name = manifest["name"]
+        self.dims = [dim["name"] for dim in manifest.get("dims", []) if dim["min"] != dim["max"]]
+        self.output_bytes = [port["bytes"] for port in manifest["outputs"]]
+        self.library = library = ctypes.CDLL(str(file / "lib" / f"lib{self.name}.so"))
+        arena_bytes = max(bucket["arena_bytes"] for bucket in manifest["buckets"])
+        self.arena = mmap.mmap(-1, max(arena_bytes, 1))  # a page's alignment is more than any model asks for
+        self.session = ctypes.create_string_buffer(SESSION_BYTES)
+        self.pool = (ctypes.c_uint64 * (POOL_BYTES // 8))()
+        arena = ctypes.addressof(ctypes.c_char.from_buffer(self.arena))
+        self.config = config = _Config(arena=arena, arena_bytes=arena_bytes)
+        if threads > 1:
+            _check(library, library.kiln_pool_open(self.pool, ctypes.c_int32(threads)), "kiln_pool_open")
+            config.pool = ctypes.addressof(self.pool)
+        if manifest["params"]["storage"] == "file":
+            params, size = ctypes.c_void_p(), ctypes.c_size_t()
+            path = str(file / "params.bin").encode()
+            _check(
+                library,
+                library.kiln_map_params(path, ctypes.byref(params), ctypes.byref(size)),
+                "kiln_map_params",
+            )
+            config.params, config.params_bytes = params, size
+        model = ctypes.byref(ctypes.c_char.in_dll(library, self.name))
+        _check(library, library.kiln_open(self.session, model, ctypes.byref(config)), "kiln_open")
+        self._function = getattr(library, f"{self.name}_run")
+
+    def run(self, arguments: Sequence[Any]) -> None:
+        """Call `<model>_run` with its sizes and tensors."""
+        status = self._function(self.session, *arguments)
+        if status:
+            _check(self.library, status, f"{self.name}_run")
 
 
 def _check(library: Any, status: int, what: str) -> None:

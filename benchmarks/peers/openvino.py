@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import Array, Interface, Run
+from benchmarks.peers import Array, Interface, Run, StreamRun
 
 DISTRIBUTIONS = ("openvino",)
 SOURCES = ("onnx", "tflite")
@@ -19,6 +19,28 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
     """A compiled model and one request, whose inputs are shared and not copied."""
+    request = _request(file, threads)
+    feed = list(inputs)
+
+    def run() -> list[Any]:
+        request.infer(feed, share_inputs=True)
+        return [request.get_output_tensor(i).data for i in range(len(interface["outputs"]))]
+
+    return run
+
+
+def load_stream(file: Path, interface: Interface, threads: int) -> StreamRun:
+    """The same request, for inputs of any size: the model is compiled with dynamic shapes."""
+    request = _request(file, threads)
+
+    def run(inputs: Sequence[Array], _dims: Any) -> list[Any]:
+        request.infer(list(inputs), share_inputs=True)
+        return [request.get_output_tensor(i).data for i in range(len(interface["outputs"]))]
+
+    return run
+
+
+def _request(file: Path, threads: int) -> Any:
     import openvino
 
     core = openvino.Core()
@@ -29,11 +51,4 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
         "INFERENCE_PRECISION_HINT": "f32",
         "ENABLE_CPU_PINNING": False,  # the worker is pinned from outside, as every contender is
     }
-    request = core.compile_model(core.read_model(str(file)), "CPU", settings).create_infer_request()
-    feed = list(inputs)
-
-    def run() -> list[Any]:
-        request.infer(feed, share_inputs=True)
-        return [request.get_output_tensor(i).data for i in range(len(interface["outputs"]))]
-
-    return run
+    return core.compile_model(core.read_model(str(file)), "CPU", settings).create_infer_request()
