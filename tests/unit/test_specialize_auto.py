@@ -138,12 +138,22 @@ def dense(rows: int) -> tvm.IRModule:
     return builder.get()
 
 
-def test_cost_is_the_longer_of_arithmetic_and_memory() -> None:
-    slow = operator_cost(dense(8), MachineFacts(flops=1e6, bytes=1e12))
+def test_cost_is_arithmetic_and_memory() -> None:
+    slow = operator_cost(dense(8), MachineFacts(flops=1e6, bytes=1e18))
     assert slow == pytest.approx(START + 2 * 8 * 64 * 32 / 1e6)
-    wide = operator_cost(dense(8), MachineFacts(flops=1e15, bytes=1e6))
+    wide = operator_cost(dense(8), MachineFacts(flops=1e18, bytes=1e6))
     assert wide == pytest.approx(START + 4 * (8 * 64 + 64 * 32 + 8 * 32) / 1e6)
     assert operator_cost(dense(80)) > operator_cost(dense(8))
+
+
+def test_a_table_is_not_read_whole() -> None:
+    index = relax.Var("i", relax.TensorType([2], "int64"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [index]):
+        table = relax.const(np.ones((1000, 8), "float32"))
+        builder.emit_func_output(builder.emit(relax.op.take(table, index, 0)))
+    cost = operator_cost(builder.get(), MachineFacts(flops=1e18, bytes=1e6))
+    assert cost == pytest.approx(START + (2 * 2 * 8 * 4 + 2 * 8) / 1e6)
 
 
 def test_costs_between_samples_are_linear_in_each_dimension() -> None:
