@@ -91,6 +91,6 @@ def open_transport(device: Device) -> Transport:
 
 
 def printable(text: str, most: int = 200) -> str:
-    """Text of a device without what could drive a terminal, and not too long."""
+    """Text of a device without what could drive a terminal; of a long one beginning and end."""
     clean = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-    return clean if len(clean) <= most else clean[: most - 1] + "…"
+    return clean if len(clean) <= most else f"{clean[: most // 3]}…{clean[most // 3 + 1 - most :]}"

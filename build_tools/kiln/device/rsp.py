@@ -1,0 +1,215 @@
+"""The remote protocol of gdb, as gdb servers of microcontrollers speak it: packets over TCP.
+
+Source: the appendices "Remote Protocol" and "File-I/O Remote Protocol Extension" of the manual of GDB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import socket
+import time
+from dataclasses import dataclass
+
+from kiln.errors import KilnError
+
+_ESCAPED = b"}#$*"
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the memory map; `block` bytes are erased at a time, 0 where nothing has to be."""
+
+    start: int
+    bytes: int
+    block: int
+
+
+class Rsp:
+    """One connection. Every method raises KilnError when the server is gone, silent or says no."""
+
+    def __init__(self, address: tuple[str, int], who: str, timeout: float) -> None:
+        self._who, self._timeout, self._acks, self._buffer = who, timeout, True, b""
+        try:
+            self._socket = socket.create_connection(address, timeout)
+        except OSError as error:
+            raise KilnError(
+                f"{who}: no gdb server answers: {error.strerror or error}; start it (OpenOCD, pyOCD, …) first"
+            ) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        told = self.ask(b"qSupported:hwbreak+;swbreak+").split(b";")
+        size = next((word[11:] for word in told if word.startswith(b"PacketSize=")), b"400")
+        self._chunk = max(64, (int(size, 16) - 64) // 2)
+        self._has_map = b"qXfer:memory-map:read+" in told
+        if b"qXfer:features:read+" in told:
+            # QEMU lets single registers be set by those only who have read what registers there are.
+            self.ask(b"qXfer:features:read:target.xml:0,%x" % self._chunk)
+        if b"QStartNoAckMode+" in told and self.ask(b"QStartNoAckMode") == b"OK":
+            self._acks = False
+
+    def ask(self, packet: bytes, timeout: float | None = None) -> bytes:
+        """Send a packet; the answer to it. Empty where the server does not know the packet."""
+        self.send(packet)
+        return self.receive(timeout)
+
+    def must(self, packet: bytes, what: str, timeout: float | None = None) -> None:
+        """Send a packet that has to be answered with OK."""
+        answer = self.ask(packet, timeout)
+        if answer != b"OK":
+            raise KilnError(f"{self._who}: {what}: the gdb server says {answer[:40].decode('latin-1')!r}")
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet."""
+        body = b"".join(b"}" + bytes([c ^ 0x20]) if c in _ESCAPED else bytes([c]) for c in packet)
+        with self._lost_is_one_line():
+            self._socket.sendall(b"$" + body + b"#%02x" % (sum(body) & 0xFF))
+
+    def receive(self, timeout: float | None = None) -> bytes:
+        """The next packet, acknowledgements left out."""
+        end = time.monotonic() + (timeout or self._timeout)
+        while True:
+            found = re.search(rb"\$([^#]*)#([0-9a-fA-F]{2})", self._buffer, re.DOTALL)
+            if found is None:
+                self._fill(end)
+                continue
+            self._buffer = self._buffer[found.end() :]
+            if int(found[2], 16) != sum(found[1]) & 0xFF:
+                if not self._acks:
+                    raise KilnError(f"{self._who}: the gdb server sent a damaged packet")
+                self._raw(b"-")
+                continue
+            if self._acks:
+                self._raw(b"+")
+            return _plain(found[1])
+
+    def waiting(self, seconds: float) -> bool:
+        """Whether the server begins a packet within that time."""
+        end = time.monotonic() + seconds
+        while b"$" not in self._buffer:
+            if not select.select([self._socket], [], [], max(0.0, end - time.monotonic()))[0]:
+                return False
+            self._fill(time.monotonic() + 1)
+        return True
+
+    def read(self, address: int, count: int) -> bytes:
+        """Memory."""
+        parts = []
+        for at in range(address, address + count, self._chunk):
+            wanted = min(self._chunk, address + count - at)
+            answer = self.ask(b"m%x,%x" % (at, wanted))
+            if re.fullmatch(rb"([0-9a-fA-F]{2})+", answer) is None or len(answer) != 2 * wanted:
+                raise KilnError(f"{self._who}: cannot read memory at 0x{at:x}")
+            parts.append(bytes.fromhex(answer.decode()))
+        return b"".join(parts)
+
+    def write(self, address: int, content: bytes) -> None:
+        """Memory that needs no erasing."""
+        for at in range(0, len(content), self._chunk):
+            part = content[at : at + self._chunk]
+            packet = b"M%x,%x:%s" % (address + at, len(part), part.hex().encode())
+            self.must(packet, f"cannot write memory at 0x{address + at:x}")
+
+    def erase_and_write(self, region: Region, address: int, content: bytes) -> None:
+        """Flash memory, in whole blocks."""
+        first = address - (address - region.start) % region.block
+        count = -(-(address + len(content) - first) // region.block) * region.block
+        self.must(b"vFlashErase:%x,%x" % (first, count), f"cannot erase flash at 0x{first:x}", 60)
+        for at in range(0, len(content), self._chunk):
+            part = content[at : at + self._chunk]
+            self.must(
+                b"vFlashWrite:%x:%s" % (address + at, part), f"cannot write flash at 0x{address + at:x}", 60
+            )
+        self.must(b"vFlashDone", "cannot write flash", 60)
+
+    def flash_regions(self) -> list[Region]:
+        """Those parts of the memory map that are flash; none where the server has no map."""
+        text, at = b"", 0
+        while self._has_map:
+            answer = self.ask(b"qXfer:memory-map:read::%x,%x" % (at, self._chunk))
+            text, at = text + answer[1:], at + len(answer) - 1
+            if answer[:1] != b"m":
+                break
+        pattern = (
+            r'<memory\s+type="flash"\s+start="(0x[0-9a-fA-F]+)"\s+length="(0x[0-9a-fA-F]+)"\s*>\s*'
+            r'<property\s+name="blocksize"\s*>\s*(0x[0-9a-fA-F]+)'
+        )
+        found = re.findall(pattern, text.decode("latin-1"))
+        return [Region(*(int(word, 16) for word in match)) for match in found if int(match[2], 16) > 0]
+
+    def crc(self, address: int, count: int) -> int | None:
+        """The server's checksum of memory; None where it computes none."""
+        answer = self.ask(b"qCRC:%x,%x" % (address, count), 60)
+        return int(answer[1:], 16) if re.fullmatch(rb"C[0-9a-fA-F]{1,8}", answer) else None
+
+    def set_register(self, number: int, value: int) -> None:
+        """One register of 32 bits."""
+        packet = b"P%x=%s" % (number, value.to_bytes(4, "little").hex().encode())
+        self.must(packet, f"cannot set register {number}")
+
+    def register(self, number: int) -> int:
+        """One register of 32 bits."""
+        answer = self.ask(b"p%x" % number)
+        if re.fullmatch(rb"[0-9a-fA-F]{8}", answer) is None:
+            raise KilnError(f"{self._who}: cannot read register {number}")
+        return int.from_bytes(bytes.fromhex(answer.decode()), "little")
+
+    def interrupt(self) -> None:
+        """Stop the program; its answer is the stop."""
+        self._raw(b"\x03")
+
+    def close(self) -> None:
+        """Go, and leave the core stopped: to detach in form (packet D) would let it run on from anywhere."""
+        self._socket.close()
+
+    def _raw(self, content: bytes) -> None:
+        with self._lost_is_one_line():
+            self._socket.sendall(content)
+
+    def _fill(self, end: float) -> None:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise KilnError(f"{self._who}: the gdb server did not answer in time")
+        with self._lost_is_one_line():
+            self._socket.settimeout(left)
+            try:
+                block = self._socket.recv(65536)
+            except TimeoutError:
+                return
+            if not block:
+                raise KilnError(f"{self._who}: the gdb server ended the connection")
+            self._buffer += block
+
+    @contextlib.contextmanager
+    def _lost_is_one_line(self):  # type: ignore[no-untyped-def]
+        try:
+            yield
+        except OSError as error:
+            raise KilnError(f"{self._who}: the connection was lost: {error.strerror or error}") from error
+
+
+def _plain(body: bytes) -> bytes:
+    """A packet's content without escapes and run lengths."""
+    out, at = bytearray(), 0
+    while at < len(body):
+        if body[at : at + 1] == b"}" and at + 1 < len(body):
+            out.append(body[at + 1] ^ 0x20)
+            at += 2
+        elif body[at : at + 1] == b"*" and out and at + 1 < len(body):
+            out += out[-1:] * (body[at + 1] - 29)
+            at += 2
+        else:
+            out.append(body[at])
+            at += 1
+    return bytes(out)
+
+
+def crc32(content: bytes) -> int:
+    """The checksum of qCRC: polynomial 0x04c11db7, the highest bit first, begun with ones, not inverted."""
+    value = 0xFFFFFFFF
+    for byte in content:
+        value ^= byte << 24
+        for _ in range(8):
+            value = (value << 1) ^ 0x04C11DB7 if value & 0x80000000 else value << 1
+        value &= 0xFFFFFFFF
+    return value
