@@ -9,6 +9,7 @@ from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.pipeline import clean
 from kiln.graph.products import products_in_place
 from kiln.graph.reshapes import sink_reshapes
+from kiln.graph.split_dense import split_dense
 from relaxed import calls, const, module, operators, run_by_tvm
 from tvm import relax
 
@@ -98,3 +99,43 @@ def test_divisions_by_constants() -> None:
     _same(module([((3, 4), "float32")], lambda x: body(x)[:2]), divisions_by_constants(
         module([((3, 4), "float32")], lambda x: body(x)[:2])
     ), [(3, 4)])  # fmt: skip
+
+
+def test_a_dense_layer_that_is_cut_apart_becomes_one_for_each_part() -> None:
+    shapes = [(2, 5, 6)]
+    weights = np.random.default_rng(1).uniform(-1, 1, (6, 12))
+
+    def body(x: Any) -> list[Any]:
+        dense = op.reshape(op.matmul(op.reshape(x, [10, 6]), const(weights)), [2, 5, 12])
+        parts = op.split(op.add(dense, const(np.arange(12))), [2, 8], -1)
+        return [parts[0], op.nn.relu(parts[1]), parts[2]]
+
+    made = clean(module([(shape, "float32") for shape in shapes], body))
+    found = clean(split_dense(made))
+    assert "split" not in operators(found) and operators(found).count("matmul") == 3
+    _same(made, found, shapes)
+
+
+def test_one_index_of_an_axis_made_of_the_columns() -> None:
+    """Queries, keys and values as (3, batch, head, position, feature)."""
+    shapes = [(2, 5, 6)]
+    weights = np.random.default_rng(1).uniform(-1, 1, (6, 24))
+
+    def body(x: Any) -> list[Any]:
+        cut = op.permute_dims(op.reshape(op.matmul(x, const(weights)), [2, 5, 3, 2, 4]), [2, 0, 3, 1, 4])
+        return [op.take(cut, const(i, "int64"), 0) for i in range(3)]
+
+    made = clean(module([(shape, "float32") for shape in shapes], body))
+    found = clean(split_dense(made))
+    assert "take" not in operators(found) and operators(found).count("matmul") == 3
+    _same(made, found, shapes)
+
+
+def test_a_dense_layer_that_is_also_read_whole_stays() -> None:
+    def body(x: Any) -> list[Any]:
+        dense = op.matmul(x, const(np.ones((6, 4))))
+        parts = op.split(dense, 2, -1)
+        return [dense, parts[0], parts[1]]
+
+    made = clean(module([((5, 6), "float32")], body))
+    assert operators(clean(split_dense(made))) == ["matmul", "split"]

@@ -83,3 +83,20 @@ def rewrite_calls(mod: tvm.IRModule, rules: dict[str, Rule]) -> tvm.IRModule:
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     return rewriter.builder_.get()
+
+
+def count_uses(mod: tvm.IRModule) -> dict[Any, int]:
+    """How often each variable is read."""
+    found: dict[Any, int] = {}
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            found[expr] = found.get(expr, 0) + 1
+
+    for _, function in mod.functions_items():
+        if isinstance(function, relax.Function):
+            for block in function.body.blocks:
+                for binding in block.bindings:
+                    relax.analysis.post_order_visit(binding.value, note)
+            relax.analysis.post_order_visit(function.body.body, note)
+    return found

@@ -16,6 +16,7 @@ from kiln.graph.layout import channels_last
 from kiln.graph.norms import norms
 from kiln.graph.products import products_in_place
 from kiln.graph.reshapes import sink_reshapes
+from kiln.graph.split_dense import split_dense
 from kiln.graph.transposes import cancel_transposes
 
 Pass = Callable[[tvm.IRModule], tvm.IRModule]
@@ -50,6 +51,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("fold_layout", relax.transform.FoldConstant()),
     ("clean_layout", clean),
     # Phase 3: what stands between operators that kernels compute together.
+    ("split_dense", split_dense),
     ("products", products_in_place),
     ("reshapes", sink_reshapes),
     ("clean_reshapes", clean),

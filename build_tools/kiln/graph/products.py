@@ -14,26 +14,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, constant, integers, operator, rewrite_calls
+from kiln.graph.bindings import CallRewriter, constant, count_uses, integers, operator, rewrite_calls
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def _uses(mod: tvm.IRModule) -> dict[Any, int]:
-    """How often each variable is read."""
-    found: dict[Any, int] = {}
-
-    def note(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            found[expr] = found.get(expr, 0) + 1
-
-    for _, function in mod.functions_items():
-        if isinstance(function, relax.Function):
-            for block in function.body.blocks:
-                for binding in block.bindings:
-                    relax.analysis.post_order_visit(binding.value, note)
-            relax.analysis.post_order_visit(function.body.body, note)
-    return found
 
 
 def _plain(rewriter: CallRewriter, operand: Any, axes: str) -> tuple[Any, str]:
@@ -89,5 +72,5 @@ def products_in_place(mod: tvm.IRModule) -> tvm.IRModule:
     """See the module's docstring."""
     mod = rewrite_calls(mod, {"relax.matmul": _matmul})
     mod = relax.transform.DeadCodeElimination()(mod)
-    mod = rewrite_calls(mod, {"relax.permute_dims": _transposed(_uses(mod))})
+    mod = rewrite_calls(mod, {"relax.permute_dims": _transposed(count_uses(mod))})
     return relax.transform.DeadCodeElimination()(mod)
