@@ -14,7 +14,9 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.kernels.cases import cases_of
 from kiln.params import store
+from kiln.specialize.dispatch import leaves
 from kiln.specialize.padding import pad_wrapped
+from kiln.specialize.special_case import Equals, MultipleOf, special_case
 from kiln.specialize.stage import specialize
 from tvm import relax
 
@@ -150,3 +152,18 @@ def test_bad_special_cases_are_refused(
         specialize(
             static(), INTERFACE, {"name": "static", "dims": {}}, {"name": "small", "special_cases": [given]}
         )
+
+
+def test_cases_of_a_dimension_with_a_multiple_take_its_parts() -> None:
+    config = {"name": "small", "special_cases": [{"input": "mask", "value": "ones"}]}
+    module = specialize(static(), INTERFACE, bucket(2), config)
+    check(module, (2, 6, 16), 2)
+    for case in cases_of(module):
+        check(case.module, (6,), 2)
+    check(special_case(module, Equals("seq", 6)), (2, 6, 16), 2)
+    assert special_case(module, Equals("seq", 7)) is module
+    by_four = special_case(module, MultipleOf("seq", 4))
+    check(by_four, (4, 6, 16), 2)
+    names = [special.name for special in leaves(by_four)]
+    assert names == ["seq_multiple_of_4_and_mask_ones", "seq_multiple_of_4", "mask_ones", ""]
+    assert '"divide": 4' in str(leaves(by_four)[1].module["main"].attrs["kiln.dims"])

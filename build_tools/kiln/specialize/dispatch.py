@@ -17,9 +17,9 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax, sym, tirx
 
-from kiln.graph.bindings import Array, constant, operator
+from kiln.graph.bindings import Array, constant
 from kiln.params import store
 from kiln.specialize.conditions import (
     Atom,
@@ -35,6 +35,7 @@ from kiln.specialize.conditions import (
 from kiln.specialize.symbols import copied, int64, is_sizes, symbols_of
 
 CASES = "kiln.cases"
+TEST = "kiln.test"  # attribute of a function that only tests: whose
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,13 @@ def read(module: tvm.IRModule, function: str) -> Tree:
     def visit(expr: Any) -> None:
         if not isinstance(expr, relax.Call):
             return
-        if isinstance(expr.op, tvm.ir.GlobalVar):
-            calls[expr.op.name_hint] = expr
-        elif operator(expr) == "relax.equal":
-            value = constant(expr.args[1])
-            if value is not None and value.ndim:
+        if not isinstance(expr.op, tvm.ir.GlobalVar):
+            return
+        calls[expr.op.name_hint] = expr
+        if TEST in (module[expr.op].attrs or {}) and len(expr.args) > 1:
+            given = expr.args[1]
+            value = constant(values.get(given, given) if isinstance(given, relax.Var) else given)
+            if value is not None:
                 tensors[input_is("", value).value] = value
 
     relax.analysis.post_order_visit(chooser, visit)
@@ -155,7 +158,11 @@ def read(module: tvm.IRModule, function: str) -> Tree:
 def write(module: tvm.IRModule, function: str, tree: Tree, old: set[str]) -> tvm.IRModule:
     """`module` with `function` choosing as `tree` says; `old`: functions that it chose between before."""
     original = module[function]
-    kept = {v: f for v, f in module.functions_items() if v.name_hint not in old | {function}}
+    kept = {
+        v: f
+        for v, f in module.functions_items()
+        if v.name_hint not in old | {function} and str((f.attrs or {}).get(TEST)) != function
+    }
     writer = _Writer(tvm.IRModule(kept), function, original)
     chooser = writer.chooser(tree)
     result = writer.builder.get()
@@ -236,17 +243,26 @@ class _Writer:
         return found
 
     def _same(self, atom: InputIs) -> Any:
-        """Whether an input has the content, as a tensor without axes."""
-        emit = self.builder.emit
+        """Whether an input has the content, as a tensor without axes.
+
+        By a private function: TVM's VM crashes on tensors that are allocated in a branch of a branch.
+        """
         given = next(p for p in self.original.params if p.name == atom.input)
         dtype = str(given.ty.dtype)
-        if atom.tensor is None:
-            want = relax.const(1 if atom.value == "ones" else 0, dtype)
-        else:
-            want = relax.const(atom.tensor, dtype)
-        equal = emit(relax.op.astype(emit(relax.op.equal(given, want)), "int32"))
-        least = emit(relax.op.min(equal))
-        return emit(relax.op.equal(least, relax.const(1, "int32")))
+        axes = enumerate(given.ty.shape)
+        shape = [n if isinstance(n, tirx.IntImm) else tirx.Var(f"n{axis}", "int64") for axis, n in axes]
+        parameters = [relax.Var(atom.input, relax.TensorType(shape, dtype))]
+        wanted = [] if atom.tensor is None else [relax.const(atom.tensor, dtype)]
+        parameters += [relax.Var("value", value.ty) for value in wanted]
+        own = relax.BlockBuilder()
+        with own.function("test", parameters, attrs={TEST: self.name}):
+            value = parameters[1] if wanted else relax.const(1 if atom.value == "ones" else 0, dtype)
+            equal = own.emit(relax.op.equal(parameters[0], value))
+            least = own.emit(relax.op.min(own.emit(relax.op.astype(equal, "int32"))))
+            own.emit_func_output(own.emit(relax.op.equal(least, relax.const(1, "int32"))))
+        name = self._fresh(f"{self.name}_is_{atom.label}")
+        test = self.builder.add_func(own.get()["test"].without_attr("global_symbol"), name)
+        return self.builder.emit(relax.Call(test, [given, *wanted]))
 
     def _call(self, leaf: Leaf, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
         """Call a leaf's function with the inputs as it wants them; the result as the chooser promises it."""
@@ -297,7 +313,9 @@ class _Writer:
 def _substituted(ty: Any, to: Mapping[Any, Any]) -> Any:
     """A tensor's type with other sizes."""
     rule = (tvm.ir.Var, lambda variable: to.get(variable, variable))
-    return tvm_ffi.structural_map(ty, rule, order="post")
+    analyzer = sym.Analyzer()  # the VM computes no product of two numbers
+    shape = [analyzer.simplify(tvm_ffi.structural_map(size, rule, order="post")) for size in ty.shape]
+    return relax.TensorType(shape, str(ty.dtype))
 
 
 def _lifted(function: Any) -> tuple[Any, list[Any]]:
