@@ -127,14 +127,14 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     return attrs["kernel_layout"] == "HWIO" and not any(attrs["padding"]) and not one_channel
 
 
-def part_of(machine: Machine, tiles: int, panels: int, x_bytes: int, weights_bytes: int) -> int:
+def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int, weights_bytes: int) -> int:
     """How many tiles of rows each panel of weights goes through at a time; 0: all of them.
 
     All where x stays in the cache or the weights do not, provided that the panels divide among the cores.
     Otherwise a part of x that leaves room in the cache (an eighth of it, or 8 tiles), of a size by which the
     tiles divide among the cores.
     """
-    cores, half = machine.cores if machine.parallel else 1, machine.l2_bytes // 2
+    half = machine.l2_bytes // 2
     divides = panels % cores == 0 or panels >= 4 * cores
     if tiles == 1 or (divides and (x_bytes <= half or weights_bytes > half)):
         return 0
@@ -175,14 +175,16 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     tiles = -(-conv.rows // tile.rows)
     width = -(-tvm.DataType(str(x_param.dtype)).bits // 8)
     x_bytes = int(np.prod(x_param.shape)) * width
+    shared = machine.shares(conv.macs // tile.lanes)
     part = choice.part
     if part is None:
-        part = part_of(machine, tiles, panels, x_bytes, group_weights * conv.groups * width)
+        cores = machine.cores if shared else 1
+        part = part_of(machine, cores, tiles, panels, x_bytes, group_weights * conv.groups * width)
     part = min(part or tiles, tiles)
     weights_outside = part == tiles
     parts = -(-tiles // part)
     fetch = accumulator == "float32" and choice.fetch is not False
-    tasks = (panels if weights_outside else parts) if machine.parallel else None
+    tasks = (panels if weights_outside else parts) if shared else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))

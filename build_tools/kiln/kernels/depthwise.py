@@ -75,7 +75,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     arguments[0] = Argument(x_param.name, [int(np.prod(x_param.shape))], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype))
     lines = conv.batch * conv.out_h
-    tasks = lines if machine.parallel else None
+    # Fewer operations a load than a matrix product: it takes longer for the same number.
+    tasks = lines if machine.shares(4 * conv.macs // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))

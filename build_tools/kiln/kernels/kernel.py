@@ -37,6 +37,10 @@ class Kernel:
     in_place: tuple[int, ...] = ()
 
 
+# Below this many vector operations a kernel is one task.
+SHARED = 1 << 14
+
+
 @dataclass(frozen=True)
 class Machine:
     """The facts of a target that schedules use; from the target's YAML."""
@@ -52,6 +56,10 @@ class Machine:
     winograd: str = "off"  # the model's policy: auto, off, f2 or f4
     weight_growth: float = 1.0  # how many times their size weights may be stored in to save arithmetic
     choices: Choices = field(default_factory=dict)  # what was measured on this CPU
+
+    def shares(self, steps: int) -> bool:
+        """Whether threads are worth starting for so many vector operations: that takes a few microseconds."""
+        return self.parallel and steps >= SHARED
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""

@@ -41,6 +41,8 @@ from kiln.kernels.sweep import tasks_of
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
 SMALL = 4096
+# Vector operations that one element of an expression takes, about: sums and products, loads and a store.
+_STEPS = 4
 
 
 class _Writer:
@@ -152,7 +154,7 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     count = int(np.prod(sizes)) if sizes else 1
     work = int(np.prod(nest.extents)) * int(np.prod([int(a.dom.extent) for a in nest.reduced]))
     # A last axis that is alone (a vector) gives one task; long vectors are cut by their axis elsewhere.
-    tasks = count if machine.parallel and count > 1 and work >= SMALL else None
+    tasks = count if count > 1 and machine.shares(_STEPS * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)

@@ -90,8 +90,9 @@ def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None
     if block is None:
         staged = weights > machine.l2_bytes and tiles * each <= _STAGED
         block = 0 if staged else 2 * rows
+    shared = machine.shares(conv.macs // machine.lanes("float32") // (2 if m == 2 else 4))
     if block == 0:
-        return Form(m, tiles, machine.parallel, 1, 1)
-    tasks = min(machine.cores, tiles) if machine.parallel else 1
+        return Form(m, tiles, shared, 1, 1)
+    tasks = min(machine.cores, tiles) if shared else 1
     rounds = -(-tiles // (tasks * block))
     return Form(m, -(-tiles // (tasks * rounds)), False, tasks, rounds)

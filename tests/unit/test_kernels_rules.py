@@ -1,0 +1,83 @@
+"""Rules that decide how a kernel is computed: Winograd or not, parts, tasks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kiln.config import load_target
+from kiln.kernels.conv2d import part_of
+from kiln.kernels.kernel import SHARED, Machine
+from kiln.kernels.pipeline import machine_of
+from kiln.kernels.winograd_rule import Form, form_of, tiles_of
+
+TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7")
+
+
+def _square(size: int, channels: int, outputs: int) -> Any:
+    """A 3x3 convolution with as many outputs as pixels; RULES for all choices."""
+    return SimpleNamespace(
+        batch=1, out_h=size, out_w=size, channels=channels, out_channels=outputs, rows=size * size,
+        macs=size * size * 9 * channels * outputs,
+        choice=lambda _: SimpleNamespace(winograd=None, block=None),
+    )  # fmt: skip
+
+
+def _machine(name: str, winograd: str = "auto", threads: str = "pthread") -> Machine:
+    return machine_of(load_target(name), threads, winograd)
+
+
+def _form(size: int, channels: int, outputs: int, machine: Machine) -> Form | None:
+    return form_of(_square(size, channels, outputs), machine)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_winograd_where_it_gains(name: str) -> None:
+    machine = _machine(name)
+    for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512)):
+        assert _form(size, channels, channels, machine) is not None, (size, channels)
+    assert _form(224, 3, 64, machine) is None  # few channels: the transforms cost more than they save
+    assert _form(1, 256, 256, machine) is None  # one pixel: a tile computes more than is needed
+    assert _form(56, 64, 64, _machine(name, "off")) is None
+
+
+def test_weights_grow_no_further_than_allowed() -> None:
+    form = _form(56, 64, 64, _machine("armv7"))
+    assert form is not None
+    assert form.m == 2
+    assert _form(56, 64, 64, _machine("armv7", "f4")) is None
+
+
+def test_blocks_hold_every_tile_and_divide_among_cores() -> None:
+    for size in (7, 8, 13, 28, 56, 112):
+        machine = _machine("x86_64")
+        form = _form(size, 64, 64, machine)
+        assert form is not None
+        tiles = tiles_of(_square(size, 64, 64), form.m)
+        assert form.block * form.tasks * form.rounds >= tiles
+        assert form.staged or form.tasks <= machine.cores
+    alone = _form(56, 64, 64, _machine("x86_64", threads="none"))
+    assert alone is not None
+    assert alone.tasks == 1
+
+
+def test_small_kernels_are_one_task() -> None:
+    machine = _machine("x86_64")
+    assert machine.shares(SHARED)
+    assert not machine.shares(SHARED - 1)
+    assert not _machine("x86_64", threads="none").shares(SHARED)
+
+
+def test_parts_of_pixels() -> None:
+    machine = _machine("x86_64")  # 4 cores, 256 KiB
+    half = machine.l2_bytes // 2
+    assert part_of(machine, 4, 33, 16, half, 1000) == 0  # x stays in the cache
+    assert part_of(machine, 4, 33, 16, half + 1, half + 1) == 0  # the weights are read once
+    assert part_of(machine, 4, 1, 3, half, 1000) == 0
+    assert part_of(machine, 4, 32, 3, half, 1000) == 8  # three panels do not divide among four cores
+    for tiles in (5, 14, 33, 523):
+        part = part_of(machine, 4, tiles, 2, 20 * half, half)
+        assert 1 <= part <= 8
+        tasks = -(-tiles // part)
+        assert -(-tasks // 4) * part <= 1.6 * tiles / 4 + 1
