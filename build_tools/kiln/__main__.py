@@ -28,6 +28,7 @@ STAGES = {
     "bundle": "kiln.emit.bundle",
     "device-test": "kiln.device.test",
     "device-run": "kiln.device.run",
+    "device-bench": "kiln.device.bench",
     "device-flash": "kiln.device.flash",
     "device-installed": "kiln.device.installed",
     "devices": "kiln.device.devices",

@@ -217,6 +217,18 @@ def test_a_host_that_is_alive_is_waited_for_and_named(desk: Desk) -> None:
     assert not (desk.folder / "store/.kiln/lock").exists()
 
 
+def test_runs_and_steps_are_timed(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(tiny.plan()))
+    given = ["--plan", str(tmp_path / "plan.json"), "--steps"]
+    stdout, stderr = desk.start("device-bench", *desk.flags(bundles[0]), *given).communicate(timeout=120)
+    assert stderr == "" and "add+square" in stdout
+    timed = json.loads((tmp_path / "out.json").read_text())
+    assert timed["device"]["device"] == "board" and timed["device"]["cpu"]
+    assert [step["label"] for step in timed["steps"]] == ["multiply", "add+square"]
+    for row in timed["runs"]:
+        assert 5 <= row["runs"] <= 2000 and 0 < row["least_ms"] <= row["median_ms"] <= row["nine_in_ten_ms"]
+
+
 def test_nothing_is_listed_and_done(desk: Desk, bundles: Pair) -> None:
     process = desk.start("device-flash", *desk.flags(bundles[0]), "--list")
     stdout, _ = process.communicate(timeout=60)

@@ -50,3 +50,21 @@ def test_short_forms_fit(schemas: dict[str, Check]) -> None:
     good = document.read(data_dir("models") / "resnet.yaml").data
     dims = {"n": {"min": 1, "max": 8, "buckets": [1, {"exact": 2}, {"pad": 4}, {"range": [5, 8]}]}}
     schemas["model"]({**good, "dims": dims, "budget": {"flash_bytes": "32KiB"}})
+
+
+def test_devices_fit(tmp_path: Path) -> None:
+    out = tmp_path / "device.schema.json"
+    assert main(["device-schema", "--out", str(out)]) == 0
+    check = fastjsonschema.compile(read_json(out), use_default=False)
+    for path in data_dir("devices").glob("*.yaml"):
+        check(document.read(path).data)
+    good = {"description": "", "target": "aarch64", "transport": {"kind": "ssh", "host": "pi4"}}
+    check(good)
+    for change in (
+        {"transport": {"kind": "telnet"}},
+        {"folder": "a"},
+        {"transport": {"kind": "ssh"}},
+        {"x": 1},
+    ):
+        with pytest.raises(fastjsonschema.JsonSchemaValueException):
+            check({**good, **change})

@@ -29,6 +29,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (("model=resnet",), "say target=…"),
         (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
         ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),
+        ((*RESNET, "flash"), "say device=…, see ./kiln devices"),
         ((*RESNET, "dump=yes"), "option 'dump': 0 or 1 expected, got 'yes'"),
     ],
 )

@@ -84,8 +84,8 @@ class Bundle:
         path = self.folder / "golden" / "tolerance.json"
         return limits_of(read_json(path)) if path.is_file() else {}
 
-    def link_program(self, target: Target, work: Path) -> Path:
-        """The program that runs this bundle's model on vector files (programs/run_vectors.c)."""
+    def link_program(self, target: Target, work: Path, main: str = "run_vectors") -> Path:
+        """The program of programs/<main>.c that runs this bundle's model on vector files."""
         flags = [
             "-O2",
             *link_flags(target, "pthread" if target.deployment == "hosted" else "none"),
@@ -94,7 +94,7 @@ class Bundle:
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
             f"-DKILN_TYPED_PLAN(dims, result, detail)={self._typed_plan()}",
         ]
-        sources = [PROGRAMS / name for name in _PROGRAM]
+        sources = [PROGRAMS / f"{main}.c", *(PROGRAMS / name for name in _PROGRAM if name != "run_vectors.c")]
         return link(
             target,
             sources,
@@ -102,7 +102,7 @@ class Bundle:
             include=[self.include],
             libraries=[self.library],
             work=work,
-            name="run_vectors",
+            name=main,
         )
 
     def _typed_plan(self) -> str:

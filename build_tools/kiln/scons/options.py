@@ -25,6 +25,8 @@ ALIASES = {
     "run": "the bundle on a picture, with the names of the five best classes",
     "size": "what it takes of flash and RAM: code, parameters, arena",
     "tune": "measure the model's kernels on this machine; later builds use what is faster (kernels/tuned/)",
+    "bench": "how fast it is there, or here: whole runs, on one thread and on all",
+    "profile": "the same, and the slowest steps",
     "flash": "the bundle to a device, checked and tried there, then switched to; -n lists what would be run",
     "rollback": "use the bundle again that was on the device before",
     "status": "what is installed on the device, compared with the bundle built here",

@@ -7,7 +7,7 @@ from typing import Any
 
 from kiln.scons import options, summary
 from kiln.scons.builders.bundle import Bundle, bundle
-from kiln.scons.builders.checked import ran, tested
+from kiln.scons.builders.checked import ran, tested, timed
 from kiln.scons.builders.devices import devices, on_device
 from kiln.scons.builders.schema import schema
 from kiln.scons.builders.shown import shown
@@ -40,6 +40,18 @@ def KilnRun(  # noqa: N802
 ) -> Any:
     """Declare a run on a picture; it is done at each build."""
     return ran(Unit(model, target), dump, image, device)
+
+
+def KilnBench(  # noqa: N802
+    env: Any,
+    model: str,
+    target: str = "host",
+    dump: bool = False,
+    device: str | None = None,
+    steps: bool = False,
+) -> Any:
+    """Declare that runs are timed, with `steps` each step too; it is done at each build."""
+    return timed(Unit(model, target), dump, device, steps)
 
 
 def KilnDevice(  # noqa: N802
@@ -97,6 +109,7 @@ METHODS = (
     KilnRun,
     KilnSize,
     KilnTune,
+    KilnBench,
     KilnDevice,
     KilnDevices,
     KilnSchemas,

@@ -10,6 +10,7 @@ KilnTest     runs the bundle on its golden vectors, on the target's runner or de
 KilnRun      runs it on a picture and prints what it says
 KilnDevice   KilnDevice("flash", "resnet", device="pi4") brings it to a device; also "rollback", "status"
 KilnDevices  lists the devices
+KilnBench    times it, on the target's runner or device="pi4"
 KilnSize     prints what it takes of flash and RAM
 KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct

@@ -52,6 +52,25 @@ def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
     return node
 
 
+def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
+    """bench.json or profile.json: how fast it is. Made anew each time."""
+    place, name = Place(unit, device), "profile" if steps else "bench"
+    flags, inputs = common(unit, dump)
+    out = f"{place.folder}/{name}.json"
+    stage = Stage(
+        "device-bench",
+        place.subject,
+        [*flags, *place.flags, *(["--steps"] if steps else []), "--out", out],
+        [*inputs, *place.inputs],
+        [out],
+        speaks=True,
+        foretold=place.foretold(name),
+    )
+    node = declare(stage)[0]
+    session().env.AlwaysBuild(node)
+    return node
+
+
 def common(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:
     """Flags and inputs of all stages that run a bundle."""
     target, planned, made = unit.target_json(), plan(unit, dump).plan, bundle(unit, dump)

@@ -1,0 +1,95 @@
+/* time_runs.c: how long the first vector of each bucket takes, by the clock of where it runs.
+ *
+ *     time_runs INPUTS PARAMS THREADS MILLISECONDS
+ *
+ * Runs every such vector for that long, AT_LEAST to AT_MOST times after one that does not count,
+ * and then step by step. Prints lines, fields separated by tabs, times in nanoseconds:
+ *
+ *     run   BUCKET  TIME
+ *     step  BUCKET  INDEX  TIME     (the least of STEPPED rounds)
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "harness.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define AT_LEAST 5
+#define AT_MOST  2000 /* lines that have to travel */
+#define STEPPED  5
+
+static kiln_pool pool;
+static kiln_session session;
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void must(kiln_status status) {
+    if (status != KILN_OK) {
+        char text[256];
+        kiln_detail_text(kiln_error(&session), text, sizeof text);
+        harness_stop(text, kiln_status_name(status));
+    }
+}
+
+static void time_steps(const workload *w, const char *bucket, uint32_t steps) {
+    uint64_t *least = array_of(steps, sizeof *least);
+    for (int round = 0; round < STEPPED; round++) {
+        must(kiln_begin(&session, w->input, w->output));
+        for (uint32_t i = 0; i < steps && kiln_steps_left(&session) > 0; i++) {
+            uint64_t began = now();
+            must(kiln_step(&session));
+            uint64_t took = now() - began;
+            if (round == 0 || took < least[i])
+                least[i] = took;
+        }
+    }
+    for (uint32_t i = 0; i < steps; i++)
+        printf("step\t%s\t%u\t%llu\n", bucket, (unsigned)i, (unsigned long long)least[i]);
+    array_free(least);
+}
+
+static void time_workload(const workload *w, const unsigned char *params, kiln_pool *threads,
+                          uint64_t nanoseconds) {
+    kiln_config config = workload_config(w, params);
+    config.pool = threads;
+    must(kiln_open(&session, &KILN_MODEL, &config));
+    must(kiln_run(&session, w->input, w->output));
+    const kiln_bucket *bucket = &KILN_MODEL.buckets[session.bucket];
+    uint64_t end = now() + nanoseconds;
+    for (int count = 0; count < AT_LEAST || (count < AT_MOST && now() < end); count++) {
+        uint64_t began = now();
+        must(kiln_run(&session, w->input, w->output));
+        printf("run\t%s\t%llu\n", bucket->name, (unsigned long long)(now() - began));
+    }
+    time_steps(w, bucket->name, bucket->steps);
+}
+
+int main(int argc, char **argv) {
+    uint32_t vectors;
+    if (argc != 5)
+        harness_stop("time_runs INPUTS PARAMS THREADS MILLISECONDS", "usage");
+    const int threads = atoi(argv[3]);
+    if (threads > 1 && kiln_pool_open(&pool, threads) != KILN_OK)
+        harness_stop("cannot start threads", "kiln_pool_open");
+    unsigned char *seen = array_of(KILN_MODEL.buckets_count, 1);
+    FILE *in = vectors_open(argv[1], KILN_MODEL.inputs_count, &vectors);
+    unsigned char *params = params_copy(argv[2]);
+    for (uint32_t v = 0; v < vectors; v++) {
+        workload w;
+        workload_read(&w, in);
+        if (!seen[w.plan.bucket])
+            time_workload(&w, params, threads > 1 ? &pool : NULL,
+                          strtoull(argv[4], NULL, 10) * 1000000u);
+        seen[w.plan.bucket] = 1;
+        workload_free(&w);
+    }
+    fclose(in);
+    array_free(seen);
+    if (threads > 1)
+        kiln_pool_close(&pool);
+    return 0;
+}
