@@ -39,7 +39,7 @@ def make_plan(name: str = "tiny", storage: str = "embedded", threads: str = "pth
         x, shift, y = (
             {"at": at, "index": i, "offset": 0} for at, i in (("input", 0), ("input", 1), ("output", 0))
         )
-        size = {"at": "dim", "name": "batch"}
+        size = {"at": "dim", "expr": "batch"}
         w = {"at": "params", "offset": 64, "bytes": 12}
         return [
             {"kernel": f"{name}_scale", "extent": "batch", "args": [x, w, t], "label": 'a "scale" */ ?\\'},
@@ -57,7 +57,7 @@ def make_plan(name: str = "tiny", storage: str = "embedded", threads: str = "pth
         }
 
     return {
-        "format": 1,
+        "format": 2,
         "name": name,
         "target": "any",
         "threads": threads,

@@ -28,8 +28,8 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          1u /* raised whenever kiln_model or kiln_frame change */
-#define KILN_MAX_DIMS     8  /* symbolic dimensions of one model */
+#define KILN_ABI          2u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
 /* ---- what can go wrong, grouped by cause ---------------------------------------------------- */
@@ -60,7 +60,7 @@ typedef enum kiln_status {
     /* a symbolic dimension */
     KILN_DIM_RANGE = 30,    /* below its minimum or above its maximum */
     KILN_DIM_MULTIPLE = 31, /* not a multiple of what the model asks for */
-    KILN_DIM_MISMATCH = 32, /* two axes that share it differ */
+    KILN_DIM_MISMATCH = 32, /* an axis differs from another that shares it or decides it */
     KILN_NO_BUCKET = 33,    /* in range, but no function was built for it */
 
     /* the arena */
@@ -118,7 +118,7 @@ typedef struct kiln_tensor {
     const char *name; /* as in the source model */
     DLDataType dtype;
     int32_t rank;
-    const int64_t *shape; /* (rank) n >= 0: that size; -1 - k: symbolic dimension k */
+    const int64_t *shape; /* (rank) n >= 0: that size; -1 - k: dimension k of the run */
     float scale;          /* real = scale * (stored - zero_point); 0: not quantised */
     int32_t zero_point;
 } kiln_tensor;
@@ -142,17 +142,19 @@ typedef struct kiln_frame {
     const unsigned char *params; /* the payload, after the header */
     const DLTensor *inputs;      /* (inputs of the model) */
     const DLTensor *outputs;     /* (outputs of the model) */
-    const int64_t *dims;         /* (dimensions of the model) their sizes in this run */
+    const int64_t *dims;         /* (free and derived dimensions of the model) in this run */
     kiln_pool *pool;             /* or null: one thread */
 } kiln_frame;
 
+/* A dimension is free, read from an axis of an input, or derived: the size of an axis that follows
+ * from the free ones, such as seq + 1. The derived ones are numbered after the free ones. */
 typedef struct kiln_model {
     uint32_t abi; /* KILN_ABI of the generator */
     const char *name;
-    uint32_t inputs_count, outputs_count, dims_count, buckets_count;
+    uint32_t inputs_count, outputs_count, dims_count, derived_count, buckets_count;
     const kiln_tensor *inputs;
     const kiln_tensor *outputs;
-    const kiln_dim *dims;
+    const kiln_dim *dims; /* (dims_count) the free ones */
     const kiln_bucket *buckets;
     size_t arena_align;
     size_t params_bytes;         /* payload, without the header */
@@ -161,6 +163,9 @@ typedef struct kiln_model {
     int32_t params_trusted;      /* 1: linked with the code, so its checksum is not verified */
     /* Bucket for these dimensions, -1: none. Null when there is one bucket that takes them all. */
     int32_t (*select)(const int64_t *dims);
+    /* Fill in the derived dimensions; the free ones are in their ranges. Null when there is none.
+     */
+    void (*derive)(int64_t *dims);
     /* Run one step of one bucket; 0, or -1 when there is no such step. */
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
 } kiln_model;
@@ -219,7 +224,7 @@ typedef struct kiln_plan_result {
     uint32_t bucket;
     uint32_t steps;
     size_t arena_bytes;
-    int64_t dims[KILN_MAX_DIMS];
+    int64_t dims[KILN_MAX_DIMS]; /* the free ones, then the derived ones */
 } kiln_plan_result;
 
 /* Which bucket would serve, and what it needs. kiln_plan reads rank, dtype and shape of the inputs
@@ -286,6 +291,32 @@ static inline void *kiln_at_arena(const kiln_frame *frame, size_t offset) {
 static inline const void *kiln_at_params(const kiln_frame *frame, size_t offset) {
     return frame->params + offset;
 }
+
+/* value / divisor, rounded down; divisor >= 1. By shift and subtract: not every processor divides,
+ * and the compiler's helper function would be a dependency. */
+static inline int32_t kiln_quotient(int32_t value, int32_t divisor) {
+    const uint32_t by = (uint32_t)divisor;
+    uint32_t left = value < 0 ? ~(uint32_t)value : (uint32_t)value, rest = 0, quotient = 0;
+    for (int32_t bit = 0; bit < 32; bit++) {
+        rest = rest << 1 | left >> 31;
+        left <<= 1;
+        quotient <<= 1;
+        if (rest >= by) {
+            rest -= by;
+            quotient |= 1;
+        }
+    }
+    return value < 0 ? -1 - (int32_t)quotient : (int32_t)quotient;
+}
+
+/* What is left of it: 0..divisor - 1. */
+static inline int32_t kiln_remainder(int32_t value, int32_t divisor) {
+    return (int32_t)(value - (int64_t)kiln_quotient(value, divisor) * divisor);
+}
+
+/* Fill in the derived dimensions; zeros where a free one is out of its range, which the checks of a
+ * run refuse. */
+void kiln_derive(const kiln_model *model, int64_t *dims);
 
 #ifdef __cplusplus
 }

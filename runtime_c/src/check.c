@@ -1,7 +1,9 @@
 /* check.c: do the caller's tensors have the model's shapes?
  *
- * Reads rank, dtype and shape, never data. A symbolic dimension takes its size from the first axis
- * that has it, and is then held against its range and its multiple, and against every later axis.
+ * Reads rank, dtype and shape, never data. A free dimension takes its size from the first axis that
+ * has it, and is then held against its range and its multiple, and against every later axis. Once
+ * all of them are known, the derived dimensions are computed and held against the axes that have
+ * them.
  */
 #include "internal.h"
 
@@ -51,13 +53,16 @@ static kiln_status check_form(const kiln_tensor *want, const DLTensor *given, ki
     return KILN_OK;
 }
 
-/* One axis; a dimension of which `bound` has no bit yet is read from it, if dims may be written. */
+/* One axis; a free dimension of which `bound` has no bit yet is read from it, a derived one left
+ * for later. */
 static kiln_status check_axis(const kiln_model *model, int64_t want, int64_t given, int64_t *dims,
                               uint32_t *bound, kiln_detail *error, kiln_detail *detail) {
     error->status = KILN_BAD_SHAPE;
     if (want < 0) {
         const uint32_t index = (uint32_t)(-1 - want);
         if ((*bound >> index & 1u) == 0) {
+            if (index >= model->dims_count)
+                return KILN_OK;
             dims[index] = given;
             *bound |= 1u << index;
             return kiln_check_dim(model, index, given, error, detail);
@@ -94,12 +99,27 @@ static kiln_status check_all(const kiln_model *model, const kiln_tensor *tensors
     return KILN_OK;
 }
 
+void kiln_derive(const kiln_model *model, int64_t *dims) {
+    bool known = model->derive != NULL;
+    for (uint32_t i = 0; i < model->dims_count; i++)
+        known = known && dims[i] >= model->dims[i].min && dims[i] <= model->dims[i].max;
+    if (known)
+        model->derive(dims);
+    for (uint32_t i = 0; !known && i < model->derived_count; i++)
+        dims[model->dims_count + i] = 0;
+}
+
 kiln_status kiln_check_inputs(const kiln_model *model, const DLTensor *inputs, int64_t *dims,
                               kiln_detail *detail) {
     for (uint32_t i = 0; i < model->dims_count; i++)
         dims[i] = model->dims[i].min;
-    return check_all(model, model->inputs, model->inputs_count, inputs, dims, 0, KILN_AT_INPUT,
-                     detail);
+    kiln_status status = check_all(model, model->inputs, model->inputs_count, inputs, dims, 0,
+                                   KILN_AT_INPUT, detail);
+    if (status != KILN_OK || model->derived_count == 0)
+        return status;
+    kiln_derive(model, dims);
+    return check_all(model, model->inputs, model->inputs_count, inputs, dims, UINT32_MAX,
+                     KILN_AT_INPUT, detail);
 }
 
 kiln_status kiln_check_outputs(const kiln_model *model, const DLTensor *outputs,

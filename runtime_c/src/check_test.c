@@ -121,8 +121,77 @@ static void test_plan(void) {
     CHECK(kiln_plan(NULL, work.inputs, &plan, &detail) == KILN_NULL_ARGUMENT);
 }
 
+/* sums with a mask of (batch, seq / 8) and y of (batch, seq + batch): derived dimensions 2 and 3.
+ */
+static void derive(int64_t *dims) {
+    dims[2] = dims[1] / 8;
+    dims[3] = dims[1] + dims[0];
+}
+
+static void test_derived(void) {
+    static const int64_t mask_shape[] = {-1, -3}, y_shape[] = {-1, -4};
+    kiln_model model = sums;
+    kiln_tensor inputs[2] = {sums.inputs[0], sums.inputs[1]}, output = sums.outputs[0];
+    kiln_plan_result plan;
+    inputs[1].shape = mask_shape;
+    output.shape = y_shape;
+    model.inputs = inputs;
+    model.outputs = &output;
+    model.derived_count = 2;
+    model.derive = derive;
+    workload_make(&work, 1, 8);
+    CHECK(kiln_open(&session, &model, &work.config) == KILN_OK);
+
+    work.mask_shape[1] = 1;
+    work.y_shape[1] = 9;
+    CHECK(kiln_plan(&model, work.inputs, &plan, NULL) == KILN_OK);
+    CHECK(plan.dims[0] == 1 && plan.dims[1] == 8 && plan.dims[2] == 1 && plan.dims[3] == 9);
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_OK);
+    CHECK(session.frame.dims[2] == 1 && session.frame.dims[3] == 9);
+    const int64_t dims[2] = {2, 24};
+    CHECK(kiln_plan_dims(&model, dims, &plan, NULL) == KILN_OK);
+    CHECK(plan.dims[2] == 3 && plan.dims[3] == 26);
+    int64_t shape[2];
+    CHECK(kiln_tensor_shape(&output, plan.dims, shape) == (size_t)2 * 26 * 4 && shape[1] == 26);
+
+    /* Axes that do not follow. */
+    const kiln_detail *error = kiln_error(&session);
+    work.mask_shape[1] = 2;
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_DIM_MISMATCH);
+    CHECK(error->where == KILN_AT_INPUT && error->index == 1 && error->axis == 1);
+    CHECK(error->value == 2 && error->min == 1 && error->max == 1);
+    work.mask_shape[1] = 1;
+    work.y_shape[1] = 8;
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_DIM_MISMATCH);
+    CHECK(error->where == KILN_AT_OUTPUT && error->axis == 1);
+    CHECK(error->value == 8 && error->min == 9 && error->max == 9);
+    /* A free dimension out of its range is found first, and nothing is derived from it. */
+    work.x_shape[1] = INT64_MAX;
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_DIM_RANGE);
+    int64_t wrong[4] = {1, INT64_MAX, 5, 5};
+    kiln_derive(&model, wrong);
+    CHECK(wrong[2] == 0 && wrong[3] == 0);
+    CHECK(workload_untouched(&work));
+    workload_make(&work, 2, 16);
+}
+
+static void test_quotients(void) {
+    static const int32_t values[] = {INT32_MIN + 1, -100, -8, -7, -1, 0, 1, 7, 8, 100, INT32_MAX};
+    static const int32_t divisors[] = {1, 2, 7, 8, 1000, INT32_MAX};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        for (size_t j = 0; j < sizeof divisors / sizeof divisors[0]; j++) {
+            const int32_t quotient = kiln_quotient(values[i], divisors[j]);
+            const int32_t rest = kiln_remainder(values[i], divisors[j]);
+            CHECK(rest >= 0 && rest < divisors[j]);
+            CHECK((int64_t)quotient * divisors[j] + rest == values[i]);
+        }
+    }
+}
+
 int main(void) {
     workload_make(&work, 2, 16);
+    test_derived();
+    test_quotients();
     test_form();
     test_sizes();
     test_null_arrays();

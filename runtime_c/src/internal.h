@@ -26,7 +26,7 @@ static inline uint64_t kiln_divide(uint64_t value, uint64_t divisor, uint64_t *r
     return quotient;
 }
 
-/* check.c: shapes. Fill dims (count of the model) from the inputs' shapes, checking rank, dtype,
+/* check.c: shapes. Fill dims (free and derived ones) from the inputs' shapes, checking rank, dtype,
  * every fixed axis, and every dimension's range, multiple and agreement. */
 kiln_status kiln_check_inputs(const kiln_model *model, const DLTensor *inputs, int64_t *dims,
                               kiln_detail *detail);

@@ -115,6 +115,7 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
             return status;
         found.dims[i] = dims[i];
     }
+    kiln_derive(model, found.dims);
     const kiln_status status = choose_bucket(model, &found, detail);
     if (status == KILN_OK)
         *result = found;
@@ -143,7 +144,7 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     if (status != KILN_OK)
         return status;
 
-    for (uint32_t i = 0; i < model->dims_count; i++)
+    for (uint32_t i = 0; i < KILN_MAX_DIMS; i++)
         session->dims[i] = plan.dims[i];
     session->bucket = plan.bucket;
     session->steps = plan.steps;

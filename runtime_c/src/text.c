@@ -86,7 +86,7 @@ static const char *message(kiln_status status) {
     case KILN_DIM_MULTIPLE:
         return "%v, allowed %a";
     case KILN_DIM_MISMATCH:
-        return "%v, allowed %a as on the earlier axis of this dimension";
+        return "%v, allowed %a to agree with other axes";
     case KILN_NO_BUCKET:
         return "%v, no bucket was built for this";
     case KILN_ARENA_NULL:

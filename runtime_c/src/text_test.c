@@ -31,7 +31,7 @@ static void test_lines(void) {
     expect((kiln_detail){KILN_BAD_SHAPE, KILN_AT_OUTPUT, NULL, 2, 0, INT64_MIN, 7, 7, 0},
            "output 2 axis 0: -9223372036854775808, allowed 7");
     expect((kiln_detail){KILN_DIM_MISMATCH, KILN_AT_INPUT, "mask", 1, 1, 8, 16, 16, 0},
-           "mask axis 1: 8, allowed 16 as on the earlier axis of this dimension");
+           "mask axis 1: 8, allowed 16 to agree with other axes");
     expect((kiln_detail){KILN_ARENA_TOO_SMALL, KILN_AT_ARENA, NULL, -1, -1, 4096, 4160, 0, 0},
            "arena: 4160 bytes needed, 4096 given");
     expect((kiln_detail){KILN_ARENA_NULL, KILN_AT_ARENA, NULL, -1, -1, 0, INT64_MAX, 0, 0},

@@ -126,7 +126,7 @@ def _bucket(entry: dict[str, Any]) -> dict[str, Any]:
     t = {"at": "arena", "offset": 0, "bytes": arena}
 
     def dim(name: str) -> dict[str, Any]:
-        return {"at": "dim", "expr": name, "name": name}
+        return {"at": "dim", "expr": name}
 
     scale = [
         {"at": "input", "index": 0, "offset": 0},

@@ -39,7 +39,7 @@ def plan(storage: str = "embedded") -> dict[str, Any]:
     real, const = {"dtype": "float32", "const": False}, {"dtype": "float32", "const": True}
     t = {"at": "arena", "offset": 0, "bytes": 24}
     return {
-        "format": 1,
+        "format": 2,
         "name": "tiny",
         "target": "any",
         "threads": "pthread",

@@ -63,7 +63,9 @@ def bounds(expr: SizeExpr, dims: Mapping[str, tuple[int, int]]) -> tuple[int, in
     if expr[0] == "-":
         return a - d, b - c
     if expr[0] == "%":
-        return (a, b) if b < c and a >= 0 else (0, min(b, d - 1))
+        if a < 0:
+            return 0, d - 1
+        return (a, b) if b < c else (0, min(b, d - 1))
     corners = [OPERATORS[expr[0]](x, y) for x in (a, b) for y in (c, d)]
     return min(corners), max(corners)
 

@@ -1,0 +1,143 @@
+"""Dimensions, inputs and outputs of plan.json, checked, with the axes whose sizes are computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.config import sizes
+from kiln.emit import c_text
+from kiln.emit.size_code import INT32_MAX, SizeCode, size_bounds
+from kiln.errors import KilnError
+
+_MAX_DIMS = 16  # KILN_MAX_DIMS of kiln.h
+
+
+def require(good: bool, where: str, value: object, allowed: str) -> None:
+    """Raise KilnError for the entry `where` of plan.json unless `good`."""
+    if not good:
+        raise KilnError(f"plan.json: {where}: {value}, allowed: {allowed}")
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output. `shape` has sizes, and -1 - k for dimension k; `greatest` has the largest sizes."""
+
+    name: str
+    c_name: str
+    c_type: str
+    dl_type: str
+    shape: list[int]
+    shown: str
+    greatest: list[int]
+    elements: int
+    bytes: int
+    quant: Mapping[str, Any] | None
+    symbolic: bool
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Inputs, outputs, the dimensions that callers choose, and those computed from them, numbered after them.
+
+    `derive`: the body of the C function that fills in `dims` from the first computed one on.
+    """
+
+    inputs: list[Port]
+    outputs: list[Port]
+    dims: list[dict[str, Any]]
+    derived: list[str]
+    derive: list[str]
+
+
+def read_ports(plan: Mapping[str, Any], taken: set[str]) -> Ports:
+    """Check and arrange them; `taken`: C names that they must not get, to which theirs are added.
+
+    A dimension that no shape mentions has been made static: it is left out. Raises KilnError.
+    """
+    dims = [_dimension(dim, taken) for dim in plan["dims"]]
+    known = [dim["name"] for dim in dims]
+    on_inputs = _mentioned(plan["inputs"], known)
+    everywhere = on_inputs | _mentioned(plan["outputs"], known)
+    dims = [dim for dim in dims if dim["name"] in everywhere]
+    plain = {size for port in plan["inputs"] for size in port["shape"] if isinstance(size, str)}
+    for name in (dim["name"] for dim in dims if dim["name"] not in plain):
+        found = "in expressions only" if name in on_inputs else "on outputs only"
+        require(False, f"dims '{name}'", found, "on an input too, as an axis of its own")
+    derived: list[sizes.SizeExpr] = []
+    box = {dim["name"]: (dim["min"], dim["max"]) for dim in dims}
+    inputs = [_port(port, box, derived, taken) for port in plan["inputs"]]
+    outputs = [_port(port, box, derived, taken) for port in plan["outputs"]]
+    require(len(outputs) > 0, "outputs", 0, "at least one")
+    count = len(dims) + len(derived)
+    require(count <= _MAX_DIMS, "dims", f"{count} with those computed from them", f"at most {_MAX_DIMS}")
+    code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(box)}, box)
+    values = [code.value(expr, "inputs and outputs") for expr in derived]
+    assigned = [f"dims[{len(dims) + index}] = {value};" for index, value in enumerate(values)]
+    return Ports(inputs, outputs, dims, [sizes.show(expr) for expr in derived], [*code.lines, *assigned])
+
+
+def _mentioned(ports: Sequence[Mapping[str, Any]], known: Sequence[str]) -> set[str]:
+    """The dimensions of all shapes, which must be among those that are known."""
+    found = set()
+    for port in ports:
+        for size in port["shape"]:
+            try:
+                names = sizes.names(sizes.check(size))
+            except ValueError as error:
+                raise KilnError(f"plan.json: '{port['name']}': {error}") from error
+            for name in sorted(names.difference(known)):
+                allowed = ", ".join(known) or "sizes only"
+                raise KilnError(f"plan.json: '{port['name']}': dimension '{name}', allowed: {allowed}")
+            found |= names
+    return found
+
+
+def _dimension(dim: Mapping[str, Any], taken: set[str]) -> dict[str, Any]:
+    where = f"dims '{dim['name']}'"
+    limits = f"{dim['min']}..{dim['max']}"
+    good = 0 <= dim["min"] <= dim["max"] <= INT32_MAX
+    require(good, f"{where}: range", limits, "0 <= min <= max <= 2147483647")
+    require(1 <= dim["multiple"] <= INT32_MAX, f"{where}: multiple", dim["multiple"], "1..2147483647")
+    c_name = c_text.free_name(re.sub(r"\W", "_", f"n_{dim['name']}"), taken)
+    taken.add(c_name)
+    return {**dim, "c_name": c_name}
+
+
+def _port(
+    port: Mapping[str, Any],
+    box: Mapping[str, tuple[int, int]],
+    derived: list[sizes.SizeExpr],
+    taken: set[str],
+) -> Port:
+    where = f"plan.json: '{port['name']}'"
+    names, shape, greatest = list(box), [], []
+    for size in port["shape"]:
+        most = size_bounds(size, box, f"'{port['name']}'")[1]
+        if isinstance(size, str):
+            shape.append(-1 - names.index(size))
+        elif not sizes.names(size):
+            most = sizes.evaluate(size, {})
+            if not 0 <= most <= INT32_MAX:
+                raise KilnError(f"{where}: size {most}, allowed 0..{INT32_MAX}")
+            shape.append(most)
+        else:
+            if size not in derived:
+                derived.append(size)
+            shape.append(-1 - len(names) - derived.index(size))
+        greatest.append(most)
+    elements = 1
+    for size in greatest:
+        elements *= size
+    c_name = c_text.free_name(c_text.check_name(port["c_name"] + "_", where)[:-1], taken)
+    taken.add(c_name)
+    shown = ", ".join(sizes.show(size) for size in port["shape"])
+    layout = f" {port['layout']}" if port.get("layout") else ""
+    return Port(
+        port["name"], c_name, c_text.c_type(port["dtype"], where), c_text.dl_type(port["dtype"], where),
+        shape, f"({shown}){layout}", greatest, elements,
+        elements * c_text.element_bytes(port["dtype"], where),
+        port.get("quant"), any(size < 0 for size in shape),
+    )  # fmt: skip

@@ -1,0 +1,94 @@
+"""Size expressions as C in 32-bit arithmetic, which 32-bit processors do without a library's help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kiln.config import sizes
+from kiln.errors import KilnError
+
+INT32_MAX = 2**31 - 1
+
+
+def size_bounds(expr: sizes.SizeExpr, box: Mapping[str, tuple[int, int]], where: str) -> tuple[int, int]:
+    """Least and greatest value over `box`, of an expression all of whose parts fit 32 bits.
+
+    Raises KilnError, `where` being the expression's place in plan.json, for a dimension that `box` does not
+    have, a part that does not fit, and a divisor that can be 0 or less.
+    """
+    try:
+        sizes.check(expr)
+    except ValueError as error:
+        raise KilnError(f"plan.json: {where}: {error}") from error
+    for name in sorted(sizes.names(expr) - set(box)):
+        raise KilnError(
+            f"plan.json: {where}: dimension '{name}', allowed: {', '.join(box) or 'numbers only'}"
+        )
+    # A divisor that can be 0 leaves no bounds, so divisors are looked at before what they divide.
+    for part in reversed(list(sizes.parts(expr))):
+        if not isinstance(part, int | str) and part[0] in ("//", "%"):
+            least = sizes.bounds(part[2], box)[0]
+            if least < 1:
+                raise KilnError(
+                    f"plan.json: {where}: {sizes.show(part)}: divisor from {least}, allowed from 1"
+                )
+        low, high = sizes.bounds(part, box)
+        if low < -INT32_MAX or high > INT32_MAX:
+            raise KilnError(
+                f"plan.json: {where}: {sizes.show(part)}: {low}..{high}, allowed {-INT32_MAX}..{INT32_MAX}"
+            )
+    return low, high
+
+
+class SizeCode:
+    """C expressions of sizes, and the statements that must stand before them.
+
+    `dims`: the C expression, of type int32_t, of each dimension; `box`: its least and greatest size.
+    What an operator needs twice gets a name in `lines`, so the text stays as long as the expression.
+    """
+
+    def __init__(self, dims: Mapping[str, str], box: Mapping[str, tuple[int, int]]) -> None:
+        self.lines: list[str] = []
+        self._dims, self._box = dims, box
+        self._names: dict[str, str] = {}
+
+    def value(self, expr: sizes.SizeExpr, where: str) -> str:
+        """The C expression, of type int32_t, of `expr`. Raises KilnError as size_bounds does."""
+        size_bounds(expr, self._box, where)
+        return _bare(self._text(expr))
+
+    def _text(self, expr: sizes.SizeExpr) -> str:
+        if isinstance(expr, int):
+            return str(expr) if expr >= 0 else f"({expr})"
+        if isinstance(expr, str):
+            return self._dims[expr]
+        operator, left, right = expr
+        if operator in ("min", "max"):
+            a, b = self._named(left), self._named(right)
+            return f"({a} {'<' if operator == 'min' else '>'} {b} ? {a} : {b})"
+        a, b = self._text(left), self._text(right)
+        if operator not in ("//", "%"):
+            return f"({a} {operator} {b})"
+        # C rounds towards 0, and not every processor divides by what is not constant.
+        if isinstance(right, int) and sizes.bounds(left, self._box)[0] >= 0:
+            return f"({a} {operator[0]} {b})"
+        return f"kiln_{'quotient' if operator == '//' else 'remainder'}({_bare(a)}, {_bare(b)})"
+
+    def _named(self, expr: sizes.SizeExpr) -> str:
+        text = self._text(expr)
+        if isinstance(expr, int | str):
+            return text
+        if text not in self._names:
+            self._names[text] = f"size_{len(self.lines)}"
+            self.lines.append(f"const int32_t {self._names[text]} = {_bare(text)};")
+        return self._names[text]
+
+
+def _bare(text: str) -> str:
+    """Without the brackets around all of it, where an argument or an initialiser needs none."""
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth == 0:
+            return text[1:-1] if at == len(text) - 1 and text.startswith("(") else text
+    return text

@@ -1,0 +1,186 @@
+"""Sizes that follow from dimensions: as C, on axes, as extents and as arguments; and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from c_programs import WARNINGS, need, run
+from emitted import PAYLOAD, Plan, Project, make_plan
+from kiln.config import sizes
+from kiln.emit.headers import include_flags
+from kiln.emit.size_code import INT32_MAX, SizeCode, size_bounds
+from kiln.emit.source import emit
+from kiln.errors import KilnError
+
+BOX = {"n": (1, 12), "m": (0, 7)}
+EXPRESSIONS: list[sizes.SizeExpr] = [
+    7,
+    "n",
+    ["+", ["*", "n", 3], "m"],
+    ["*", ["+", "n", 3], ["-", 9, "m"]],
+    ["-", "n", ["-", "n", "m"]],
+    ["//", ["+", "n", 7], 8],
+    ["%", ["+", "n", "m"], 5],
+    ["//", ["-", "m", "n"], 4],
+    ["%", ["-", "m", "n"], 4],
+    ["//", ["*", "m", 100], "n"],
+    ["%", ["-", ["*", "m", 9], 20], "n"],
+    ["min", "n", ["max", "m", ["*", 2, ["min", "n", 4]]]],
+    ["max", ["-", "m", "n"], -2],
+]
+
+
+def test_the_same_value_in_c(tmp_path: Path) -> None:
+    """Every expression at every size, computed in C and here; the bounds hold each of them."""
+    code = SizeCode({"n": "n", "m": "m"}, BOX)
+    values = [code.value(expr, "test") for expr in EXPRESSIONS]
+    body = "\n".join([*code.lines, *(f'printf("%d ", (int)({value}));' for value in values)])
+    source = tmp_path / "sizes.c"
+    source.write_text(f"""#include <stdio.h>
+#include "kiln.h"
+int main(void) {{
+    for (int32_t n = 1; n <= 12; n++)
+        for (int32_t m = 0; m <= 7; m++) {{ {body} puts(""); }}
+}}
+""")
+    gcc = [need("gcc", "gcc"), *WARNINGS, *include_flags(), "-fsanitize=undefined"]
+    run([*gcc, str(source), "-o", str(tmp_path / "sizes")])
+    lines = run([str(tmp_path / "sizes")]).splitlines()
+    for (n, m), line in zip(itertools.product(range(1, 13), range(8)), lines, strict=True):
+        wanted = [sizes.evaluate(expr, {"n": n, "m": m}) for expr in EXPRESSIONS]
+        assert [int(word) for word in line.split()] == wanted
+        for expr, value in zip(EXPRESSIONS, wanted, strict=True):
+            low, high = size_bounds(expr, BOX, "test")
+            assert low <= value <= high
+
+
+def test_text_stays_as_long_as_the_expression() -> None:
+    expr: sizes.SizeExpr = "n"
+    for depth in range(100):
+        expr = ["min" if depth % 2 else "max", ["+", expr, 1], ["-", 200, "m"]]
+    code = SizeCode({"n": "n", "m": "m"}, BOX)
+    assert len(code.value(expr, "test")) + sum(map(len, code.lines)) < 100 * 100
+
+
+@pytest.mark.parametrize(
+    ("expr", "message"),
+    [
+        (["*", "n", 2**28], "n * 268435456: 268435456..3221225472, allowed -2147483647..2147483647"),
+        (["//", ["*", "n", INT32_MAX], 2**20], "n * 2147483647: 2147483647..25769803764, allowed"),
+        (["//", 100, "m"], "100 // m: divisor from 0, allowed from 1"),
+        (["min", 3, ["%", 100, ["-", "m", 3]]], "100 % (m - 3): divisor from -3, allowed from 1"),
+        (["^", "n", 2], "size ['^', 'n', 2]: a number, a dimension's name or"),
+        (["+", "n", "seq"], "dimension 'seq', allowed: n, m"),
+    ],
+)
+def test_an_expression_that_cannot_be(expr: sizes.SizeExpr, message: str) -> None:
+    with pytest.raises(KilnError) as raised:
+        size_bounds(expr, BOX, "place")
+    assert str(raised.value).startswith("plan.json: place: ") and message in str(raised.value)
+
+
+def derived_plan() -> Plan:
+    """x (batch, 3) and zero (batch // 2) give y (batch + batch % 4, 3); tasks and rows are expressions."""
+    plan = copy.deepcopy(make_plan())
+    plan["inputs"][1]["shape"] = [["//", "batch", 2]]
+    plan["outputs"][0]["shape"] = [["+", "batch", ["%", "batch", 4]], 3]
+    for bucket in plan["buckets"]:
+        scale, shift = bucket["steps"]
+        scale["extent"] = ["min", ["+", "batch", 0], ["*", "batch", 2]]
+        shift["args"][3]["expr"] = ["max", "batch", ["-", "batch", 1]]
+    return plan
+
+
+USE = """
+#include <stdio.h>
+#include "tiny.h"
+int main(void) {
+    static _Alignas(64) unsigned char arena[TINY_ARENA_BYTES];
+    static float x[TINY_INPUT_0_ELEMENTS], y[TINY_OUTPUT_0_ELEMENTS];
+    static const int8_t shift[TINY_INPUT_1_ELEMENTS] = {5};
+    kiln_config config = {.arena = arena, .arena_bytes = sizeof arena};
+    kiln_session session;
+    kiln_plan_result plan;
+    char text[200];
+    for (int i = 0; i < 36; i++)
+        x[i] = (float)i;
+    if (kiln_open(&session, &tiny, &config) != KILN_OK)
+        return 1;
+    for (int64_t batch = 6; batch <= 14; batch += 4) {
+        if (tiny_run(&session, batch, x, shift, y) == KILN_OK && tiny_plan(batch, &plan, NULL) == KILN_OK)
+            printf("%d %d %d: %g\\n", (int)plan.dims[0], (int)plan.dims[1], (int)plan.dims[2], (double)y[17]);
+        kiln_detail_text(kiln_error(&session), text, sizeof text);
+        puts(text);
+    }
+    int64_t shape[] = {6, 3}, halves[] = {4}, rows[] = {6, 3};
+    DLTensor in[] = {kiln_bind(&tiny.inputs[0], shape, x), kiln_bind(&tiny.inputs[1], halves, shift)};
+    const DLTensor out = kiln_bind(&tiny.outputs[0], rows, y);
+    for (int i = 0; i < 2; i++) {
+        (void)kiln_run(&session, in, &out);
+        kiln_detail_text(kiln_error(&session), text, sizeof text);
+        puts(text);
+        in[1].shape[0] = 3;
+    }
+    return 0;
+}
+"""
+
+
+def test_a_model_with_computed_axes(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    header = project.add(derived_plan())["tiny.h"]
+    program = project.program(USE)
+    assert run([str(program)]).splitlines() == [
+        "6 3 8: 44",
+        "session: no error",
+        "10 5 12: 44",
+        "session: no error",
+        "x:0 axis 0: 14, allowed multiples of 2 in 2..12",
+        "zero axis 0: 4, allowed 3 to agree with other axes",
+        "y axis 0: 6, allowed 8 to agree with other axes",
+    ]
+    assert isinstance(header, str)
+    assert "float (batch + batch % 4, 3) NC" in header.replace("y: ", "")
+
+
+def _set(*path: Any) -> Any:
+    def change(plan: Plan) -> None:
+        at: Any = plan
+        for key in path[:-2]:
+            at = at[key]
+        at[path[-2]] = path[-1]
+
+    return change
+
+
+STEP = ("buckets", 0, "steps", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set("inputs", 0, "shape", 0, ["+", "batch", 1]), "dims 'batch': in expressions only, allowed: on"),
+        (
+            _set("inputs", 1, "shape", [["//", "batch", 0]]),
+            "'zero': batch // 0: divisor from 0, allowed from 1",
+        ),
+        (_set("outputs", 0, "shape", 0, ["*", "batch", 2**30]), "'y': batch * 1073741824: 2147483648.."),
+        (
+            _set("outputs", 0, "shape", [["*", "batch", n] for n in range(2, 18)]),
+            "dims: 18 with those computed",
+        ),
+        (_set("outputs", 0, "shape", 0, ["?", 1, 2]), "'y': size ['?', 1, 2]: a number"),
+        (_set(*STEP, "extent", ["-", 1, 1]), "buckets[0].steps[0].extent: 0, allowed: 1..2147483647"),
+        (_set(*STEP, "extent", ["*", "batch", 2**30]), "buckets[0].steps[0].extent: batch * 1073741824"),
+    ],
+)
+def test_a_plan_that_cannot_be(change: Any, message: str) -> None:
+    plan = derived_plan()
+    change(plan)
+    with pytest.raises(KilnError) as raised:
+        emit(plan, PAYLOAD)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
