@@ -39,6 +39,16 @@ def static_shape(expr: Any) -> list[int]:
     return [int(size) for size in expr.ty.shape]
 
 
+def as_size(size: Any) -> Any:
+    """A size as an int where it is known."""
+    return int(size) if isinstance(size, (int, tvm.tirx.IntImm)) else size
+
+
+def shape_of(expr: Any) -> list[Any]:
+    """The sizes of a tensor expression: ints, and TIR expressions where they are open."""
+    return [as_size(size) for size in expr.ty.shape]
+
+
 def integers(values: Any) -> list[int]:
     """An attribute's array of integers as a list."""
     return [int(value) for value in values]

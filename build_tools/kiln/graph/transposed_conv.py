@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, sym
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, static_shape
+from kiln.graph.bindings import Array, CallRewriter, as_size, const, constant, integers, shape_of
 
 
 def _phases(weights: Array, strides: list[int]) -> tuple[Array, list[int]]:
@@ -27,6 +27,10 @@ def _phases(weights: Array, strides: list[int]) -> tuple[Array, list[int]]:
     return ordered.reshape(taps[0], taps[1], channels_in, -1), taps
 
 
+def _known(size: Any) -> Any:
+    return size if isinstance(size, int) else as_size(sym.Analyzer().simplify(size))
+
+
 def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     """Rewrite one nn.conv2d_transpose of layout NCHW; None for groups or dilation."""
     attrs = call.attrs
@@ -36,8 +40,8 @@ def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
         return None
     strides, padding = integers(attrs.strides), integers(attrs.padding)
     kernel, taps = _phases(weights, strides)
-    _, channels, out_h, out_w = static_shape(call)
-    batch, _, height, width = static_shape(call.args[0])
+    _, channels, out_h, out_w = shape_of(call)
+    batch, _, height, width = shape_of(call.args[0])
     lines, columns = height + taps[0] - 1, width + taps[1] - 1
     data = rewriter.emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 1]))
     edge = [taps[0] - 1, taps[1] - 1]
@@ -56,10 +60,13 @@ def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     result = rewriter.emit(relax.op.reshape(woven, size))
     # Rows beyond what the phases cover (output_padding) have no input at all: they are zero.
     need = [padding[0] + out_h, padding[1] + out_w]
-    more = [max(0, need[0] - size[1]), max(0, need[1] - size[2])]
+    gaps = [_known(wanted - made) for wanted, made in zip(need, size[1:3], strict=True)]
+    if not all(isinstance(gap, int) for gap in gaps):  # they depend on a size that is open
+        return None
+    more = [max(0, gap) for gap in gaps]
     if any(more):
         result = rewriter.emit(relax.op.nn.pad(result, [0, 0, 0, more[0], 0, more[1], 0, 0], "constant", 0.0))
-    if [padding[0], padding[1]] != [0, 0] or need != [size[1] + more[0], size[2] + more[1]]:
+    if [padding[0], padding[1]] != [0, 0] or gaps != more:
         result = rewriter.emit(
             relax.op.strided_slice(
                 result, axes=[1, 2], begin=[padding[0], padding[1]], end=need, strides=[1, 1]

@@ -39,6 +39,8 @@ from kiln.kernels.kernel import (
 )
 from kiln.kernels.opinfo import OpInfo
 from kiln.kernels.sweep import blocks, task_blocks, tasks_of
+from kiln.kernels.symbols import Extent, ceil_div, extent, greatest, is_open, same
+from kiln.kernels.symbols import product as product_of
 
 
 class Convolution:
@@ -46,20 +48,23 @@ class Convolution:
 
     def __init__(self, op: OpInfo, fused: Fused, anchor: Nest) -> None:
         x, weights = fused.params[:2]
-        x_shape, k_shape = [int(size) for size in x.shape], [int(size) for size in weights.shape]
+        x_shape, k_shape = [extent(size) for size in x.shape], [int(size) for size in weights.shape]
         attrs = op["attrs"]
         _, self.top, self.left, _ = fused.origins.get(x, (0, 0, 0, 0))
         if op["name"] == "matmul":
-            rows = int(np.prod(x_shape[:-1]))
+            rows = product_of(x_shape[:-1])
             x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
             attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
-        self.batch, self.height, self.width, self.channels = x_shape
+        self.batch, self.height, self.width = x_shape[:3]
+        self.channels = int(x_shape[3])
         self.kernel_h, self.kernel_w, self.depth, self.out_channels = k_shape
         self.stride_h, self.stride_w = attrs["strides"]
         self.dilation_h, self.dilation_w = attrs["dilation"]
         self.groups = int(attrs["groups"])
+        self.out_h: Extent
+        self.out_w: Extent
         self.out_h, self.out_w = (1, x_shape[2]) if op["name"] == "matmul" else anchor.extents[1:3]
-        self.rows = self.batch * self.out_h * self.out_w
+        self.rows: Extent = product_of([self.batch, self.out_h, self.out_w])
         self.columns = self.out_channels // self.groups
 
     def loops(self) -> list[Loop]:
@@ -72,10 +77,11 @@ class Convolution:
 
     def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
         """(n, h, w) of an output row."""
-        image = self.out_h * self.out_w
-        inside = modulo(row, image) if self.batch > 1 else row
+        image = product_of([self.out_h, self.out_w])
+        one = same(self.batch, 1)
+        inside = row if one else modulo(row, image)
         return (
-            divide(row, image) if self.batch > 1 else int64(0),
+            int64(0) if one else divide(row, image),
             divide(inside, self.out_w),
             modulo(inside, self.out_w),
         )
@@ -89,6 +95,8 @@ class Convolution:
 
     def choice(self, machine: Machine) -> Choice:
         """What was measured to be fastest for this shape; the rules where it was not measured."""
+        if is_open(self.rows):
+            return RULES
         x = (self.batch, self.height, self.width, self.channels)
         weights = (self.kernel_h, self.kernel_w, self.depth, self.out_channels)
         stride, dilation = (self.stride_h, self.stride_w), (self.dilation_h, self.dilation_w)
@@ -97,8 +105,8 @@ class Convolution:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of one run."""
-        return int(self.rows * self.out_channels * self.kernel_h * self.kernel_w * self.depth)
+        """Multiply-adds of one run, at the greatest sizes."""
+        return greatest(self.rows) * self.out_channels * self.kernel_h * self.kernel_w * self.depth
 
 
 def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None) -> Pack:
@@ -156,11 +164,12 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     x_param, w_param = fused.params[0], fused.params[1]
     conv = Convolution(op, fused, anchor)
     dtypes = [str(x_param.dtype), str(w_param.dtype)]
+    most = greatest(conv.rows)
     integer = integer_product(
-        machine, dtypes, w_param in fused.narrow, conv.loops(), conv.rows, conv.columns, conv.out_w
+        machine, dtypes, w_param in fused.narrow, conv.loops(), most, conv.columns, greatest(conv.out_w)
     )
     choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
-    tile = integer.tile if integer else choose_tile(machine, conv.rows, conv.columns, choice.tile)
+    tile = integer.tile if integer else choose_tile(machine, most, conv.columns, choice.tile)
     panels = -(-conv.columns // tile.columns)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
@@ -170,19 +179,20 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param) for param in buffers_read]
-    arguments[0] = Argument(x_param.name, [int(np.prod(x_param.shape))], str(x_param.dtype))
+    x_size = greatest(product_of(list(x_param.shape)))
+    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
-    tiles = -(-conv.rows // tile.rows)
+    tiles, most_tiles = ceil_div(conv.rows, tile.rows), _ceil(most, tile.rows)
     width = -(-tvm.DataType(str(x_param.dtype)).bits // 8)
-    x_bytes = int(np.prod(x_param.shape)) * width
+    x_bytes = x_size * width
     shared = machine.shares(conv.macs // tile.lanes)
     part = choice.part
     if part is None:
         cores = machine.cores if shared else 1
-        part = part_of(machine, cores, tiles, panels, x_bytes, group_weights * conv.groups * width)
-    part = min(part or tiles, tiles)
-    weights_outside = part == tiles
-    parts = -(-tiles // part)
+        part = part_of(machine, cores, most_tiles, panels, x_bytes, group_weights * conv.groups * width)
+    part = min(part or most_tiles, most_tiles)
+    weights_outside = part == most_tiles
+    parts = ceil_div(tiles, part)
     fetch = accumulator == "float32" and choice.fetch is not False
     tasks = (panels if weights_outside else parts) if shared else None
 
@@ -193,7 +203,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             if rank == 4 and op["name"] != "matmul":
                 indices = [*conv.pixel(row), column]
             else:
-                indices = [*_unflatten(row, [int(size) for size in output.shape[:-1]]), column]
+                indices = [*_unflatten(row, [extent(size) for size in output.shape[:-1]]), column]
             element.store(indices, value)
 
         def tile_at(first_row: Expr, count: int, first_column: Expr, columns: int) -> None:
@@ -251,7 +261,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     return Kernel(func, tasks, {1: _packing(conv, tile, integer)}, "conv2d", in_place), buffers_read
 
 
-def _unflatten(row: Expr, sizes: list[int]) -> list[Expr]:
+def _unflatten(row: Expr, sizes: list[Extent]) -> list[Expr]:
     """The indices of flat position `row` in an array of `sizes`."""
     indices: list[Expr] = []
     for size in reversed(sizes):

@@ -13,6 +13,7 @@ from kiln.kernels.fused import Fused, Nest, NotSimple
 from kiln.kernels.halo import View
 from kiln.kernels.kernel import Kernel, Machine
 from kiln.kernels.opinfo import OpInfo
+from kiln.kernels.symbols import greatest, is_open, product
 
 Made = tuple[Kernel, list[Any]]
 
@@ -25,12 +26,14 @@ class Family:
     make: Callable[[OpInfo, Fused, Nest, Nest, Machine], Made | list[Made]]
     # whether it is the fastest and allowed; the next family is asked otherwise
     pays: Callable[[OpInfo, Fused, Nest, Machine], bool] = lambda *_: True
+    # whether it takes sizes that are known only at run time (kernels/symbols.py)
+    open: bool = False
 
 
 FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
-    Family(conv2d.applies, conv2d.make),
+    Family(conv2d.applies, conv2d.make, open=True),
     Family(contraction.applies, contraction.make),
 ]
 
@@ -45,10 +48,12 @@ class Part:
 
 
 def _macs(nest: Nest) -> int:
-    total = 1 if nest.reduced else 0
-    for axis in [*nest.axes, *nest.reduced]:
-        total *= int(axis.dom.extent)
-    return total
+    """Multiply-adds; at the greatest sizes, where they are open."""
+    return greatest(product([axis.dom.extent for axis in [*nest.axes, *nest.reduced]])) if nest.reduced else 0
+
+
+def _is_open(func: tirx.PrimFunc) -> bool:
+    return any(is_open(size) for param in func.params if tirx.is_buffer_var(param) for size in param.shape)
 
 
 def kernels_of(
@@ -73,7 +78,8 @@ def kernels_of(
         parts: list[Part] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)
-        for family in FAMILIES if anchor is not None and ops else []:
+        families = [family for family in FAMILIES if family.open or not _is_open(func)]
+        for family in families if anchor is not None and ops else []:
             assert anchor is not None
             if family.applies(ops[0], fused, anchor, constants) and family.pays(
                 ops[0], fused, anchor, machine

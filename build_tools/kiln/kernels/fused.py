@@ -16,6 +16,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 
+from kiln.kernels.symbols import Extent, extent, same_shape
+
 Expr = Any
 Indices = Sequence[Expr]
 Load = Callable[[list[Expr]], Expr]
@@ -40,8 +42,8 @@ class Nest:
     init: Expr | None
 
     @property
-    def extents(self) -> list[int]:
-        return [int(axis.dom.extent) for axis in self.axes]
+    def extents(self) -> list[Extent]:
+        return [extent(axis.dom.extent) for axis in self.axes]
 
 
 def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]) -> Expr:
@@ -140,13 +142,13 @@ class Fused:
 
         bound = {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}
         tvm_ffi.structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
-        shape = [int(size) for size in nest.buffer.shape]
+        shape = list(nest.buffer.shape)
         return tuple(
             position
             for position, buffer in enumerate(buffers)
             if not nest.reduced
             and not buffer.same_as(nest.buffer)
-            and [int(size) for size in buffer.shape] == shape
+            and same_shape(list(buffer.shape), shape)
             and tvm.DataType(str(buffer.dtype)).bits == width
             and not any(buffer.same_as(other) for other in elsewhere)
         )
@@ -159,7 +161,7 @@ class Fused:
         position = self.nests.index(anchor)
         for end in range(len(self.nests) - 1, position, -1):
             last = self.nests[end]
-            if last.reduced or last.extents != anchor.extents:
+            if last.reduced or not same_shape(last.extents, anchor.extents):
                 continue
             between = [n.buffer for n in self.nests[position:end] if n.buffer in self.params]
             inner = {nest.buffer for nest in self.nests[position:end]}

@@ -22,6 +22,7 @@ from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
 from kiln.kernels.kernel import Argument, Expr, Kernel, chunks, define, int64, serial, store, vector
 from kiln.kernels.opinfo import OpInfo, read
+from kiln.kernels.symbols import is_open
 
 OPAQUE = 8
 
@@ -88,6 +89,8 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]]) -> dict[Any, 
         if not is_simple(producer) or not all(is_simple(reader.value) for reader in readers[source]):
             continue
         widths, value = padding
+        if any(is_open(size) for size in binding.value.ty.shape):
+            continue
         full = tuple(int(size) for size in binding.value.ty.shape)
         views[source] = View(full, tuple(widths[0::2]), value)
     return views

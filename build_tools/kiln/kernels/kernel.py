@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.choices import Choices
+from kiln.kernels.symbols import Extent, extent, greatest, is_open, product, ranges, variables
+from kiln.kernels.symbols import int64 as int64  # every family writes indices with it
 
 Array = npt.NDArray[Any]
 Pack = Callable[[Array], Array]
@@ -31,10 +34,16 @@ class Kernel:
     """
 
     func: tirx.PrimFunc
-    tasks: int | None = None
+    tasks: Any = None  # int, or an expression of `sizes`
     packs: dict[int, Pack] = field(default_factory=dict)
     family: str = ""
     in_place: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> list[Any]:
+        """The variables of the fused function whose values the kernel gets, as int32, behind its buffers."""
+        names = [param.name for param in self.func.params]
+        return [variable for variable in ranges() if size_name(variable) in names]
 
 
 # Below this many vector operations a kernel is one task.
@@ -71,45 +80,94 @@ class Argument:
     """A kernel parameter: a buffer of `shape` elements of `dtype`."""
 
     name: str
-    shape: Sequence[int]
+    shape: Sequence[Extent]
     dtype: str
 
 
 def argument(param: Any) -> Argument:
     """The argument that stands for a parameter of a fused PrimFunc."""
-    return Argument(param.name, [int(size) for size in param.shape], str(param.dtype))
+    return Argument(param.name, [extent(size) for size in param.shape], str(param.dtype))
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A buffer whose shape is known only at run time, as flat memory of its greatest size."""
+
+    memory: Any
+    shape: Sequence[Extent]
+
+    def place(self, indices: Sequence[Expr]) -> Expr:
+        """The position of an element."""
+        position: Expr = int64(0)
+        for index, size in zip(indices, self.shape, strict=True):
+            position = position * int64(size) + index
+        return position
+
+
+def _declared(item: Argument) -> tuple[str, list[int], bool]:
+    if not any(is_open(size) for size in item.shape):
+        return item.name, [int(size) for size in item.shape], False
+    return item.name, [greatest(product(item.shape))], True
 
 
 Body = Callable[[list[Any], Expr, Expr], None]
 
 
-def define(arguments: Sequence[Argument], tasks: int | None, body: Body, aliases: bool) -> tirx.PrimFunc:
+def size_name(variable: Any) -> str:
+    """What the parameter is called that brings the value of a variable."""
+    return f"{variable.name}_size"
+
+
+def define(arguments: Sequence[Argument], tasks: Extent | None, body: Body, aliases: bool) -> tirx.PrimFunc:
     """A PrimFunc with `arguments`; `body` gets their buffers and the range of tasks to compute.
 
-    `aliases`: the output may be one of the inputs, so LLVM must not assume otherwise.
+    `aliases`: the output may be one of the inputs, so LLVM must not assume otherwise. Where variables of
+    kernels/symbols.py are used, their values become parameters behind the buffers.
     """
+    values = {}
     with IRBuilder() as ir, builder.prim_func(is_private=False, s_tir=True):
         builder.func_name("kernel")
         builder.func_attr({"tirx.noalias": not aliases, "global_symbol": "kernel"})
-        buffers = [builder.arg(item.name, builder.buffer(list(item.shape), item.dtype)) for item in arguments]
+        buffers = []
+        for item in arguments:
+            name, shape, is_sized = _declared(item)
+            memory = builder.arg(name, builder.buffer(shape, item.dtype))
+            buffers.append(Sized(memory, item.shape) if is_sized else memory)
+        for variable, (least, most) in ranges().items():
+            name = size_name(variable)
+            value = builder.arg(name, tirx.Var(name, "int32"))
+            values[variable] = value, _between(value, least, most)
         begin: Expr = int64(0)
         end: Expr = int64(1)
         if tasks is not None:
-            begin = _task(builder.arg("begin", tirx.Var("begin", "int32")), tasks)
-            end = _task(builder.arg("end", tirx.Var("end", "int32")), tasks)
+            begin = _between(builder.arg("begin", tirx.Var("begin", "int32")), 0, tasks)
+            end = _between(builder.arg("end", tirx.Var("end", "int32")), 0, tasks)
         body(buffers, begin, end)
-    return ir.get()
+    return _with_values(ir.get(), values) if values else ir.get()
 
 
-def _task(number: Expr, tasks: int) -> Expr:
-    """A task's number as an index. Its range is spelt out: only then can indices be narrowed to 32 bits,
+def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) -> tirx.PrimFunc:
+    """`func` with its open sizes read from parameters, of which those that it does not need are dropped."""
+    used = variables(func.body)
+    given = {variable: expr for variable, (_, expr) in values.items()}
+    dropped = [param for variable, (param, _) in values.items() if not _holds(used, variable)]
+    params = [param for param in func.params if not _holds(dropped, param)]
+
+    def on_variable(variable: Any) -> Any:
+        return given.get(variable, variable)
+
+    body = tvm_ffi.structural_map(func.body, ((tirx.Var, on_variable),))
+    return tirx.PrimFunc(params, body, None, attrs=func.attrs)
+
+
+def _holds(found: Sequence[Any], wanted: Any) -> bool:
+    return any(wanted.same_as(item) for item in found)
+
+
+def _between(number: Expr, low: int, high: Extent) -> Expr:
+    """An int32 as an index. Its range is spelt out: only then can indices be narrowed to 32 bits,
     and 32-bit targets divide without a library."""
-    return tirx.max(tirx.min(tirx.Cast("int64", number), int64(tasks)), int64(0))
-
-
-def int64(value: int) -> Expr:
-    """An index constant; every index is int64 until the lowering narrows what fits."""
-    return tirx.IntImm("int64", value)
+    return tirx.max(tirx.min(tirx.Cast("int64", number), int64(high)), int64(low))
 
 
 def bind(value: Expr) -> Expr:
@@ -119,11 +177,16 @@ def bind(value: Expr) -> Expr:
 
 def store(buffer: Any, indices: Sequence[Expr], value: Expr) -> None:
     """buffer[indices] = value."""
-    builder.buffer_store(buffer, value, list(indices))
+    if isinstance(buffer, Sized):
+        builder.buffer_store(buffer.memory, value, [buffer.place(indices)])
+    else:
+        builder.buffer_store(buffer, value, list(indices))
 
 
 def load(buffer: Any, indices: Sequence[Expr]) -> Expr:
     """buffer[indices]."""
+    if isinstance(buffer, Sized):
+        return tirx.BufferLoad(buffer.memory, [buffer.place(indices)])
     return tirx.BufferLoad(buffer, list(indices))
 
 
@@ -157,14 +220,16 @@ def chunks(extent: int, width: int) -> Iterator[tuple[int, int]]:
         offset += width
 
 
-def divide(numerator: Expr, denominator: int) -> Expr:
+def divide(numerator: Expr, denominator: Extent) -> Expr:
     """floor(numerator / denominator) for values that are not negative."""
-    return numerator if denominator == 1 else tirx.floordiv(numerator, int64(denominator))
+    one = isinstance(denominator, int) and denominator == 1
+    return numerator if one else tirx.floordiv(numerator, int64(denominator))
 
 
-def modulo(numerator: Expr, denominator: int) -> Expr:
+def modulo(numerator: Expr, denominator: Extent) -> Expr:
     """numerator mod denominator for values that are not negative."""
-    return int64(0) if denominator == 1 else tirx.floormod(numerator, int64(denominator))
+    one = isinstance(denominator, int) and denominator == 1
+    return int64(0) if one else tirx.floormod(numerator, int64(denominator))
 
 
 def padded(array: Array, axis: int, multiple: int) -> Array:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 from tvm.ir import TensorLoad
 
@@ -37,7 +36,8 @@ from kiln.kernels.kernel import (
     store,
     vector,
 )
-from kiln.kernels.sweep import tasks_of
+from kiln.kernels.sweep import blocks, tasks_of
+from kiln.kernels.symbols import extent, greatest, is_open, product
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
 SMALL = 4096
@@ -97,11 +97,11 @@ class _Writer:
         if not axes:
             inside(bound)
             return
-        extent = int(axes[0].dom.extent)
-        if extent == 1:
+        size = extent(axes[0].dom.extent)
+        if isinstance(size, int) and size == 1:
             self._reduce(axes[1:], {**bound, axes[0].var: int64(0)}, inside)
             return
-        with serial(extent) as index:
+        with serial(size) as index:
             self._reduce(axes[1:], {**bound, axes[0].var: index}, inside)
 
     def across(self, bound: dict[Any, Expr]) -> None:
@@ -109,16 +109,22 @@ class _Writer:
         nest, lanes = self.nest, self.lanes
         dtype = str(nest.buffer.dtype)
         last = nest.reduced[-1]
-        extent = int(last.dom.extent)
+        length = extent(last.dom.extent)
         sums = registers([lanes], dtype)
         with vector(lanes) as lane:
             store(sums, [lane], self._init(bound))
 
         def inside(inner: dict[Any, Expr]) -> None:
-            with serial(extent // lanes) as block, vector(lanes) as lane:
+            whole = divide(length, lanes) if is_open(length) else length // lanes
+            with serial(whole) as block, vector(lanes) as lane:
                 here = {**inner, last.var: block * int64(lanes) + lane}
                 store(sums, [lane], self.value(here, load(sums, [lane])))
-            for index in range(extent - extent % lanes, extent):
+            if is_open(length):
+                with serial(modulo(length, lanes)) as rest:
+                    here = {**inner, last.var: length - modulo(length, lanes) + rest}
+                    store(sums, [int64(0)], self.value(here, load(sums, [int64(0)])))
+                return
+            for index in range(length - length % lanes, length):
                 here = {**inner, last.var: int64(index)}
                 store(sums, [int64(0)], self.value(here, load(sums, [int64(0)])))
 
@@ -135,9 +141,9 @@ class _Writer:
 
 def _lanes_across(nest: Nest, lanes: int) -> bool:
     """Whether lanes should run along the last reduced axis."""
-    if not nest.reduced or int(nest.reduced[-1].dom.extent) < lanes:
+    if not nest.reduced or greatest(nest.reduced[-1].dom.extent) < lanes:
         return False
-    if not nest.extents or nest.extents[-1] >= min(lanes, 4):
+    if not nest.extents or greatest(nest.extents[-1]) >= min(lanes, 4):
         return False
     combines = isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul)
     own = nest.value.a if combines else None
@@ -150,11 +156,11 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
     outer, inner = (nest.axes[:-1], nest.axes[-1]) if nest.axes else ([], None)
-    sizes = [int(axis.dom.extent) for axis in outer]
-    count = int(np.prod(sizes)) if sizes else 1
-    work = int(np.prod(nest.extents)) * int(np.prod([int(a.dom.extent) for a in nest.reduced]))
+    sizes = [extent(axis.dom.extent) for axis in outer]
+    count = product(sizes)
+    work = greatest(product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
     # A last axis that is alone (a vector) gives one task; long vectors are cut by their axis elsewhere.
-    tasks = count if count > 1 and machine.shares(_STEPS * work // lanes) else None
+    tasks = count if greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)
@@ -166,19 +172,22 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
                 remaining = divide(remaining, size)
             if inner is None:
                 raise NotSimple("an output without axes")
-            extent = int(inner.dom.extent)
+            length = extent(inner.dom.extent)
             if _lanes_across(nest, lanes):
-                if extent == 1:
+                if isinstance(length, int) and length == 1:
                     writer.across({**bound, inner.var: int64(0)})
                 else:
-                    with serial(extent) as index:
+                    with serial(length) as index:
                         writer.across({**bound, inner.var: index})
                 return
-            whole = extent // lanes
+            if is_open(length):
+                blocks(length, lanes, lambda first, width: writer.points(bound, inner, first, width))
+                return
+            whole = length // lanes
             if whole:
                 with serial(whole) as block:
                     writer.points(bound, inner, block * int64(lanes), lanes)
-            for offset, width in chunks(extent - whole * lanes, lanes):
+            for offset, width in chunks(length - whole * lanes, lanes):
                 writer.points(bound, inner, int64(whole * lanes + offset), width)
 
     arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]

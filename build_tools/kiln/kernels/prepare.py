@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, integers, rewrite_calls, static_shape
+from kiln.graph.bindings import CallRewriter, integers, rewrite_calls
 
 
 def _pad_before_conv2d(rewriter: CallRewriter, call: Any) -> Any:
@@ -37,7 +37,7 @@ def explicit_padding(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _keep(rewriter: CallRewriter, call: Any) -> Any:
     value = rewriter.emit(call)
-    return relax.op.reshape(value, static_shape(call))
+    return relax.op.reshape(value, list(call.ty.shape))
 
 
 def store_quantised(mod: tvm.IRModule) -> tvm.IRModule:
@@ -50,9 +50,7 @@ def store_quantised(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _as_reshape(rewriter: CallRewriter, call: Any) -> Any:
-    if any(not isinstance(size, tvm.tirx.IntImm) for size in call.ty.shape):
-        return None
-    return relax.op.reshape(call.args[0], static_shape(call))
+    return relax.op.reshape(call.args[0], list(call.ty.shape))
 
 
 def free_reshapes(mod: tvm.IRModule) -> tvm.IRModule:

@@ -42,6 +42,7 @@ from kiln.kernels.kernel import (
 )
 from kiln.kernels.loops import SMALL
 from kiln.kernels.sweep import tasks_of
+from kiln.kernels.symbols import Extent, extent, greatest, is_open, product, same, same_shape
 
 # Vectors of partial results of a reduction: enough to hide the latency of an addition.
 _PARTIAL = 4
@@ -52,23 +53,23 @@ class Rows:
     """`nests` in order, each over rows of sizes `lead` with `length` elements; `kept` lies in the output."""
 
     nests: list[Nest]
-    lead: list[int]
+    lead: list[Extent]
     length: int
     output: Nest
     kept: Nest | None
 
 
-def _last_axis(nest: Nest, lead: list[int], length: int) -> Any:
+def _last_axis(nest: Nest, lead: list[Extent], length: int) -> Any:
     """The axis along the row, or None when `nest` is not one over those rows."""
     extents = nest.extents
-    if extents[: len(lead)] != lead:
+    if not same_shape(extents[: len(lead)], lead):
         return None
     rest = nest.axes[len(lead) :]
     along = nest.reduced if nest.reduced else rest
     beside = rest if nest.reduced else []
-    if len(along) != 1 or int(along[0].dom.extent) != length:
+    if len(along) != 1 or not same(along[0].dom.extent, length):
         return None
-    return along[0] if all(int(axis.dom.extent) == 1 for axis in beside) else None
+    return along[0] if all(same(axis.dom.extent, 1) for axis in beside) else None
 
 
 def _combines(nest: Nest) -> bool:
@@ -90,8 +91,10 @@ def read_rows(fused: Fused) -> Rows | None:
     if len(nests) < 2 or len(fused.outputs) != 1 or not nests[0].reduced or len(nests[0].reduced) != 1:
         return None
     output = fused.by_buffer[fused.outputs[0]]
-    length = int(nests[0].reduced[0].dom.extent)
-    if output.reduced or not output.axes or nests[-1] is not output or output.extents[-1] != length:
+    length = extent(nests[0].reduced[0].dom.extent)
+    if is_open(length):  # the loops of a sweep are made for the length
+        return None
+    if output.reduced or not output.axes or nests[-1] is not output or not same(output.extents[-1], length):
         return None
     lead = output.extents[:-1]
     dtype = str(output.buffer.dtype)
@@ -227,7 +230,7 @@ def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ..
     """Positions of inputs in whose place the output may lie: of each row they are read before its store."""
     writers = [nest for nest in rows.nests if not nest.reduced]
     first = rows.nests.index(writers[0])
-    shape, bits = [int(size) for size in rows.output.buffer.shape], _bits(rows.output.buffer)
+    shape, bits = list(rows.output.buffer.shape), _bits(rows.output.buffer)
     refused: list[Any] = []
     for number, nest in enumerate(rows.nests):
         axis = _last_axis(nest, rows.lead, rows.length)
@@ -248,7 +251,7 @@ def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ..
     return tuple(
         position
         for position, buffer in enumerate(buffers[:-1])
-        if [int(size) for size in buffer.shape] == shape
+        if same_shape(list(buffer.shape), shape)
         and _bits(buffer) == bits
         and not any(buffer.same_as(other) for other in refused)
     )
@@ -273,10 +276,9 @@ def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]
     lanes = min(
         machine.lanes(str(buffer.dtype)) for buffer in [*buffers_read, *(n.buffer for n in rows.nests)]
     )
-    count = 1
-    for size in rows.lead:
-        count *= size
-    tasks = count if machine.parallel and count > 1 and count * rows.length >= SMALL else None
+    count = product(rows.lead)
+    most = greatest(count)
+    tasks = count if machine.parallel and most > 1 and most * rows.length >= SMALL else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         with tasks_of(count, tasks is not None, begin, end) as task:

@@ -6,23 +6,30 @@ The result is plain data; nothing after this stage needs to know Relax.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
+from kiln.config import sizes
+from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.graph.bindings import operator
 from kiln.kernels import abi
+from kiln.kernels.content import digest
 from kiln.kernels.families import Part, kernels_of
 from kiln.kernels.gemm_int import narrow
 from kiln.kernels.halo import View, border, find_views, spatial_padding, with_views
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.opinfo import OpInfo, refusal
+from kiln.kernels.symbols import divided, ranges_of, simplify, to_size, variables
+
+# By dimension its least and greatest size.
+Box = Mapping[str, tuple[int, int]]
 
 
 @dataclass
@@ -31,16 +38,17 @@ class Tensor:
 
     name: str
     dtype: str
-    shape: list[int]
+    shape: list[SizeExpr]
     kind: str  # input, param, activation, workspace
     alias: str | None = None
 
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * ((int(tvm.DataType(self.dtype).bits) + 7) // 8)
-
-    def describe(self) -> dict[str, Any]:
-        return {**self.__dict__, "bytes": self.nbytes}
+    def describe(self, box: Box | None = None) -> dict[str, Any]:
+        """Its entry in steps.json; `bytes` are those of the greatest sizes of `box`."""
+        elements = 1
+        for size in self.shape:
+            elements *= sizes.bounds(size, box or {})[1]
+        width = (int(tvm.DataType(self.dtype).bits) + 7) // 8
+        return {**self.__dict__, "bytes": elements * width}
 
 
 @dataclass
@@ -54,12 +62,13 @@ class Steps:
     steps: list[dict[str, Any]] = field(default_factory=list)
     params: dict[str, Array] = field(default_factory=dict)
     functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    box: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         return {
             "inputs": self.inputs,
             "outputs": self.outputs,
-            "tensors": [tensor.describe() for tensor in self.tensors.values()],
+            "tensors": [tensor.describe(self.box) for tensor in self.tensors.values()],
             "kernels": self.kernels,
             "steps": self.steps,
         }
@@ -75,20 +84,30 @@ class Builder:
         self.model, self.mod, self.ops, self.machine, self.target = model, mod, ops, machine, target
         self.constants = params
         self.result = Steps()
-        self._by_hash: dict[int, list[tuple[tirx.PrimFunc, str]]] = {}
-        self._groups: dict[Any, tuple[tirx.PrimFunc, list[tuple[Part, str, list[tuple[str, int]]]]]] = {}
+        self._dims = json.loads(str((mod["main"].attrs or {}).get("kiln.dims", "{}")))
+        for dim in self._dims.values():
+            factor = int(dim["divide"])
+            self.result.box[dim["dim"]] = dim["min"] * factor, dim["max"] * factor
+        self._sizes: dict[Any, SizeExpr] = {}  # variable of main → what it stands for
+        self._symbols: set[str] = set()
+        self._groups: dict[Any, Any] = {}
         self._views = find_views(mod, ops)
         self._view_of: dict[str, View] = {}  # tensors that are read through a view
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
         self._whole: dict[str, str] = {}  # a tensor read through a view → the one it lies in
         self._count = 0
+        self._given: dict[Any, dict[Any, SizeExpr]] = {}
 
     def build(self) -> Steps:
         """The steps of `main`."""
         main = self.mod["main"]
         count = int(main.attrs["num_input"])
+        for param in main.params:
+            self._learn(param.ty)
         for index, variable in enumerate(main.params):
             name = variable.name
+            if isinstance(variable.ty, relax.ShapeType):  # only there to define variables
+                continue
             if index < count:
                 tensor = self._tensor(f"input{index}", variable.ty, "input")
                 self.result.inputs.append(tensor.name)
@@ -104,8 +123,16 @@ class Builder:
         self._drop_unused()
         return self.result
 
+    def _learn(self, ty: Any) -> None:
+        """Note the variables in the type of a parameter."""
+        for entry in (ty.values if isinstance(ty, relax.ShapeType) else getattr(ty, "shape", None)) or []:
+            for variable in variables(entry):
+                dim = self._dims[variable.name]
+                divide = int(dim["divide"])
+                self._sizes[variable] = dim["dim"] if divide == 1 else ["//", dim["dim"], divide]
+
     def _tensor(self, name: str, ty: Any, kind: str, alias: str | None = None) -> Tensor:
-        shape = [int(size) for size in ty.shape]
+        shape = [to_size(size, self._sizes) for size in ty.shape]
         tensor = Tensor(name, str(ty.dtype), shape, kind, alias)
         self.result.tensors[name] = tensor
         return tensor
@@ -157,8 +184,18 @@ class Builder:
         if view is not None:
             return self._haloed(call, inputs, ops, view)
         outputs = [self._tensor(self._new_name(), ty, "activation").name for ty in types]
-        self._group(self.mod[variable], ops, inputs, outputs, variable.name_hint)
+        self._group(self._bare(call), ops, inputs, outputs, variable.name_hint)
         return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
+
+    def _bare(self, call: Any) -> tirx.PrimFunc:
+        """The function of a call with sizes that are given as arguments written out."""
+        func = self.mod[call.args[0]]
+        scalars = [param for param in func.params if not tirx.is_buffer_var(param)]
+        if not scalars:
+            return func
+        given = dict(zip(scalars, call.args[2].values, strict=True))
+        self._given[func] = {param: to_size(value, self._sizes) for param, value in given.items()}
+        return func
 
     def _new_name(self) -> str:
         self._count += 1
@@ -196,7 +233,7 @@ class Builder:
         }
         part = Part(kernel, [buffer], 0)
         symbol, _ = self._kernel(part, [info])
-        self._step(symbol, part, [info], [whole.name], [whole.name])
+        self._step(symbol, part, [info], [whole.name], [whole.name], {})
         return inner.name
 
     def _group(
@@ -205,35 +242,59 @@ class Builder:
         """Add the steps of one fused group."""
         known = frozenset(i for i, item in enumerate(inputs) if self.result.tensors[item].kind == "param")
         places = [*inputs, *outputs]
+        values = self._values_of(func, places)
         views = {i: self._view_of[item] for i, item in enumerate(places) if item in self._view_of}
         small = frozenset(i for i in known if narrow(self.result.params[inputs[i]]))
-        key = (name, known, small, tuple(views.items()))
-        if key not in self._groups:
-            func = with_views(func, views)
-            parts = []
-            try:
-                for part in kernels_of(func, ops, set(known), self.machine, views, small):
-                    symbol, scratch = self._kernel(part, ops)
-                    parts.append((part, symbol, scratch))
-            except KilnError:
-                raise
-            except Exception as error:  # TVM's passes raise many kinds
-                raise KilnError(f"{self.model}: {refusal(ops, error)}") from error
-            self._groups[key] = func, parts
-        func, parts = self._groups[key]
-        self._run(func, parts, ops, places, outputs)
+        key = (name, known, small, tuple(views.items()), repr(list(values.values())))
+        box = {variable: sizes.bounds(value, self.result.box) for variable, value in values.items()}
+        with ranges_of(box):
+            if key not in self._groups:
+                func = with_views(func, views)
+                if values:
+                    func = tirx.PrimFunc(
+                        [p for p in func.params if tirx.is_buffer_var(p)], func.body, None, attrs=func.attrs
+                    )
+                parts = []
+                try:
+                    for part in kernels_of(func, ops, set(known), self.machine, views, small):
+                        symbol, scratch = self._kernel(part, ops)
+                        parts.append((part, symbol, scratch))
+                except KilnError:
+                    raise
+                except Exception as error:  # TVM's passes raise many kinds
+                    raise KilnError(f"{self.model}: {refusal(ops, error)}") from error
+                self._groups[key] = func, parts, values
+            func, parts, values = self._groups[key]
+            self._run(func, parts, ops, places, outputs, values)
+
+    def _values_of(self, func: tirx.PrimFunc, places: list[str]) -> dict[Any, SizeExpr]:
+        """What the variables in the shapes of a function's parameters stand for in this call."""
+        values = dict(self._given.get(func, {}))
+        for param, name in zip((p for p in func.params if tirx.is_buffer_var(p)), places, strict=True):
+            for size, value in zip(param.shape, self.result.tensors[name].shape, strict=True):
+                if isinstance(size, tirx.Var):
+                    values.setdefault(size, value)
+                elif isinstance(size, tirx.Mul) and isinstance(size.a, tirx.Var):
+                    values.setdefault(size.a, divided(value, int(size.b)))
+        return values
 
     def _run(
-        self, func: tirx.PrimFunc, parts: list[Any], ops: list[OpInfo], names: list[str], outputs: list[str]
+        self,
+        func: tirx.PrimFunc,
+        parts: list[Any],
+        ops: list[OpInfo],
+        names: list[str],
+        outputs: list[str],
+        values: Mapping[Any, SizeExpr],
     ) -> None:
         """Add one step for each kernel of a group; `names` are the tensors behind its parameters."""
         places = dict(zip(func.params, names, strict=True))
         for part, symbol, scratch in parts:
-            arguments = []
+            arguments: list[Any] = []
             for position, buffer in enumerate(part.buffers):
                 if buffer not in places:
                     places[buffer] = self._new_name()
-                    shape = [int(size) for size in buffer.shape]
+                    shape = [to_size(size, values) for size in buffer.shape]
                     self.result.tensors[places[buffer]] = Tensor(
                         places[buffer], str(buffer.dtype), shape, "activation"
                     )
@@ -246,19 +307,26 @@ class Builder:
                 elements = size * 8 // tvm.DataType(dtype).bits
                 self.result.tensors[scratch_name] = Tensor(scratch_name, dtype, [elements], "workspace")
                 arguments.append(scratch_name)
+            arguments += [{"dim": values[variable]} for variable in part.kernel.sizes]
             written = [places[b] for b in part.buffers if places[b] in outputs or b not in func.params]
             if part.kernel.family == "loops":
                 written = [places[part.buffers[-1]]]
-            self._step(symbol, part, ops, arguments, written)
+            self._step(symbol, part, ops, arguments, written, values)
 
     def _step(
-        self, symbol: str, part: Part, ops: list[OpInfo], arguments: list[str], written: list[str]
+        self,
+        symbol: str,
+        part: Part,
+        ops: list[OpInfo],
+        arguments: list[Any],
+        written: list[str],
+        values: Mapping[Any, SizeExpr],
     ) -> None:
         label = "+".join(op["name"].removeprefix("nn.") for op in ops) or part.kernel.family
         self.result.steps.append(
             {
                 "kernel": symbol,
-                "extent": part.kernel.tasks or 0,
+                "extent": to_size(simplify(part.kernel.tasks or 0), values),
                 "args": arguments,
                 "writes": written,
                 "in_place": [arguments[position] for position in part.kernel.in_place],
@@ -280,13 +348,11 @@ class Builder:
     def _kernel(self, part: Part, ops: list[OpInfo]) -> tuple[str, list[tuple[str, int]]]:
         """Lower a kernel, or find the equal one, and give it its symbol."""
         lowered = abi.lower(part.kernel, self.target)
-        digest = int(tvm_ffi.structural_hash(lowered.func))
-        for other, symbol in self._by_hash.get(digest, []):
-            if tvm_ffi.structural_equal(other, lowered.func):
-                return symbol, lowered.scratch
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
-        symbol = f"{self.model}_{stem}_{len(self.result.kernels)}"
-        self._by_hash.setdefault(digest, []).append((lowered.func, symbol))
+        symbol = f"kiln_{stem}_{digest(lowered.func)}"
+        if symbol in self._symbols:
+            return symbol, lowered.scratch
+        self._symbols.add(symbol)
         self.result.functions[symbol] = lowered.func.with_attr("global_symbol", symbol)
         outputs = {id(b) for b in part.buffers[-1:]}
         arguments = [
@@ -297,6 +363,7 @@ class Builder:
             for buffer in part.buffers
         ]
         arguments += [{"dtype": dtype, "const": False} for dtype, _size in lowered.scratch]
+        arguments += [{"dtype": "int32", "const": True, "scalar": True} for _ in part.kernel.sizes]
         self.result.kernels.append(
             {
                 "symbol": symbol,
@@ -324,8 +391,12 @@ class Builder:
         source = self.result.tensors[name]
         made = Tensor(self._new_name(), source.dtype, source.shape, "activation")
         self.result.tensors[made.name] = made
-        data = te.placeholder(source.shape, dtype=source.dtype, name="data")
-        copy = te.compute(source.shape, lambda *at: data(*at), name="copy")
+        shape = [
+            size if isinstance(size, int) else te.var(f"n{at}", "int64")
+            for at, size in enumerate(source.shape)
+        ]
+        data = te.placeholder(shape, dtype=source.dtype, name="data")
+        copy = te.compute(shape, lambda *at: data(*at), name="copy")
         func = te.create_prim_func([data, copy])
         info: OpInfo = {"name": "copy", "kind": "elementwise", "attrs": {}, "out_dtype": source.dtype}
         self._group(func, [info], [name], [made.name], f"copy_output{index}")
@@ -333,7 +404,7 @@ class Builder:
 
     def _drop_unused(self) -> None:
         """Forget parameters that only their packed forms stand for."""
-        used = {name for step in self.result.steps for name in step["args"]}
+        used = {name for step in self.result.steps for name in step["args"] if isinstance(name, str)}
         used |= set(self.result.inputs) | set(self.result.outputs)
         for name in list(used):
             while (alias := self.result.tensors[name].alias) is not None:

@@ -103,7 +103,7 @@ class Phases:
     @property
     def data_size(self) -> int:
         """Elements of a buffer of transformed inputs."""
-        return self.planes * self.data_plane
+        return int(self.planes * self.data_plane)
 
     @property
     def product_size(self) -> int:

@@ -51,13 +51,13 @@ def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int
 
 def tiles_of(conv: Convolution, m: int) -> int:
     """Tiles of a convolution, over all images."""
-    return conv.batch * -(-conv.out_h // m) * -(-conv.out_w // m)
+    return int(conv.batch) * -(-int(conv.out_h) // m) * -(-int(conv.out_w) // m)
 
 
 def estimate(conv: Convolution, m: int, machine: Machine) -> float:
     """Cycles with tiles of m x m outputs; m = 0 for direct convolution."""
     if m == 0:
-        return _products(machine, conv.rows, conv.out_channels, 9 * conv.channels, 1)
+        return _products(machine, int(conv.rows), conv.out_channels, 9 * conv.channels, 1)
     tiles, lanes = tiles_of(conv, m), machine.lanes("float32")
     inputs, outputs = _TRANSFORM[m]
     transforms = tiles * (-(-conv.channels // lanes) * inputs + -(-conv.out_channels // lanes) * outputs)

@@ -62,7 +62,7 @@ class Subject:
         rng = np.random.default_rng(1)
         memory: dict[str, Bytes] = {}
         for name, tensor in self.steps.tensors.items():
-            size = int(tensor.describe()["bytes"])
+            size = int(tensor.describe(self.steps.box)["bytes"])
             memory[name] = _aligned(size)
             if name in self.steps.params:
                 memory[name][:] = np.frombuffer(self.steps.params[name].tobytes(), "uint8")

@@ -1,0 +1,37 @@
+"""Names of kernels by their content: equal kernels of two buckets or two models are one symbol."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import tvm_ffi
+from tvm import tirx
+
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+# What TVMScript prints that is no variable; attributes and operators come behind a dot.
+_LANGUAGE = set(
+    re.findall(
+        r"\w+",
+        "T I tirx from import script as tvm def None True False if else for in range while with and or not "
+        "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 handle",
+    )
+)
+
+
+def digest(func: tirx.PrimFunc) -> str:
+    """12 hexadecimal digits that are equal for equal functions, whatever their variables are called.
+
+    From the function's text with variables named by their first use, and from TVM's structural hash, which
+    sees what the text rounds.
+    """
+    plain = func.with_attr("global_symbol", "kernel")
+    numbers: dict[str, str] = {}
+
+    def rename(match: re.Match[str]) -> str:
+        word = match[0]
+        return word if word in _LANGUAGE else numbers.setdefault(word, f"v{len(numbers)}")
+
+    text = _WORD.sub(rename, plain.script(show_meta=False))
+    structure = int(tvm_ffi.structural_hash(plain)) & (2**64 - 1)
+    return hashlib.sha256(f"{structure:016x}\n{text}".encode()).hexdigest()[:12]
