@@ -74,6 +74,11 @@ class Steps:
         }
 
 
+def _is_tensor(argument: Any) -> bool:
+    """Whether an argument of a call is a tensor; the others are sizes."""
+    return isinstance(argument.ty, relax.TensorType)
+
+
 class Builder:
     """Walks `main` once and adds steps."""
 
@@ -175,7 +180,7 @@ class Builder:
 
     def _call(self, var: Any, call: Any) -> Any:
         variable = call.args[0]
-        inputs = [self._value(item) for item in call.args[1].fields]
+        inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]
         ops = self.ops.get(variable.name_hint, [])
         if len(inputs) == 1 and inputs[0] in self._view_of and self._is_border(ops, call, inputs[0]):
             return self._whole[inputs[0]]
@@ -193,7 +198,10 @@ class Builder:
         scalars = [param for param in func.params if not tirx.is_buffer_var(param)]
         if not scalars:
             return func
-        given = dict(zip(scalars, call.args[2].values, strict=True))
+        sizes_given = [item for item in call.args[1].fields if not _is_tensor(item)]
+        if len(call.args) > 2:
+            sizes_given += list(call.args[2].values)
+        given = dict(zip(scalars, sizes_given, strict=True))
         self._given[func] = {param: to_size(value, self._sizes) for param, value in given.items()}
         return func
 
@@ -322,11 +330,12 @@ class Builder:
         written: list[str],
         values: Mapping[Any, SizeExpr],
     ) -> None:
+        tasks = 0 if part.kernel.tasks is None else part.kernel.tasks
         label = "+".join(op["name"].removeprefix("nn.") for op in ops) or part.kernel.family
         self.result.steps.append(
             {
                 "kernel": symbol,
-                "extent": to_size(simplify(part.kernel.tasks or 0), values),
+                "extent": to_size(simplify(tasks), values),
                 "args": arguments,
                 "writes": written,
                 "in_place": [arguments[position] for position in part.kernel.in_place],
