@@ -358,7 +358,7 @@ class Builder:
         """Lower a kernel, or find the equal one, and give it its symbol."""
         lowered = abi.lower(part.kernel, self.target)
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
-        symbol = f"kiln_{stem}_{digest(lowered.func)}"
+        symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # kiln_* is the runtime's
         if symbol in self._symbols:
             return symbol, lowered.scratch
         self._symbols.add(symbol)
