@@ -21,7 +21,6 @@ from typing import Any
 
 from tvm import sym, tirx
 from tvm.ir import TensorLoad
-from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.epilogue import Epilogue
 from kiln.kernels.fused import Fused, Nest
@@ -31,12 +30,12 @@ from kiln.kernels.kernel import (
     Expr,
     Kernel,
     Machine,
+    Sized,
     argument,
     bind,
     chunks,
     define,
     divide,
-    int64,
     load,
     modulo,
     registers,
@@ -45,11 +44,10 @@ from kiln.kernels.kernel import (
     vector,
 )
 from kiln.kernels.opinfo import OpInfo
+from kiln.kernels.panels import Panels, one_panel
 from kiln.kernels.sweep import blocks, tasks_of
-from kiln.kernels.transpose import transpose_block
-
-# Panels are packed when more tiles of rows than this read them, or when their rows lie further apart.
-_TILES_IN_PLACE = 2
+from kiln.kernels.symbols import Extent, extent, greatest, int64, is_open, simplify
+from kiln.kernels.symbols import product as product_of
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,21 @@ class Operand:
     """A tensor read at start + sum of index * stride over the axes of the nest (0: the axis is not its)."""
 
     buffer: Any
-    strides: dict[Any, int]
-    start: int
+    strides: dict[Any, Extent]
+    start: Extent
+
+    def has(self, axis: Any) -> bool:
+        """Whether `axis` is one of the operand's."""
+        stride = self.strides[axis.var]
+        return is_open(stride) or bool(stride)
 
     def offset(self, indices: dict[Any, Expr]) -> Expr:
         """The position of the element at `indices`, those left out being 0."""
         total: Expr = int64(self.start)
         for variable, index in indices.items():
-            if self.strides[variable]:
-                total = total + index * int64(self.strides[variable])
+            stride = self.strides[variable]
+            if is_open(stride) or stride:
+                total = total + index * int64(stride)
         return total
 
 
@@ -77,9 +81,9 @@ def _operand(expr: Any, nest: Nest) -> Operand | None:
     for index, size in zip(expr.indices, expr.source.shape, strict=True):
         position = position * size + index
     found = sym.detect_linear_equation(sym.Analyzer().simplify(position), variables)
-    if len(found) != len(variables) + 1 or not all(isinstance(factor, tirx.IntImm) for factor in found):
+    if len(found) != len(variables) + 1:
         return None
-    factors = [int(factor) for factor in found]
+    factors = [simplify(extent(factor)) for factor in found]
     return Operand(expr.source, dict(zip(variables, factors[:-1], strict=True)), factors[-1])
 
 
@@ -95,8 +99,8 @@ class Product:
     batch: list[Any]
 
 
-def _extent(axis: Any) -> int:
-    return 1 if axis is None else int(axis.dom.extent)
+def _extent(axis: Any) -> Extent:
+    return 1 if axis is None else extent(axis.dom.extent)
 
 
 def read_product(nest: Nest) -> Product | None:
@@ -111,17 +115,13 @@ def read_product(nest: Nest) -> Product | None:
     first, second = _operand(term.a, nest), _operand(term.b, nest)
     if first is None or second is None:
         return None
-    wide = [axis for axis in nest.axes if _extent(axis) != 1]
+    wide = [axis for axis in nest.axes if greatest(_extent(axis)) != 1]
     columns = wide[-1] if wide else nest.axes[-1]
-    if bool(first.strides[columns.var]) == bool(second.strides[columns.var]):
+    if first.has(columns) == second.has(columns):
         return None  # an axis of both operands: vectors along it need no product's tiles
-    left, right = (first, second) if second.strides[columns.var] else (second, first)
-    only_left = [
-        axis
-        for axis in wide
-        if axis is not columns and left.strides[axis.var] and not right.strides[axis.var]
-    ]
-    rows = max(only_left, key=_extent, default=None)
+    left, right = (first, second) if second.has(columns) else (second, first)
+    only_left = [axis for axis in wide if axis is not columns and left.has(axis) and not right.has(axis)]
+    rows = max(only_left, key=lambda axis: greatest(_extent(axis)), default=None)
     batch = [axis for axis in nest.axes if axis is not columns and axis is not rows]
     return Product(left, right, rows, columns, nest.reduced[0], batch)
 
@@ -137,96 +137,21 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> boo
     return all(buffer in fused.params and str(buffer.dtype) == "float32" for buffer in buffers)
 
 
-class _Panels:
-    """The columns of the right operand, `tile.columns` at a time: in place, or packed into scratch."""
-
-    def __init__(self, product: Product, tile: Tile, rows: int) -> None:
-        self.product, self.tile = product, tile
-        right = product.right
-        self.depth, self.count = _extent(product.depth), _extent(product.columns)
-        self.step = right.strides[product.depth.var]
-        self.column_step = right.strides[product.columns.var]
-        near = self.step <= 2 * tile.columns or -(-rows // tile.rows) <= _TILES_IN_PLACE
-        self.packed = not (self.column_step == 1 and near)
-
-    @property
-    def number(self) -> int:
-        """Panels that cover all columns."""
-        return -(-self.count // self.tile.columns)
-
-    @property
-    def size(self) -> int:
-        """Elements of one packed panel."""
-        return self.depth * self.tile.columns
-
-    def vectors(self, columns: int) -> list[tuple[int, int]]:
-        """(offset, width) of the vectors that a panel with `columns` columns is computed with."""
-        lanes = self.tile.lanes
-        if self.packed:
-            return [(offset, lanes) for offset in range(0, columns, lanes)]
-        return list(chunks(columns, lanes))
-
-    def pack(self, source: Any, start: Expr, columns: int, target: Any, at: Expr) -> None:
-        """Copy the panel that begins at source[start] to target[at] as [k][NR], zeros behind its columns."""
-        width, lanes = self.tile.columns, self.tile.lanes
-        filled = len(self.vectors(columns)) * lanes
-        if filled > columns:
-            with serial(self.depth) as k, vector(lanes) as lane:
-                place = at + k * int64(width) + int64(filled - lanes) + lane
-                store(target, [place], tirx.const(0, "float32"))
-        if self.column_step == 1:
-            with serial(self.depth) as k:
-                for offset, size in chunks(columns, lanes):
-                    with vector(size) as lane:
-                        value = load(source, [start + k * int64(self.step) + int64(offset) + lane])
-                        store(target, [at + k * int64(width) + int64(offset) + lane], value)
-            return
-        square = lanes if self.step == 1 else 1
-        whole_columns, whole_depth = columns - columns % square, self.depth - self.depth % square
-        if square > 1 and whole_columns and whole_depth:
-            with serial(whole_columns // square) as block, serial(whole_depth // square) as part:
-                column, k = block * int64(square), part * int64(square)
-                here = start + column * int64(self.column_step) + k
-                there = at + k * int64(width) + column
-                transpose_block(source, here, self.column_step, target, there, width, square)
-        else:
-            whole_columns = whole_depth = 0
-        self._copy(source, start, target, at, (0, whole_columns), (whole_depth, self.depth))
-        self._copy(source, start, target, at, (whole_columns, columns), (0, self.depth))
-
-    def _copy(
-        self,
-        source: Any,
-        start: Expr,
-        target: Any,
-        at: Expr,
-        columns: tuple[int, int],
-        depth: tuple[int, int],
-    ) -> None:
-        """Copy a range of columns and of depth one element at a time."""
-        if columns[0] == columns[1] or depth[0] == depth[1]:
-            return
-        with (
-            serial(columns[1] - columns[0], columns[0]) as column,
-            serial(depth[1] - depth[0], depth[0]) as k,
-        ):
-            value = load(source, [start + column * int64(self.column_step) + k * int64(self.step)])
-            store(target, [at + k * int64(self.tile.columns) + column], value)
-
-
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
     product = read_product(anchor)
     assert product is not None, op
     left, right = product.left, product.right
     rows = _extent(product.rows)
-    tile = choose_tile(machine, rows, _extent(product.columns))
-    panels = _Panels(product, tile, rows)
+    tile = choose_tile(machine, greatest(rows), greatest(_extent(product.columns)))
+    panels = Panels(
+        tile, rows, _extent(product.columns), _extent(product.depth),
+        right.strides[product.columns.var], right.strides[product.depth.var],
+    )  # fmt: skip
     sizes = [_extent(axis) for axis in product.batch]
-    count = panels.number
-    for size in sizes:
-        count *= size
-    tasks = count if machine.parallel else None
+    count = product_of([*sizes, panels.number])
+    work = greatest(product_of([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
+    tasks = count if machine.shares(work // tile.lanes) else None
 
     extra: list[Any] = []
     if last is not anchor:
@@ -239,13 +164,15 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         names = dict(zip([*extra, last.buffer], buffers[2:], strict=True))
         element = Epilogue(fused, anchor, last, names)
+        data = [buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:2]]
         scratch = None
         if panels.packed:
-            scratch = registers([panels.size * (count if tasks is not None else 1)], "float32")
+            needed = product_of([panels.size, count]) if tasks is not None else panels.size
+            scratch = registers([greatest(needed)], "float32")
 
-        def panel(batch: dict[Any, Expr], first: Expr, columns: int, task: Expr) -> None:
+        def panel(batch: dict[Any, Expr], first: Expr, columns: Extent, task: Expr) -> None:
             right_start = bind(right.offset({**batch, product.columns.var: first}))
-            source, step = buffers[1], panels.step
+            source, step = data[1], panels.step
             if scratch is not None:
                 place = bind(task * int64(panels.size) if tasks is not None else int64(0))
                 panels.pack(source, right_start, columns, scratch, place)
@@ -258,10 +185,10 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 bases = [bind(left_start + row * row_step) for row in numbers]
                 vectors = panels.vectors(columns)
                 depth_step = left.strides[product.depth.var]
-                sums = _sums(panels.depth, buffers[0], bases, depth_step, source, right_start, step, vectors)
+                sums = _sums(panels.depth, data[0], bases, depth_step, source, right_start, step, vectors)
+                result = _Result(element, anchor, product, batch, first, columns)
                 for row, row_sums in zip(numbers, sums, strict=True):
-                    for (offset, _), total in zip(vectors, row_sums, strict=True):
-                        _finish(element, last, anchor, product, batch, row, first, offset, columns, total)
+                    result.store(row, vectors, row_sums, tile)
 
             blocks(rows, tile.rows, rows_from)
 
@@ -271,43 +198,24 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             for axis, size in reversed(list(zip(product.batch, sizes, strict=True))):
                 batch[axis.var] = bind(modulo(remaining, size))
                 remaining = divide(remaining, size)
-            _one_panel(panels, modulo(task, panels.number), lambda first, n: panel(batch, first, n, task))
+            one_panel(panels, modulo(task, panels.number), lambda first, n: panel(batch, first, n, task))
 
     func = define(arguments, tasks, body, aliases=False)
     return Kernel(func, tasks, {}, "contraction"), buffers_read
 
 
 def _flat(buffer: Any) -> Argument:
-    size = 1
-    for extent in buffer.shape:
-        size *= int(extent)
-    return Argument(buffer.name, [size], str(buffer.dtype))
-
-
-def _one_panel(panels: _Panels, number: Expr, visit: Any) -> None:
-    """visit(first column, columns) for panel `number`, of which the last may be narrower."""
-    width = panels.tile.columns
-    whole = panels.count // width
-    if not panels.count % width:
-        visit(bind(number * int64(width)), width)
-        return
-    if not whole:
-        visit(int64(0), panels.count)
-        return
-    with builder.If(number < int64(whole)), builder.Then():
-        visit(bind(number * int64(width)), width)
-    with builder.If(number >= int64(whole)), builder.Then():
-        visit(int64(whole * width), panels.count - whole * width)
+    return Argument(buffer.name, [product_of(list(buffer.shape))], str(buffer.dtype))
 
 
 def _sums(
-    depth: int,
+    depth: Extent,
     left: Any,
     bases: Sequence[Expr],
-    left_step: int,
+    left_step: Extent,
     right: Any,
     start: Expr,
-    right_step: int,
+    right_step: Extent,
     vectors: Sequence[tuple[int, int]],
 ) -> list[list[Any]]:
     """Emit the loop over k of one tile; the sums, by row and vector, each a buffer of one vector."""
@@ -326,24 +234,46 @@ def _sums(
     return sums
 
 
-def _finish(
-    element: Epilogue,
-    last: Nest,
-    anchor: Nest,
-    product: Product,
-    batch: dict[Any, Expr],
-    row: Expr,
-    first: Expr,
-    offset: int,
-    columns: int,
-    total: Any,
-) -> None:
-    """Store one vector of sums, as far as its columns are real."""
-    width = int(total.shape[0])
-    for begin, size in chunks(min(width, columns - offset), width):
-        with vector(size) as lane:
-            bound = dict(batch)
-            bound[product.columns.var] = first + int64(offset + begin) + lane
-            if product.rows is not None:
-                bound[product.rows.var] = row
-            element.store([bound[axis.var] for axis in anchor.axes], load(total, [int64(begin) + lane]))
+@dataclass(frozen=True)
+class _Result:
+    """Where the sums of a tile go: `columns` columns from `first`."""
+
+    element: Epilogue
+    anchor: Nest
+    product: Product
+    batch: dict[Any, Expr]
+    first: Expr
+    columns: Extent
+
+    def _element(self, row: Expr, column: Expr, value: Expr) -> None:
+        bound = {**self.batch, self.product.columns.var: self.first + column}
+        if self.product.rows is not None:
+            bound[self.product.rows.var] = row
+        self.element.store([bound[axis.var] for axis in self.anchor.axes], value)
+
+    def store(self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile) -> None:
+        """Store the sums of one row, as far as its columns are real."""
+        if is_open(self.columns):
+            self._store_open(row, vectors, sums, tile)
+            return
+        for (offset, width), total in zip(vectors, sums, strict=True):
+            for begin, size in chunks(min(width, self.columns - offset), width):
+                with vector(size) as lane:
+                    value = load(total, [int64(begin) + lane])
+                    self._element(row, int64(offset + begin) + lane, value)
+
+    def _store_open(
+        self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile
+    ) -> None:
+        """How many columns there are shows at run time: the row goes over memory."""
+        line = registers([tile.columns], "float32")
+        for (offset, width), total in zip(vectors, sums, strict=True):
+            with vector(width) as lane:
+                store(line, [int64(offset) + lane], load(total, [lane]))
+        whole = divide(self.columns, tile.lanes)
+        with serial(whole) as block, vector(tile.lanes) as lane:
+            column = block * int64(tile.lanes) + lane
+            self._element(row, column, load(line, [column]))
+        with serial(modulo(self.columns, tile.lanes)) as rest:
+            column = whole * int64(tile.lanes) + rest
+            self._element(row, column, load(line, [column]))

@@ -34,7 +34,7 @@ FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
     Family(conv2d.applies, conv2d.make, open=True),
-    Family(contraction.applies, contraction.make),
+    Family(contraction.applies, contraction.make, open=True),
 ]
 
 

@@ -32,7 +32,6 @@ from kiln.kernels.kernel import (
     chunks,
     define,
     divide,
-    int64,
     load,
     modulo,
     registers,
@@ -41,8 +40,8 @@ from kiln.kernels.kernel import (
     vector,
 )
 from kiln.kernels.loops import SMALL
-from kiln.kernels.sweep import tasks_of
-from kiln.kernels.symbols import Extent, extent, greatest, is_open, product, same, same_shape
+from kiln.kernels.sweep import remainder, tasks_of
+from kiln.kernels.symbols import Extent, extent, greatest, int64, is_open, product, same, same_shape
 
 # Vectors of partial results of a reduction: enough to hide the latency of an addition.
 _PARTIAL = 4
@@ -54,12 +53,12 @@ class Rows:
 
     nests: list[Nest]
     lead: list[Extent]
-    length: int
+    length: Extent
     output: Nest
     kept: Nest | None
 
 
-def _last_axis(nest: Nest, lead: list[Extent], length: int) -> Any:
+def _last_axis(nest: Nest, lead: list[Extent], length: Extent) -> Any:
     """The axis along the row, or None when `nest` is not one over those rows."""
     extents = nest.extents
     if not same_shape(extents[: len(lead)], lead):
@@ -92,8 +91,6 @@ def read_rows(fused: Fused) -> Rows | None:
         return None
     output = fused.by_buffer[fused.outputs[0]]
     length = extent(nests[0].reduced[0].dom.extent)
-    if is_open(length):  # the loops of a sweep are made for the length
-        return None
     if output.reduced or not output.axes or nests[-1] is not output or not same(output.extents[-1], length):
         return None
     lead = output.extents[:-1]
@@ -147,9 +144,13 @@ class _Row:
         dtype, operation = str(nest.buffer.dtype), type(nest.value)
         start = replace(nest.init, {}, {})
         partial: dict[tuple[int, int], Any] = {}
-        whole = self.rows.length // lanes
-        widths = [(number, lanes) for number in range(min(whole, _PARTIAL))]
-        widths += [(_PARTIAL, width) for _, width in chunks(self.rows.length - whole * lanes, lanes)]
+        length = self.rows.length
+        if is_open(length):
+            widths = [(number, lanes) for number in range(_PARTIAL)]
+            widths += [(_PARTIAL, 1 << power) for power in range(lanes.bit_length() - 1)]
+        else:
+            widths = [(number, lanes) for number in range(min(length // lanes, _PARTIAL))]
+            widths += [(_PARTIAL, width) for _, width in chunks(length % lanes, lanes)]
         for key in widths:
             partial[key] = registers([key[1]], dtype)
             with vector(key[1]) as lane:
@@ -171,13 +172,21 @@ def _term(nest: Nest) -> Nest:
     return Nest(nest.buffer, nest.axes, nest.reduced, nest.store, nest.value.b, nest.init)
 
 
-def _sweep(length: int, lanes: int, parts: int, visit: Callable[[Expr, int, int], None]) -> None:
+def _sweep(length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, int], None]) -> None:
     """visit(first, width, number) over [0, length): vectors, `parts` in turn, and then narrower ones."""
     step = parts * lanes
-    if length >= step:
-        with serial(length // step) as block:
+    most = greatest(length)
+    if most >= step:
+        with serial(divide(length, step) if is_open(length) else length // step) as block:
             for number in range(parts):
                 visit(block * int64(step) + int64(number * lanes), lanes, number)
+    if is_open(length):
+        if parts > 1 and most >= lanes:
+            done = length - modulo(length, step)
+            with serial(divide(modulo(length, step), lanes)) as block:
+                visit(done + block * int64(lanes), lanes, 0)
+        remainder(length, lanes, lambda first, width: visit(first, width, 0))
+        return
     done = length - length % step
     for number, first in enumerate(range(done, length - length % lanes, lanes)):
         visit(int64(first), lanes, number)
@@ -278,7 +287,7 @@ def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]
     )
     count = product(rows.lead)
     most = greatest(count)
-    tasks = count if machine.parallel and most > 1 and most * rows.length >= SMALL else None
+    tasks = count if machine.parallel and most > 1 and most * greatest(rows.length) >= SMALL else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         with tasks_of(count, tasks is not None, begin, end) as task:

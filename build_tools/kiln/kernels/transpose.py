@@ -12,6 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.kernel import Expr, int64, load, registers, store
+from kiln.kernels.symbols import Extent
 
 
 def _ramp(start: Expr, lanes: int) -> Expr:
@@ -19,7 +20,7 @@ def _ramp(start: Expr, lanes: int) -> Expr:
 
 
 def transpose_block(
-    source: Any, start: Expr, source_step: int, target: Any, at: Expr, target_step: int, lanes: int
+    source: Any, start: Expr, source_step: Extent, target: Any, at: Expr, target_step: int, lanes: int
 ) -> None:
     """target[at + j * target_step + i] = source[start + i * source_step + j] for i, j < lanes."""
     whole = _ramp(int64(0), lanes)
@@ -30,7 +31,7 @@ def transpose_block(
         store(register, [whole], value)
         return load(register, [whole])
 
-    rows = [kept(load(source, [_ramp(start + int64(i * source_step), lanes)])) for i in range(lanes)]
+    rows = [kept(load(source, [_ramp(start + int64(i) * int64(source_step), lanes)])) for i in range(lanes)]
     step = 1
     while step < lanes:
         low = [lane if not lane & step else lanes + lane - step for lane in range(lanes)]

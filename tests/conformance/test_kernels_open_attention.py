@@ -1,0 +1,116 @@
+"""Products and softmax whose rows, columns and depth show at run time, at many sizes, against numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.emit.objects import compile_object
+from kiln.kernels import abi
+from kiln.kernels.families import kernels_of
+from kiln.kernels.pipeline import machine_of, tvm_target
+from kiln.kernels.symbols import ranges_of
+from tvm import te, tirx, topi
+
+from .lowered import Array, close, runnable
+
+HEADS, WIDTH, AFTER = 3, 8, 64
+SIZES = [(1, 1), (1, 90), (100, 1), (7, 17), (16, 16), (33, 31), (64, 64), (13, 47), (100, 90)]
+ROWS, COLUMNS = tirx.Var("rows", "int64"), tirx.Var("columns", "int64")
+
+
+class Open:
+    """One kernel for a range of sizes."""
+
+    def __init__(self, tensors: Sequence[Any], name: str, family: str, target: str, folder: Path) -> None:
+        described = runnable(target)
+        func = te.create_prim_func(list(tensors))
+        with ranges_of({ROWS: (1, 100), COLUMNS: (1, 90)}):
+            info = {"name": name, "kind": "", "attrs": {}, "out_dtype": "float32"}
+            (part,) = kernels_of(func, [info], set(), machine_of(described, "pthread"), {})
+            self.kernel = part.kernel
+            assert self.kernel.family == family
+            self.sizes = [variable.name for variable in self.kernel.sizes]
+            lowered = abi.lower(self.kernel, tvm_target(described))
+        self.scratch = [size for _, size in lowered.scratch]
+        path = folder / "kernel.o"
+        compile_object({"kernel": lowered.func.with_attr("global_symbol", "kernel")}, described, path)
+        subprocess.run(["cc", "-shared", "-o", path.with_suffix(".so"), path], check=True)
+        self.library = ctypes.CDLL(str(path.with_suffix(".so")))
+
+    def run(
+        self, inputs: Sequence[Array], shape: Sequence[int], sizes: Mapping[str, int], tasks: int
+    ) -> Array:
+        """The output; what lies behind it must stay as it was."""
+        count = int(np.prod(shape))
+        out = np.full(count + AFTER, 7, "f4")
+        scratch = [np.zeros(size + 64, "u1") for size in self.scratch]
+        places = [array.ctypes.data for array in [*inputs, out]]
+        places += [array.ctypes.data + -array.ctypes.data % 64 for array in scratch]
+        numbers = [sizes[name] for name in self.sizes]
+        if self.kernel.tasks is not None:
+            numbers += [0, tasks]
+        pointers = [ctypes.c_void_p(place) for place in places]
+        self.library.kernel(*pointers, *(ctypes.c_int32(number) for number in numbers))
+        assert (out[count:] == 7).all()
+        return out[:count].reshape(shape)
+
+
+def _index(value: int) -> Any:
+    return tirx.IntImm("int64", value)
+
+
+def _tensor(shape: Sequence[Any], name: str) -> Any:
+    return te.placeholder([_index(s) if isinstance(s, int) else s for s in shape], "float32", name=name)
+
+
+@pytest.mark.parametrize("target", ["host", "x86_64"])
+def test_scores(target: str, tmp_path: Path) -> None:
+    """Rows and columns are open, and what follows the product too."""
+    q, k = _tensor([ROWS, HEADS, WIDTH], "q"), _tensor([COLUMNS, HEADS, WIDTH], "k")
+    d = te.reduce_axis((0, _index(WIDTH)), name="d")
+    shape = [_index(HEADS), ROWS, COLUMNS]
+    product = te.compute(shape, lambda h, i, j: te.sum(q[i, h, d] * k[j, h, d], axis=d), name="product")
+    half = te.compute(shape, lambda *at: product(*at) * tirx.FloatImm("float32", 0.5), name="half")
+    kernel = Open([q, k, half], "einsum", "contraction", target, tmp_path)
+    rng = np.random.default_rng(0)
+    width = 32 if target == "host" else 16
+    for rows, columns in SIZES:
+        a = rng.uniform(-1, 1, (rows, HEADS, WIDTH)).astype("f4")
+        b = rng.uniform(-1, 1, (columns, HEADS, WIDTH)).astype("f4")
+        tasks = HEADS * -(-columns // width)
+        got = kernel.run([a, b], (HEADS, rows, columns), {"rows": rows, "columns": columns}, tasks)
+        close(got, np.einsum("ihd,jhd->hij", a.astype("f8"), b) / 2, 1e-6)
+
+
+@pytest.mark.parametrize("target", ["host", "x86_64"])
+def test_mix(target: str, tmp_path: Path) -> None:
+    """Rows and depth are open; the result's axes have another order."""
+    p, v = _tensor([HEADS, ROWS, COLUMNS], "p"), _tensor([COLUMNS, HEADS, WIDTH], "v")
+    t = te.reduce_axis((0, COLUMNS), name="t")
+    shape = [ROWS, _index(HEADS), _index(WIDTH)]
+    product = te.compute(shape, lambda i, h, d: te.sum(p[h, i, t] * v[t, h, d], axis=t), name="product")
+    kernel = Open([p, v, product], "einsum", "contraction", target, tmp_path)
+    rng = np.random.default_rng(0)
+    for rows, columns in SIZES:
+        a = rng.uniform(-1, 1, (HEADS, rows, columns)).astype("f4")
+        b = rng.uniform(-1, 1, (columns, HEADS, WIDTH)).astype("f4")
+        got = kernel.run([a, b], (rows, HEADS, WIDTH), {"rows": rows, "columns": columns}, HEADS)
+        close(got, np.einsum("hit,thd->ihd", a.astype("f8"), b), 2e-6)
+
+
+@pytest.mark.parametrize("target", ["host", "x86_64"])
+def test_softmax(target: str, tmp_path: Path) -> None:
+    x = _tensor([HEADS, ROWS, COLUMNS], "x")
+    kernel = Open([x, topi.nn.softmax(x, -1)], "nn.softmax", "rows", target, tmp_path)
+    rng = np.random.default_rng(0)
+    for rows, columns in SIZES:
+        a = rng.uniform(-8, 8, (HEADS, rows, columns)).astype("f4")
+        got = kernel.run([a], a.shape, {"rows": rows, "columns": columns}, HEADS * rows)
+        powers = np.exp(a.astype("f8") - a.max(-1, keepdims=True))
+        close(got, powers / powers.sum(-1, keepdims=True), 1e-6)
