@@ -1,4 +1,4 @@
-"""A cable to the machine that can be pulled: every connection through it ends at once, on both sides."""
+"""A cable to the machine that is pulled after so many bytes: all connections end at once, on both sides."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ class Cable:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.carried = 0  # bytes, both ways
+        self.pulled_at: int | None = None  # of them
+        self.pulls = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def pull(self) -> int:
-        """Cut all connections; how many there were."""
+    def pull(self) -> None:
+        """Cut all connections."""
         with self._lock:
             ends, self._ends = self._ends, []
         for end in ends:
@@ -31,7 +33,6 @@ class Cable:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
-        return len(ends) // 2
 
     def close(self) -> None:
         """No more connections."""
@@ -53,6 +54,10 @@ class Cable:
             while block := one.recv(65536):
                 other.sendall(block)
                 self.carried += len(block)
+                if self.pulled_at is not None and self.carried >= self.pulled_at:
+                    self.pulled_at = None
+                    self.pulls += 1
+                    self.pull()
         for end in (one, other):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
