@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +69,3 @@ def _race(key: str, group: Sequence[Subject], library: ctypes.CDLL) -> list[floa
     for subject in group:
         subject.unload()
     return [min(column) / 1e3 for column in zip(*taken, strict=True)]
-
-
-def winners(subjects: Sequence[Subject], times: Sequence[float]) -> Mapping[str, tuple[Subject, float]]:
-    """The fastest subject of each key."""
-    best: dict[str, tuple[Subject, float]] = {}
-    for subject, time in zip(subjects, times, strict=True):
-        if subject.key not in best or time < best[subject.key][1]:
-            best[subject.key] = (subject, time)
-    return best
