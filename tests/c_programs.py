@@ -13,7 +13,7 @@ from kiln.emit.headers import include_flags
 from kiln.paths import data_dir
 
 SRC = data_dir("runtime_c") / "src"
-CORE = ("session", "check", "memory", "params", "text")
+CORE = ("session", "check", "memory", "content", "params", "text")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
@@ -31,6 +31,7 @@ class Program:
 TESTS = {
     "check": Program("check_test"),
     "memory": Program("memory_test"),
+    "content": Program("content_test"),
     "params": Program("params_test"),
     "session": Program("session_test"),
     "text": Program("text_test"),

@@ -61,7 +61,7 @@ typedef enum kiln_status {
     KILN_DIM_RANGE = 30,    /* below its minimum or above its maximum */
     KILN_DIM_MULTIPLE = 31, /* not a multiple of what the model asks for */
     KILN_DIM_MISMATCH = 32, /* an axis differs from another that shares it or decides it */
-    KILN_NO_BUCKET = 33,    /* in range, but no function was built for it */
+    KILN_NO_BUCKET = 33,    /* in range, but no bucket was built for these sizes */
 
     /* the arena */
     KILN_ARENA_NULL = 40,
@@ -101,7 +101,8 @@ typedef struct kiln_detail {
     int32_t index;    /* of the tensor, dimension or step, or -1 */
     int32_t axis;     /* or -1 */
     int64_t value;    /* what was given (dtype: code + bits << 8 + lanes << 16) */
-    int64_t min, max; /* what is allowed: min..max; min alone for bytes needed and for dtypes */
+    int64_t min, max; /* what is allowed: min..max; min alone for bytes needed and for dtypes;
+                         KILN_NO_BUCKET: the nearest sizes served below and above, -1: none */
     int64_t multiple; /* … and a multiple of this; 0 or 1: any */
 } kiln_detail;
 
@@ -128,10 +129,13 @@ typedef struct kiln_dim {
     int64_t min, max, multiple; /* inclusive; at most INT32_MAX; multiple >= 1 */
 } kiln_dim;
 
+/* One build of the model for a box of sizes, or for a special content of an input at such sizes. */
 typedef struct kiln_bucket {
     const char *name;
     size_t arena_bytes;
     uint32_t steps;
+    const int32_t *box; /* (2 * dims_count) least and greatest size of each dimension; null:
+                           special, or nothing is asked of sizes */
 } kiln_bucket;
 
 typedef struct kiln_pool kiln_pool;
@@ -166,6 +170,9 @@ typedef struct kiln_model {
     /* Fill in the derived dimensions; the free ones are in their ranges. Null when there is none.
      */
     void (*derive)(int64_t *dims);
+    /* The bucket for what the inputs hold: the one given, which was chosen by sizes, or a special
+     * one in its place. Null when there are no special ones. */
+    uint32_t (*special)(const kiln_frame *frame, uint32_t bucket);
     /* Run one step of one bucket; 0, or -1 when there is no such step. */
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
 } kiln_model;
@@ -194,7 +201,7 @@ typedef struct kiln_session {
     kiln_config config;
     kiln_frame frame;
     int64_t dims[KILN_MAX_DIMS];
-    uint32_t bucket;
+    uint32_t bucket;      /* the one that runs */
     uint32_t step, steps; /* next one and how many; equal: nothing is running */
     kiln_detail detail;
 } kiln_session;
@@ -227,7 +234,9 @@ typedef struct kiln_plan_result {
     int64_t dims[KILN_MAX_DIMS]; /* the free ones, then the derived ones */
 } kiln_plan_result;
 
-/* Which bucket would serve, and what it needs. kiln_plan reads rank, dtype and shape of the inputs
+/* Which bucket would serve, and what it needs. That is the bucket chosen by sizes: where an input's
+ * content has special steps, which a run finds out when it begins, session.bucket may be another
+ * one, with other steps and no larger arena. kiln_plan reads rank, dtype and shape of the inputs
  * and nothing else of them; kiln_plan_dims takes the dimensions themselves, in the model's order.
  * detail may be null. */
 kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan_result *result,
@@ -237,7 +246,12 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
 
 /* Write the tensor's shape for these dimensions (as in kiln_plan_result; null where the model has
  * none) to shape[0..rank-1], unless that is null. Returns its bytes, SIZE_MAX if they are too many
- * for this machine. */
+ * for this machine. So a caller learns how large an output will be before there is memory for it:
+ *
+ *     kiln_plan_result plan;
+ *     if (kiln_plan(model, inputs, &plan, &detail) == KILN_OK)
+ *         bytes = kiln_tensor_shape(&model->outputs[0], plan.dims, shape);
+ */
 size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t *shape);
 
 /* A DLTensor over data, compact, on this processor. shape is only ever read. */
@@ -313,6 +327,15 @@ static inline int32_t kiln_quotient(int32_t value, int32_t divisor) {
 static inline int32_t kiln_remainder(int32_t value, int32_t divisor) {
     return (int32_t)(value - (int64_t)kiln_quotient(value, divisor) * divisor);
 }
+
+/* Whether every element of input `index` has the bytes of `element`, or the input is `bytes` bytes
+ * that equal those of the parameters at `offset`. Null data is not looked at: no elements, no
+ * match.
+ */
+int32_t kiln_input_filled(const kiln_frame *frame, const kiln_tensor *about, uint32_t index,
+                          const unsigned char *element);
+int32_t kiln_input_equals(const kiln_frame *frame, const kiln_tensor *about, uint32_t index,
+                          size_t offset, size_t bytes);
 
 /* Fill in the derived dimensions; zeros where a free one is out of its range, which the checks of a
  * run refuse. */

@@ -95,6 +95,65 @@ static void test_buckets(void) {
     workload_make(&work, 2, 16);
 }
 
+static int32_t select_none(const int64_t *dims) {
+    (void)dims;
+    return -1;
+}
+
+/* Sizes that no bucket holds: the dimension at fault, and its nearest sizes that are served. */
+static void test_nearest(void) {
+    static const int32_t low[] = {1, 2, 8, 16}, high[] = {4, 6, 32, 40}, far[] = {4, 5, 48, 64};
+    static const kiln_bucket buckets[] = {
+        {"low", 0, 0, low}, {"high", 0, 0, high}, {"far", 0, 0, far}, {"special", 0, 0, NULL}};
+    static const struct {
+        int64_t dims[2], value;
+        int32_t index;
+        int64_t below, above;
+    } cases[] = {
+        {{3, 8}, 3, 0, 2, 4},     /* no batch of 3 */
+        {{8, 64}, 8, 0, 6, -1},   /* nor of 8 */
+        {{1, 24}, 24, 1, 16, 32}, /* batches of 1, but no seq of 24 */
+        {{3, 24}, 3, 0, 2, 4},    /* the first of the two */
+        {{1, 32}, 1, 0, -1, 4},   /* both, but not together */
+        {{6, 16}, 6, 0, 2, -1},   {{6, 64}, 6, 0, 5, -1},
+    };
+    kiln_model model = sums;
+    kiln_plan_result plan;
+    kiln_detail detail;
+    model.buckets = buckets;
+    model.buckets_count = 4;
+    model.select = select_none;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK(kiln_plan_dims(&model, cases[i].dims, &plan, &detail) == KILN_NO_BUCKET);
+        CHECK(detail.where == KILN_AT_DIM && detail.index == cases[i].index && detail.axis == -1);
+        CHECK(strcmp(detail.name, cases[i].index == 0 ? "batch" : "seq") == 0);
+        CHECK(detail.value == cases[i].value && detail.multiple == 0);
+        CHECK(detail.min == cases[i].below && detail.max == cases[i].above);
+    }
+    model.dims_count = 0;
+    CHECK(kiln_plan_dims(&model, NULL, &plan, &detail) == KILN_NO_BUCKET && detail.index == -1);
+}
+
+/* Three dimensions of which every pair of sizes is served: another size of the first one alone
+ * would not do. */
+static void test_none_nearest(void) {
+    static const int32_t a[] = {1, 1, 8, 8, 5, 5}, b[] = {1, 1, 16, 16, 6, 6},
+                         c[] = {2, 2, 8, 8, 6, 6};
+    static const kiln_bucket buckets[] = {{"a", 0, 0, a}, {"b", 0, 0, b}, {"c", 0, 0, c}};
+    static const kiln_dim three[] = {{"batch", 1, 8, 1}, {"seq", 8, 64, 8}, {"n", 1, 9, 1}};
+    static const int64_t dims[3] = {2, 16, 5};
+    kiln_model model = sums;
+    kiln_plan_result plan;
+    kiln_detail detail;
+    model.buckets = buckets;
+    model.buckets_count = 3;
+    model.dims = three;
+    model.dims_count = 3;
+    model.select = select_none;
+    CHECK(kiln_plan_dims(&model, dims, &plan, &detail) == KILN_NO_BUCKET);
+    CHECK(detail.index == 0 && detail.value == 2 && detail.min == -1 && detail.max == -1);
+}
+
 static void test_plan(void) {
     kiln_plan_result plan;
     kiln_detail detail;
@@ -196,6 +255,8 @@ int main(void) {
     test_sizes();
     test_null_arrays();
     test_buckets();
+    test_nearest();
+    test_none_nearest();
     test_plan();
     return test_result();
 }

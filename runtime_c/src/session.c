@@ -1,8 +1,8 @@
 /* session.c: open a model, choose a bucket, run its steps.
  *
  * A run is: 1. read the dimensions from the inputs and check them; 2. choose the bucket; 3. check
- * outputs, places and arena; 4. call the plan's step function, once for each step. Steps 1 to 3
- * write to the session only.
+ * outputs, places and arena; 4. look at the inputs' content, where the plan has special steps for
+ * it; 5. call the plan's step function, once for each step. 1 to 4 write to the session only.
  */
 #include "internal.h"
 
@@ -68,19 +68,56 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     return KILN_OK;
 }
 
+/* Whether a bucket's box, if it has one, takes this size of one dimension. */
+static bool takes(const kiln_bucket *bucket, uint32_t dim, int64_t size) {
+    return bucket->box != NULL && size >= bucket->box[2 * dim] && size <= bucket->box[2 * dim + 1];
+}
+
+static bool any_takes(const kiln_model *model, uint32_t dim, int64_t size) {
+    for (uint32_t i = 0; i < model->buckets_count; i++)
+        if (takes(&model->buckets[i], dim, size))
+            return true;
+    return false;
+}
+
+/* No bucket holds these sizes: blame the first dimension of which no bucket takes the size, or else
+ * dimension 0, and find the nearest sizes of it that would do: in the latter case beside the other
+ * sizes as they are. */
+static kiln_status no_bucket(const kiln_model *model, const int64_t *dims, kiln_detail *detail) {
+    kiln_detail error = {.status = KILN_NO_BUCKET, .where = KILN_AT_DIM, .index = -1, .axis = -1};
+    uint32_t at = 0;
+    if (model->dims_count == 0)
+        return kiln_fail(detail, &error);
+    while (at < model->dims_count && any_takes(model, at, dims[at]))
+        at++;
+    const bool alone = at < model->dims_count;
+    at = alone ? at : 0;
+    error.index = (int32_t)at;
+    error.name = model->dims[at].name;
+    error.value = dims[at];
+    error.min = error.max = -1;
+    for (uint32_t i = 0; i < model->buckets_count; i++) {
+        const kiln_bucket *bucket = &model->buckets[i];
+        bool good = bucket->box != NULL;
+        for (uint32_t j = 0; j < model->dims_count; j++)
+            good = good && (alone || j == at || takes(bucket, j, dims[j]));
+        if (!good)
+            continue;
+        const int32_t least = bucket->box[2 * at], most = bucket->box[2 * at + 1];
+        if (most < dims[at] && most > error.min)
+            error.min = most;
+        if (least > dims[at] && (error.max < 0 || least < error.max))
+            error.max = least;
+    }
+    return kiln_fail(detail, &error);
+}
+
 /* result->dims are known: find the bucket and fill in the rest. */
 static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *result,
                                  kiln_detail *detail) {
     const int32_t bucket = model->select == NULL ? 0 : model->select(result->dims);
-    if (bucket < 0 || (uint32_t)bucket >= model->buckets_count) {
-        kiln_detail error = no_error;
-        error.status = KILN_NO_BUCKET;
-        error.where = KILN_AT_DIM;
-        error.index = 0;
-        error.name = model->dims_count > 0 ? model->dims[0].name : NULL;
-        error.value = model->dims_count > 0 ? result->dims[0] : 0;
-        return kiln_fail(detail, &error);
-    }
+    if (bucket < 0 || (uint32_t)bucket >= model->buckets_count)
+        return no_bucket(model, result->dims, detail);
     result->bucket = (uint32_t)bucket;
     result->steps = model->buckets[bucket].steps;
     result->arena_bytes = model->buckets[bucket].arena_bytes;
@@ -146,11 +183,13 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
 
     for (uint32_t i = 0; i < KILN_MAX_DIMS; i++)
         session->dims[i] = plan.dims[i];
-    session->bucket = plan.bucket;
-    session->steps = plan.steps;
     session->frame.inputs = inputs;
     session->frame.outputs = outputs;
     session->frame.dims = session->dims;
+    session->bucket = plan.bucket;
+    if (model->special != NULL)
+        session->bucket = model->special(&session->frame, plan.bucket);
+    session->steps = model->buckets[session->bucket].steps;
     return KILN_OK;
 }
 

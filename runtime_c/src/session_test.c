@@ -109,8 +109,8 @@ static void test_on_step(void) {
 }
 
 static void test_damaged_plan(void) {
-    static const kiln_bucket three[] = {{"small", SUMS_ARENA_SMALL, 3},
-                                        {"large", SUMS_ARENA_LARGE, 3}};
+    static const kiln_bucket three[] = {{"small", SUMS_ARENA_SMALL, 3, NULL},
+                                        {"large", SUMS_ARENA_LARGE, 3, NULL}};
     kiln_model damaged = sums;
     damaged.buckets = three;
     CHECK(kiln_open(&session, &damaged, &work.config) == KILN_OK);

@@ -65,8 +65,9 @@ static const kiln_tensor inputs[] = {{"x", {kDLFloat, 32, 1}, 3, x_shape, 0, 0},
                                      {"mask", {kDLInt, 8, 1}, 2, mask_shape, 0.5f, -3}};
 static const kiln_tensor outputs[] = {{"y", {kDLFloat, 32, 1}, 2, y_shape, 0, 0}};
 static const kiln_dim dims[] = {{"batch", 1, SUMS_MAX_BATCH, 1}, {"seq", 8, SUMS_MAX_SEQ, 8}};
-static const kiln_bucket buckets[] = {{"small", SUMS_ARENA_SMALL, 2},
-                                      {"large", SUMS_ARENA_LARGE, 2}};
+static const int32_t small_box[] = {1, 2, 8, 16}, large_box[] = {1, 8, 24, 64};
+static const kiln_bucket buckets[] = {{"small", SUMS_ARENA_SMALL, 2, small_box},
+                                      {"large", SUMS_ARENA_LARGE, 2, large_box}};
 
 const kiln_model sums = {.abi = KILN_ABI,
                          .name = "sums",

@@ -43,8 +43,8 @@ const char *kiln_status_name(kiln_status status) {
     return "unknown status";
 }
 
-/* What follows the name of the thing. In it, %v is the value, %a what is allowed, and %t, %u the
- * value and the allowed minimum as dtypes. */
+/* What follows the name of the thing. In it, %v is the value, %a what is allowed, %b the nearest
+ * sizes that are, and %t, %u the value and the allowed minimum as dtypes. */
 static const char *message(kiln_status status) {
     switch (status) {
     case KILN_OK:
@@ -88,7 +88,7 @@ static const char *message(kiln_status status) {
     case KILN_DIM_MISMATCH:
         return "%v, allowed %a to agree with other axes";
     case KILN_NO_BUCKET:
-        return "%v, no bucket was built for this";
+        return "%v, served by no bucket%b";
     case KILN_ARENA_NULL:
         return "null, %n bytes needed";
     case KILN_ARENA_TOO_SMALL:
@@ -169,6 +169,21 @@ static void put_allowed(line *out, const kiln_detail *detail) {
     }
 }
 
+static void put_nearest(line *out, const kiln_detail *detail) {
+    const bool below = detail->min >= 0, above = detail->max >= 0;
+    if (!below && !above) {
+        put(out, " beside the sizes of the other dimensions");
+        return;
+    }
+    put(out, below && above ? "; nearest sizes served: " : "; nearest size served: ");
+    if (below)
+        put_number(out, detail->min);
+    if (below && above)
+        put(out, ", ");
+    if (above)
+        put_number(out, detail->max);
+}
+
 static void put_where(line *out, const kiln_detail *detail) {
     static const char *const places[] = {"session", "input",  "output", "dimension",
                                          "arena",   "params", "step"};
@@ -203,6 +218,9 @@ size_t kiln_detail_text(const kiln_detail *detail, char *text, size_t size) {
         switch (*++at) {
         case 'v':
             put_number(&out, detail->value);
+            break;
+        case 'b':
+            put_nearest(&out, detail);
             break;
         case 'n':
             put_number(&out, detail->min);

@@ -32,6 +32,14 @@ static void test_lines(void) {
            "output 2 axis 0: -9223372036854775808, allowed 7");
     expect((kiln_detail){KILN_DIM_MISMATCH, KILN_AT_INPUT, "mask", 1, 1, 8, 16, 16, 0},
            "mask axis 1: 8, allowed 16 to agree with other axes");
+    expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, 16, 32, 0},
+           "seq: 20, served by no bucket; nearest sizes served: 16, 32");
+    expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, -1, 32, 0},
+           "seq: 20, served by no bucket; nearest size served: 32");
+    expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, 0, -1, 0},
+           "seq: 20, served by no bucket; nearest size served: 0");
+    expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, -1, -1, 0},
+           "seq: 20, served by no bucket beside the sizes of the other dimensions");
     expect((kiln_detail){KILN_ARENA_TOO_SMALL, KILN_AT_ARENA, NULL, -1, -1, 4096, 4160, 0, 0},
            "arena: 4160 bytes needed, 4096 given");
     expect((kiln_detail){KILN_ARENA_NULL, KILN_AT_ARENA, NULL, -1, -1, 0, INT64_MAX, 0, 0},

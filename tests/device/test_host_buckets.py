@@ -72,6 +72,8 @@ def _changed_plan(change: str) -> dict[str, Any]:
         padded["dims"] = {**padded["dims"], "width": {"min": 2, "max": 10, "multiple": 2}}
     elif change == "multiple":
         plan["dims"] = [plan["dims"][0], {**plan["dims"][1], "multiple": 1}]
+        for bucket in plan["buckets"]:
+            bucket["dims"]["width"]["multiple"] = 1
     elif change == "order":
         plan["buckets"] = [padded, exact, ranged]
     return plan

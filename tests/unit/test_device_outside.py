@@ -49,6 +49,21 @@ def test_sizes_without_a_bucket() -> None:
     buckets = [{"name": "some", "dims": {"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}}]
     gaps = [case for case in outside(golden(buckets)) if case.status == "KILN_NO_BUCKET"]
     assert [case.shapes[0] for case in gaps] == [[1, 24], [1, 32]]
+    assert gaps[0].words == ("width: 24", "served: 16")
+
+
+def test_the_dimension_that_no_bucket_serves() -> None:
+    """By itself, beside the others as they are, or not at all with these others."""
+    both = golden()
+    both["dims"][0]["max"] = 9
+    both["buckets"] = [
+        {"name": "a", "dims": {"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}},
+        {"name": "b", "dims": {"batch": part("range", 4, 6), "width": part("exact", 32, 32, 8)}},
+    ]
+    words = {tuple(case.shapes[0]): case.words for case in outside(both) if case.status == "KILN_NO_BUCKET"}
+    assert words[1, 24] == ("width: 24", "served: 16, 32")
+    assert words[1, 32] == ("batch: 1", "served: 4")
+    assert words[2, 8] == ("batch: 2", "served: 1, 4")
 
 
 def test_a_model_without_buckets_has_nothing_to_refuse() -> None:

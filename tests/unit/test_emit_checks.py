@@ -54,6 +54,10 @@ BAD = [
         _set("buckets", 1, "dims", "batch", {"min": 1, "max": 8}),
         "bucket 'Some', dimension 'batch': 1..8, allowed",
     ),
+    (
+        _set("buckets", 1, "dims", "batch", {"min": 4, "max": 8, "multiple": 4}),
+        "bucket 'Some', dimension 'batch': multiple 4, allowed: what divides 2, the dimension's own",
+    ),
     (_set(*STEP, "kernel", "other"), "buckets[0].steps[0].kernel: other, allowed: one of kernels"),
     (_set(*STEP, "args", []), "buckets[0].steps[0].args: 0 arguments, allowed: 3"),
     (_set(*STEP, "extent", 0), "buckets[0].steps[0].extent: 0, allowed"),
@@ -69,6 +73,7 @@ BAD = [
     (_set(*STEP, "args", 2, {"at": "params", "offset": 0, "bytes": 4}), "args[2]: written at params"),
     (_set(*STEP, "args", 2, {"at": "dim", "name": "batch"}), "args[2]: at dim, allowed: dim for a scalar"),
     (_set(*STEP, "args", 2, {"at": "heap", "offset": 0}), "args[2].at: heap, allowed"),
+    (_set("kernels", 1, "args", 3, "dtype", "float32"), "scalar: float32, allowed: int32, int64"),
     (lambda plan: plan["params"].pop("storage"), "key 'storage' is missing"),
     (_set("kernels", 3), "value of a wrong type"),
 ]
@@ -85,13 +90,17 @@ def test_a_plan_that_cannot_be(change: Any, message: str) -> None:
 
 def test_bucket_of_every_size() -> None:
     """The table of cells against the definition, in two dimensions, with overlaps and gaps."""
-    dims = [{"name": "a", "min": 1, "max": 9}, {"name": "b", "min": 4, "max": 40}]
+    dims = [
+        {"name": n, "min": low, "max": high, "multiple": 1} for n, low, high in (("a", 1, 9), ("b", 4, 40))
+    ]
     buckets = [
         {"name": "p", "dims": {"a": 1, "b": 4}},
         {"name": "q", "dims": {"a": {"min": 1, "max": 4}, "b": {"min": 4, "max": 20}}},
         {"name": "r", "dims": {"a": {"min": 4, "max": 9}}},
         {"name": "s", "dims": {"a": 2, "b": 40}},
     ]
+    whole = {"a": {"min": 1, "max": 9}, "b": {"min": 4, "max": 40}}
+    buckets.insert(1, {"name": "special", "dims": whole, "when": {"bucket": 0}})
     found = selection(dims, buckets)
     assert found is not None
 
@@ -109,11 +118,11 @@ def test_bucket_of_every_size() -> None:
         wanted = (
             0
             if (a, b) == (1, 4)
-            else 1
-            if a <= 4 and b <= 20
             else 2
-            if a >= 4
+            if a <= 4 and b <= 20
             else 3
+            if a >= 4
+            else 4
             if (a, b) == (2, 40)
             else -1
         )
@@ -122,7 +131,7 @@ def test_bucket_of_every_size() -> None:
 
 
 def test_selection_is_logarithmic() -> None:
-    dims = [{"name": "n", "min": 1, "max": 64}]
+    dims = [{"name": "n", "min": 1, "max": 64, "multiple": 1}]
     found = selection(dims, [{"name": f"b{n}", "dims": {"n": n}} for n in range(1, 65)])
     assert found is not None
     deepest = max(len(line) - len(line.lstrip()) for line in found.axes[0].lines) // 4

@@ -69,7 +69,7 @@ def expected_output() -> list[str]:
         if not 2 <= batch <= 12 or batch % 2:
             lines.append(f"{batch}: 1 x:0 axis 0: {batch}, allowed multiples of 2 in 2..12")
         elif batch == 12:
-            lines.append("12: 1 batch: 12, no bucket was built for this")
+            lines.append("12: 1 batch: 12, served by no bucket; nearest size served: 10")
         else:
             bucket = 0 if batch == 2 else 2 if batch == 10 else 1
             values = 2 * (np.arange(3 * batch, dtype=np.float32).reshape(batch, 3) * W + 5)

@@ -45,8 +45,7 @@ def outside(golden: Mapping[str, Any]) -> list[Outside]:
         first, axis = places[refusal.dim][0]
         words = [f"{inputs[first]['name']} axis {axis}", str(value)]
         if refusal.status == "KILN_NO_BUCKET":
-            # Of several dimensions none may be at fault by itself.
-            words = [str(value)] if len(dims) == 1 else []
+            words = _unserved([dim["name"] for dim in dims], buckets, refusal.sizes)
         else:
             dim = next(dim for dim in dims if dim["name"] == refusal.dim)
             words.append(f"{dim['min']}..{dim['max']}" if dim["min"] < dim["max"] else str(dim["min"]))
@@ -74,6 +73,27 @@ def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
         else:
             checks.append(Check(name, True, f"{answer.status}: {answer.text}"))
     return checks
+
+
+def _unserved(dims: Sequence[str], buckets: Sequence[Entry], given: Mapping[str, int]) -> list[str]:
+    """What a refusal must say of sizes that no bucket holds.
+
+    At fault is the first dimension of which no bucket takes the size, or else the first of all; what it is
+    told are the nearest sizes of it that buckets take: in the latter case those that take the others as they
+    are.
+    """
+
+    def takes(bucket: Entry, name: str) -> bool:
+        return bool(bucket["dims"][name]["min"] <= given[name] <= bucket["dims"][name]["max"])
+
+    alone = [name for name in dims if not any(takes(bucket, name) for bucket in buckets)]
+    name = (alone or dims)[0]
+    others = [] if alone else [other for other in dims if other != name]
+    near = [b["dims"][name] for b in buckets if all(takes(b, other) for other in others)]
+    below = max((part["max"] for part in near if part["max"] < given[name]), default=None)
+    above = min((part["min"] for part in near if part["min"] > given[name]), default=None)
+    nearest = ", ".join(str(size) for size in (below, above) if size is not None)
+    return [f"{name}: {given[name]}", f"served: {nearest}" if nearest else "the other dimensions"]
 
 
 def _axes(inputs: Sequence[Entry]) -> dict[str, list[tuple[int, int]]]:

@@ -39,6 +39,13 @@ def element_bytes(dtype: str, where: str) -> int:
     return _type(dtype, where)[2] // 8
 
 
+def element(dtype: str, one: bool) -> bytes:
+    """The bytes of one element that is 0, or 1."""
+    if not one:
+        return bytes(_TYPES[dtype][2] // 8)
+    return b"\x80\x3f" if dtype == "bfloat16" else np.ones(1, np.dtype(dtype).newbyteorder("<")).tobytes()
+
+
 def _type(dtype: str, where: str) -> tuple[str, str, int]:
     if dtype not in _TYPES:
         raise KilnError(f"{where}: dtype '{dtype}', allowed: {', '.join(sorted(_TYPES))}")

@@ -27,6 +27,7 @@ class Port:
 
     name: str
     c_name: str
+    dtype: str
     c_type: str
     dl_type: str
     shape: list[int]
@@ -136,8 +137,8 @@ def _port(
     shown = ", ".join(sizes.show(size) for size in port["shape"])
     layout = f" {port['layout']}" if port.get("layout") else ""
     return Port(
-        port["name"], c_name, c_text.c_type(port["dtype"], where), c_text.dl_type(port["dtype"], where),
-        shape, f"({shown}){layout}", greatest, elements,
+        port["name"], c_name, port["dtype"], c_text.c_type(port["dtype"], where),
+        c_text.dl_type(port["dtype"], where), shape, f"({shown}){layout}", greatest, elements,
         elements * c_text.element_bytes(port["dtype"], where),
         port.get("quant"), any(size < 0 for size in shape),
     )  # fmt: skip

@@ -7,25 +7,34 @@ or not compile, is refused here, with the entry's place in plan.json.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kiln.emit import c_text
-from kiln.emit.buckets import Selection, selection
+from kiln.emit.buckets import Selection, bucket_box, bucket_range, selection
+from kiln.emit.cases import Case, special_cases
 from kiln.emit.plan_ports import Port, Ports, read_ports, require
 from kiln.emit.plan_steps import Step, StepMaker
 from kiln.errors import KilnError
 
-_OWN = "buckets|derive_sizes|dimensions|hash|run_step|select_bucket"  # static names in plan.c
+_OWN = "buckets|derive_sizes|dimensions|hash|run_step|select_bucket|special_bucket"  # static names in plan.c
 _STORAGES = ("embedded", "section", "file")
 
 
 @dataclass(frozen=True)
 class Bucket:
+    """`box`: least and greatest size of each dimension in turn, None where sizes do not choose it.
+
+    `shown`: when it runs, in words; `special`: only with a certain content of an input.
+    """
+
     name: str
     arena_bytes: int
     steps: list[Step]
+    box: list[int] | None
+    shown: str
+    special: bool
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class View:
     ports: Ports
     buckets: list[Bucket]
     selection: Selection | None
+    cases: list[Case]
     kernels: list[dict[str, Any]]
     params: Mapping[str, Any]
 
@@ -90,7 +100,7 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
         good = re.fullmatch(r"[.A-Za-z_][.A-Za-z0-9_]*", str(params["section"])) is not None
         require(good, "params.section", params["section"], "letters, digits, . and _")
 
-    own = re.fullmatch(r"(step_of|cell_of_dim|(in|out)put_(tensors|\d+_shape|of))(_.*)?|" + _OWN, name)
+    own = re.fullmatch(r"(step_of|box_of|cell_of_dim|(in|out)put_(tensors|\d+_shape|of))(_.*)?|" + _OWN, name)
     require(own is None, "name", name, "any other: the generated source uses this one itself")
     taken = {"session", "inputs", "outputs", "result", "detail", "sizes", name}
     ports = read_ports(plan, taken)
@@ -100,18 +110,31 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
     require(len(symbols) == len(kernels), "kernels", "a symbol twice", "each once")
     require(len(plan["buckets"]) > 0, "buckets", 0, "at least one")
     maker = StepMaker(symbols, ports, params, plan["threads"] == "pthread")
+    cases = special_cases(plan["buckets"], ports.inputs, params)
     buckets = []
     for number, bucket in enumerate(plan["buckets"]):
         c_text.check_name(bucket["name"] + "_", f"plan.json: buckets[{number}].name")
         steps = [maker.step(bucket, number, at) for at in range(len(bucket["steps"]))]
-        buckets.append(Bucket(bucket["name"], bucket["arena_bytes"], steps))
+        special = next((case for case in cases if case.bucket == number), None)
+        # What a run needs is known before its content is: a special case counts as its general one.
+        arena = (plan["buckets"][special.general] if special else bucket)["arena_bytes"]
+        shown = special.shown if special else _sizes_text(bucket, ports.dims)
+        box = bucket_box(bucket, ports.dims) if ports.dims else None
+        buckets.append(Bucket(bucket["name"], arena, steps, box, shown, special is not None))
     distinct = len({bucket.name.upper() for bucket in buckets}) == len(buckets)
     require(distinct, "buckets", "a name twice", "each once, upper and lower case being the same")
     called = {step.symbol for bucket in buckets for step in bucket.steps}
     return View(
         name, plan["target"], plan["model_hash"], plan["threads"], ports, buckets,
-        selection(ports.dims, plan["buckets"]), [k for k in kernels if k["symbol"] in called], params,
+        selection(ports.dims, plan["buckets"]), cases, [k for k in kernels if k["symbol"] in called], params,
     )  # fmt: skip
+
+
+def _sizes_text(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) -> str:
+    """`batch 1, seq 17..64`."""
+    ranges = [(dim["name"], *bucket_range(bucket, dim)) for dim in dims]
+    texts = [f"{name} {low}" if low == high else f"{name} {low}..{high}" for name, low, high in ranges]
+    return ", ".join(texts) or "everything else"
 
 
 def _kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
