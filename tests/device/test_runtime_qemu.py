@@ -1,13 +1,19 @@
-"""The runtime's C tests and fuzz targets on the ARM targets, under QEMU."""
+"""The runtime's C tests and fuzz targets, and generated plans, on the ARM targets, under QEMU."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from c_programs import FUZZ, TESTS, Builder
+from c_programs import FUZZ, TESTS, WARNINGS, Builder
+from c_programs import run as run_tool
+from elftools.elf.elffile import ELFFile
+from emitted import KERNELS, PAYLOAD, Plan
+from emitted_sizes import CASES, CASES_PRINT, DERIVED, DERIVED_PRINTS, MARK, case_plan, derived_plan
 from kiln.config import load_target
 from kiln.device.runners.qemu_user import open_runner
+from kiln.emit.headers import include_flags
+from kiln.emit.source import emit, runtime_sources
 from kiln.toolchain import compiler_command
 
 TARGETS = ("aarch64", "armv7")
@@ -38,3 +44,33 @@ def test_passes(machine: tuple[str, Builder], test: str) -> None:
 def test_fuzz(machine: tuple[str, Builder], test: str) -> None:
     name, builder = machine
     assert _run(name, builder.link(FUZZ[test]), "5000", "2") == "5000 inputs\n"
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "prints"),
+    [
+        (derived_plan(), DERIVED, DERIVED_PRINTS),
+        (case_plan(), CASES, CASES_PRINT.splitlines()),
+    ],
+    ids=["sizes", "cases"],
+)
+@pytest.mark.parametrize("name", TARGETS)
+def test_generated_plan(name: str, plan: Plan, program: str, prints: list[str], tmp_path: Path) -> None:
+    """It does what it does on this machine, and needs no function of the compiler's, such as a division."""
+    for file, content in emit(plan, PAYLOAD).items():
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "kernels.c").write_text(KERNELS.replace("NAME", "tiny") + MARK)
+    (tmp_path / "main.c").write_text(program)
+    compiler = [*compiler_command(load_target(name)), "-Os", f"-I{tmp_path}", *include_flags()]
+    run_tool([*compiler, *WARNINGS, "-c", str(tmp_path / "tiny_plan.c"), "-o", str(tmp_path / "plan.o")])
+    with (tmp_path / "plan.o").open("rb") as stream:
+        symbols = ELFFile(stream).get_section_by_name(".symtab").iter_symbols()
+        needed = {symbol.name for symbol in symbols if symbol["st_shndx"] == "SHN_UNDEF"} - {""}
+    foreign = {symbol for symbol in needed if not symbol.startswith(("kiln_", "tiny_"))}
+    assert foreign <= {"memcpy", "memset", "__aeabi_unwind_cpp_pr0", "__aeabi_unwind_cpp_pr1"}
+    sources = [tmp_path / "plan.o", *(tmp_path / n for n in ("kernels.c", "main.c", "tiny_params.S"))]
+    out = tmp_path / "program"
+    run_tool(
+        [*compiler, *map(str, [*runtime_sources("pthread", "hosted"), *sources]), "-pthread", "-o", str(out)]
+    )
+    assert _run(name, out).splitlines() == prints

@@ -2,111 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from c_programs import run
-from emitted import PAYLOAD, Plan, Project, W, make_plan
+from emitted import PAYLOAD, Plan, Project, W
+from emitted_sizes import CASES, CASES_PRINT, MARK, case_plan
 from kiln.emit import c_text
 from kiln.emit.source import emit
 from kiln.errors import KilnError
-
-# A special case has one step, which writes a number of its own: so it is seen which steps ran.
-MARK = """
-void tiny_mark(float *y, int32_t mark, int64_t n) {
-    for (int64_t i = 0; i < 3 * n; i++)
-        y[i] = (float)mark;
-}
-"""
-
-
-def case_plan() -> Plan:
-    """Bucket Some (batch 3..8) has cases for zero = 1, x = 0 and x = w, which fits no batch but 1."""
-    plan = copy.deepcopy(make_plan())
-    mark = {
-        "symbol": "tiny_mark",
-        "parallel": False,
-        "ops": [],
-        "args": [
-            {"dtype": "float32", "const": False},
-            {"dtype": "int32", "const": True, "scalar": True},
-            {"dtype": "int64", "const": True, "scalar": True},
-        ],
-    }
-    plan["kernels"].append(mark)
-    whens: list[tuple[str, int, Any]] = [
-        ("shift1", 1, "ones"),
-        ("zeros", 0, "zeros"),
-        ("w", 0, {"offset": 64, "bytes": 12}),
-    ]
-    for number, (name, index, value) in enumerate(whens):
-        args = [
-            {"at": "output", "index": 0, "offset": 0},
-            {"at": "dim", "expr": 100 + number},
-            {"at": "dim", "expr": "batch"},
-        ]
-        step = {"kernel": "tiny_mark", "extent": None, "args": args, "label": "mark"}
-        plan["buckets"].append(
-            {
-                "name": f"Some_{name}",
-                "dims": plan["buckets"][1]["dims"],
-                "arena_bytes": 0,
-                "steps": [step],
-                "tensors": [],
-                "when": {"input": index, "value": value, "bucket": 1},
-            }
-        )
-    return plan
-
-
-USE = """
-#include <stdio.h>
-#include "tiny.h"
-static _Alignas(64) unsigned char arena[TINY_ARENA_BYTES];
-static kiln_session session;
-static void try_it(int64_t batch, const float *x, int8_t shift) {
-    static float y[TINY_OUTPUT_0_ELEMENTS];
-    kiln_plan_result plan;
-    const kiln_status planned = tiny_plan(batch, &plan, NULL);
-    const kiln_status ran = tiny_run(&session, batch, x, &shift, y);
-    printf("%d %d %s %u %g\\n", planned, ran, tiny.buckets[session.bucket].name, plan.bucket,
-           (double)y[3 * batch - 1]);
-}
-int main(void) {
-    kiln_config config = {.arena = arena, .arena_bytes = sizeof arena};
-    static float x[TINY_INPUT_0_ELEMENTS];
-    if (kiln_open(&session, &tiny, &config) != KILN_OK)
-        return 1;
-    try_it(4, x, 0);
-    try_it(4, x, 1);
-    try_it(10, x, 1);
-    x[12] = 1.0f; /* behind a batch of 4 */
-    try_it(4, x, 0);
-    try_it(6, x, 0);
-    x[11] = -0.0f;
-    try_it(4, x, 5);
-    return 0;
-}
-"""
-EXPECTED = """0 0 Some_zeros 1 101
-0 0 Some_shift1 1 100
-0 0 ten 2 2
-0 0 Some_zeros 1 101
-0 0 Some 1 0
-0 0 Some 1 10
-"""
 
 
 def test_the_content_chooses_the_steps(tmp_path: Path) -> None:
     project = Project(tmp_path)
     header = project.add(case_plan())["tiny.h"]
     mark = tmp_path / "mark.c"
-    mark.write_text("#include <stdint.h>\n" + MARK)
+    mark.write_text(MARK)
     project.compile(mark)
-    assert run([str(project.program(USE))]) == EXPECTED
+    assert run([str(project.program(CASES))]) == CASES_PRINT
     assert isinstance(header, str)
     assert "4 Some_zeros: x:0 is all zeros; arena of 96 bytes" in header
     assert "TINY_ARENA_BYTES_SOME_ZEROS" not in header
@@ -121,7 +36,7 @@ def test_an_input_that_equals_bytes(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.add(plan)
     mark = tmp_path / "mark.c"
-    mark.write_text("#include <stdint.h>\n" + MARK)
+    mark.write_text(MARK)
     project.compile(mark)
     values = ", ".join(f"{value}f" for value in W.astype(float))
     body = f"""    static const float w[] = {{{values}}};
@@ -133,7 +48,7 @@ def test_an_input_that_equals_bytes(tmp_path: Path) -> None:
     (void)x, (void)y;
     return 0;
 """
-    program = USE[: USE.index("    try_it(4")].replace("static float x", "const float x") + body + "}\n"
+    program = CASES[: CASES.index("    try_it(4")].replace("static float x", "const float x") + body + "}\n"
     program = program.replace("x[TINY_INPUT_0_ELEMENTS]", "x[1] = {0}").replace("    float y;\n", "")
     program = program.replace("(void)x, (void)y", "(void)x")
     assert run([str(project.program(program))]) == "0 0 Some_w 1 102\n0 Some\n"

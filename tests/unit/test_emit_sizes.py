@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 from c_programs import WARNINGS, need, run
-from emitted import PAYLOAD, Plan, Project, make_plan
+from emitted import PAYLOAD, Plan, Project
+from emitted_sizes import DERIVED, DERIVED_PRINTS, derived_plan
 from kiln.config import sizes
 from kiln.emit.headers import include_flags
 from kiln.emit.size_code import INT32_MAX, SizeCode, size_bounds
@@ -83,66 +83,11 @@ def test_an_expression_that_cannot_be(expr: sizes.SizeExpr, message: str) -> Non
     assert str(raised.value).startswith("plan.json: place: ") and message in str(raised.value)
 
 
-def derived_plan() -> Plan:
-    """x (batch, 3) and zero (batch // 2) give y (batch + batch % 4, 3); tasks and rows are expressions."""
-    plan = copy.deepcopy(make_plan())
-    plan["inputs"][1]["shape"] = [["//", "batch", 2]]
-    plan["outputs"][0]["shape"] = [["+", "batch", ["%", "batch", 4]], 3]
-    for bucket in plan["buckets"]:
-        scale, shift = bucket["steps"]
-        scale["extent"] = ["min", ["+", "batch", 0], ["*", "batch", 2]]
-        shift["args"][3]["expr"] = ["max", "batch", ["-", "batch", 1]]
-    return plan
-
-
-USE = """
-#include <stdio.h>
-#include "tiny.h"
-int main(void) {
-    static _Alignas(64) unsigned char arena[TINY_ARENA_BYTES];
-    static float x[TINY_INPUT_0_ELEMENTS], y[TINY_OUTPUT_0_ELEMENTS];
-    static const int8_t shift[TINY_INPUT_1_ELEMENTS] = {5};
-    kiln_config config = {.arena = arena, .arena_bytes = sizeof arena};
-    kiln_session session;
-    kiln_plan_result plan;
-    char text[200];
-    for (int i = 0; i < 36; i++)
-        x[i] = (float)i;
-    if (kiln_open(&session, &tiny, &config) != KILN_OK)
-        return 1;
-    for (int64_t batch = 6; batch <= 14; batch += 4) {
-        if (tiny_run(&session, batch, x, shift, y) == KILN_OK && tiny_plan(batch, &plan, NULL) == KILN_OK)
-            printf("%d %d %d: %g\\n", (int)plan.dims[0], (int)plan.dims[1], (int)plan.dims[2], (double)y[17]);
-        kiln_detail_text(kiln_error(&session), text, sizeof text);
-        puts(text);
-    }
-    int64_t shape[] = {6, 3}, halves[] = {4}, rows[] = {6, 3};
-    DLTensor in[] = {kiln_bind(&tiny.inputs[0], shape, x), kiln_bind(&tiny.inputs[1], halves, shift)};
-    const DLTensor out = kiln_bind(&tiny.outputs[0], rows, y);
-    for (int i = 0; i < 2; i++) {
-        (void)kiln_run(&session, in, &out);
-        kiln_detail_text(kiln_error(&session), text, sizeof text);
-        puts(text);
-        in[1].shape[0] = 3;
-    }
-    return 0;
-}
-"""
-
-
 def test_a_model_with_computed_axes(tmp_path: Path) -> None:
     project = Project(tmp_path)
     header = project.add(derived_plan())["tiny.h"]
-    program = project.program(USE)
-    assert run([str(program)]).splitlines() == [
-        "6 3 8: 44",
-        "session: no error",
-        "10 5 12: 44",
-        "session: no error",
-        "x:0 axis 0: 14, allowed multiples of 2 in 2..12",
-        "zero axis 0: 4, allowed 3 to agree with other axes",
-        "y axis 0: 6, allowed 8 to agree with other axes",
-    ]
+    program = project.program(DERIVED)
+    assert run([str(program)]).splitlines() == DERIVED_PRINTS
     assert isinstance(header, str)
     assert "float (batch + batch % 4, 3) NC" in header.replace("y: ", "")
 
