@@ -68,47 +68,59 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     return KILN_OK;
 }
 
-/* Whether a bucket's box, if it has one, takes this size of one dimension. */
-static bool takes(const kiln_bucket *bucket, uint32_t dim, int64_t size) {
-    return bucket->box != NULL && size >= bucket->box[2 * dim] && size <= bucket->box[2 * dim + 1];
+/* Whether a bucket's box, if it has one, takes these sizes, that of one dimension aside. */
+static bool takes_others(const kiln_model *model, const kiln_bucket *bucket, const int64_t *dims,
+                         uint32_t aside) {
+    const int32_t *box = bucket->box;
+    for (uint32_t i = 0; box != NULL && i < model->dims_count; i++) {
+        const int32_t size = (int32_t)dims[i]; /* in its range, which ends at INT32_MAX */
+        if (i != aside && (size < box[2 * i] || size > box[2 * i + 1]))
+            return false;
+    }
+    return box != NULL;
 }
 
-static bool any_takes(const kiln_model *model, uint32_t dim, int64_t size) {
-    for (uint32_t i = 0; i < model->buckets_count; i++)
-        if (takes(&model->buckets[i], dim, size))
-            return true;
-    return false;
+/* *below and *above: the nearest sizes of dimension `at` that buckets take, -1 where there is none;
+ * only those of buckets that take the other sizes as they are, unless it is to blame `alone`. False
+ * where a bucket takes the size itself. */
+static bool find_nearest(const kiln_model *model, const int64_t *dims, uint32_t at, bool alone,
+                         int32_t *below, int32_t *above) {
+    const int32_t size = (int32_t)dims[at];
+    *below = *above = -1;
+    for (uint32_t i = 0; i < model->buckets_count; i++) {
+        const kiln_bucket *bucket = &model->buckets[i];
+        if (bucket->box == NULL || !(alone || takes_others(model, bucket, dims, at)))
+            continue;
+        const int32_t least = bucket->box[2 * at], most = bucket->box[2 * at + 1];
+        if (least <= size && size <= most)
+            return false;
+        if (most < size && most > *below)
+            *below = most;
+        if (least > size && (*above < 0 || least < *above))
+            *above = least;
+    }
+    return true;
 }
 
 /* No bucket holds these sizes: blame the first dimension of which no bucket takes the size, or else
- * dimension 0, and find the nearest sizes of it that would do: in the latter case beside the other
- * sizes as they are. */
+ * dimension 0 beside the others as they are, and say which sizes of it would do. */
 static kiln_status no_bucket(const kiln_model *model, const int64_t *dims, kiln_detail *detail) {
     kiln_detail error = {.status = KILN_NO_BUCKET, .where = KILN_AT_DIM, .index = -1, .axis = -1};
+    int32_t below, above;
     uint32_t at = 0;
     if (model->dims_count == 0)
         return kiln_fail(detail, &error);
-    while (at < model->dims_count && any_takes(model, at, dims[at]))
+    while (at < model->dims_count && !find_nearest(model, dims, at, true, &below, &above))
         at++;
-    const bool alone = at < model->dims_count;
-    at = alone ? at : 0;
+    if (at == model->dims_count) {
+        at = 0;
+        (void)find_nearest(model, dims, at, false, &below, &above);
+    }
     error.index = (int32_t)at;
     error.name = model->dims[at].name;
     error.value = dims[at];
-    error.min = error.max = -1;
-    for (uint32_t i = 0; i < model->buckets_count; i++) {
-        const kiln_bucket *bucket = &model->buckets[i];
-        bool good = bucket->box != NULL;
-        for (uint32_t j = 0; j < model->dims_count; j++)
-            good = good && (alone || j == at || takes(bucket, j, dims[j]));
-        if (!good)
-            continue;
-        const int32_t least = bucket->box[2 * at], most = bucket->box[2 * at + 1];
-        if (most < dims[at] && most > error.min)
-            error.min = most;
-        if (least > dims[at] && (error.max < 0 || least < error.max))
-            error.max = least;
-    }
+    error.min = below;
+    error.max = above;
     return kiln_fail(detail, &error);
 }
 
