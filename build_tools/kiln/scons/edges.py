@@ -1,13 +1,100 @@
-"""Buckets that the build chooses itself: known before SCons plans the build, for they decide what it is."""
+"""Buckets that the build chooses itself: known before SCons plans the build, for they decide what it is.
+
+The choice is kept beside the model's other files, with a digest of all that it depends on; as long as that is
+the same, nothing is run.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from kiln.config import canonical_json, stage_config
 from kiln.config.dims import Bucket
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json, write_json
+from kiln.scons import digest
 from kiln.scons.unit import Unit
+
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_known: dict[str, dict[str, list[Bucket]]] = {}
 
 
 def chosen(unit: Unit) -> Mapping[str, Sequence[Bucket]]:
-    """The buckets of the dimensions that say `auto`."""
-    return {}
+    """The buckets of the dimensions that say `auto`; the table of the choice is printed when it is made.
+
+    Raises KilnError for a traffic or cost file that cannot be used.
+    """
+    if not any(dim.auto for dim in unit.model.dims.values()):
+        return {}
+    if unit.name not in _known:
+        found = _choice(unit)["buckets"]
+        _known[unit.name] = {
+            name: [Bucket.model_validate(item) for item in items] for name, items in found.items()
+        }
+    return _known[unit.name]
+
+
+def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
+    folder = Path(unit.of_model, "edges")
+    key, kept = _key(unit), folder / "chosen.json"
+    if kept.is_file():
+        before = read_json(kept)
+        if before.get("key") == key:
+            return dict(before)
+    for name in ("fetch", "edges"):
+        atomic_write(folder / f"{name}.config.json", canonical_json(stage_config(unit.model, name)))
+    source, out = folder / f"source.{unit.model.format}", folder / "edges.json"
+    _run(unit, "fetch", "--config", str(folder / "fetch.config.json"), "--out", str(source))
+    said = _run(
+        unit,
+        "edges",
+        "--config",
+        str(folder / "edges.config.json"),
+        "--source",
+        str(source),
+        "--out",
+        str(out),
+    )
+    print(said, end="", flush=True)
+    write_json(kept, {**read_json(out), "key": key, "table": said})
+    source.unlink()
+    return dict(read_json(kept))
+
+
+def _key(unit: Unit) -> str:
+    """A digest of all that the choice depends on."""
+    parts = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "edges")]
+    parts += [digest.of_stage(name) for name in ("fetch", "edges")]
+    for dim in unit.model.dims.values():
+        for path in (dim.traffic, dim.costs):
+            if path is not None and Path(path).is_file():  # a missing one is the stage's to report
+                parts.append(hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _run(unit: Unit, stage: str, *flags: str) -> str:
+    environment = {
+        **os.environ,
+        "KILN_PARENT": str(os.getpid()),
+        "PYTHONPATH": os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")])),
+    }
+    print(f"kiln: {unit.name}: {stage}, to choose its buckets", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "kiln", stage, *flags],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("kiln: error: ")]
+        reason = (
+            lines[-1].removeprefix("kiln: error: ") if lines else f"{stage} crashed: {done.stderr[-300:]}"
+        )
+        raise KilnError(" ".join(reason.split()))
+    return done.stdout
