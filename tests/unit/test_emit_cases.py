@@ -23,7 +23,7 @@ def test_the_content_chooses_the_steps(tmp_path: Path) -> None:
     project.compile(mark)
     assert run([str(project.program(CASES))]) == CASES_PRINT
     assert isinstance(header, str)
-    assert "4 Some_zeros: x:0 is all zeros; arena of 96 bytes" in header
+    assert "4 Some_zeros: for Some when x:0 is all zeros; arena of 96 bytes" in header
     assert "TINY_ARENA_BYTES_SOME_ZEROS" not in header
 
 

@@ -118,7 +118,9 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
         special = next((case for case in cases if case.bucket == number), None)
         # What a run needs is known before its content is: a special case counts as its general one.
         arena = (plan["buckets"][special.general] if special else bucket)["arena_bytes"]
-        shown = special.shown if special else _sizes_text(bucket, ports.dims)
+        shown = _sizes_text(bucket, ports.dims)
+        if special:
+            shown = f"for {plan['buckets'][special.general]['name']} when {special.shown}"
         box = bucket_box(bucket, ports.dims) if ports.dims else None
         buckets.append(Bucket(bucket["name"], arena, steps, box, shown, special is not None))
     distinct = len({bucket.name.upper() for bucket in buckets}) == len(buckets)
