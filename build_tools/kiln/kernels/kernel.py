@@ -149,7 +149,8 @@ def define(arguments: Sequence[Argument], tasks: Extent | None, body: Body, alia
 def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) -> tirx.PrimFunc:
     """`func` with its open sizes read from parameters, of which those that it does not need are dropped."""
     used = variables(func.body)
-    given = {variable: expr for variable, (_, expr) in values.items()}
+    kept = [(variable, *values[variable]) for variable in values if _holds(used, variable)]
+    given = {variable: tirx.Var(variable.name, "int64") for variable, _, _ in kept}
     dropped = [param for variable, (param, _) in values.items() if not _holds(used, variable)]
     params = [param for param in func.params if not _holds(dropped, param)]
 
@@ -157,7 +158,8 @@ def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) ->
         return given.get(variable, variable)
 
     body = tvm_ffi.structural_map(func.body, ((tirx.Var, on_variable),))
-    return tirx.PrimFunc(params, body, None, attrs=func.attrs)
+    binds = [tirx.Bind(given[variable], value) for variable, _, value in kept]
+    return tirx.PrimFunc(params, tirx.SeqStmt([*binds, body]), None, attrs=func.attrs)
 
 
 def _holds(found: Sequence[Any], wanted: Any) -> bool:

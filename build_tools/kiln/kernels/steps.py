@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
@@ -95,6 +96,8 @@ class Builder:
             self.result.box[dim["dim"]] = dim["min"] * factor, dim["max"] * factor
         self._sizes: dict[Any, SizeExpr] = {}  # variable of main → what it stands for
         self._symbols: set[str] = set()
+        # Kernels that are lowered, by the hash of what they were made from.
+        self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
         self._groups: dict[Any, Any] = {}
         self._views = find_views(mod, ops)
         self._view_of: dict[str, View] = {}  # tensors that are read through a view
@@ -282,7 +285,11 @@ class Builder:
             for size, value in zip(param.shape, self.result.tensors[name].shape, strict=True):
                 if isinstance(size, tirx.Var):
                     values.setdefault(size, value)
-                elif isinstance(size, tirx.Mul) and isinstance(size.a, tirx.Var):
+                elif (
+                    isinstance(size, tirx.Mul)
+                    and isinstance(size.a, tirx.Var)
+                    and isinstance(size.b, tirx.IntImm)
+                ):
                     values.setdefault(size.a, divided(value, int(size.b)))
         return values
 
@@ -356,9 +363,14 @@ class Builder:
 
     def _kernel(self, part: Part, ops: list[OpInfo]) -> tuple[str, list[tuple[str, int]]]:
         """Lower a kernel, or find the equal one, and give it its symbol."""
+        known = int(tvm_ffi.structural_hash(part.kernel.func))
+        for func, symbol, scratch in self._lowered.get(known, []):
+            if tvm_ffi.structural_equal(func, part.kernel.func):
+                return symbol, scratch
         lowered = abi.lower(part.kernel, self.target)
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
         symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # kiln_* is the runtime's
+        self._lowered.setdefault(known, []).append((part.kernel.func, symbol, lowered.scratch))
         if symbol in self._symbols:
             return symbol, lowered.scratch
         self._symbols.add(symbol)
