@@ -61,7 +61,8 @@ class Compiled:
     ) -> None:
         self.target, self.threads = target, threads
         self.result: Steps = lower(mod, "m", target, threads, winograd=winograd)
-        self.tensors = {tensor.name: tensor.describe(self.result.box) for tensor in self.result.tensors.values()}
+        box = self.result.box
+        self.tensors = {tensor.name: tensor.describe(box) for tensor in self.result.tensors.values()}
         self.kernels = {kernel["symbol"]: kernel for kernel in self.result.kernels}
         self.steps = self.result.steps
         folder.mkdir(parents=True, exist_ok=True)

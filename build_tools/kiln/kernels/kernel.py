@@ -159,7 +159,8 @@ def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) ->
 
     body = tvm_ffi.structural_map(func.body, ((tirx.Var, on_variable),))
     binds = [tirx.Bind(given[variable], value) for variable, _, value in kept]
-    return tirx.PrimFunc(params, tirx.SeqStmt([*binds, body]), None, attrs=func.attrs)
+    body = tirx.SeqStmt([*binds, body]) if binds else body
+    return tirx.PrimFunc(params, body, None, attrs=func.attrs)
 
 
 def _holds(found: Sequence[Any], wanted: Any) -> bool:
