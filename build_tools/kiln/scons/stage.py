@@ -20,6 +20,7 @@ from typing import Any
 
 from SCons.Script import GetOption
 
+from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.scons import digest, listing
 from kiln.scons.failure import StageFailed
@@ -87,8 +88,11 @@ def text_file(path: str, text: str) -> Any:
 
 
 def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
-    session().journal.begin([str(target[0])])
-    atomic_write(str(target[0]), source[0].read())
+    try:
+        session().journal.begin([str(target[0])])
+        atomic_write(str(target[0]), source[0].read())
+    except (KilnError, OSError) as error:
+        raise StageFailed(f"kiln: error: {error}", target) from None
 
 
 def _foretell(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
@@ -115,6 +119,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         if missing:
             raise StageFailed(f"kiln: error: {title}: ended without writing {missing[0]}", target)
         done = True
+    except KilnError as error:  # a list of files that could not be written
+        raise StageFailed(f"kiln: error: {error}", target) from None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         raise StageFailed(f"kiln: error: {title}: {place}{error.strerror or error}", target) from None
