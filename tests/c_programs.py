@@ -35,6 +35,7 @@ TESTS = {
     "params": Program("params_test"),
     "session": Program("session_test"),
     "text": Program("text_test"),
+    "traffic": Program("traffic_test", ("threads_none", "traffic")),
     "platform_posix": Program("platform_posix_test", ("threads_none", "platform_posix"), (".",)),
     "threads_none": Program("threads_test", ("threads_none",), ("3", "1")),
     "threads_pthread": Program("threads_test", ("threads_pthread",), ("3",)),

@@ -341,6 +341,40 @@ int32_t kiln_input_equals(const kiln_frame *frame, const kiln_tensor *about, uin
  * run refuse. */
 void kiln_derive(const kiln_model *model, int64_t *dims);
 
+/* ---- traffic: which sizes come in, for buckets that are chosen from them ----
+ *
+ *     static kiln_traffic_row rows[256];
+ *     kiln_traffic traffic;
+ *     kiln_traffic_open(&traffic, &net, rows, 256);
+ *     kiln_traffic_count(&traffic, &session);      after each run that worked
+ *     kiln_traffic_write(&traffic, write, file);
+ *
+ * A program that does not call these links none of it. A table belongs to one thread at a time: a
+ * session each has one each, and the texts of several are one traffic file when all headers but the
+ * first are left out. */
+typedef struct kiln_traffic_row {
+    uint32_t count; /* 0: the row is free; stays at its greatest value */
+    int32_t dims[KILN_MAX_DIMS];
+} kiln_traffic_row;
+
+typedef struct kiln_traffic {
+    const kiln_model *model;
+    kiln_traffic_row *rows; /* the caller's */
+    uint32_t rows_count;
+    uint64_t missed; /* runs whose sizes found no row */
+} kiln_traffic;
+
+/* Writes `bytes` bytes; another value than 0 ends the writing. */
+typedef int32_t (*kiln_write)(void *user, const char *text, size_t bytes);
+
+/* KILN_NULL_ARGUMENT where one is null, or there are no rows. */
+kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
+                              kiln_traffic_row *rows, size_t count);
+/* The sizes of the run that the session was last begun for. At most 16 rows are looked at. */
+void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session);
+/* CSV: a column for each dimension, and count. 0, what `write` returned, or -1 for null. */
+int32_t kiln_traffic_write(const kiln_traffic *traffic, kiln_write write, void *user);
+
 #ifdef __cplusplus
 }
 #endif
