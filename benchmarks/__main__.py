@@ -1,6 +1,8 @@
 """`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
-`stream`: inputs of many sizes, through buckets and through peers that take any size.
+`stream`: inputs of many sizes, through buckets and through peers that take any size. `dispatch`: the
+choice of a bucket.
+
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
 """
@@ -18,7 +20,7 @@ from kiln.config import list_models
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-from benchmarks import plot, profile, stream, tables
+from benchmarks import dispatch, plot, profile, stream, tables
 from benchmarks.compare import Match, Plan, play
 from benchmarks.contenders import (
     Contender,
@@ -56,7 +58,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "what",
         nargs="?",
-        choices=("compare", "profile", "stream"),
+        choices=("compare", "profile", "stream", "dispatch"),
         default="compare",
         help="default: compare",
     )
@@ -93,6 +95,9 @@ def run(args: argparse.Namespace) -> None:
     folders = Folders(args.build.absolute(), (args.python or args.build / "bench/venv/bin/python").absolute())
     folders.work.mkdir(parents=True, exist_ok=True)
     out = args.out or folders.work / "results"
+    if args.what == "dispatch":
+        dispatch.run(folders.work, out, args.cpus)
+        return
     if not args.no_build:
         build(args.target, [*args.model, *args.also])
     if args.what == "profile":

@@ -1,0 +1,38 @@
+"""Streams of many sizes, and the plans that the cost of a choice is measured with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kiln.emit.source import emit
+from kiln.errors import KilnError
+
+from benchmarks.dispatch import COUNTS, plan
+from benchmarks.stream import draw, read_histogram
+
+
+def test_a_stream_is_drawn_as_the_histogram_says() -> None:
+    found = draw([1, 0, 3], 4000, seed=1)
+    assert found == draw([1, 0, 3], 4000, seed=1)
+    assert 1 not in found
+    assert 2800 < found.count(2) < 3200
+
+
+def test_histograms(tmp_path: Path) -> None:
+    path = tmp_path / "h.csv"
+    path.write_text("seq,count\n4,2\n9,1\n")
+    assert read_histogram(path, ["seq"]) == ([{"seq": 4}, {"seq": 9}], [2, 1])
+    path.write_text("seq,count\n4,two\n")
+    with pytest.raises(KilnError, match="h.csv: not a table of numbers with the columns seq, count"):
+        read_histogram(path, ["seq"])
+    with pytest.raises(KilnError, match="cannot read"):
+        read_histogram(tmp_path / "none.csv", ["seq"])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_plans_of_many_buckets_can_be_emitted(count: int) -> None:
+    source = emit(plan(count), b"")["many_plan.c"]
+    assert isinstance(source, str)
+    assert source.count("static int32_t step_of_") == count
+    assert ("select_bucket" in source) == (count > 1)
