@@ -24,7 +24,7 @@ def test_histograms(tmp_path: Path) -> None:
     path.write_text("seq,count\n4,2\n9,1\n")
     assert read_histogram(path, ["seq"]) == ([{"seq": 4}, {"seq": 9}], [2, 1])
     path.write_text("seq,count\n4,two\n")
-    with pytest.raises(KilnError, match="h.csv: not a table of numbers with the columns seq, count"):
+    with pytest.raises(KilnError, match=r"not a table of .*numbers with the columns seq, count"):
         read_histogram(path, ["seq"])
     with pytest.raises(KilnError, match="cannot read"):
         read_histogram(tmp_path / "none.csv", ["seq"])
