@@ -46,19 +46,20 @@ class Item:
     inputs: list[dict[str, Any]]
 
 
-def read_histogram(path: Path, dims: Sequence[str]) -> tuple[list[dict[str, int]], list[int]]:
-    """Sizes and how often each came in. Raises KilnError for a file of another form."""
+def read_histogram(path: Path, least: Mapping[str, int]) -> tuple[list[dict[str, int]], list[int]]:
+    """Sizes and how often each came in; `least`: by dimension its size where the file has no column of it.
+
+    Raises KilnError for a file of another form.
+    """
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        sizes_seen = [{dim: int(row[dim]) for dim in dims} for row in rows]
-        return sizes_seen, [int(row["count"]) for row in rows]
+        seen = [{dim: int(row.get(dim, size)) for dim, size in least.items()} for row in rows]
+        return seen, [int(row["count"]) for row in rows]
     except OSError as error:
         raise KilnError(f"{path}: cannot read: {error.strerror}") from error
     except (KeyError, ValueError, TypeError) as error:
-        columns = ", ".join([*dims, "count"])
-        raise KilnError(
-            f"{path}: not a table of whole numbers with the columns {columns}: {error}"
-        ) from error
+        columns = ", ".join([*least, "count"])
+        raise KilnError(f"{path}: not a table of whole numbers, columns {columns}: {error}") from error
 
 
 def draw(weights: Sequence[int], count: int, seed: int) -> list[int]:
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
     histogram = args.histogram or next((Path(d.traffic) for d in model.dims.values() if d.traffic), None)
     if histogram is None:
         raise KilnError(f"--histogram: model '{model.name}' names no traffic file of its own")
-    points, weights = read_histogram(histogram, list(model.dims))
+    points, weights = read_histogram(histogram, {name: dim.min for name, dim in model.dims.items()})
     chosen = draw(weights, args.count, seed=1)
     used = sorted(set(chosen))
     interface = read_json(folders.build / ".stages/models" / model.name / "interface.json")

@@ -22,12 +22,15 @@ def test_a_stream_is_drawn_as_the_histogram_says() -> None:
 def test_histograms(tmp_path: Path) -> None:
     path = tmp_path / "h.csv"
     path.write_text("seq,count\n4,2\n9,1\n")
-    assert read_histogram(path, ["seq"]) == ([{"seq": 4}, {"seq": 9}], [2, 1])
+    assert read_histogram(path, {"batch": 1, "seq": 1}) == (
+        [{"batch": 1, "seq": 4}, {"batch": 1, "seq": 9}],
+        [2, 1],
+    )
     path.write_text("seq,count\n4,two\n")
-    with pytest.raises(KilnError, match=r"not a table of .*numbers with the columns seq, count"):
-        read_histogram(path, ["seq"])
+    with pytest.raises(KilnError, match=r"not a table of whole numbers, columns seq, count"):
+        read_histogram(path, {"seq": 1})
     with pytest.raises(KilnError, match="cannot read"):
-        read_histogram(tmp_path / "none.csv", ["seq"])
+        read_histogram(tmp_path / "none.csv", {"seq": 1})
 
 
 @pytest.mark.parametrize("count", COUNTS)
