@@ -29,7 +29,6 @@ from kiln.graph.bindings import (
     integers,
     operator,
     rewrite_calls,
-    static_shape,
 )
 
 
@@ -136,7 +135,7 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     total = rewriter.emit(relax.op.matmul(left.data, const(kernel, str(kernel.dtype)), out_dtype="int32"))
     offset = -left.zero_point * kernel.astype("int64").sum(axis=0)
     scales = np.broadcast_to(scale, offset.shape) * left.scale[0]
-    rank = len(static_shape(call.args[0]))
+    rank = len(call.args[0].ty.shape)
     return _rescale(rewriter, total, offset, scales, [1] * (rank - 1) + [offset.size])
 
 

@@ -105,4 +105,6 @@ def kernels_of(
     except NotSimple:
         if views:  # kernels/halo.py asks beforehand; TVM's own code for `func` would be wrong
             raise
+        if _is_open(func):
+            raise ValueError("its code takes no size that is known only at run time") from None
         return [Part(opaque.make(func), list(func.params), 0)]

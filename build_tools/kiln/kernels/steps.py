@@ -140,7 +140,10 @@ class Builder:
                 self._sizes[variable] = dim["dim"] if divide == 1 else ["//", dim["dim"], divide]
 
     def _tensor(self, name: str, ty: Any, kind: str, alias: str | None = None) -> Tensor:
-        shape = [to_size(size, self._sizes) for size in ty.shape]
+        try:
+            shape = [to_size(size, self._sizes) for size in ty.shape]
+        except ValueError as error:
+            raise KilnError(f"{self.model}: a tensor's size cannot be computed: {error}") from error
         tensor = Tensor(name, str(ty.dtype), shape, kind, alias)
         self.result.tensors[name] = tensor
         return tensor

@@ -1,0 +1,171 @@
+"""Whole modules with open sizes, lowered once, at many sizes, against TVM's own kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from kiln.config import sizes
+from kiln.emit.objects import compile_all
+from kiln.errors import KilnError
+from kiln.kernels.content import digest
+from kiln.kernels.pipeline import lower
+from kiln.plan.lifetimes import root_of
+from tvm import relax, tirx
+from tvm.relax import op
+
+from .lowered import Array, close, const, runnable
+
+RNG = np.random.default_rng(5)
+BOX = {"n": (1, 40), "m": (1, 9)}
+
+
+def weights(*shape: int) -> Any:
+    return const(RNG.uniform(-1, 1, shape).astype("f4"))
+
+
+def build(shapes: Sequence[Sequence[Any]], body: Callable[..., Any]) -> tvm.IRModule:
+    """A module whose shapes may name n and m; its dimensions are said in main's attribute."""
+    symbols = {name: tirx.Var(name, "int64") for name in BOX}
+    builder = relax.BlockBuilder()
+    arguments = [
+        relax.Var(f"x{at}", relax.TensorType([symbols.get(s, s) for s in shape], "float32"))
+        for at, shape in enumerate(shapes)
+    ]
+    with builder.function("main", arguments):
+        with builder.dataflow():
+            result = body(*arguments, **{k: v for k, v in symbols.items() if k in body.__code__.co_varnames})
+            output = builder.emit_output(builder.normalize(result))
+        builder.emit_func_output(output)
+    mod = builder.get()
+    used = {size for shape in shapes for size in shape if size in BOX}
+    dims = {n: {"dim": n, "divide": 1, "min": BOX[n][0], "max": BOX[n][1]} for n in sorted(used)}
+    attributes = {"num_input": len(shapes), "kiln.dims": json.dumps(dims)}
+    mod["main"] = mod["main"].with_attrs(attributes)
+    return mod
+
+
+class Lowered:
+    """The steps of a module, compiled and loaded."""
+
+    def __init__(self, mod: tvm.IRModule, target: str, folder: Path) -> None:
+        self.steps = lower(mod, "m", runnable(target), "pthread")
+        self.tensors = {t["name"]: t for t in self.steps.describe()["tensors"]}
+        self.kernels = {kernel["symbol"]: kernel for kernel in self.steps.kernels}
+        path = folder / "kernels.o"
+        plan = {"name": "m", "kernels": self.steps.kernels}
+        compile_all(self.steps.functions, runnable(target), path, plan)
+        subprocess.run(["cc", "-shared", "-o", path.with_suffix(".so"), path], check=True)
+        self.library = ctypes.CDLL(str(path.with_suffix(".so")))
+
+    def run(self, inputs: Sequence[Array], dims: Mapping[str, int]) -> Array:
+        """The output; every tensor has memory for the greatest sizes, as in the plan."""
+        memory = {
+            name: np.full(t["bytes"] + 64, 0x5A, "u1") for name, t in self.tensors.items() if not t["alias"]
+        }
+        for name, value in self.steps.params.items():
+            memory[name][: value.nbytes] = np.frombuffer(value.tobytes(), "u1")
+        for name, value in zip(self.steps.inputs, inputs, strict=True):
+            memory[name][: value.nbytes] = np.frombuffer(value.tobytes(), "u1")
+        for step in self.steps.steps:
+            arguments: list[Any] = [
+                ctypes.c_void_p(memory[root_of(self.tensors, arg)].ctypes.data)
+                if isinstance(arg, str)
+                else ctypes.c_int32(sizes.evaluate(arg["dim"], dims))
+                for arg in step["args"]
+            ]
+            if self.kernels[step["kernel"]]["parallel"]:
+                tasks = sizes.evaluate(step["extent"], dims)
+                for first in range(0, tasks, 3):
+                    span = ctypes.c_int32(first), ctypes.c_int32(min(first + 3, tasks))
+                    getattr(self.library, step["kernel"])(*arguments, *span)
+            else:
+                getattr(self.library, step["kernel"])(*arguments)
+        (name,) = self.steps.outputs
+        shape = [sizes.evaluate(size, dims) for size in self.tensors[name]["shape"]]
+        raw = memory[root_of(self.tensors, name)]
+        assert (raw[self.tensors[root_of(self.tensors, name)]["bytes"] :] == 0x5A).all()
+        return raw[: 4 * int(np.prod(shape))].view("f4").reshape(shape).copy()
+
+
+def _attention(q: Any, k: Any) -> Any:
+    return op.nn.softmax(op.matmul(q, op.permute_dims(k, [0, 2, 1])), axis=-1)
+
+
+CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
+    "elementwise": ([("n", 7), (7,)], lambda x, y: op.tanh(op.add(op.nn.relu(x), y))),
+    "last axis": ([(3, "n")], lambda x: op.sigmoid(x)),
+    "two sizes": ([("m", "n")], lambda x: op.multiply(x, x)),
+    "sum": ([(5, "n")], lambda x: op.sum(x, axis=[1])),
+    "mean of rows": ([("n", 33)], lambda x: op.mean(x, axis=[0])),
+    "dense": ([("m", "n", 19)], lambda x: op.nn.relu(op.add(op.matmul(x, weights(19, 37)), weights(37)))),
+    "products": ([("m", "n", 8), ("m", "n", 8)], _attention),
+    "layer norm": (
+        [("n", 24)],
+        lambda x: op.nn.layer_norm(x, weights(24), weights(24), axes=[-1], epsilon=1e-5),
+    ),
+    "merged axes": (
+        [("m", "n", 6)],
+        lambda x, m, n: op.nn.relu(op.reshape(op.exp(x), relax.ShapeExpr([m * n, tirx.IntImm("int64", 6)]))),
+    ),
+    "concat": ([("n", 5), ("n", 5)], lambda x, y: op.concat([op.nn.relu(x), y], axis=0)),
+    "transpose": ([(4, "n", 3)], lambda x: op.nn.relu(op.permute_dims(x, [2, 1, 0]))),
+    "convolution": (
+        [("m", "n", 9, 5)],
+        lambda x: op.nn.relu(
+            op.nn.conv2d(
+                x, weights(3, 3, 5, 17), padding=1, strides=[2, 1], data_layout="NHWC", kernel_layout="HWIO"
+            )
+        ),
+    ),
+    "depthwise": (
+        [(1, "n", 9, 12)],
+        lambda x: op.nn.conv2d(
+            x, weights(3, 3, 1, 12), padding=1, groups=12, data_layout="NHWC", kernel_layout="HWIO"
+        ),
+    ),
+    "pooling": (
+        [(1, "n", "m", 5)],
+        lambda x: op.nn.max_pool2d(x, pool_size=[3, 3], padding=1, strides=[1, 1], layout="NHWC"),
+    ),
+}
+POINTS = [(1, 1), (1, 9), (40, 9), (13, 2), (16, 3), (17, 8), (32, 5), (7, 7)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
+    shapes, body = CASES[name]
+    mod = build(shapes, body)
+    reference = relax.VirtualMachine(relax.build(mod, "llvm"), tvm.cpu())["main"]
+    lowered = Lowered(mod, "x86_64", tmp_path)
+    for n, m in POINTS:
+        dims = {"n": n, "m": m}
+        inputs = [RNG.uniform(-2, 2, [dims.get(s, s) for s in shape]).astype("f4") for shape in shapes]
+        want = reference(*[tvm.runtime.tensor(value) for value in inputs]).numpy()
+        got = lowered.run(inputs, dims)
+        assert got.shape == want.shape, dims
+        close(got, want, 2e-5)
+
+
+def test_what_has_no_loops_is_refused(tmp_path: Path) -> None:
+    mod = build([("n", 4)], lambda x: op.cumsum(x, axis=0))
+    with pytest.raises(KilnError, match="'cumsum' cannot be compiled: its code takes no size that is known"):
+        lower(mod, "m", runnable("x86_64"), "none")
+
+
+def test_names_do_not_make_a_kernel_another_one() -> None:
+    def kernel(name: str, factor: float) -> Any:
+        data = tvm.te.placeholder((8,), name=name)
+        return tvm.te.create_prim_func(
+            [data, tvm.te.compute((8,), lambda i: data[i] * factor, name=f"{name}y")]
+        )
+
+    assert digest(kernel("a", 2.0)) == digest(kernel("other", 2.0))
+    assert digest(kernel("a", 2.0)) != digest(kernel("a", 2.5))
