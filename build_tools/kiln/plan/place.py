@@ -2,15 +2,18 @@
 
 Offline dynamic storage allocation, which is NP-hard (Garey and Johnson, SR2). First fit in several orders
 is close to the lower bound in practice (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
-Net Inference", 2020): largest first, longest-lived first, widest step first, in order of time. The best of
-them is kept; ties go to the first, so that the result is always the same.
+Net Inference", 2020): largest first, longest-lived first, widest step first, in order of time; then, in
+each, what ended at the top is placed first and all others anew. The best is kept; ties go to the first, so
+that the result is always the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kiln.plan.lifetimes import Lifetime
+from kiln.plan.lifetimes import Lifetime, lower_bound
+
+_ROUNDS = 32  # of each order, at most
 
 
 def _first_fit(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
@@ -45,11 +48,19 @@ def place(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
         lambda item: (-(item.last - item.first), -item.bytes, item.first),
         lambda item: (item.first, -item.bytes),
     ]
+    bound = lower_bound(items, max((item.last for item in items), default=-1) + 1)
     best: tuple[dict[str, int], int] | None = None
     for order in orders:
-        found = _first_fit(sorted(items, key=lambda item: (*order(item), item.name)))
-        if best is None or found[1] < best[1]:
-            best = found
+        ordered = sorted(items, key=lambda item: (*order(item), item.name))
+        for _ in range(_ROUNDS):
+            found = offsets, size = _first_fit(ordered)
+            if best is None or size < best[1]:
+                best = found
+            if best[1] <= bound:
+                return best
+            # What reaches the top found no room below: it goes first in the next round.
+            top = [item for item in ordered if offsets[item.name] + item.bytes == size]
+            ordered = top + [item for item in ordered if item not in top]
     assert best is not None
     return best
 
