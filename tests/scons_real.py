@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TREE = ("SConstruct", "build_tools", "targets", "models", "runtime_c")
@@ -36,6 +38,13 @@ def scons(folder: Path, *arguments: str, **environment: str) -> str:
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Unpack an archive; Python before 3.11.4 has no filters, and these archives are our own."""
+    safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    with tarfile.open(path) as archive:
+        archive.extractall(folder, **safe)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
