@@ -132,6 +132,7 @@ def test_dense_layers(target_name: str, tmp_path: Path) -> None:
         ((rows, depth), columns)
         for rows, depth, columns in itertools.product((1, 2, 7, 13), (1, 3, 17, 64), (1, 7, 24, 33))
     ]
+    shapes += [((1, 40), columns) for columns in (57, 64, 71, 200)]  # several panels at once, and a rest
     shapes += [((2, 3, 5), 9), ((1, 1, 1, 8), 10), ((3, 2, 2, 7), 17)]
     data = [rng.uniform(-1, 1, shape).astype("f4") for shape, _ in shapes]
     weights = [rng.uniform(-1, 1, (shape[-1], columns)).astype("f4") for shape, columns in shapes]
@@ -148,6 +149,28 @@ def test_dense_layers(target_name: str, tmp_path: Path) -> None:
     assert set(compiled.families) == {"conv2d"}
     for x, w, b, result in zip(data, weights, bias, compiled.run(data), strict=True):
         close(result, x.astype("f8") @ w + b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_one_row_and_many_share_their_packed_weights(dtype: str, tmp_path: Path) -> None:
+    """Buckets of one model store one copy."""
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(-99, 100, (40, 150))
+    weights = sizes.astype(dtype)
+
+    def packed(rows: int) -> Any:
+        made = module(
+            [((rows, 40), dtype)],
+            lambda x: relax.op.matmul(x, const(weights), out_dtype="int32" if dtype == "int8" else "float32"),
+        )
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        (only,) = Compiled(made, runnable("x86_64"), folder).result.params.values()
+        return only
+
+    one = packed(1)
+    assert one.nbytes >= weights.nbytes
+    assert np.array_equal(one, packed(5)) and np.array_equal(one, packed(100))
 
 
 def test_weights_larger_than_the_cache_make_tasks_of_columns(tmp_path: Path) -> None:

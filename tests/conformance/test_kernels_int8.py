@@ -57,6 +57,8 @@ def _cases() -> Iterator[Case]:
         )  # fmt: skip
     for rows, depth, columns in itertools.product((1, 7, 12), (3, 4, 7, 64), (7, 33)):
         yield Case((rows, depth), (depth, columns), ("int8", "uint8")[(rows + depth) % 2])
+    for columns, dtype in itertools.product((57, 71, 130), ("int8", "uint8")):
+        yield Case((1, 22), (22, columns), dtype)
     for dtype, x, w in itertools.product(
         ("int8", "uint8"), ("least", "most"), ("least", "most", "wide", "int16")
     ):

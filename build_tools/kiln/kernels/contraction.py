@@ -143,7 +143,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     assert product is not None, op
     left, right = product.left, product.right
     rows = _extent(product.rows)
-    tile = choose_tile(machine, greatest(rows), greatest(_extent(product.columns)))
+    tile = choose_tile(machine, greatest(rows), greatest(_extent(product.columns))).in_one()
     panels = Panels(
         tile, rows, _extent(product.columns), _extent(product.depth),
         right.strides[product.columns.var], right.strides[product.depth.var],

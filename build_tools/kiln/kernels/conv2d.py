@@ -170,7 +170,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     )
     choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
     tile = integer.tile if integer else choose_tile(machine, most, conv.columns, choice.tile)
-    panels = -(-conv.columns // tile.columns)
+    panels, wide = _ceil(conv.columns, tile.columns), _ceil(conv.columns, tile.width)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
     accumulator = str(anchor.buffer.dtype)
@@ -189,12 +189,12 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     part = choice.part
     if part is None:
         cores = machine.cores if shared else 1
-        part = part_of(machine, cores, most_tiles, panels, x_bytes, group_weights * conv.groups * width)
+        part = part_of(machine, cores, most_tiles, wide, x_bytes, group_weights * conv.groups * width)
     part = min(part or most_tiles, most_tiles)
     weights_outside = part == most_tiles
     parts = ceil_div(tiles, part)
     fetch = accumulator == "float32" and choice.fetch is not False
-    tasks = (panels if weights_outside else parts) if shared else None
+    tasks = (wide if weights_outside else parts) if shared else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
@@ -247,11 +247,11 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     lambda row, count: tile_at(row, count, column, columns),
                 )
 
-            blocks(conv.columns, tile.columns, inside)
+            blocks(conv.columns, tile.width, inside)
 
         split = tasks is not None
         if weights_outside:
-            task_blocks(conv.columns, tile.columns, split, begin, end, down)
+            task_blocks(conv.columns, tile.width, split, begin, end, down)
         else:
             with tasks_of(parts, split, begin, end) as number:
                 across(number)

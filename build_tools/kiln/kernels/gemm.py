@@ -41,16 +41,29 @@ Finish = Callable[[Expr, Expr, Expr], None]
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and vectors of the register tile; `lanes` elements a vector."""
+    """Rows of the register tile, vectors of a panel, `lanes` elements a vector, and panels side by side.
+
+    How weights are packed depends on the panel alone: kernels for one row and for many share them.
+    """
 
     rows: int
     vectors: int
     lanes: int
+    beside: int = 1
 
     @property
     def columns(self) -> int:
         """Columns of a panel (NR)."""
         return self.vectors * self.lanes
+
+    @property
+    def width(self) -> int:
+        """Columns of a tile."""
+        return self.columns * self.beside
+
+    def in_one(self) -> Tile:
+        """A tile as wide, of one panel."""
+        return Tile(self.rows, self.vectors * self.beside, self.lanes)
 
 
 # Tiles along the rows of which the last one's width still counts.
@@ -72,15 +85,24 @@ def choose_tile(machine: Machine, rows: int, columns: int, wanted: tuple[int, in
         best, vectors = (6, 3) if machine.in_order else (8, 3)
     else:
         best, vectors = 6, 2
-    if rows == 1:  # a vector times a matrix: independent sums hide the latency of the multiply-add
-        vectors = 4
     if wanted is not None:
         best, vectors = wanted
     vectors = min(vectors, -(-columns // lanes))
     tiles = -(-rows // best)
     if wanted is None and tiles <= _FEW:  # as many, but alike: one of two rows waits for its own sums
         best = -(-rows // tiles)
-    return Tile(min(best, rows), vectors, lanes)
+    return Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
+
+
+# Vectors of a tile of one row: a vector times a matrix needs sums that do not wait for each other.
+_ALONE = 4
+
+
+def panels_beside(rows: int, columns: int, vectors: int, lanes: int) -> int:
+    """How many panels of `vectors` a tile takes at once."""
+    if rows > 1:
+        return 1
+    return min(-(-_ALONE // vectors), -(-columns // (vectors * lanes)))
 
 
 def pack(weights: Array, tile: Tile) -> Array:
@@ -116,17 +138,19 @@ LINE = 64 // 4  # float32 elements in a cache line; on CPUs with shorter ones ev
 
 
 def ahead(tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int) -> Ahead:
-    """The share of panel `panel` + 1 that the `index`th of the `tiles` tiles of a panel fetches."""
+    """The share of what lies behind the tile at `panel` that the `index`th of `tiles` such tiles fetches."""
     depth = 1
     for loop in loops:
         depth *= loop.extent
     inner = next((loop.extent for loop in reversed(loops) if loop.extent > 1), 1)
-    each = max(1, tile.columns // LINE)  # lines of one step
+    each = max(1, tile.width // LINE)  # lines of one step
     steps = 1
     while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
         steps *= 2
     lines = max(1, -(-each * steps // tiles))
-    first = (panel + int64(1)) * int64(depth * tile.columns) + index * int64(depth // steps * lines * LINE)
+    first = (panel + int64(tile.beside)) * int64(depth * tile.columns) + index * int64(
+        depth // steps * lines * LINE
+    )
     return Ahead(bind(first), steps, lines)
 
 
@@ -150,7 +174,7 @@ def product(
     finish: Finish,
     fetch: Ahead | None = None,
 ) -> None:
-    """Emit one tile: `rows` of the output by `columns` columns from `first_column`, from panel `panel`.
+    """Emit one tile: `rows` of the output by `columns` columns from `first_column`, where `panel` begins.
 
     `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first. `fetch`: what
     to fetch meanwhile.
@@ -192,7 +216,8 @@ def product(
             left = tirx.Cast(accumulator, load(x, [bases[row] + x_offset]))
             for v in range(vectors):
                 with vector(lanes) as lane:
-                    right = tirx.Cast(accumulator, load(weights, [at + int64(v * lanes) + lane]))
+                    column = v // tile.vectors * depth * tile.columns + v % tile.vectors * lanes
+                    right = tirx.Cast(accumulator, load(weights, [at + int64(column) + lane]))
                     total = load(sums[row], [int64(v), lane]) + left * right
                     store(sums[row], [int64(v), lane], total)
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from kiln.kernels.gemm import Finish, Loop, Tile
+from kiln.kernels.gemm import Finish, Loop, Tile, panels_beside
 from kiln.kernels.kernel import (
     Array,
     Expr,
@@ -142,20 +142,30 @@ class IntegerProduct:
         count, vectors = len(rows), -(-columns // lanes)
         size = GROUP * lanes
         sums = [registers([vectors, lanes], "int32") for _ in range(count)]
-        at = bind(panel * int64(self.panel_bytes))
-        flip = bind(_vector_load(weights, at, 8 if self.method == "mull" else size)) if self.shift else None
-        for v in range(vectors):
+        starts = [
+            bind((panel + int64(beside)) * int64(self.panel_bytes))
+            for beside in range(-(-vectors // self.tile.vectors))
+        ]
+        places = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
+        flip = (
+            bind(_vector_load(weights, starts[0], 8 if self.method == "mull" else size))
+            if self.shift
+            else None
+        )
+        for v, (beside, inside) in enumerate(places):
             start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
-                head = _vector_load(weights, at + int64((1 + v) * size), size)
+                head = _vector_load(weights, starts[beside] + int64((1 + inside) * size), size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
                 store(sums[row], [int64(v), tirx.Ramp(int64(0), int64(1), lanes)], start)
-        first_group = bind(at + int64(self.head_bytes))
 
         def group(x_offset: Expr, number: Expr) -> None:
-            place = first_group + number * int64(size * self.tile.vectors)
-            right = [self._right(weights, place + int64(v * size)) for v in range(vectors)]
+            place = int64(self.head_bytes) + number * int64(size * self.tile.vectors)
+            right = [
+                self._right(weights, starts[beside] + place + int64(inside * size))
+                for beside, inside in places
+            ]
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
@@ -251,10 +261,11 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
     """The register tile; `line` rows (pixels of an image row) lie at equal distances in x."""
     lanes = machine.lanes("int32")
     sums, vectors = (_SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS)[method]
-    vectors = min(4 if rows == 1 else vectors, -(-columns // lanes))
+    vectors = min(vectors, -(-columns // lanes))
     most = min(rows, max(1, sums // vectors), 16)
     even = max(count for count in range(1, most + 1) if line % count == 0)
-    return Tile(even if 2 * even > most else most, vectors, lanes)
+    beside = panels_beside(rows, columns, vectors, lanes)
+    return Tile(even if 2 * even > most else most, vectors, lanes, beside)
 
 
 def integer_product(
