@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from kiln.__main__ import main
-from kiln.config import canonical_json, load_target, target_config
+from kiln.config import Target, canonical_json, load_target, target_config
 from kiln.device.hostcpu import obstacle
+from kiln.device.known import device_config, load_device
+from kiln.device.runners import Completed, Runner, open_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.kernels.choices import RULES, Choice, choices_of, file_of, key_of, shapes_of
+from kiln.kernels.choices import RULES, Choice, choices_of, file_of, is_key, key_of, shapes_of
 from kiln.kernels.pipeline import lower, machine_of
+from kiln.params import store
 from kiln.tune.candidates import first_round, second_round
-from kiln.tune.measure import best_times
-from kiln.tune.stage import merge
+from kiln.tune.database import merge
+from kiln.tune.measure import Bench
+from kiln.tune.stage import keys_of
 from kiln.tune.subject import Subject, module_of
+from kiln.tune.tuner import Tuner
 
 SQUARE = key_of((1, 10, 10, 16), (3, 3, 16, 32), (1, 1), (1, 1), 1)
 DENSE = key_of((1, 1, 1, 64), (1, 1, 64, 40), (1, 1), (1, 1), 1)
-TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7")
+DEPTHWISE = key_of((1, 12, 11, 24), (3, 3, 1, 24), (1, 1), (1, 1), 24)
+ODD = key_of((2, 9, 7, 7), (2, 3, 7, 17), (2, 1), (1, 2), 1)
+KEYS = (SQUARE, DENSE, DEPTHWISE, ODD)
+TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7", "host")
+
+
+def candidates(key: str, target: Target) -> list[Choice]:
+    """All that could be tried, whatever is fastest."""
+    machine = machine_of(target, "pthread", "auto")
+    first = first_round(key, machine)
+    return list(dict.fromkeys(first + [c for best in first for c in second_round(key, best, machine)]))
 
 
 def test_a_key_holds_all_of_a_shape() -> None:
     shapes = ([1, 30, 28, 64], [3, 5, 32, 128], [2, 1], [1, 2], 2)
     assert shapes_of(key_of(*shapes)) == shapes
+    assert is_key(key_of(*shapes))
+    assert not is_key(key_of(["n", 30, 28, 64], *shapes[1:]))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("key", [SQUARE, DENSE])
+@pytest.mark.parametrize("key", KEYS)
 def test_candidates_differ_and_begin_with_the_rules(name: str, key: str) -> None:
     machine = machine_of(load_target(name), "pthread", "auto")
     first = first_round(key, machine)
     assert first[0] == RULES
-    assert len(set(first)) == len(first)
+    assert len(set(first)) == len(first) > 1
     for best in first:
         second = second_round(key, best, machine)
-        assert len(set(second)) == len(second)
-        assert len(second) <= 8
-        lanes = machine.lanes("float32")
+        assert len(set(second)) == len(second) <= 16
         sizes = [choice.tile for choice in second if choice.tile is not None]
-        assert all(rows * vectors + vectors + 1 <= machine.registers for rows, vectors in sizes), lanes
+        assert all(rows * vectors + vectors + 1 <= machine.registers for rows, vectors in sizes)
+    # Buckets share packed weights: of what decides on the packing only the rules' own is left.
+    for choice in [
+        c for best in first_round(key, machine, False) for c in second_round(key, best, machine, False)
+    ]:
+        assert choice.winograd is None
 
 
 def test_winograd_is_tried_where_weights_may_grow() -> None:
@@ -55,74 +77,189 @@ def test_winograd_is_tried_where_weights_may_grow() -> None:
 def test_what_is_kept(tmp_path: Path) -> None:
     target = load_target("x86_64")
     choice = Choice(winograd="f4", block=12, tile=(5, 2))
-    merge(tmp_path, target, {SQUARE: {**choice.describe(), "us": 1.0, "rule_us": 2.0}, DENSE: {"us": 1.0}})
+    found = {SQUARE: {**choice.describe(), "us": 1.0, "ratio": 0.5}, DENSE: {"us": 1.0, "ratio": 1.0}}
+    path = merge(tmp_path, "x86-64-v3", target, "time", found)
+    assert path == file_of("x86-64-v3", "avx2", tmp_path)
+    assert read_json(path) == {
+        "cpu": "x86-64-v3",
+        "isa": "avx2",
+        "how": "time",
+        "kernels": {SQUARE: found[SQUARE]},
+    }
     assert choices_of(target, tmp_path) == {SQUARE: choice}
-    merge(tmp_path, target, {SQUARE: {"us": 1.0, "rule_us": 1.0}})
+    merge(tmp_path, "x86-64-v3", target, "time", {SQUARE: {"us": 1.0, "ratio": 1.0}})
     assert choices_of(target, tmp_path) == {}
-    other = target.model_copy(update={"vector": load_target("x86_64_v2").vector})
-    merge(tmp_path, target, {SQUARE: choice.describe()})
+    with pytest.raises(KilnError, match="decided by time, this by model"):
+        merge(tmp_path, "x86-64-v3", target, "model", found)
+    assert choices_of(target, tmp_path) == {}
+
+
+def test_a_file_counts_for_its_cpu_and_vector_unit(tmp_path: Path) -> None:
+    target = load_target("x86_64")
+    merge(tmp_path, "znver3", target, "time", {SQUARE: {"winograd": "off", "us": 1.0, "ratio": 0.9}})
+    assert choices_of(target, tmp_path) == {}
+    own = target.model_copy(update={"tuned_for": "znver3"})
+    assert choices_of(own, tmp_path) == {SQUARE: Choice(winograd="off")}
+    other = own.model_copy(update={"vector": load_target("x86_64_v2").vector})
     assert choices_of(other, tmp_path) == {}
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "entry", "said"),
+    [
+        (SQUARE, {"blocks": 3}, "'blocks' unknown, allowed: block, "),
+        (SQUARE, {"tile": [6]}, r"tile = \[6\], \[rows, vectors\]"),
+        (SQUARE, {"part": -1}, "part = -1, a number of at least 0 expected"),
+        (SQUARE, {"winograd": "f6"}, "winograd = 'f6', 'off', 'f2' or 'f4' expected"),
+        ("conv 3x3", {}, "'conv 3x3' is no kernel's key"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, key: str, entry: dict[str, object], said: str) -> None:
     target = load_target("x86_64")
-    write_json(file_of(target, tmp_path), {"cpu": "x", "isa": "avx2", "kernels": {SQUARE: {"blocks": 3}}})
-    with pytest.raises(KilnError, match=r"x86-64-v3\.json: conv2d .*'blocks' unknown, allowed: block, "):
+    write_json(file_of(target.cpu, "avx2", tmp_path), {"cpu": "x", "isa": "avx2", "kernels": {key: entry}})
+    with pytest.raises(KilnError, match=rf"x86-64-v3-avx2\.json: .*{said}"):
         choices_of(target, tmp_path)
 
 
 def test_lowering_follows_a_choice() -> None:
     target = load_target("x86_64")
 
-    def families(choice: Choice, winograd: str = "auto") -> list[str]:
-        steps = lower(module_of(SQUARE), "m", target, "pthread", winograd=winograd, choices={SQUARE: choice})
+    def kernels(key: str, choice: Choice, winograd: str = "auto") -> list[str]:
+        steps = lower(module_of(key), "m", target, "pthread", winograd=winograd, choices={key: choice})
         return [kernel["family"] for kernel in steps.kernels]
 
-    assert families(Choice(winograd="off")) == ["conv2d"]
-    assert families(Choice(winograd="f4", block=6)) == ["winograd"]
-    assert families(Choice(winograd="f2", block=0)) == ["winograd"] * 3
-    assert families(Choice(winograd="f4"), winograd="off") == ["conv2d"]
+    assert kernels(SQUARE, Choice(winograd="off")) == ["conv2d"]
+    assert kernels(SQUARE, Choice(winograd="f4", block=6)) == ["winograd"]
+    assert kernels(SQUARE, Choice(winograd="f2", block=0)) == ["winograd"] * 3
+    assert kernels(SQUARE, Choice(winograd="f4"), winograd="off") == ["conv2d"]
+    assert kernels(DEPTHWISE, Choice(strip=3)) == ["depthwise"]
 
 
-def test_candidates_are_run_and_compared() -> None:
+@pytest.mark.parametrize(
+    ("key", "choices"),
+    [
+        (DEPTHWISE, [RULES, Choice(strip=3), Choice(strip=5)]),
+        (SQUARE, [Choice(winograd="off", part=part) for part in (0, 1, 4)]),
+        (SQUARE, [Choice(winograd="off", fetch=fetch) for fetch in (0, 1, 2)]),
+        (SQUARE, [Choice(winograd="f4", fetch=fetch) for fetch in (0, 1, 2)]),
+        (DENSE, [Choice(fetch=0), Choice(fetch=1), Choice(fetch=2), Choice(tile=(1, 3))]),
+    ],
+)
+def test_each_decision_changes_the_kernel(key: str, choices: Sequence[Choice]) -> None:
     target = load_target("x86_64")
+    contents = {Subject(f"s{i}", key, choice, target, "pthread").content for i, choice in enumerate(choices)}
+    assert len(contents) == len(choices)
+
+
+def here(name: str) -> tuple[Target, Runner]:
+    target = load_target(name)
     reason = obstacle(target)
     if reason is not None:
         pytest.skip(reason)
-    choices = [RULES, Choice(winograd="f2"), Choice(winograd="off", tile=(4, 3), fetch=False)]
-    subjects = [Subject(f"s{i}", SQUARE, choice, target, "pthread") for i, choice in enumerate(choices)]
-    assert all(time > 0 for time in best_times(subjects, target))
-    wrong = Subject("wrong", SQUARE, RULES, target, "pthread")
-    for name, value in wrong.steps.params.items():
-        wrong.steps.params[name] = value * 2
+    return target, open_runner("local", target)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_candidate_computes_what_the_rules_do(key: str) -> None:
+    target, runner = here("host")
+    choices = candidates(key, target)
+    subjects = [
+        Subject(f"s{number}", key, choice, target, "pthread", values=True)
+        for number, choice in enumerate(choices)
+    ]
+    Bench(target, runner, 0).check(subjects)
+    wrong = Subject("wrong", key, RULES, target, "pthread", values=True)
+    for memory in wrong.memory:
+        if memory.values is not None:
+            memory.values[:] *= 2
     with pytest.raises(KilnError, match="computes other results"):
-        best_times([subjects[0], wrong], target)
+        Bench(target, runner, 0).check([subjects[0], wrong])
+
+
+def test_candidates_race_in_pairs_and_the_best_is_kept() -> None:
+    target, runner = here("host")
+    bench = Bench(target, runner, 1 << 20)
+    choices = [RULES, Choice(winograd="f2"), Choice(winograd="off", tile=(4, 3), fetch=0)]
+    subjects = [Subject(f"s{i}", SQUARE, choice, target, "pthread") for i, choice in enumerate(choices)]
+    timed = bench.race(subjects, 1)
+    assert [one.subject for one in timed] == subjects
+    assert all(one.us > 0 and one.ratio > 0 for one in timed)
+    assert timed[0].ratio == 1
+    found = Tuner(bench, target, "pthread").tuned([DENSE, DEPTHWISE])
+    assert list(found) == [DENSE, DEPTHWISE]
+    assert all(one.subject.choice == RULES or one.ratio <= 0.97 for one in found.values())
+
+
+class Told:
+    """A runner whose program says what the test wants."""
+
+    description, identity = "told", {}
+
+    def __init__(self, times: dict[str, list[int]]) -> None:
+        self.times = times
+
+    def run(self, program: Path, arguments: Sequence[str], **_: object) -> Completed:
+        lines = [f"time\t{name}\t{time}" for name, times in self.times.items() for time in times]
+        return Completed(0, "\n".join(lines), "", 0.0)
+
+
+def test_a_slow_round_slows_all_and_decides_nothing() -> None:
+    target, _ = here("host")
+    subjects = [Subject(f"s{i}", DENSE, c, target, "none") for i, c in enumerate([RULES, Choice(fetch=0)])]
+    runner = Told({"s0": [100, 900, 110, 100, 100], "s1": [90, 810, 99, 90, 300]})
+    rules, other = Bench(target, runner, 0).race(subjects)
+    assert rules.ratio == 1
+    assert other.ratio == pytest.approx(0.9)
+    assert other.wins == 0.8
+    with pytest.raises(KilnError, match="did not time conv2d"):
+        Bench(target, Told({"s0": [100]}), 0).race(subjects)
+
+
+def stage(tmp_path: Path, target: str, *more: object, module: Path | None = None) -> int:
+    (tmp_path / "target.json").write_text(canonical_json(target_config(load_target(target))))
+    write_json(tmp_path / "lower.json", {"name": "m", "threads": None, "winograd": "auto"})
+    flags = ["--in", module or tmp_path, "--target", tmp_path / "target.json"]
+    flags += ["--config", tmp_path / "lower.json", "--database", tmp_path, "--out", tmp_path / "tuned.json"]
+    return main(["tune", *map(str, [*flags, *more])])
 
 
 def test_a_foreign_cpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "target.json").write_text(canonical_json(target_config(load_target("armv7"))))
-    write_json(tmp_path / "lower.json", {"name": "m", "threads": None, "winograd": "auto"})
-    flags = ["--in", tmp_path, "--target", tmp_path / "target.json", "--config", tmp_path / "lower.json"]
-    flags += ["--database", tmp_path, "--out", tmp_path / "tuned.json"]
-    assert main(["tune", *map(str, flags)]) == 2
+    assert stage(tmp_path, "armv7") == 2
     assert "'armv7' cannot be timed here" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.glob("*-neon.json")] == []
     assert not (tmp_path / "tuned.json").exists()
-    assert not file_of(load_target("armv7"), tmp_path).exists()
+
+
+def test_a_model_is_tuned_on_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, _ = here("host")
+    store.save(module_of(DENSE), tmp_path / "module")
+    device = load_device("local").model_copy(update={"folder": str(tmp_path / "device")})
+    (tmp_path / "device.json").write_text(canonical_json(device_config(device)))
+    assert stage(tmp_path, "host", "--device", tmp_path / "device.json", module=tmp_path / "module") == 0
+    said = capsys.readouterr().out
+    assert "(device 'local', " in said
+    assert f"CPU {target.tuned_for}" in said
+    found = read_json(tmp_path / "tuned.json")
+    assert list(found["kernels"]) == [DENSE]
+    assert found["cpu"] == target.tuned_for
+    shutil.rmtree(tmp_path / "device")
 
 
 def test_shipped_files_are_readable() -> None:
-    for name in ("x86_64", "host"):
-        for key, choice in choices_of(load_target(name)).items():
+    folder = file_of("any", "any").parent
+    for path in folder.glob("*.json"):
+        cpu, _, isa = path.stem.rpartition("-")
+        own = load_target("x86_64")
+        vector = own.vector.model_copy(update={"isa": isa})
+        found = choices_of(own.model_copy(update={"tuned_for": cpu, "vector": vector}))
+        assert found, path
+        for key, choice in found.items():
             assert key_of(*shapes_of(key)) == key
             assert choice != RULES
 
 
-def test_stages_read_each_others_files(tmp_path: Path) -> None:
-    target = load_target("x86_64")
-    path = file_of(target, tmp_path)
-    merge(tmp_path, target, {DENSE: {"part": 0, "us": 2.0, "rule_us": 3.0}})
-    assert read_json(path) == {
-        "cpu": "x86-64-v3",
-        "isa": "avx2",
-        "kernels": {DENSE: {"part": 0, "us": 2.0, "rule_us": 3.0}},
-    }
+def test_kernels_of_a_model_are_found_with_their_weights(tmp_path: Path) -> None:
+    store.save(module_of(SQUARE), tmp_path / "module")
+    keys, weights = keys_of([tmp_path / "module"], "m", load_target("x86_64"), "pthread")
+    assert keys == [SQUARE]
+    assert weights >= 3 * 3 * 16 * 32 * 4

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from kiln.config import cpus
 from kiln.errors import KilnError
 
 # What the x86-64 levels of the System V ABI promise, in /proc/cpuinfo's names.
@@ -42,15 +43,19 @@ def resolve_native(data: dict[str, Any]) -> dict[str, Any]:
 def read_flags() -> frozenset[str]:
     """The CPU features and the core's part number that /proc/cpuinfo lists; empty where there is none."""
     found: set[str] = set()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    for line in lines:
+    for line in read_cpuinfo():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features", "CPU part"):
             found.update(value.split())
     return frozenset(found)
+
+
+def read_cpuinfo() -> list[str]:
+    """The lines of /proc/cpuinfo; none where there is none."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def describe_host(flags: frozenset[str], machine: str) -> dict[str, Any]:
@@ -67,7 +72,13 @@ def describe_host(flags: frozenset[str], machine: str) -> dict[str, Any]:
         facts = _aarch64(flags)
     else:
         raise KilnError(f"target 'host': no kernels for a CPU of kind '{machine}'; known: x86_64, aarch64")
-    return {**facts, "cache": _cache(), "cores": max(1, os.cpu_count() or 1)}
+    own = cpus.names(read_cpuinfo())
+    return {
+        **facts,
+        "tuned_for": own[0] if own else None,
+        "cache": _cache(),
+        "cores": max(1, os.cpu_count() or 1),
+    }
 
 
 def _x86(flags: frozenset[str]) -> dict[str, Any]:

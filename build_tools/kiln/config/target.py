@@ -95,6 +95,10 @@ class Target(Section):
     triple: str = Field(description="LLVM triple of the kernels")
     cpu: str = Field(description="LLVM CPU name of the kernels")
     features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
+    tuned_for: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")] | None = Field(
+        default=None,
+        description="LLVM's name of the CPU whose measurements choose kernels (`tune`); null: that of `cpu`",
+    )
     arch: Arch
     vector: Vector
     cache: Cache

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from kiln.config import cpus
 from kiln.device import script
 from kiln.device.transports import Transport, printable
 from kiln.errors import KilnError
@@ -21,15 +22,6 @@ _TOOLS = (
 # `uname -m` where Kiln has another name.
 _MACHINES = {"arm64": "aarch64", "amd64": "x86_64", "armv7l": "armv7", "armv8l": "armv7"}
 
-# Part numbers of ARM Ltd's cores (implementer 0x41) in /proc/cpuinfo; LLVM's names.
-PARTS = {
-    "0xc07": "cortex-a7", "0xc09": "cortex-a9", "0xc0f": "cortex-a15", "0xd03": "cortex-a53",
-    "0xd04": "cortex-a35", "0xd05": "cortex-a55", "0xd07": "cortex-a57", "0xd08": "cortex-a72",
-    "0xd09": "cortex-a73", "0xd0a": "cortex-a75", "0xd0b": "cortex-a76", "0xd0c": "neoverse-n1",
-    "0xd0d": "cortex-a77", "0xd40": "neoverse-v1", "0xd41": "cortex-a78", "0xd44": "cortex-x1",
-    "0xd46": "cortex-a510", "0xd47": "cortex-a710", "0xd49": "neoverse-n2", "0xd4f": "neoverse-v2",
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -39,7 +31,7 @@ class Facts:
     machine: str
     bits: int | None
     features: frozenset[str]
-    cores: list[str]  # LLVM's names of the kinds of cores, where they are known
+    cores: list[str]  # LLVM's names of the kinds of cores
     memory: int | None
     memory_total: int | None
     free: int | None
@@ -67,6 +59,7 @@ def read_facts(transport: Transport, folder: str) -> Facts:
         )
     cpu = [entry.partition(":") for entry in said.get("cpuinfo", [])]
     table = {key.strip(): value.strip() for key, _, value in cpu}
+    cores = cpus.names(said.get("cpuinfo", []))
     words = {word for key, _, value in cpu if key.strip() in ("Features", "flags") for word in value.split()}
     machine = said.get("machine", ["?"])[0]
     return Facts(
@@ -74,13 +67,13 @@ def read_facts(transport: Transport, folder: str) -> Facts:
         machine=_MACHINES.get(machine, machine),
         bits=_number(said.get("bits")),
         features=frozenset(words),
-        cores=_cores(cpu),
+        cores=cores,
         memory=_memory(said, "MemAvailable"),
         memory_total=_memory(said, "MemTotal"),
         free=_free(said.get("disk", [])),
         libc=_libc(said.get("libc", [])),
         checksum=said["checksum"][0],
-        identity=_identity(said, table, _cores(cpu), machine),
+        identity=_identity(said, table, cores, machine),
     )
 
 
@@ -125,12 +118,6 @@ def short(identity: dict[str, Any]) -> str:
     if "temperature_c" in identity:
         parts.append(f"{identity['temperature_c']:.0f} °C")
     return f"{identity.get('host', '?')}: {', '.join(parts)}"
-
-
-def _cores(cpu: list[tuple[str, str, str]]) -> list[str]:
-    arm = any(key.strip() == "CPU implementer" and value.strip() == "0x41" for key, _, value in cpu)
-    parts = {value.strip() for key, _, value in cpu if key.strip() == "CPU part"}
-    return sorted(PARTS[part] for part in parts if part in PARTS) if arm else []
 
 
 def _number(values: list[str] | None) -> int | None:

@@ -193,7 +193,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     part = min(part or most_tiles, most_tiles)
     weights_outside = part == most_tiles
     parts = ceil_div(tiles, part)
-    fetch = accumulator == "float32" and choice.fetch is not False
+    fetch = (1 if choice.fetch is None else choice.fetch) if accumulator == "float32" else 0
     tasks = (wide if weights_outside else parts) if shared else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
@@ -227,7 +227,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     conv.loops(),
                     accumulator,
                     finish,
-                    ahead(tile, conv.loops(), panel, modulo(index, part), part) if fetch else None,
+                    ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch) if fetch else None,
                 )
 
         def down(first_column: Expr, columns: int) -> None:

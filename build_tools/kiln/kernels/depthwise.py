@@ -69,7 +69,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     conv = Convolution(op, fused, anchor)
     accumulator = str(anchor.buffer.dtype)
     lanes = machine.lanes("float32")
-    strip = strip_length(machine, conv)
+    measured = conv.choice(machine).strip if accumulator == "float32" else None
+    strip = strip_length(machine, conv) if measured is None else min(measured, int(conv.out_w))
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param) for param in buffers_read]
     arguments[0] = Argument(x_param.name, [int(np.prod(x_param.shape))], str(x_param.dtype))

@@ -137,8 +137,10 @@ class Ahead:
 LINE = 64 // 4  # float32 elements in a cache line; on CPUs with shorter ones every second is fetched
 
 
-def ahead(tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int) -> Ahead:
-    """The share of what lies behind the tile at `panel` that the `index`th of `tiles` such tiles fetches."""
+def ahead(
+    tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1
+) -> Ahead:
+    """What the `index`th of `tiles` such tiles fetches of the one `distance` behind that at `panel`."""
     depth = 1
     for loop in loops:
         depth *= loop.extent
@@ -148,7 +150,7 @@ def ahead(tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: in
     while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
         steps *= 2
     lines = max(1, -(-each * steps // tiles))
-    first = (panel + int64(tile.beside)) * int64(depth * tile.columns) + index * int64(
+    first = (panel + int64(tile.beside * distance)) * int64(depth * tile.columns) + index * int64(
         depth // steps * lines * LINE
     )
     return Ahead(bind(first), steps, lines)

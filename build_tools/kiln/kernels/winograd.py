@@ -93,7 +93,9 @@ class Phases:
         self.tile = Tile(rows, best.vectors, best.lanes)
         self.panels = -(-conv.out_channels // self.tile.columns)
         weights = self.planes * self.panels * self.tile.columns * conv.channels * 4
-        self.cold = weights > machine.l2_bytes  # they come from further away each time
+        measured = conv.choice(machine).fetch
+        cold = weights > machine.l2_bytes  # they come from further away each time
+        self.fetch = int(cold) if measured is None else measured  # panels ahead; 0: none
 
     @property
     def planes(self) -> int:
@@ -176,9 +178,10 @@ class Phases:
                 bases = [bind(first_data + row * int64(conv.channels)) for row in rows]
                 number, loops = bind(plane * int64(self.panels) + panel), [Loop(conv.channels, 1)]
                 index, tiles = divide(first_row, tile.rows), -(-self.held // tile.rows)
+                next_one = ahead(tile, loops, number, index, tiles, self.fetch) if self.fetch else None
                 product(
                     tile, rows, panel * int64(tile.columns), columns, data, bases, weights, number, loops,
-                    "float32", finish, ahead(tile, loops, number, index, tiles) if self.cold else None,
+                    "float32", finish, next_one,
                 )  # fmt: skip
 
             blocks(self.held, tile.rows, tile_at)

@@ -71,9 +71,11 @@ def KilnSize(env: Any, model: str, target: str = "host", dump: bool = False) -> 
     return shown(Unit(model, target), dump)
 
 
-def KilnTune(env: Any, model: str, target: str = "host", dump: bool = False) -> Any:  # noqa: N802
-    """Declare that the kernels of `model` are measured on this machine; later builds use what is faster."""
-    return tune(Unit(model, target), dump)
+def KilnTune(  # noqa: N802
+    env: Any, model: str, target: str = "host", dump: bool = False, device: str | None = None
+) -> Any:
+    """Declare that the kernels of `model` are measured, here or on a device, for later builds."""
+    return tune(Unit(model, target), dump, device)
 
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802

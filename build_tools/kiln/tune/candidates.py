@@ -1,7 +1,12 @@
-"""Decisions worth trying for a kernel, in two rounds: the second varies the first one's winner."""
+"""Decisions worth trying for a kernel, in two rounds: the second varies the first one's winner.
+
+A candidate is left out when it is known to lose: a tile that leaves most of its rows empty, or spills; tasks
+that divide worse among the target's cores than those of the rules (tune/stage.py asks the lowered kernels).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from kiln.kernels.choices import RULES, Choice, shapes_of
@@ -9,12 +14,23 @@ from kiln.kernels.gemm import choose_tile
 from kiln.kernels.kernel import Machine
 from kiln.kernels.winograd_transforms import growth
 
-# Rows and vectors of register tiles that keep their sums in registers, by the number of those.
+# Rows and vectors of register tiles that keep their sums in registers, by the number of those: sums, the
+# vectors of weights and one broadcast fit. On 16 registers 7x2 and 3x4 spill.
 _TILES_16 = ((6, 2), (5, 2), (4, 2), (4, 3))
-_TILES_32_WIDE = ((14, 2), (12, 2), (10, 2), (8, 3), (9, 3), (6, 4))
-_TILES_32 = ((8, 3), (6, 3), (8, 2), (12, 2), (6, 4))
-# Tiles of pixels that a panel of weights goes through at a time; 0: all.
-_PARTS = (0, 1, 8)
+_TILES_32_WIDE = ((14, 2), (12, 2), (10, 2), (7, 2), (9, 3), (8, 3), (7, 3), (6, 4), (5, 4), (4, 4))
+_TILES_32 = ((8, 3), (7, 3), (6, 3), (4, 4), (6, 4), (8, 2), (12, 2))
+# Tiles of pixels that a panel of weights goes through at a time. This is the order of the loops as well:
+# 0 is weights outside and all pixels inside, 1 pixels outside and all weights inside.
+_PARTS = (0, 1, 4, 8)
+_STRIPS = (2, 3, 4, 5, 6, 7, 8, 10, 14)
+# Of the tiles' rows, at least this share must be real ones.
+_FILLED = 0.8
+
+
+def is_depthwise(key: str) -> bool:
+    """Whether it is a convolution with one input channel for each output channel."""
+    _, weights, _, _, groups = shapes_of(key)
+    return groups > 1 and weights[2] == 1 and weights[3] == groups
 
 
 def takes_winograd(key: str) -> bool:
@@ -23,38 +39,65 @@ def takes_winograd(key: str) -> bool:
     return weights[:2] == [3, 3] and stride == dilation == [1, 1] and groups == 1
 
 
-def first_round(key: str, machine: Machine) -> list[Choice]:
-    """The rules, and the methods: sizes of parts, and Winograd where the target lets weights grow."""
-    found = [RULES, *(Choice(part=part) for part in _PARTS)]
-    if takes_winograd(key) and machine.winograd == "auto":
+def first_round(key: str, machine: Machine, packed: bool = True) -> list[Choice]:
+    """The rules, and the methods: order of the loops, and Winograd where the target lets weights grow.
+
+    `packed`: whether candidates may pack weights in another way than the rules do.
+    """
+    if is_depthwise(key):
+        width = _matrix(key)[0]
+        return [RULES, *(Choice(strip=strip) for strip in _STRIPS if strip <= min(width, machine.registers))]
+    parts = _PARTS if _rows(key) > 1 else (0,)
+    found = [RULES, *(Choice(part=part) for part in parts)]
+    if takes_winograd(key) and machine.winograd == "auto" and packed:
         found[1:] = [Choice(winograd="off", part=part) for part in _PARTS]
         found += [Choice(winograd="f2")] if growth(2) <= machine.weight_growth else []
         found += [Choice(winograd="f4")] if growth(4) <= machine.weight_growth else []
     return found
 
 
-def second_round(key: str, best: Choice, machine: Machine) -> list[Choice]:
-    """Variants of `best`: other register tiles, no prefetch, other blocks of Winograd tiles."""
-    rows, columns = _matrix(key)
+def second_round(key: str, best: Choice, machine: Machine, packed: bool = True) -> list[Choice]:
+    """Variants of `best`: other register tiles, prefetch distances, blocks of Winograd tiles."""
+    if is_depthwise(key):
+        return []
+    rows, columns = _rows(key), _matrix(key)[1]
     wide = machine.vector_bits >= 512
     tiles = _TILES_16 if machine.registers < 32 else _TILES_32_WIDE if wide else _TILES_32
     usual = choose_tile(machine, rows, columns)
+    winograd = best.winograd in ("f2", "f4")
     vectors = -(-columns // usual.lanes)
-    found = [
-        replace(best, tile=tile)
+    shapes = [
+        tile
         for tile in tiles
-        if tile[1] <= vectors and tile != (usual.rows, usual.vectors) and tile[0] <= rows
+        if tile != (usual.rows, usual.vectors)
+        and tile[1] <= vectors
+        and (packed or tile[1] == usual.vectors)
+        and (winograd or _filled(rows, tile[0]) >= _FILLED)
     ]
-    if takes_winograd(key) and best.winograd in ("f2", "f4"):
-        blocks = (0, *(usual.rows * count for count in (1, 2, 4)))
-        found = found[:2] + [replace(best, block=block) for block in blocks]
-    else:
-        found.append(replace(best, fetch=False))
-    return found
+    found = [replace(best, tile=tile) for tile in shapes]
+    if winograd:
+        found = found[:3] + [replace(best, block=block) for block in (0, *_multiples(usual.rows))]
+    return list(dict.fromkeys([*found, *(replace(best, fetch=fetch) for fetch in (0, 1, 2))]))
+
+
+def _multiples(rows: int) -> Iterable[int]:
+    return (rows * count for count in (1, 2, 4))
+
+
+def _filled(rows: int, tile: int) -> float:
+    """The share of real rows among those of all tiles."""
+    return rows / (-(-rows // tile) * tile)
+
+
+def _rows(key: str) -> int:
+    """Rows of the matrix product that a convolution is: output pixels of all images."""
+    x, weights, stride, dilation, _ = shapes_of(key)
+    sizes = [(x[axis + 1] - (weights[axis] - 1) * dilation[axis] - 1) // stride[axis] + 1 for axis in (0, 1)]
+    return x[0] * sizes[0] * sizes[1]
 
 
 def _matrix(key: str) -> tuple[int, int]:
-    """Rows and columns of the product of one group."""
+    """Pixels of an output row, and columns of the product of one group."""
     x, weights, stride, dilation, groups = shapes_of(key)
-    sizes = [(x[axis + 1] - (weights[axis] - 1) * dilation[axis] - 1) // stride[axis] + 1 for axis in (0, 1)]
-    return x[0] * sizes[0] * sizes[1], weights[3] // groups
+    width = (x[2] - (weights[1] - 1) * dilation[1] - 1) // stride[1] + 1
+    return width, weights[3] // groups

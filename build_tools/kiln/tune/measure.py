@@ -1,71 +1,102 @@
-"""Times subjects against each other: alternating, on cold weights, best of several rounds of CPU time."""
+"""Runs subjects against each other on the target's runner: a device, this machine, or an emulator.
+
+Times are compared in pairs: in each round every subject of a key ran once, so what slowed one round slowed
+all of them. A ratio is the median over the rounds of a subject's time by that of the rules in that round.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
-import tvm
 
 from kiln.config import Target
-from kiln.emit.objects import compile_object
+from kiln.device.runners import Runner
 from kiln.errors import KilnError
-from kiln.toolchain import compiler_command
-from kiln.toolchain import run as run_tool
+from kiln.kernels.choices import RULES
+from kiln.tune.program import by_group, link_program, operands_of
 from kiln.tune.subject import Subject
 
-# Copies of the weights are this large together: more than the last-level cache of a core's share.
-COLD_BYTES = 64 << 20
-ROUNDS = (6, 40)  # at least, at most
-SECONDS = 0.08  # of CPU time for each subject, where its rounds allow
-# Results of two candidates may differ by this share of the greatest value (Winograd F4 on unit data).
+# A subject's rounds go on for as long as this together, where time_kernels.c's limits allow.
+MILLISECONDS = 60
+TIMEOUT = 600.0  # seconds, for all subjects of one program
+# Results of two choices may differ by this share of the greatest value (Winograd F4 on unit data).
 AGREEMENT = 1e-3
 
 
-def library_of(subjects: Sequence[Subject], target: Target, folder: Path, name: str) -> ctypes.CDLL:
-    """All kernels of the subjects, compiled and loaded into this process."""
-    functions: dict[str, tvm.tirx.PrimFunc] = {}
-    for subject in subjects:
-        functions.update(subject.functions)
-    made, shared = folder / f"{name}.o", folder / f"{name}.so"
-    compile_object(functions, target, made)
-    run_tool(
-        [*compiler_command(target), "-shared", str(made), "-o", str(shared)],
-        f"linking the kernels of {name}",
-    )
-    return ctypes.CDLL(str(shared))
+@dataclass(frozen=True)
+class Timed:
+    """Microseconds of a subject (median), its ratio to the rules, and how often it took less than they."""
+
+    subject: Subject
+    us: float
+    ratio: float
+    wins: float
 
 
-def best_times(subjects: Sequence[Subject], target: Target) -> list[float]:
-    """Microseconds of each subject. Raises KilnError when two of one key compute different results."""
-    by_key: dict[str, list[int]] = {}
-    for index, subject in enumerate(subjects):
-        by_key.setdefault(subject.key, []).append(index)
-    times = [0.0] * len(subjects)
-    with tempfile.TemporaryDirectory() as place:
-        library = library_of(subjects, target, Path(place), "candidates")
-        for key, indices in by_key.items():
-            group = [subjects[index] for index in indices]
-            for index, time in zip(indices, _race(key, group, library), strict=True):
-                times[index] = time
-    return times
+class Bench:
+    """What measures, and where."""
 
+    def __init__(self, target: Target, runner: Runner, cold_bytes: int) -> None:
+        """`cold_bytes`: how much memory passes before the same weights are read again."""
+        self.target, self.runner, self.cold_bytes = target, runner, cold_bytes
 
-def _race(key: str, group: Sequence[Subject], library: ctypes.CDLL) -> list[float]:
-    for subject in group:
-        subject.load(library, COLD_BYTES)
-    first = [subject.run() for subject in group]
-    outputs = [subject.output() for subject in group]
-    scale = float(np.abs(outputs[0]).max(initial=1.0))
-    for subject, output in zip(group, outputs, strict=True):
-        if not np.abs(output - outputs[0]).max(initial=0.0) <= AGREEMENT * scale:
-            raise KilnError(f"tune: {key}: {subject.choice.describe()} computes other results than the rules")
-    least, most = ROUNDS
-    rounds = int(min(most, max(least, SECONDS * 1e9 * len(group) / max(1, sum(first)))))
-    taken = [[subject.run() for subject in group] for _ in range(rounds)]
-    for subject in group:
-        subject.unload()
-    return [min(column) / 1e3 for column in zip(*taken, strict=True)]
+    def race(self, subjects: Sequence[Subject], milliseconds: int = MILLISECONDS) -> list[Timed]:
+        """Time subjects; of each key one follows the rules. Raises KilnError where they cannot be run."""
+        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
+            program = link_program(subjects, self.target, Path(place))
+            words = ["time", str(milliseconds), str(self.cold_bytes)]
+            said = self._run(program, words, {}, {})
+        taken: dict[str, list[int]] = defaultdict(list)
+        for line in said.splitlines():
+            match line.split("\t"):
+                case ["time", name, time] if time.isdigit():
+                    taken[name].append(max(1, int(time)))
+                case _:
+                    raise KilnError(
+                        f"tune: {self.runner.description} printed a line of no known kind: {line!r}"
+                    )
+        found: list[Timed] = []
+        for key, group in by_group(subjects).items():
+            rules = next((taken[subject.name] for subject in group if subject.choice == RULES), [])
+            for subject in group:
+                times = taken[subject.name]
+                if not times or len(times) != len(rules):
+                    raise KilnError(f"tune: {self.runner.description} did not time {key}")
+                ratios = [mine / theirs for mine, theirs in zip(times, rules, strict=True)]
+                wins = sum(ratio < 1 for ratio in ratios) / len(ratios)
+                found.append(Timed(subject, median(times) / 1e3, median(ratios), wins))
+        return found
+
+    def check(self, subjects: Sequence[Subject]) -> None:
+        """Raise KilnError when two subjects of one key compute different results on equal operands."""
+        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
+            folder = Path(place)
+            program, made = link_program(subjects, self.target, folder), folder / "results.bin"
+            given = operands_of(subjects, folder / "operands.bin")
+            words = ["check", "operands.bin", "results.bin"]
+            self._run(program, words, {"operands.bin": given}, {"results.bin": made})
+            values = np.fromfile(made, "float32")
+        start, first = 0, dict[str, np.ndarray]()
+        for subject in subjects:
+            size = sum(memory.bytes // 4 for memory in subject.memory if memory.kind == "OUTPUT")
+            output = values[start : start + size]
+            start += size
+            usual = first.setdefault(subject.key, output)
+            scale = float(np.abs(usual).max(initial=1.0))
+            if output.size != size or not np.abs(output - usual).max(initial=0.0) <= AGREEMENT * scale:
+                raise KilnError(
+                    f"tune: {subject.key}: {subject.choice.describe()} computes other results than the rules"
+                )
+
+    def _run(self, program: Path, words: Sequence[str], send: dict[str, Path], fetch: dict[str, Path]) -> str:
+        done = self.runner.run(program, words, send=send, fetch=fetch, timeout=TIMEOUT)
+        if done.status != 0:
+            reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            raise KilnError(f"tune: candidates cannot be run on {self.runner.description}: {reason}")
+        return done.stdout

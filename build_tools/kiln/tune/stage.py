@@ -1,29 +1,31 @@
-"""tune: the fastest of a few candidates for each kernel of a model, kept for the target's CPU."""
+"""tune: the fastest of a few candidates for each kernel of a model, kept for the CPU that ran them."""
 
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kiln.config import Target
-from kiln.device.hostcpu import obstacle
+from kiln.config import Target, cpus
+from kiln.config.host import read_cpuinfo
+from kiln.device import hostcpu
+from kiln.device.known import read_device
+from kiln.device.runners import Runner, open_runner
+from kiln.device.runners.remote import RemoteRunner, remote_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.kernels import known
 from kiln.kernels.cases import cases_of
-from kiln.kernels.choices import FOLDER, RULES, Choice, file_of
-from kiln.kernels.kernel import Machine
-from kiln.kernels.pipeline import lower, machine_of
+from kiln.kernels.choices import FOLDER, Choice, is_key
+from kiln.kernels.pipeline import lower
 from kiln.params import store
-from kiln.tune.candidates import first_round, second_round
-from kiln.tune.measure import best_times
-from kiln.tune.subject import Subject
+from kiln.tune.database import merge
+from kiln.tune.measure import Bench, Timed
+from kiln.tune.tuner import Tuner
 
-# A measured choice is kept when it takes no more than this share of the rules' time: less is noise.
-WORTH = 0.97
+COLD = (4 << 20, 64 << 20)  # bytes: bounds of the memory through which weights rotate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
+    parser.add_argument("--device", type=Path, help="device.json: measure there")
     parser.add_argument("--database", type=Path, default=FOLDER, help="folder of the files of all CPUs")
     parser.add_argument("--out", type=Path, required=True, help="what was measured")
 
@@ -41,23 +44,65 @@ def run(args: argparse.Namespace) -> None:
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     known.check(target)
-    reason = obstacle(target)
+    threads = config.get("threads") or target.threads
+    with _where(target, args.device, config["name"]) as (runner, cpu):
+        print(f"{config['name']} on {target.name} ({runner.description}): CPU {cpu}", flush=True)
+        keys, weights = keys_of(args.sources, config["name"], target, threads)
+        if not keys:
+            print("no kernels with a choice: float32 convolutions and dense layers of known sizes have one")
+        bench = Bench(target, runner, min(max(weights, COLD[0]), COLD[1]))
+        tuner = Tuner(bench, target, threads, packed=len(args.sources) == 1)
+        found = {key: _entry(best) for key, best in tuner.tuned(keys).items()}
+    path = merge(args.database, cpu, target, "time", found)
+    write_json(args.out, {"cpu": cpu, "runner": runner.description, "kernels": found})
+    _say(path, cpu, target, found)
+
+
+def _entry(best: Timed) -> dict[str, Any]:
+    return {**best.subject.choice.describe(), "us": round(best.us, 1), "ratio": round(best.ratio, 3)}
+
+
+def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]]) -> None:
+    better = {key: entry for key, entry in found.items() if set(entry) - {"us", "ratio"}}
+    print(f"{len(found)} kernels, {len(better)} faster than by rule; kept in {path}")
+    reads = target.tuned_for or target.cpu
+    if better and reads != cpu:
+        print(
+            f"target '{target.name}' reads what was measured on '{reads}': "
+            f"`tuned_for: {cpu}` in a target of your own makes builds for this CPU use it"
+        )
+
+
+@contextmanager
+def _where(target: Target, device: Path | None, model: str) -> Iterator[tuple[Runner, str]]:
+    """What runs the candidates, and LLVM's name of its CPU.
+
+    Raises KilnError where nothing can be timed: an emulator's time is not its target's.
+    """
+    if device is not None:
+        with remote_runner(read_device(device), target, model) as runner:
+            if not isinstance(runner, RemoteRunner):
+                raise KilnError(f"{runner.description}: it has no shell, and its kernels cannot be timed")
+            yield runner, _one_of(runner.cores, target, runner.description)
+        return
+    reason = hostcpu.obstacle(target)
     if reason is not None:
         raise KilnError(
-            f"tune: target '{target.name}' cannot be timed here: {reason}; an emulator's time is not its time"
+            f"target '{target.name}' cannot be timed here: {reason}, and an emulator's time is not its "
+            "time; device=NAME measures on a device"
         )
-    threads = config.get("threads") or target.threads
-    found: dict[str, Any] = {}
-    keys = keys_of(args.sources, config["name"], target, threads)
-    machine = machine_of(target, threads, "auto")
-    for key, (choice, time, by_rule) in tuned(keys, target, machine, threads).items():
-        found[key] = {**choice.describe(), "us": round(time, 1), "rule_us": round(by_rule, 1)}
-        print(f"{key}: {by_rule:.0f} → {time:.0f} us {choice.describe() or 'as the rules say'}", flush=True)
-    merge(args.database, target, found)
-    write_json(args.out, {"cpu": target.cpu, "kernels": found})
+    yield open_runner("local", target), _one_of(cpus.names(read_cpuinfo()), target, "this machine")
 
 
-_NUMBERS = re.compile(r"conv2d( [sdg]?[0-9]+(x[0-9]+)*)+")
+def _one_of(names: Sequence[str], target: Target, where: str) -> str:
+    wanted = target.tuned_for or target.cpu
+    if len(names) == 1 or wanted in names:
+        return wanted if wanted in names else names[0]
+    kinds = f"has several kinds of cores ({', '.join(names)})" if names else "does not tell its CPU"
+    raise KilnError(
+        f"{where} {kinds}: say in the target which CPU the measurements are for (key 'tuned_for', now "
+        f"'{wanted}')"
+    )
 
 
 class _Recorder(dict[str, Choice]):
@@ -71,67 +116,12 @@ class _Recorder(dict[str, Choice]):
         return default
 
 
-def keys_of(sources: Iterable[Path], model: str, target: Target, threads: str) -> list[str]:
-    """The kernels of a model for which there is something to choose: those of known sizes."""
-    recorder = _Recorder()
+def keys_of(sources: Iterable[Path], model: str, target: Target, threads: str) -> tuple[list[str], int]:
+    """The kernels of a model for which there is something to choose, those of known sizes; and the bytes of
+    the parameters that one run reads."""
+    recorder, weights = _Recorder(), 0
     for source in sources:
         for case in cases_of(store.load(source)):
-            lower(case.module, model, target, threads, winograd="auto", choices=recorder)
-    return [key for key in recorder.asked if _NUMBERS.fullmatch(key)]
-
-
-def tuned(
-    keys: Iterable[str], target: Target, machine: Machine, threads: str
-) -> dict[str, tuple[Choice, float, float]]:
-    """For each key the best choice, its microseconds and those of the rules."""
-    subjects = _subjects({key: first_round(key, machine) for key in keys}, target, threads, "a")
-    times = best_times(subjects, target)
-    best: dict[str, Choice] = {}
-    least: dict[str, float] = {}
-    for subject, time in zip(subjects, times, strict=True):
-        if time < least.get(subject.key, float("inf")):
-            best[subject.key], least[subject.key] = subject.choice, time
-    # The rules and the winner again, beside its variants, so that all were measured at the same time.
-    rounds = {key: list(dict.fromkeys([RULES, c, *second_round(key, c, machine)])) for key, c in best.items()}
-    subjects = _subjects(rounds, target, threads, "b")
-    times = best_times(subjects, target)
-    found = _faster(subjects, times)
-    # Once more, the rules against what beat them: the best of many is partly luck.
-    pairs = {key: [RULES, choice] for key, (choice, _, _) in found.items() if choice != RULES}
-    subjects = _subjects(pairs, target, threads, "c")
-    return {**found, **_faster(subjects, best_times(subjects, target))} if pairs else found
-
-
-def _faster(subjects: Iterable[Subject], times: Iterable[float]) -> dict[str, tuple[Choice, float, float]]:
-    """For each key the fastest choice if it is worth it, else the rules; its microseconds and theirs."""
-    timed = list(zip(subjects, times, strict=True))
-    by_rule = {subject.key: time for subject, time in timed if subject.choice == RULES}
-    result = {key: (RULES, time, time) for key, time in by_rule.items()}
-    for subject, time in timed:
-        limit = WORTH * by_rule[subject.key]
-        if time <= limit and time < result[subject.key][1]:
-            result[subject.key] = (subject.choice, time, by_rule[subject.key])
-    return result
-
-
-def _subjects(
-    candidates: dict[str, list[Choice]], target: Target, threads: str, prefix: str
-) -> list[Subject]:
-    pairs = [(key, choice) for key, choices in candidates.items() for choice in choices]
-    return [
-        Subject(f"{prefix}{number}", key, choice, target, threads)
-        for number, (key, choice) in enumerate(pairs)
-    ]
-
-
-def merge(folder: Path, target: Target, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put what was found into the CPU's file; kernels for which the rules are best are taken out."""
-    path = file_of(target, folder)
-    old = read_json(path) if path.is_file() else {}
-    kernels = dict(old.get("kernels", {})) if old.get("isa") == target.vector.isa else {}
-    for key, entry in found.items():
-        decided = set(entry) - {"us", "rule_us"}
-        kernels.pop(key, None)
-        if decided:
-            kernels[key] = entry
-    write_json(path, {"cpu": target.cpu, "isa": target.vector.isa, "kernels": kernels})
+            steps = lower(case.module, model, target, threads, winograd="auto", choices=recorder)
+            weights = max(weights, sum(value.nbytes for value in steps.params.values()))
+    return [key for key in recorder.asked if is_key(key)], weights

@@ -1,10 +1,9 @@
-"""One kernel to be measured: lowered on its own, with operands and rotating copies of its weights."""
+"""One kernel to be measured: an operator lowered on its own, with one choice."""
 
 from __future__ import annotations
 
-import ctypes
-import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,8 @@ from tvm import relax
 from kiln.config import Target
 from kiln.kernels.choices import Choice, shapes_of
 from kiln.kernels.pipeline import lower
-from kiln.kernels.steps import Steps
 
 Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 
 
 def module_of(key: str, seed: int = 0) -> tvm.IRModule:
@@ -42,74 +39,77 @@ def module_of(key: str, seed: int = 0) -> tvm.IRModule:
     return builder.get()
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A tensor of a subject: `kind` is one of time_kernels.h; `values` are a parameter's, where kept."""
+
+    name: str
+    bytes: int
+    kind: str
+    values: Array | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel called on tensors, by their positions, with all of its `tasks` where it divides into some."""
+
+    symbol: str
+    arguments: tuple[int, ...]
+    tasks: int | None
+
+
 class Subject:
     """A kernel (or several that belong together) made with one choice."""
 
-    def __init__(self, name: str, key: str, choice: Choice, target: Target, threads: str) -> None:
-        self.key, self.choice = key, choice
-        self.steps: Steps = lower(
-            module_of(key), name, target, threads, winograd="auto", choices={key: choice}
-        )
+    def __init__(
+        self, name: str, key: str, choice: Choice, target: Target, threads: str, *, values: bool = False
+    ) -> None:
+        """`values`: keep those of the parameters, to compare what is computed."""
+        self.name, self.key, self.choice = name, key, choice
+        steps = lower(module_of(key), name, target, threads, winograd="auto", choices={key: choice})
         self.functions: Mapping[str, tvm.tirx.PrimFunc] = {
             f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")
-            for symbol, func in self.steps.functions.items()
+            for symbol, func in steps.functions.items()
         }
-        self.name = name
+        # Symbols are named after their content: equal sets compute alike.
+        self.content = frozenset(steps.functions)
+        largest = max(steps.params, key=lambda param: steps.params[param].nbytes)
+        kinds = {steps.outputs[0]: "OUTPUT", largest: "WEIGHTS"}
+        self.memory = [
+            Memory(
+                tensor.name,
+                int(tensor.describe(steps.box)["bytes"]),
+                kinds.get(tensor.name, "INPUT" if tensor.kind in ("input", "param") else "SCRATCH"),
+                steps.params.get(tensor.name) if values else None,
+            )
+            for tensor in steps.tensors.values()
+        ]
+        places = {memory.name: index for index, memory in enumerate(self.memory)}
+        parallel = {kernel["symbol"]: kernel["parallel"] for kernel in steps.kernels}
+        self.calls = [
+            Call(
+                f"{name}_{step['kernel']}",
+                tuple(places[argument] for argument in step["args"]),
+                int(step["extent"]) if parallel[step["kernel"]] else None,
+            )
+            for step in steps.steps
+        ]
 
-    def load(self, library: ctypes.CDLL, cold_bytes: int) -> None:
-        """Make memory for every tensor, and copies of the weights of `cold_bytes` together."""
-        kernels = {kernel["symbol"]: kernel for kernel in self.steps.kernels}
-        rng = np.random.default_rng(1)
-        memory: dict[str, Bytes] = {}
-        for name, tensor in self.steps.tensors.items():
-            size = int(tensor.describe(self.steps.box)["bytes"])
-            memory[name] = _aligned(size)
-            if name in self.steps.params:
-                memory[name][:] = np.frombuffer(self.steps.params[name].tobytes(), "uint8")
-            elif tensor.kind == "input":
-                values = rng.standard_normal(size // 4, dtype="float32")
-                memory[name][:] = np.frombuffer(values.tobytes(), "uint8")
-        cold = max(self.steps.params, key=lambda name: self.steps.params[name].nbytes)
-        count = max(2, min(64, -(-cold_bytes // max(1, memory[cold].nbytes))))
-        self._copies = [memory[cold], *(_aligned(memory[cold].nbytes) for _ in range(count - 1))]
-        for copy in self._copies[1:]:
-            copy[:] = memory[cold]
-        self._calls = []
-        for step in self.steps.steps:
-            function = getattr(library, f"{self.name}_{step['kernel']}")
-            function.restype = None
-            pointers = [ctypes.c_void_p(memory[name].ctypes.data) for name in step["args"]]
-            rotating = [index for index, name in enumerate(step["args"]) if name == cold]
-            tasks: list[Any] = []
-            if kernels[step["kernel"]]["parallel"]:
-                tasks = [ctypes.c_int32(0), ctypes.c_int32(step["extent"])]
-            self._calls.append((function, pointers, rotating, tasks))
-        self._memory = memory
-        self._turn = 0
+    def slowest_share(self, cores: int) -> float:
+        """The share of the tasks that the core with most of them has, times the cores; 1: all have as many.
 
-    def run(self) -> int:
-        """Run once on the next copy of the weights; nanoseconds of this thread's CPU time."""
-        self._turn = (self._turn + 1) % len(self._copies)
-        place = ctypes.c_void_p(self._copies[self._turn].ctypes.data)
-        for _, pointers, rotating, _ in self._calls:
-            for index in rotating:
-                pointers[index] = place
-        start = time.thread_time_ns()
-        for function, pointers, _, tasks in self._calls:
-            function(*pointers, *tasks)
-        return time.thread_time_ns() - start
+        Of several kernels the worst; those that do not divide are one task on one core.
+        """
+        counts = [1 if call.tasks is None else call.tasks for call in self.calls]
+        return max(-(-count // cores) * cores / count for count in counts)
 
-    def output(self) -> Array:
-        """What the last run computed."""
-        found: Array = self._memory[self.steps.outputs[0]].view("float32").copy()
-        return found
-
-    def unload(self) -> None:
-        """Give the memory back."""
-        del self._memory, self._copies, self._calls
-
-
-def _aligned(size: int) -> Bytes:
-    whole = np.zeros(size + 64, "uint8")
-    start = -whole.ctypes.data % 64
-    return whole[start : start + size]
+    def operands(self, seed: int = 1) -> bytes:
+        """Values of the inputs and parameters, one tensor behind the other; `values` must have been kept."""
+        rng = np.random.default_rng(seed)
+        found = []
+        for memory in self.memory:
+            if memory.kind in ("INPUT", "WEIGHTS"):
+                given = memory.values
+                made = rng.standard_normal(memory.bytes // 4, dtype="float32") if given is None else given
+                found.append(made.tobytes())
+        return b"".join(found)

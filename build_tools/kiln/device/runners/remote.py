@@ -32,6 +32,11 @@ class RemoteRunner:
         return f"device '{self._store.device.name}', {short(self._store.facts.identity)}"
 
     @property
+    def cores(self) -> list[str]:
+        """LLVM's names of its kinds of cores."""
+        return self._store.facts.cores
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The device as it is now, with its governor and temperature."""
         facts = read_facts(self._store.transport, self._store.device.folder)

@@ -7,7 +7,7 @@ say kernel "$(uname -s -r)"
 say host "$(uname -n)"
 say bits "$(getconf LONG_BIT 2>/dev/null)"
 say time "$(date +%s)"
-grep -E '^(model name|Features|flags|CPU implementer|CPU part|Hardware|Model)[[:space:]]*:' /proc/cpuinfo 2>/dev/null |
+grep -E '^(vendor_id|cpu family|model|model name|Features|flags|CPU implementer|CPU part|Hardware|Model)[[:space:]]*:' /proc/cpuinfo 2>/dev/null |
     sort -u | while IFS= read -r line; do say cpuinfo "$line"; done
 say cores "$(grep -c '^processor' /proc/cpuinfo 2>/dev/null)"
 while IFS= read -r line; do

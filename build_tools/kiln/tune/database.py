@@ -1,0 +1,51 @@
+"""kernels/tuned/<cpu>-<isa>.json: what `tune` adds to them, in a form that people can read and compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Target
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+from kiln.kernels.choices import MEASURED, file_of
+
+
+def merge(folder: Path, cpu: str, target: Target, how: str, found: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Put what was found into the CPU's file; kernels for which the rules are best are taken out.
+
+    `how`: by what it was decided, `time` or `model`. Raises KilnError where the file cannot be written, or
+    holds what was decided in the other way.
+    """
+    path = file_of(cpu, target.vector.isa, folder)
+    old = read_json(path) if path.is_file() else {}
+    if old and old["how"] != how:
+        raise KilnError(f"{path}: holds what was decided by {old['how']}, this by {how}: remove one of them")
+    kernels = dict(old.get("kernels", {}))
+    for key, entry in found.items():
+        kernels.pop(key, None)
+        if set(entry) - set(MEASURED):
+            kernels[key] = entry
+    if kernels or old:
+        try:
+            atomic_write(path, as_text({"cpu": cpu, "isa": target.vector.isa, "how": how}, kernels))
+        except OSError as error:
+            raise KilnError(f"{path}: cannot write: {error.strerror or error}") from error
+    return path
+
+
+def as_text(head: Mapping[str, Any], kernels: Mapping[str, Any]) -> str:
+    """JSON with a line for each kernel."""
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    rows = [f"  {json.dumps(key)}: {json.dumps(kernels[key])}" for key in sorted(kernels, key=_order)]
+    body = ' "kernels": {\n' + ",\n".join(rows) + "\n }" if rows else ' "kernels": {}'
+    return "{\n" + ",\n".join([*lines, body]) + "\n}\n"
+
+
+def _order(key: str) -> list[tuple[int, Any]]:
+    """Large images first, then few channels: about the order of the layers of a network."""
+    sizes = [[int(n) for n in word.lstrip("sdg").split("x")] for word in key.split()[1:]]
+    x, weights = sizes[:2]
+    return [(0, -x[1] * x[2]), (1, weights), (2, sizes)]

@@ -1,0 +1,87 @@
+"""A program that runs subjects where they are to be used: their kernels, a table of them in C, and a main."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tvm
+
+from kiln.config import Target
+from kiln.device.link import link_flags
+from kiln.emit.objects import compile_object
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
+from kiln.tune.subject import Call, Subject
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+def link_program(subjects: Sequence[Subject], target: Target, folder: Path) -> Path:
+    """Compile and link the program of `subjects` in `folder`; neighbours with one key are a group.
+
+    Raises KilnError with the compiler's first error.
+    """
+    functions: dict[str, tvm.tirx.PrimFunc] = {}
+    for subject in subjects:
+        functions.update(subject.functions)
+    made, table, program = folder / "kernels.o", folder / "subjects.c", folder / "time_kernels"
+    compile_object(functions, target, made)
+    table.write_text(table_of(subjects), encoding="utf-8")
+    sources = [str(table), str(PROGRAMS / "time_kernels.c")]
+    flags = [*link_flags(target, "none"), "-O2", f"-I{PROGRAMS}"]
+    run_tool(
+        [*compiler_command(target), *flags, *sources, str(made), "-o", str(program)],
+        f"linking candidates for target '{target.name}'",
+    )
+    return program
+
+
+def table_of(subjects: Sequence[Subject]) -> str:
+    """The C source that declares the kernels and defines SUBJECTS (see programs/time_kernels.h)."""
+    groups: dict[str, int] = {}
+    head, rows = ['#include "time_kernels.h"', ""], []
+    for subject in subjects:
+        number = groups.setdefault(subject.key, len(groups))
+        name = subject.name
+        head += [
+            f"void {call.symbol}({_types(call)});" for call in {c.symbol: c for c in subject.calls}.values()
+        ]
+        head += [
+            f"static void run_{name}(unsigned char *const *m) {{",
+            *(f"    {call.symbol}({_arguments(call)});" for call in subject.calls),
+            "}",
+            f"static const tensor tensors_{name}[] = {{",
+            *(f"    {{{memory.bytes}u, {memory.kind}}}," for memory in subject.memory),
+            "};",
+            "",
+        ]
+        rows.append(f'    {{"{name}", {number}, run_{name}, tensors_{name}, {len(subject.memory)}}},')
+    return "\n".join(
+        [*head, "const subject SUBJECTS[] = {", *rows, "};", f"const int SUBJECTS_COUNT = {len(rows)};", ""]
+    )
+
+
+def _types(call: Call) -> str:
+    return ", ".join(["void *"] * len(call.arguments) + ["int32_t"] * (0 if call.tasks is None else 2))
+
+
+def _arguments(call: Call) -> str:
+    tasks = [] if call.tasks is None else ["0", str(call.tasks)]
+    return ", ".join([*(f"m[{place}]" for place in call.arguments), *tasks])
+
+
+def operands_of(subjects: Sequence[Subject], path: Path) -> Path:
+    """Write what `time_kernels check` reads."""
+    with path.open("wb") as out:
+        for subject in subjects:
+            out.write(subject.operands())
+    return path
+
+
+def by_group(subjects: Sequence[Subject]) -> Mapping[str, list[Subject]]:
+    """The subjects by key, in their order."""
+    found: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        found.setdefault(subject.key, []).append(subject)
+    return found

@@ -1,0 +1,32 @@
+/* time_kernels.h: what the generated table of kernels tells time_kernels.c. */
+#ifndef KILN_TIME_KERNELS_H
+#define KILN_TIME_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum kind {
+    SCRATCH,
+    INPUT,
+    OUTPUT,
+    WEIGHTS /* the largest parameter: read from another copy at each run */
+};
+
+typedef struct {
+    size_t bytes;
+    enum kind kind;
+} tensor;
+
+/* One way of computing one operator. Neighbours in the table with the same `group` compute the same. */
+typedef struct {
+    const char *name;
+    int group;
+    void (*run)(unsigned char *const *memory); /* memory: one pointer for each tensor */
+    const tensor *tensors;
+    int count;
+} subject;
+
+extern const subject SUBJECTS[];
+extern const int SUBJECTS_COUNT;
+
+#endif
