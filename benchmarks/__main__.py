@@ -16,19 +16,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kiln.config import list_models
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-from benchmarks import dispatch, plot, profile, stream, tables
+from benchmarks import dispatch, install, instructions, plot, profile, stream, subjects, tables
 from benchmarks.compare import Match, Plan, play
 from benchmarks.contenders import (
     Contender,
     Folders,
     LeftOutError,
+    check_peers,
     file_for,
     find_peer,
-    find_subject,
     kiln_for,
 )
 from benchmarks.footprint import Footprint, measure
@@ -52,17 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; lists are separated by commas."""
-    names = [summary.name for summary in list_models()]
     parser = argparse.ArgumentParser(prog="./kiln bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add(
         "what",
         nargs="?",
-        choices=("compare", "profile", "stream", "dispatch"),
+        choices=("compare", "profile", "instructions", "stream", "dispatch", "install"),
         default="compare",
         help="default: compare",
     )
-    add("--model", type=_list, default=names, help="default: all that can be named and were built")
+    add("--model", type=_list, default=list(subjects.MODELS), help=f"default: {','.join(subjects.MODELS)}")
     add("--target", type=_list, default=["x86_64", "host"], help="Kiln's targets; default: x86_64,host")
     add("--peer", type=_list, default=list(PEERS), help=f"default: {','.join(PEERS)}")
     add("--threads", type=_numbers, default=[1, 2], help="default: 1,2")
@@ -98,13 +96,22 @@ def run(args: argparse.Namespace) -> None:
     if args.what == "dispatch":
         dispatch.run(folders.work, out, args.cpus)
         return
+    if args.what == "install":
+        install.run(args.peer, folders)
+        return
+    chosen = [subjects.parse(text) for text in args.model]
+    if args.what == "instructions":
+        args.target = [target for target in args.target if target not in ("x86_64", "host")] or ["aarch64"]
     if not args.no_build:
-        build(args.target, [*args.model, *args.also])
+        build(args.target, [*dict.fromkeys(one.model for one in chosen), *args.also])
     if args.what == "profile":
         profile.run(args, folders, out)
         return
     if args.what == "stream":
         stream.run(args, folders, out)
+        return
+    if args.what == "instructions":
+        instructions.run(args, chosen, folders, out)
         return
     machine = description(args.cpus)
     contenders = find_contenders(args.target, args.peer, folders)
@@ -113,9 +120,9 @@ def run(args: argparse.Namespace) -> None:
     plan = Plan(args.rounds, args.seconds, args.clock, args.cpus)
     matches: list[Match] = []
     footprints: list[Footprint] = []
-    for model in args.model:
+    for one in chosen:
         try:
-            subject = find_subject(model, folders, args.target)
+            subject = subjects.find(one, folders, args.target)
         except LeftOutError as reason:
             say(str(reason))
             continue
@@ -126,7 +133,7 @@ def run(args: argparse.Namespace) -> None:
             except LeftOutError as reason:
                 say(str(reason))
         for threads in args.threads:
-            say(f"{model}, {threads} thread{'s' if threads > 1 else ''}")
+            say(f"{one.label}, {threads} thread{'s' if threads > 1 else ''}")
             match = play(subject, files, threads, plan, folders)
             matches.append(match)
             files = {c: file for c, file in files.items() if c.name in match.times}  # the others failed
@@ -150,9 +157,8 @@ def build(targets: Sequence[str], models: Sequence[str]) -> None:
 def find_contenders(targets: Sequence[str], peers: Sequence[str], folders: Folders) -> list[Contender]:
     """Kiln for each target, then the peers that are installed; a line for each that is not."""
     found = [kiln_for(target) for target in targets]
+    check_peers(peers)
     for peer in peers:
-        if peer not in PEERS:
-            raise KilnError(f"--peer '{peer}': allowed are {', '.join(PEERS)}")
         try:
             found.append(find_peer(peer, folders))
         except LeftOutError as reason:

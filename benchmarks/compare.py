@@ -66,7 +66,7 @@ def play(
                 "threads": threads,
                 "cpus": list(plan.cpus)[:threads],
             }
-            worker = stack.enter_context(Worker(folders.python, request, folders.log))
+            worker = stack.enter_context(Worker(folders.python_of(contender.module), request, folders.log))
             try:
                 match.errors[contender.name] = worker.answer()["error"]
                 worker.pause()

@@ -12,11 +12,10 @@ import kiln
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 
-from benchmarks.peers import KILN
+from benchmarks.peers import ENVIRONMENTS, KILN, PEERS
 from benchmarks.workers import WorkerError, ask
 
 CONVERT_TIMEOUT = 1800.0  # seconds; TensorFlow takes its time
-REQUIREMENTS = "benchmarks/requirements.txt"
 
 
 class LeftOutError(KilnError):
@@ -38,7 +37,8 @@ class Contender:
 class Subject:
     """A model: the file that every contender gets, and the golden vector that feeds and checks them all."""
 
-    name: str
+    name: str  # as printed
+    model: str  # as Kiln calls it
     source: Path
     interface: dict[str, Any]  # see benchmarks.peers
 
@@ -49,6 +49,11 @@ class Folders:
 
     build: Path  # Kiln's build folder
     python: Path  # of the peers' environment
+
+    def python_of(self, module: str | None) -> Path:
+        """The interpreter that a contender runs in: a peer that is large has an environment of its own."""
+        own = ENVIRONMENTS.get(module or "")
+        return self.work / own / "bin/python" if own else self.python
 
     @property
     def work(self) -> Path:
@@ -61,38 +66,35 @@ class Folders:
         return self.work / "peers.log"
 
 
-def find_subject(name: str, folders: Folders, targets: Sequence[str]) -> Subject:
-    """The model's source and first golden vector, as the build left them. Raises LeftOutError."""
-    goldens = [folders.build / target / name / "golden" for target in targets]
-    golden = next((folder for folder in goldens if (folder / "golden.json").is_file()), None)
-    sources = sorted((folders.build / ".stages/models" / name).glob("source.*"))
-    if golden is None or not sources:
-        raise LeftOutError(f"{name}: not built; to build it: ./kiln target={','.join(targets)} model={name}")
-    vector = read_json(golden / "golden.json")["vectors"][0]
-    interface: dict[str, Any] = {"format": sources[0].suffix[1:], "dims": vector.get("dims") or {}}
-    for side in ("inputs", "outputs"):
-        interface[side] = [
-            {key: tensor[key] for key in ("name", "dtype", "shape")} | {"file": str(golden / tensor["file"])}
-            for tensor in vector[side]
-        ]
-    return Subject(name, sources[0], interface)
-
-
 def kiln_for(target: str) -> Contender:
     """Kiln for that target."""
     return Contender(f"kiln {target}", KILN, kiln.__version__, ("onnx", "tflite"), target)
 
 
+def requirements(peer: str) -> str:
+    """The file that pins what its environment holds."""
+    own = ENVIRONMENTS.get(peer)
+    return f"benchmarks/requirements-{own}.txt" if own else "benchmarks/requirements.txt"
+
+
+def check_peers(names: Sequence[str]) -> None:
+    """Raise KilnError for one that there is not."""
+    for name in names:
+        if name not in PEERS:
+            raise KilnError(f"--peer '{name}': allowed are {', '.join(PEERS)}")
+
+
 def find_peer(name: str, folders: Folders) -> Contender:
     """The peer of that name. Raises LeftOutError with the command that installs it."""
-    install = f"{os.path.relpath(folders.python)} -m pip install --no-deps -r {REQUIREMENTS}"
-    if not folders.python.exists():
-        venv = os.path.relpath(folders.python.parents[1])
+    python = folders.python_of(name)
+    install = f"{os.path.relpath(python)} -m pip install --no-deps -r {requirements(name)}"
+    if not python.exists():
+        venv = os.path.relpath(python.parents[1])
         raise LeftOutError(
             f"{name}: not installed, left out; to install it: python3 -m venv {venv} && {install}"
         )
     try:
-        answer = ask(folders.python, {"do": "version", "peer": name}, folders.log)
+        answer = ask(python, {"do": "version", "peer": name}, folders.log)
     except WorkerError as error:
         raise LeftOutError(f"{name}: left out: {error}") from error
     if answer["missing"]:
@@ -105,9 +107,9 @@ def file_for(contender: Contender, subject: Subject, folders: Folders) -> Path:
     """What the contender loads: a bundle, the source, or the peer's own form of it. Raises LeftOutError."""
     pair = f"{subject.name} on {contender.name}"
     if contender.target is not None:
-        bundle = folders.build / contender.target / subject.name
-        if not (bundle / "lib" / f"lib{subject.name}.so").is_file():
-            how = f"./kiln target={contender.target} model={subject.name}"
+        bundle = folders.build / contender.target / subject.model
+        if not (bundle / "lib" / f"lib{subject.model}.so").is_file():
+            how = f"./kiln target={contender.target} model={subject.model}"
             raise LeftOutError(f"{pair}: not built, left out; to build it: {how}")
         return bundle
     kind = subject.interface["format"]
@@ -135,7 +137,7 @@ def _converted(contender: Contender, subject: Subject, folders: Folders) -> Path
             "interface": subject.interface,
             "folder": str(folder.resolve()),
         }
-        answer = ask(folders.python, request, folders.log, CONVERT_TIMEOUT)
+        answer = ask(folders.python_of(contender.module), request, folders.log, CONVERT_TIMEOUT)
         file = Path(answer["file"].replace(str(folder.resolve()), str(place.resolve())))
         write_json(folder / mark.name, {"key": key, "file": str(file)})
     return file

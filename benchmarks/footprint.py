@@ -93,7 +93,7 @@ def _from_python(
     }
     name = contender.name if contender else PYTHON
     try:
-        with Worker(folders.python, request, folders.log) as worker:
+        with Worker(folders.python_of(request["peer"]), request, folders.log) as worker:
             answer = worker.answer()
     except WorkerError as error:
         say(f"{subject.name} on {name}: no footprint: {error}")
@@ -137,6 +137,7 @@ class Steps:
 
     cold: float
     rss: int
+    bucket: int  # whose steps they are
     rounds: list[list[int]]
 
 
@@ -161,13 +162,15 @@ def run_steps(
     """Run it pinned to `cpus`. Raises KilnError with what it says."""
     params = bundle / "params.bin"
     inputs = [tensor["file"] for tensor in subject.interface["inputs"]]
-    words = [str(rounds), str(threads), str(params) if params.is_file() else "-", *inputs]
+    open_dims = [dim["name"] for dim in read_json(bundle / "manifest.json").get("dims", [])]
+    sizes = [str(subject.interface["dims"][name]) for name in open_dims]
+    words = [str(rounds), str(threads), str(params) if params.is_file() else "-", *sizes, *inputs]
     pinned = ["taskset", "-c", ",".join(map(str, cpus))]
     started = time.monotonic()
     done = subprocess.run([*pinned, str(program), *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise KilnError(f"{program}: {done.stderr.strip() or f'exit status {done.returncode}'}")
-    first = rss = 0
+    first = rss = bucket = 0
     measured: list[list[int]] = []
     for line in done.stdout.splitlines():
         match line.split():
@@ -175,6 +178,8 @@ def run_steps(
                 first = int(nanoseconds)
             case ["rss", size]:
                 rss = int(size)
+            case ["bucket", number]:
+                bucket = int(number)
             case ["steps", *times]:
                 measured.append([int(t) for t in times])
-    return Steps(first * 1e-9 - started, rss, measured)
+    return Steps(first * 1e-9 - started, rss, bucket, measured)

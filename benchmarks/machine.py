@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.config import load_target
@@ -32,17 +35,66 @@ def description(cpus: list[int]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Bandwidth:
+    """GB/s of all cores that were measured together, by the bytes that each of them works on."""
+
+    cores: int
+    read: Mapping[int, float]
+    copy: Mapping[int, float]  # as many bytes written as read, both counted
+
+    def seconds(self, read: int, written: int, within: int) -> float:
+        """The least time for so many bytes that lie, with others, in a working set of `within` bytes.
+
+        As much as is written goes as fast as a copy, and what is read beyond that as fast as reading.
+        """
+        size = self.level(within)
+        alone = max(read - written, 0)
+        return (alone / self.read[size] + (read + written - alone) / self.copy[size]) * 1e-9
+
+    def level(self, within: int) -> int:
+        """The smallest measured size that holds a core's share, the largest where none does."""
+        return next((size for size in sorted(self.read) if size * self.cores >= within), max(self.read))
+
+
+def bandwidth(isa: str, cpus: Sequence[int], folders: Folders) -> Bandwidth | None:
+    """Measured on all of `cpus` at the same time; None where there is no program for `isa`."""
+    if isa not in VECTORS:
+        return None
+    program = _program("bandwidth", isa, folders)
+    running = [
+        subprocess.Popen(
+            ["taskset", "-c", str(cpu), str(program)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for cpu in cpus
+    ]
+    read: dict[int, float] = defaultdict(float)
+    copy: dict[int, float] = defaultdict(float)
+    for process in running:
+        for line in process.communicate()[0].splitlines():
+            size, *rates = line.split()
+            read[int(size)] += float(rates[0])
+            copy[int(size)] += float(rates[1])
+    return Bandwidth(len(cpus), dict(read), dict(copy))
+
+
 def fma_peak(isa: str, cpu: int, folders: Folders) -> float | None:
     """GFLOP/s of one core that does nothing but float32 multiply-adds with `isa`; None: no program for it."""
     if isa not in VECTORS:
         return None
-    bits, flag = VECTORS[isa]
-    program = link(
-        load_target("host"),
-        [PROGRAMS / "peak.c"],
-        ["-O2", "-ffp-contract=fast", "-mfma", flag, f"-DBITS={bits}"],
-        work=folders.work / "programs" / f"peak-{isa}",
-        name="peak",
-    )
-    command = ["taskset", "-c", str(cpu), str(program)]
+    command = ["taskset", "-c", str(cpu), str(_program("peak", isa, folders))]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def _program(name: str, isa: str, folders: Folders) -> Path:
+    bits, flag = VECTORS[isa]
+    return link(
+        load_target("host"),
+        [PROGRAMS / f"{name}.c"],
+        ["-O2", "-ffp-contract=fast", "-mfma", flag, f"-DBITS={bits}"],
+        work=folders.work / "programs" / f"{name}-{isa}",
+        name=name,
+    )

@@ -1,7 +1,8 @@
-"""Where a bundle's time goes: `./kiln bench profile model=…`, one row a step, the slowest first.
+"""Where a bundle's time goes: `./kiln bench profile`, a row for each step and its share of what is possible.
 
-Measures every step in a C program (programs/steps.c), takes the median over the rounds, and sets the
-arithmetic that the plan counts for it against what one core here can do at the target's vector width.
+Measures every step in a C program (programs/steps.c) and takes the median over the rounds. Two ceilings are
+measured in the same run: float32 multiply-adds at the target's vector width, and memory. A step's time is set
+against the ceiling that allows it less.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from kiln.config import sizes
 from kiln.files import atomic_write, read_json
 
-from benchmarks.contenders import Folders, find_subject
+from benchmarks.contenders import Folders
 from benchmarks.footprint import run_steps, steps_program
-from benchmarks.machine import fma_peak
+from benchmarks.machine import Bandwidth, bandwidth, description, fma_peak
+from benchmarks.subjects import Chosen, find, parse
 from benchmarks.tables import markdown
+
+SMALL = 0.005  # of the time: steps below that are listed behind the others
+PARTLY = 1.5  # a step that moves its tensors so many times faster than is possible touches a part of them
 
 
 @dataclass(frozen=True)
@@ -34,100 +40,186 @@ class Step:
     label: str
     seconds: float
     operations: int  # a multiply-accumulate counts two
-    bytes: int  # of all arguments: what it has to read and write at least
     dtype: str  # of its first argument
+    params: int  # bytes read that no earlier step of the same run has read
+    read: int  # bytes of its other inputs
+    written: int
 
     @property
     def rate(self) -> float:
         """Giga-operations per second."""
         return self.operations / self.seconds * 1e-9
 
+    @property
+    def bytes(self) -> int:
+        """Of all arguments: what it has to read and write at least."""
+        return self.params + self.read + self.written
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the cores used can do together; None: not measured."""
+
+    flops: float | None = None  # per second, float32 multiply-adds counted twice
+    memory: Bandwidth | None = None
+    params: int = 0  # bytes of all parameters: a run reads them from as far away as that many bytes lie
+
+    def compute(self, step: Step) -> float | None:
+        """The share of its time that the arithmetic alone would take."""
+        if self.flops is None or step.dtype != "float32" or step.rate < 0.1:
+            return None
+        return step.operations / self.flops / step.seconds
+
+    def traffic(self, step: Step) -> float | None:
+        """The share of its time that moving its tensors alone would take."""
+        if self.memory is None:
+            return None
+        least = self.memory.seconds(step.read, step.written, step.bytes)
+        least += self.memory.seconds(step.params, 0, max(self.params, step.bytes))
+        return least / step.seconds if least < PARTLY * step.seconds else None
+
+    def share(self, step: Step) -> tuple[float, str] | None:
+        """Of the ceiling that binds it, and which that is."""
+        found = [(self.compute(step), "arithmetic"), (self.traffic(step), "memory")]
+        return max(((share, name) for share, name in found if share is not None), default=None)
+
 
 def profile(
-    model: str, target: str, rounds: int, threads: int, cpus: Sequence[int], folders: Folders
-) -> tuple[list[Step], float | None]:
-    """The steps in the plan's order, and one core's float32 peak in GFLOP/s where there is a program for it.
+    chosen: Chosen, target: str, rounds: int, threads: int, cpus: Sequence[int], folders: Folders
+) -> tuple[list[Step], Ceilings]:
+    """The steps in the plan's order, and the ceilings where there is a program that measures them.
 
     Raises LeftOutError when the model was not built for the target, KilnError when it cannot be run.
     """
-    subject = find_subject(model, folders, [target])
+    subject = find(chosen, folders, [target])
     stages = folders.build / ".stages" / target
-    plan = read_json(stages / model / "plan/plan.json")
+    plan = read_json(stages / chosen.model / "plan/plan.json")
     isa = read_json(stages / "target.json")["vector"]["isa"]
-    bundle = folders.build / target / model
+    bundle = folders.build / target / chosen.model
     program = steps_program(bundle, target, folders)
     before = fma_peak(isa, cpus[0], folders)
-    times = run_steps(program, bundle, subject, rounds, threads, cpus[:threads]).rounds
+    measured = run_steps(program, bundle, subject, rounds, threads, cpus[:threads])
     after = fma_peak(isa, cpus[0], folders)  # twice, since the clock rises and falls with the load
-    peak = None if before is None or after is None else max(before, after)
-    return steps_of(plan, [median(column) * 1e-9 for column in zip(*times, strict=True)]), peak
+    flops = None if before is None or after is None else max(before, after) * threads * 1e9
+    seconds = [median(column) * 1e-9 for column in zip(*measured.rounds, strict=True)]
+    steps = steps_of(plan, seconds, measured.bucket, subject.interface["dims"])
+    return steps, Ceilings(flops, bandwidth(isa, cpus[:threads], folders), plan["params"]["bytes"])
 
 
-def steps_of(plan: Mapping[str, Any], seconds: Sequence[float]) -> list[Step]:
-    """The plan's first bucket with a time for each step."""
+def steps_of(
+    plan: Mapping[str, Any], seconds: Sequence[float], bucket: int = 0, dims: Mapping[str, int] | None = None
+) -> list[Step]:
+    """The steps of a bucket with a time for each; what depends on sizes is evaluated for `dims`."""
     kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
     steps = []
-    for index, (step, time) in enumerate(zip(plan["buckets"][0]["steps"], seconds, strict=True)):
+    for index, (step, time) in enumerate(zip(plan["buckets"][bucket]["steps"], seconds, strict=True)):
         kernel = kernels[step["kernel"]]
-        size = sum(argument.get("bytes", 0) for argument in step["args"])
-        operations = 2 * step.get("macs", 0) or kernel["flops"]
-        dtype = kernel["args"][0]["dtype"]
-        family = kernel.get("family", "")
-        steps.append(Step(index, step["kernel"], family, step["label"], time, operations, size, dtype))
+        moved = {"params": 0, "read": 0, "written": 0}
+        for argument, about in zip(step["args"], kernel["args"], strict=False):  # open sizes come behind
+            which = "params" if argument["at"] == "params" else "read" if about.get("const") else "written"
+            moved[which] += sizes.evaluate(argument.get("bytes", 0), dims or {})
+        operations = 2 * sizes.evaluate(step.get("macs", 0), dims or {}) or kernel["flops"]
+        family, dtype = kernel.get("family", ""), kernel["args"][0]["dtype"]
+        steps.append(Step(index, step["kernel"], family, step["label"], time, operations, dtype, **moved))
     return steps
 
 
-def report(steps: Sequence[Step], peak: float | None, threads: int, most: int) -> str:
-    """Markdown: the families, then the `most` slowest steps."""
+def report(steps: Sequence[Step], ceilings: Ceilings, most: int) -> str:
+    """Markdown: the families by time, then the `most` steps that are furthest below their ceiling."""
     total = sum(step.seconds for step in steps)
     families: dict[str, list[Step]] = defaultdict(list)
     for step in steps:
         families[step.family].append(step)
     groups = sorted(families.items(), key=lambda item: -sum(step.seconds for step in item[1]))
-    summary = [[name, str(len(group)), *_figures(group, total, peak, threads)] for name, group in groups]
-    summary.append(["all", str(len(steps)), *_figures(steps, total, peak, threads)])
-    slowest = sorted(steps, key=lambda step: -step.seconds)[:most]
+    summary = [[name, str(len(group)), *_figures(group, total, ceilings)] for name, group in groups]
+    summary.append(["all", str(len(steps)), *_figures(steps, total, ceilings)])
+
+    def order(step: Step) -> tuple[bool, float, float]:
+        share = ceilings.share(step)
+        return step.seconds < SMALL * total, share[0] if share else 0.0, -step.seconds
+
     rows = [
-        [f"{step.label} ({step.kernel})", str(step.index), *_figures([step], total, peak, threads)]
-        for step in slowest
+        [f"{step.label} ({step.kernel})", str(step.index), *_figures([step], total, ceilings)]
+        for step in sorted(steps, key=order)[:most]
     ]
-    figures = ["µs", "share", "GFLOP/s", "of peak", "GB/s"]
-    head = f"{len(steps)} steps, {total * 1e3:.3g} ms"
-    if peak is not None:
-        head += f"; one core's peak is {peak:.0f} GFLOP/s in float32"
+    figures = [
+        "µs",
+        "of the time",
+        "GFLOP/s",
+        "of peak",
+        "GB/s",
+        "of bandwidth",
+        "of its ceiling",
+        "bound by",
+    ]
     tables = [markdown(["family", "steps", *figures], summary), markdown(["step", "#", *figures], rows)]
-    return "\n".join([f"{head}.\n", *tables])
+    return "\n".join([f"{len(steps)} steps, {total * 1e3:.3g} ms{_ceilings(ceilings)}.\n", *tables])
 
 
-def table(steps: Sequence[Step], peak: float | None) -> str:
+def _ceilings(ceilings: Ceilings) -> str:
+    text = "" if ceilings.flops is None else f"; peak {ceilings.flops * 1e-9:.0f} GFLOP/s in float32"
+    if ceilings.memory is not None:
+        read, copy = ceilings.memory.read, ceilings.memory.copy
+        chosen = [size for size in sorted(read) if size.bit_length() % 2 == 1]  # every second one
+        rates = ", ".join(f"{_binary(size)} {read[size]:.0f}/{copy[size]:.0f}" for size in chosen)
+        text += f"; bandwidth in GB/s, read/copy, by working set of a core: {rates}"
+    return text
+
+
+def _binary(size: int) -> str:
+    return f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB"
+
+
+def table(steps: Sequence[Step], ceilings: Ceilings) -> str:
     """The same as CSV, in the plan's order."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
-    write(["step", "kernel", "family", "label", "microseconds", "operations", "bytes", "gflops", "peak"])
+    head = ["step", "kernel", "family", "label", "microseconds", "operations", "bytes", "gflops"]
+    write([*head, "of_peak", "of_bandwidth", "bound"])
     for s in steps:
-        figures = [f"{s.seconds * 1e6:.3f}", s.operations, s.bytes, f"{s.rate:.2f}", peak or ""]
-        write([s.index, s.kernel, s.family, s.label, *figures])
+        shares = [ceilings.compute(s), ceilings.traffic(s)]
+        bound = ceilings.share(s)
+        figures = [f"{s.seconds * 1e6:.3f}", s.operations, s.bytes, f"{s.rate:.2f}"]
+        figures += ["" if share is None else f"{share:.4f}" for share in shares]
+        write([s.index, s.kernel, s.family, s.label, *figures, bound[1] if bound else ""])
     return out.getvalue()
 
 
-def _figures(steps: Sequence[Step], total: float, peak: float | None, threads: int) -> list[str]:
+def _figures(steps: Sequence[Step], total: float, ceilings: Ceilings) -> list[str]:
+    """Of several steps: shares are means weighted by time."""
     seconds = sum(step.seconds for step in steps)
+
+    def mean(shares: Sequence[float | None]) -> str:
+        weighted = [share * s.seconds for share, s in zip(shares, steps, strict=True) if share is not None]
+        return f"{sum(weighted) / seconds:.0%}" if len(weighted) == len(steps) else "–"
+
     rate = sum(step.operations for step in steps) / seconds * 1e-9
-    floats = all(step.dtype == "float32" for step in steps)  # the peak is that of float32
-    of_peak = f"{rate / peak / threads:.0%}" if peak is not None and floats and rate >= 0.1 else "–"
     flow = sum(step.bytes for step in steps) / seconds * 1e-9
-    return [f"{seconds * 1e6:.1f}", f"{seconds / total:.1%}", f"{rate:.1f}", of_peak, f"{flow:.1f}"]
+    bounds = [ceilings.share(step) for step in steps]
+    names = {bound[1] for bound in bounds if bound}
+    return [
+        f"{seconds * 1e6:.1f}",
+        f"{seconds / total:.1%}",
+        f"{rate:.1f}",
+        mean([ceilings.compute(step) for step in steps]),
+        f"{flow:.1f}",
+        mean([ceilings.traffic(step) for step in steps]),
+        mean([bound[0] if bound else None for bound in bounds]),
+        names.pop() if len(names) == 1 else "both" if names else "–",
+    ]
 
 
 def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
     """Profile every model for every target asked for; print, and write profile-<target>-<model>.{md,csv}."""
-    for model in args.model:
+    for text in args.model:
+        chosen = parse(text)
         for target in args.target:
             for threads in args.threads:
-                steps, peak = profile(model, target, args.profile_rounds, threads, args.cpus, folders)
-                name = f"profile-{target}-{model}-{threads}"
-                text = report(steps, peak, threads, len(steps))
-                atomic_write(out / f"{name}.md", text)
-                atomic_write(out / f"{name}.csv", table(steps, peak))
-                print(f"## {model} on {target}, {threads} thread{'s' if threads > 1 else ''}\n")
-                print(report(steps, peak, threads, args.most))
+                steps, ceilings = profile(chosen, target, args.profile_rounds, threads, args.cpus, folders)
+                name = f"profile-{target}-{chosen.label}-{threads}"
+                head = f"{description(args.cpus)}.\n\n"
+                atomic_write(out / f"{name}.md", head + report(steps, ceilings, len(steps)))
+                atomic_write(out / f"{name}.csv", table(steps, ceilings))
+                count = f"{threads} thread{'s' if threads > 1 else ''}"
+                print(f"## {chosen.label} on {target}, {count}\n")
+                print(report(steps, ceilings, args.most))

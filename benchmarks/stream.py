@@ -17,23 +17,23 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from kiln.config import load_model, sizes, stage_config
+from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
-from kiln.golden import inputs as input_sets
 
+from benchmarks import subjects
 from benchmarks.compare import turn_order
 from benchmarks.contenders import (
     Contender,
     Folders,
     LeftOutError,
+    check_peers,
     file_for,
     find_peer,
-    find_subject,
     kiln_for,
 )
 from benchmarks.machine import description
-from benchmarks.peers import PEERS, STREAMING
+from benchmarks.peers import STREAMING
 from benchmarks.tables import markdown
 from benchmarks.workers import Worker, WorkerError, say
 
@@ -72,28 +72,14 @@ def make_items(
     model: str, interface: Mapping[str, Any], points: Sequence[Mapping[str, int]], folder: Path
 ) -> list[Item]:
     """An input for every size, drawn as the model's golden vectors are."""
-    config = stage_config(load_model(model), "golden")
-    specs = [s for s in (config.get("golden") or {}).get("inputs") or [] if s["kind"] in ("random", "normal")]
-    spec = specs[0] if specs else input_sets.DEFAULT_SETS[0]
     folder.mkdir(parents=True, exist_ok=True)
     items = []
     for number, dims in enumerate(points):
-        entries = [
-            {**port, "shape": [sizes.evaluate(size, dims) for size in port["shape"]]}
-            for port in interface["inputs"]
+        values = subjects.draw_inputs(model, interface, dims)
+        tensors = [
+            subjects.write_tensor(folder / f"{number}.{at}.bin", port["name"], value)
+            for at, (port, value) in enumerate(zip(interface["inputs"], values, strict=True))
         ]
-        tensors = []
-        for at, value in enumerate(input_sets.make_set(spec, entries, None)):
-            file = folder / f"{number}.{at}.bin"
-            atomic_write(file, np.ascontiguousarray(value).tobytes())
-            tensors.append(
-                {
-                    "name": entries[at]["name"],
-                    "dtype": str(value.dtype),
-                    "shape": list(value.shape),
-                    "file": str(file),
-                }
-            )
         items.append(Item(dims, tensors))
     return items
 
@@ -129,12 +115,11 @@ def _contenders(args: argparse.Namespace, folders: Folders, model: str) -> list[
     for target in args.target:
         for name in [model, *args.also]:
             contender = kiln_for(target)
-            subject = find_subject(name, folders, [target])
+            subject = subjects.find(subjects.Chosen(name), folders, [target])
             found.append((f"{contender.name} {name}", contender, file_for(contender, subject, folders)))
-    subject = find_subject(model, folders, args.target)
+    subject = subjects.find(subjects.Chosen(model), folders, args.target)
+    check_peers(args.peer)
     for peer in args.peer:
-        if peer not in PEERS:
-            raise KilnError(f"--peer '{peer}': allowed are {', '.join(PEERS)}")
         try:
             if peer not in STREAMING:
                 raise LeftOutError(f"{peer}: left out, it is asked for fixed sizes only")
@@ -169,7 +154,7 @@ def _play(
                 "order": list(order),
                 "clock": args.clock,
             }
-            worker = stack.enter_context(Worker(folders.python, request, folders.log))
+            worker = stack.enter_context(Worker(folders.python_of(contender.module), request, folders.log))
             try:
                 worker.answer()
                 worker.pause()

@@ -7,6 +7,7 @@ stdout; whatever a framework prints goes to stderr.
   {"do": "convert"}  → {"file": …}
   {"do": "first"}    → {"monotonic": seconds at the first output, "rss": bytes, "mapped": [files]}
                        (a peer of null: nothing but numpy)
+  {"do": "runs"}     → {"error": …} after so many runs as "runs" says
   {"do": "stream"}   → {}, then for every line on stdin {"times": [s of each input]}
   {"do": "turns"}    → {"error": …}, then for every line "SECONDS" on stdin {"wall": [s], "cpu": [s]}
 Anything that fails is {"failed": "one line"}.
@@ -63,12 +64,15 @@ def serve(request: dict[str, Any], answers: IO[str]) -> None:
         stream(request, peer, answers)
         return
     run = peer.load(Path(request["file"]), interface, read_inputs(interface), request["threads"])
-    outputs = run()
+    for _ in range(request.get("runs", 1)):
+        outputs = run()
     if request["do"] == "first":
         done = time.monotonic()
-        _say(answers, {"monotonic": done, "rss": peak_rss(), "mapped": mapped_libraries()})
+        _say(answers, {"monotonic": done, "rss": peak_rss(), "mapped": mapped_libraries(peer)})
         return
     _say(answers, {"error": largest_error(outputs, interface)})
+    if request["do"] == "runs":
+        return
     for line in sys.stdin:
         _say(answers, measure(run, float(line)))
 
@@ -155,13 +159,18 @@ def peak_rss() -> int:
     return 0
 
 
-def mapped_libraries() -> list[str]:
-    """Shared objects mapped now that are neither Python's, nor numpy's, nor the system's."""
+def mapped_libraries(peer: Any) -> list[str]:
+    """Shared objects mapped now that are neither Python's, nor numpy's, nor the system's.
+
+    A peer's RUNTIME says which of them a program without Python would need.
+    """
     paths = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
     return sorted(
         path
         for path in paths
-        if ".so" in Path(path).name and "/site-packages/" in path and "/site-packages/numpy" not in path
+        if ".so" in Path(path).name
+        and getattr(peer, "RUNTIME", "/site-packages/") in path
+        and "/site-packages/numpy" not in path
     )
 
 

@@ -30,7 +30,9 @@ StreamRun = Callable[[Sequence[Array], dict[str, int]], Sequence[Any]]
 
 # Those that take inputs of other sizes without being loaded again: they have `load_stream` as well.
 STREAMING = ("onnxruntime", "openvino")
-PEERS = ("onnxruntime", "openvino", "litert", "ncnn", "mnn")
+PEERS = ("onnxruntime", "openvino", "litert", "ncnn", "mnn", "executorch", "iree")
+# Those that do not share the common environment: peer → folder in build/bench, and requirements-<folder>.txt.
+ENVIRONMENTS = {"executorch": "executorch"}
 KILN = "bundle"
 
 

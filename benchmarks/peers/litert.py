@@ -23,7 +23,7 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     """A .tflite as it is; an .onnx by onnx2tf, whose result takes its images as NHWC."""
     if interface["format"] == "tflite":
         return source
-    python = Path(os.environ.get("KILN_BENCH_ONNX2TF", CONVERTER)) / "bin/python"
+    python = converter()
     if not python.exists():
         raise RuntimeError(
             f"an ONNX file needs onnx2tf: python3 -m venv {CONVERTER} && "
@@ -40,6 +40,11 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     for rest in set(folder.iterdir()) - {made}:
         shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
     return made
+
+
+def converter() -> Path:
+    """The interpreter of onnx2tf's environment."""
+    return Path(os.environ.get("KILN_BENCH_ONNX2TF", CONVERTER)) / "bin/python"
 
 
 def _run(command: list[str], folder: Path) -> None:

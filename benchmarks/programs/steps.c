@@ -1,9 +1,11 @@
 /* steps.c: the first output of a model as early as a program can have it, then the time of every
  * step.
  *
- *     steps ROUNDS THREADS PARAMS INPUT...      PARAMS: params.bin, or - where they are linked in
+ *     steps ROUNDS THREADS PARAMS SIZE... INPUT...
  *
- * prints, with times in nanoseconds:
+ * PARAMS: params.bin, or - where they are linked in; SIZE: one for each open dimension. It prints,
+ * with times in nanoseconds:
+ *     bucket NUMBER        the one that serves these sizes
  *     first TIME           of CLOCK_MONOTONIC, when the first output was there
  *     rss BYTES            the most memory this process had held until then
  *     steps T0 T1 ... Tn   once a round: how long each step took
@@ -41,8 +43,9 @@ static void *memory(size_t bytes) {
     return pages;
 }
 
-static DLTensor tensor(const kiln_tensor *about, const char *path) {
-    size_t bytes = kiln_tensor_shape(about, NULL, NULL);
+static DLTensor tensor(const kiln_tensor *about, const int64_t *dims, const char *path) {
+    int64_t *shape = memory((size_t)about->rank * sizeof *shape);
+    size_t bytes = kiln_tensor_shape(about, dims, shape);
     void *data = memory(bytes);
     if (path != NULL) {
         FILE *file = fopen(path, "rb");
@@ -50,7 +53,7 @@ static DLTensor tensor(const kiln_tensor *about, const char *path) {
             stop("cannot read", path);
         fclose(file);
     }
-    return kiln_bind(about, about->shape, data);
+    return kiln_bind(about, shape, data);
 }
 
 static long long peak_rss(void) {
@@ -65,12 +68,20 @@ static long long peak_rss(void) {
 
 int main(int count, char **words) {
     const kiln_model *model = &KILN_MODEL;
-    if (count != 4 + (int)model->inputs_count || model->dims_count != 0)
-        stop("usage", "steps ROUNDS THREADS PARAMS INPUT... (a model of fixed shapes)");
+    if (count != 4 + (int)(model->dims_count + model->inputs_count))
+        stop("usage", "steps ROUNDS THREADS PARAMS SIZE... INPUT...");
     const int rounds = atoi(words[1]), threads = atoi(words[2]);
 
     static kiln_pool pool;
-    kiln_config config = {.arena_bytes = model->buckets[0].arena_bytes};
+    int64_t sizes[KILN_MAX_DIMS];
+    kiln_plan_result plan;
+    for (uint32_t i = 0; i < model->dims_count; i++)
+        sizes[i] = atoll(words[4 + i]);
+    kiln_status status = kiln_plan_dims(model, sizes, &plan, NULL);
+    if (status != KILN_OK)
+        stop("no such sizes", kiln_status_name(status));
+    words += model->dims_count;
+    kiln_config config = {.arena_bytes = plan.arena_bytes};
     config.arena = memory(config.arena_bytes);
     if (threads > 1) {
         if (kiln_pool_open(&pool, threads) != KILN_OK)
@@ -82,12 +93,12 @@ int main(int count, char **words) {
         stop("cannot map", words[3]);
     DLTensor inputs[model->inputs_count], outputs[model->outputs_count];
     for (uint32_t i = 0; i < model->inputs_count; i++)
-        inputs[i] = tensor(&model->inputs[i], words[4 + i]);
+        inputs[i] = tensor(&model->inputs[i], plan.dims, words[4 + i]);
     for (uint32_t i = 0; i < model->outputs_count; i++)
-        outputs[i] = tensor(&model->outputs[i], NULL);
+        outputs[i] = tensor(&model->outputs[i], plan.dims, NULL);
 
     static kiln_session session;
-    kiln_status status = kiln_open(&session, model, &config);
+    status = kiln_open(&session, model, &config);
     if (status == KILN_OK)
         status = kiln_run(&session, inputs, outputs);
     if (status != KILN_OK)
@@ -95,7 +106,9 @@ int main(int count, char **words) {
     printf("first %" PRId64 "\n", now());
     printf("rss %lld\n", peak_rss());
 
-    const uint32_t steps = model->buckets[0].steps;
+    const uint32_t bucket = session.bucket; /* an input's content may have chosen another one */
+    const uint32_t steps = model->buckets[bucket].steps;
+    printf("bucket %" PRIu32 "\n", bucket);
     int64_t *times = memory(steps * sizeof *times);
     for (int round = 0; round < rounds; round++) {
         kiln_begin(&session, inputs, outputs);

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contenders
+from benchmarks import contenders, install, subjects
 from benchmarks.__main__ import main
 from benchmarks.contenders import Contender, Folders, LeftOutError, Subject
-from benchmarks.peers import PEERS, load_peer
+from benchmarks.peers import ENVIRONMENTS, PEERS, load_peer
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -20,7 +20,9 @@ def test_without_an_environment_the_line_makes_one(peer: str, tmp_path: Path) ->
         contenders.find_peer(peer, folders)
     line = str(caught.value)
     assert line.startswith(f"{peer}: not installed, left out; to install it: python3 -m venv ")
-    assert line.endswith("/venv/bin/python -m pip install --no-deps -r benchmarks/requirements.txt")
+    own = peer if peer in ENVIRONMENTS else "venv"
+    file = f"requirements-{own}.txt" if peer in ENVIRONMENTS else "requirements.txt"
+    assert line.endswith(f"/{own}/bin/python -m pip install --no-deps -r benchmarks/{file}")
     assert "\n" not in line
 
 
@@ -34,7 +36,7 @@ def test_in_an_environment_without_it_the_missing_packages_are_named(tmp_path: P
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_requirements_name_every_distribution_of_every_peer(peer: str) -> None:
-    text = (Path(contenders.__file__).parent / "requirements.txt").read_text()
+    text = (Path(contenders.__file__).parents[1] / contenders.requirements(peer)).read_text()
     pinned = {line.split("==")[0] for line in text.splitlines() if "==" in line}
     assert set(load_peer(peer).DISTRIBUTIONS) <= pinned
 
@@ -42,12 +44,14 @@ def test_requirements_name_every_distribution_of_every_peer(peer: str) -> None:
 def test_a_bundle_that_was_not_built_is_named_with_its_command(tmp_path: Path) -> None:
     folders = Folders(tmp_path, Path(sys.executable))
     with pytest.raises(LeftOutError, match=r"^net: not built; to build it: ./kiln target=host model=net$"):
-        contenders.find_subject("net", folders, ["host"])
+        subjects.find(subjects.Chosen("net"), folders, ["host"])
 
 
 def test_a_format_that_a_peer_does_not_read_is_said(tmp_path: Path) -> None:
     peer = Contender("ncnn", "ncnn", "1", ("onnx",))
-    subject = Subject("net", tmp_path / "net.tflite", {"format": "tflite", "inputs": [], "outputs": []})
+    subject = Subject(
+        "net", "net", tmp_path / "net.tflite", {"format": "tflite", "inputs": [], "outputs": []}
+    )
     with pytest.raises(LeftOutError, match=r"^net on ncnn: left out, it reads no .tflite files$"):
         contenders.file_for(peer, subject, Folders(tmp_path, Path(sys.executable)))
 
@@ -68,3 +72,11 @@ def test_more_threads_than_cores_is_refused(capfd: pytest.CaptureFixture[str]) -
         main(["--threads", "2", "--cpus", "0", "--no-build"])
     assert caught.value.code == 2
     assert "--threads 2: allowed 1..1" in capfd.readouterr().err
+
+
+def test_every_environment_is_installed_once_from_its_file(tmp_path: Path) -> None:
+    asked = install.commands(PEERS, Folders(tmp_path, tmp_path / "venv/bin/python"))
+    files = [Path(words[-1]).name for words in asked.values()]
+    assert files == ["requirements.txt", "requirements-executorch.txt", "requirements-onnx2tf.txt"]
+    assert next(iter(asked)) == tmp_path / "venv/bin/python"
+    assert list(install.commands(["iree"], Folders(tmp_path, tmp_path / "p"))) == [tmp_path / "p"]

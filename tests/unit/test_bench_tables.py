@@ -13,7 +13,8 @@ from benchmarks import plot, tables
 from benchmarks.compare import Match, mean_lead, turn_order
 from benchmarks.contenders import Contender
 from benchmarks.footprint import Footprint, Sizes
-from benchmarks.profile import report, steps_of, table
+from benchmarks.machine import Bandwidth
+from benchmarks.profile import Ceilings, report, steps_of, table
 from benchmarks.timing import Times, geometric_mean, paired_ratio
 
 KILN = Contender("kiln host", "bundle", "0.1", ("onnx",), "host")
@@ -131,20 +132,43 @@ def test_the_picture_is_svg_with_a_bar_for_each_time_and_escaped_text() -> None:
     assert any("4.5 ×, cut" in (element.text or "") for element in root.iter())
 
 
-def test_profile_puts_the_slowest_first_and_the_peak_beside_float32_only() -> None:
+def test_profile_puts_the_lowest_share_first_each_against_the_ceiling_that_binds_it() -> None:
     kernels = [
-        {"symbol": "k0", "family": "conv", "flops": 0, "args": [{"dtype": "float32"}]},
-        {"symbol": "k1", "family": "loops", "flops": 500, "args": [{"dtype": "int8"}]},
+        {"symbol": "k0", "family": "conv", "flops": 0, "args": [{"dtype": "float32", "const": True}] * 2},
+        {"symbol": "k1", "family": "loops", "flops": 500, "args": [{"dtype": "int8", "const": False}]},
     ]
-    argument = {"at": "arena", "bytes": 1000}
+    argument, weight = {"at": "arena", "bytes": 16_000}, {"at": "params", "bytes": ["*", "n", 100]}
     steps = [
         {"kernel": "k1", "label": "add", "macs": 0, "args": [argument]},
-        {"kernel": "k0", "label": "conv2d", "macs": 50_000, "args": [argument, argument]},
+        {"kernel": "k0", "label": "conv2d", "macs": ["*", "n", 5000], "args": [argument, weight]},
+        {"kernel": "k0", "label": "view", "macs": 0, "args": [argument, weight]},
     ]
-    made = steps_of({"kernels": kernels, "buckets": [{"steps": steps}]}, [1e-6, 3e-6])
-    text = report(made, 100.0, 1, 2)
-    slow, quick = text.splitlines()[-2:]
-    assert slow == "| conv2d (k0) | 1 | 3.0 | 75.0% | 33.3 | 33% | 0.7 |"
-    assert quick == "| add (k1) | 0 | 1.0 | 25.0% | 0.5 | – | 1.0 |"
-    assert "| all | 2 | 4.0 | 100.0% | 25.1 | – |" in text
-    assert [row["step"] for row in csv.DictReader(io.StringIO(table(made, None)))] == ["0", "1"]
+    plan = {"kernels": kernels, "buckets": [{"steps": []}, {"steps": steps}]}
+    made = steps_of(plan, [1e-6, 3e-6, 1e-9], 1, {"n": 10})
+    assert [(s.operations, s.params, s.read, s.written) for s in made] == [
+        (500, 0, 0, 16_000),
+        (100_000, 1000, 16_000, 0),
+        (0, 1000, 16_000, 0),
+    ]
+    memory = Bandwidth(1, {1 << 14: 100.0, 1 << 20: 10.0}, {1 << 14: 40.0, 1 << 20: 4.0})
+    ceilings = Ceilings(100e9, memory, params=1 << 18)
+    assert ceilings.compute(made[1]) == pytest.approx(1 / 3)
+    assert ceilings.traffic(made[1]) == pytest.approx((1.6e-6 + 1e-7) / 3e-6)  # 17,000 bytes: beyond 16 KiB
+    assert ceilings.traffic(made[0]) == pytest.approx(0.4)
+    assert ceilings.traffic(made[2]) is None  # faster than memory: it touches a part of its tensors
+    text = report(made, ceilings, 3)
+    first, second, last = text.splitlines()[-3:]
+    assert first == "| add (k1) | 0 | 1.0 | 25.0% | 0.5 | – | 16.0 | 40% | 40% | memory |"
+    assert second == "| conv2d (k0) | 1 | 3.0 | 75.0% | 33.3 | 33% | 5.7 | 57% | 57% | memory |"
+    assert last.startswith("| view (k0) | 2 | 0.0 | 0.0% |")  # takes no time, so it comes behind
+    rows = list(csv.DictReader(io.StringIO(table(made, ceilings))))
+    assert [row["of_peak"] for row in rows] == ["", "0.3333", ""]
+    assert [row["bound"] for row in rows] == ["memory", "memory", ""]
+    assert report(made, Ceilings(), 1).splitlines()[0] == "3 steps, 0.004 ms."
+
+
+def test_bandwidth_is_that_of_the_level_that_holds_a_cores_share() -> None:
+    memory = Bandwidth(2, {1000: 8.0, 2000: 4.0}, {1000: 2.0, 2000: 1.0})
+    assert [memory.level(size) for size in (1, 2000, 2001, 9999)] == [1000, 1000, 2000, 2000]
+    assert memory.seconds(3000, 1000, 2000) == pytest.approx((2000 / 8 + 2000 / 2) * 1e-9)
+    assert memory.seconds(0, 1000, 9999) == pytest.approx(1000 / 1 * 1e-9)

@@ -1,0 +1,152 @@
+"""A Python for 64-bit ARM with the peer in it, and the counting plugin: what `instructions` runs under QEMU.
+
+Debian's packages are unpacked into build/bench/arm64, not installed; apt keeps its lists there as well, so
+the machine's own settings stay as they are and nobody needs to be root. Wheels come from PyPI.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, atomic_write
+
+from benchmarks.contenders import Folders
+from benchmarks.workers import ROOT, say
+
+PROGRAM = Path(__file__).parent / "programs" / "count.c"
+DEBIAN = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
+WHEELS = ("ai-edge-litert", "numpy", "flatbuffers")
+PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64")
+
+
+@dataclass(frozen=True)
+class Arm64:
+    """Where it lies."""
+
+    folder: Path
+    plugin: Path
+    description: str
+
+    @property
+    def root(self) -> Path:
+        """Debian's files."""
+        return self.folder / "root"
+
+    @property
+    def packages(self) -> Path:
+        """The wheels'."""
+        return self.folder / "packages"
+
+    @property
+    def python(self) -> Path:
+        """The interpreter."""
+        return interpreter(self.root)
+
+
+def prepare(folders: Folders) -> Arm64:
+    """Fetch and build what is missing. Raises KilnError when that cannot be done."""
+    emulator = shutil.which("qemu-aarch64")
+    if emulator is None:
+        raise KilnError("instructions: qemu-aarch64 is needed; on Debian or Ubuntu: apt install qemu-user")
+    folder = folders.work / "arm64"
+    if not (folder / "root").is_dir():
+        _debian(folder)
+    pinned = [line for line in _requirements() if line.split("==")[0] in WHEELS]
+    listed = folder / "packages.txt"
+    if not listed.is_file() or listed.read_text().split() != pinned:
+        _wheels(folder, pinned, folders)
+        atomic_write(listed, "\n".join(pinned))
+    plugin, qemu = make_plugin(folder)
+    packages = ", ".join(line.replace("==", " ") for line in pinned)
+    return Arm64(folder, plugin, f"QEMU {qemu}, {packages}")
+
+
+def make_plugin(folder: Path) -> tuple[Path, str]:
+    """The plugin for the QEMU that there is, compiled into `folder`, and that QEMU's version."""
+    emulator = shutil.which("qemu-aarch64") or "qemu-aarch64"
+    version = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version ([0-9]+)\.([0-9.]+)", version)
+    if found is None:
+        raise KilnError(f"{emulator}: no version that it tells of")
+    plugin = folder / f"libcount-{found[1]}.so"
+    interface = 1 if int(found[1]) < 9 else 2
+    flags = ["-O2", "-shared", "-fPIC", f"-DPLUGIN_VERSION={interface}"]
+    if not plugin.is_file() or plugin.stat().st_mtime < PROGRAM.stat().st_mtime:
+        _call([_compiler(), *flags, str(PROGRAM), "-o", str(plugin)])
+    return plugin, f"{found[1]}.{found[2]}"
+
+
+def interpreter(root: Path) -> Path:
+    """The Python that was unpacked. Raises KilnError without one."""
+    found = [p for p in sorted(root.glob("usr/bin/python3.*")) if re.fullmatch(r"python3\.[0-9]+", p.name)]
+    if not found:
+        raise KilnError(f"{root}: holds no Python; remove {root.parent} to have it fetched again")
+    return found[0]
+
+
+def _debian(folder: Path) -> None:
+    """The packages and all that they depend on, unpacked to `folder`/root."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise KilnError("instructions: Debian's apt-get and dpkg-deb are needed, to fetch a Python for arm64")
+    say("fetching a Python for arm64")
+    apt = folder / "apt"
+    for part in ("lists/partial", "cache/archives/partial"):
+        (apt / part).mkdir(parents=True, exist_ok=True)
+    status = apt / "status"
+    status.touch()
+    options = {
+        "APT::Architecture": "arm64",
+        "APT::Architectures": "arm64",
+        "APT::Sandbox::User": "",
+        "Dir::State::Lists": apt / "lists",
+        "Dir::State::status": status,
+        "Dir::Cache": apt / "cache",
+    }
+    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    _call(["apt-get", *words, "update", "-qq"])
+    tree = ["--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces"]
+    told = _call(["apt-cache", *words, "depends", *tree, "--no-enhances", *DEBIAN])
+    names = sorted({line for line in told.splitlines() if re.fullmatch(r"[a-z0-9][a-z0-9+.-]*", line)})
+    with atomic_dir(folder / "root") as root, atomic_dir(apt / "archives") as archives:
+        _call(["apt-get", *words, "download", "-qq", *names], archives)
+        for archive in sorted(archives.glob("*.deb")):
+            _call(["dpkg-deb", "-x", str(archive), str(root)])
+        interpreter(root)
+    shutil.rmtree(apt)
+
+
+def _wheels(folder: Path, pinned: list[str], folders: Folders) -> None:
+    """The peer and what it needs, in the versions of the other peers, for that Python."""
+    version = interpreter(folder / "root").name.removeprefix("python")
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    where = ["--only-binary", ":all:", *platforms, "--python-version", version, "--implementation", "cp"]
+    if not folders.python.exists():
+        raise KilnError("instructions: the peers' environment is needed: ./kiln bench install --peer litert")
+    with atomic_dir(folder / "packages") as packages:
+        pip = [str(folders.python), "-m", "pip", "install", "-q", "--no-deps"]
+        _call([*pip, "--target", str(packages), *where, *pinned])
+
+
+def _requirements() -> list[str]:
+    lines = (ROOT / "benchmarks/requirements.txt").read_text().splitlines()
+    return [line for line in lines if "==" in line]
+
+
+def _compiler() -> str:
+    found = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+    if found is None:
+        raise KilnError("instructions: a C compiler is needed for QEMU's plugin; on Debian: apt install gcc")
+    return found
+
+
+def _call(command: list[str], where: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=where)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise KilnError(f"{command[0]}: {last}")
+    return done.stdout

@@ -1,0 +1,37 @@
+"""`./kiln bench install`: the environments that the peers run in, from the files that pin what is in them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kiln.errors import KilnError
+
+from benchmarks.contenders import Folders, check_peers, requirements
+from benchmarks.peers import litert
+from benchmarks.workers import ROOT, say
+
+
+def commands(peers: Sequence[str], folders: Folders) -> dict[Path, list[str]]:
+    """By interpreter, what pip is asked for; the interpreter's environment is made first."""
+    asked = {folders.python_of(peer): ["--no-deps", "-r", str(ROOT / requirements(peer))] for peer in peers}
+    if "litert" in peers:  # the converter's own dependencies change too often to be listed
+        asked[litert.converter()] = ["-r", str(ROOT / "benchmarks/requirements-onnx2tf.txt")]
+    return asked
+
+
+def run(peers: Sequence[str], folders: Folders) -> None:
+    """Install what `peers` need, several GB with all of them. Raises KilnError when pip fails."""
+    check_peers(peers)
+    for python, words in commands(peers, folders).items():
+        if not python.exists():
+            _call([sys.executable, "-m", "venv", str(python.parents[1])])
+        _call([str(python), "-m", "pip", "install", *words])
+
+
+def _call(command: list[str]) -> None:
+    say(" ".join(command).replace(f"{Path.cwd()}/", ""))
+    if subprocess.run(command, check=False, stdout=sys.stderr).returncode != 0:
+        raise KilnError(f"{' '.join(command)}: failed, the lines above say why")

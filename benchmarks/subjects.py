@@ -1,0 +1,162 @@
+"""What is measured: a model file, the sizes of its open dimensions, an input, and what must come out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kiln.config import load_model, sizes, stage_config
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+from kiln.golden import inputs as input_sets
+from kiln.golden.reference import open_reference
+
+from benchmarks.contenders import Folders, LeftOutError, Subject
+
+# Measured by default. Where a model has a bucket for a size, that bucket runs.
+MODELS = (
+    "resnet50",
+    "resnet18",
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "efficientnet_lite0",
+    "vit_tiny",
+    "minilm_l6@1x16",
+    "minilm_l6@1x64",
+    "minilm_l6@1x128",
+    "ppocr_rec@320",
+    "ppocr_rec@640",
+    "ppocr_det@320x320",
+    "ppocr_det@640x640",
+)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A model by name, and the sizes asked for in the order of its dimensions; none: of its golden vector."""
+
+    model: str
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How it is written on the command line and in tables."""
+        return "@".join([self.model, *(["x".join(map(str, self.sizes))] if self.sizes else [])])
+
+
+def parse(text: str) -> Chosen:
+    """`resnet50`, or `ppocr_det@320x640` with a size for each open dimension. Raises KilnError."""
+    model, mark, given = text.partition("@")
+    if mark and not re.fullmatch(r"[0-9]+(x[0-9]+)*", given):
+        raise KilnError(f"--model '{text}': sizes are numbers with x between them, as in minilm_l6@1x64")
+    return Chosen(model, tuple(map(int, given.split("x"))) if mark else ())
+
+
+def find(chosen: Chosen, folders: Folders, targets: Sequence[str]) -> Subject:
+    """The model's source and a tensor for every input and output.
+
+    Without sizes that is the source as it is with the first golden vector. With sizes: the source with its
+    dimensions fixed, so that peers that want constant shapes have them and the others may use them; the input
+    is drawn as the model's golden vectors are, and the output comes from their reference. Raises LeftOutError
+    when the model was not built, KilnError for sizes that it does not have.
+    """
+    sources = sorted((folders.build / ".stages/models" / chosen.model).glob("source.*"))
+    built = any((folders.build / target / chosen.model).is_dir() for target in targets)
+    if not sources or not built:
+        how = f"./kiln target={','.join(targets)} model={chosen.model}"
+        raise LeftOutError(f"{chosen.label}: not built; to build it: {how}")
+    return (
+        _sized(chosen, sources[0], folders) if chosen.sizes else _golden(chosen, sources[0], folders, targets)
+    )
+
+
+def _golden(chosen: Chosen, source: Path, folders: Folders, targets: Sequence[str]) -> Subject:
+    places = [folders.build / target / chosen.model / "golden" for target in targets]
+    golden = next((place for place in places if (place / "golden.json").is_file()), None)
+    if golden is None:
+        how = f"./kiln target={','.join(targets)} model={chosen.model}"
+        raise LeftOutError(f"{chosen.label}: no golden vectors; to build them: {how}")
+    vector = read_json(golden / "golden.json")["vectors"][0]
+    interface: dict[str, Any] = {"format": source.suffix[1:], "dims": vector.get("dims") or {}}
+    for side in ("inputs", "outputs"):
+        interface[side] = [
+            {key: tensor[key] for key in ("name", "dtype", "shape")} | {"file": str(golden / tensor["file"])}
+            for tensor in vector[side]
+        ]
+    return Subject(chosen.label, chosen.model, source, interface)
+
+
+def _sized(chosen: Chosen, source: Path, folders: Folders) -> Subject:
+    model = load_model(chosen.model)
+    if len(chosen.sizes) != len(model.dims):
+        known = " x ".join(model.dims) or "none, its shapes are fixed"
+        raise KilnError(f"--model '{chosen.label}': {len(chosen.sizes)} sizes, its dimensions are {known}")
+    dims = dict(zip(model.dims, chosen.sizes, strict=True))
+    for name, size in dims.items():
+        about = model.dims[name]
+        if not about.min <= size <= about.max or size % about.multiple:
+            allowed = f"{about.min}..{about.max}, a multiple of {about.multiple}"
+            raise KilnError(f"--model '{chosen.label}': {name} = {size}, allowed {allowed}")
+    face = read_json(folders.build / ".stages/models" / chosen.model / "interface.json")
+    folder = folders.work / "inputs" / chosen.label
+    folder.mkdir(parents=True, exist_ok=True)
+    fixed = fix_shapes(source, face, dims, folder / source.name)
+    given = draw_inputs(chosen.model, face, dims)
+    wanted = open_reference(fixed, shapes=[value.shape for value in given]).run(given)
+    interface: dict[str, Any] = {"format": source.suffix[1:], "dims": dims}
+    for side, values in (("inputs", given), ("outputs", wanted)):
+        interface[side] = [
+            write_tensor(folder / f"{side}.{at}.bin", port["name"], value)
+            for at, (port, value) in enumerate(zip(face[side], values, strict=True))
+        ]
+    return Subject(chosen.label, chosen.model, fixed, interface)
+
+
+def draw_inputs(model: str, face: Mapping[str, Any], dims: Mapping[str, int]) -> list[np.ndarray]:
+    """An input of these sizes, drawn as the model's golden vectors are; masks hold ones."""
+    config = stage_config(load_model(model), "golden")
+    specs = [s for s in (config.get("golden") or {}).get("inputs") or [] if s["kind"] in input_sets.DRAWN]
+    spec = specs[0] if specs else input_sets.DEFAULT_SETS[0]
+    entries = [
+        {**port, "shape": [sizes.evaluate(size, dims) for size in port["shape"]]} for port in face["inputs"]
+    ]
+    masks = [name for name, about in load_model(model).inputs.items() if about.mask]
+    return input_sets.make_set(spec, entries, None, masks)
+
+
+def write_tensor(file: Path, name: str, value: np.ndarray) -> dict[str, Any]:
+    """Its bytes in `file`, and the entry that describes it, as benchmarks.peers has it."""
+    atomic_write(file, np.ascontiguousarray(value).tobytes())
+    return {"name": name, "dtype": str(value.dtype), "shape": list(value.shape), "file": str(file)}
+
+
+def fix_shapes(source: Path, face: Mapping[str, Any], dims: Mapping[str, int], made: Path) -> Path:
+    """A copy of an ONNX file whose inputs have constant shapes; a TFLite file, resized when loaded, as it is.
+
+    What the file says about the shapes of its outputs and of values between is dropped where it names a
+    dimension: everybody infers it again. An unchanged copy is left alone, so that what was converted stays.
+    """
+    if source.suffix != ".onnx":
+        return source
+    import onnx
+
+    model = onnx.load(str(source))
+    ports = {port["name"]: port for port in face["inputs"]}
+    for value in model.graph.input:
+        if value.name in ports:
+            axes = value.type.tensor_type.shape.dim
+            for axis, size in zip(axes, ports[value.name]["shape"], strict=True):
+                axis.dim_value = sizes.evaluate(size, dims)
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        for axis in value.type.tensor_type.shape.dim:
+            if not axis.HasField("dim_value"):
+                axis.Clear()
+    data = model.SerializeToString(deterministic=True)
+    if not made.is_file() or made.read_bytes() != data:
+        atomic_write(made, data)
+    return made
