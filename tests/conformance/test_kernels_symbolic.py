@@ -99,6 +99,11 @@ def _attention(q: Any, k: Any) -> Any:
     return op.nn.softmax(op.matmul(q, op.permute_dims(k, [0, 2, 1])), axis=-1)
 
 
+def _halves(x: Any) -> Any:
+    half = op.nn.max_pool2d(x, pool_size=[2, 2], padding=1, strides=[2, 2], layout="NHWC")
+    return op.concat([half, op.exp(half)], axis=1)
+
+
 CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
     "elementwise": ([("n", 7), (7,)], lambda x, y: op.tanh(op.add(op.nn.relu(x), y))),
     "last axis": ([(3, "n")], lambda x: op.sigmoid(x)),
@@ -135,6 +140,7 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
         [(1, "n", "m", 5)],
         lambda x: op.nn.max_pool2d(x, pool_size=[3, 3], padding=1, strides=[1, 1], layout="NHWC"),
     ),
+    "a half taken twice": ([(1, "n", 4, 5)], _halves),
 }
 POINTS = [(1, 1), (1, 9), (40, 9), (13, 2), (16, 3), (17, 8), (32, 5), (7, 7)]
 

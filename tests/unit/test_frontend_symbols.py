@@ -70,4 +70,19 @@ def test_size_expressions_give_the_extent(symbols: Symbols) -> None:
 
 def test_what_is_no_size(symbols: Symbols) -> None:
     with pytest.raises(ValueError, match="no size"):
-        to_size(tirx.Cast("int64", tirx.FloatImm("float32", 1.0)), {})
+        to_size(tirx.Cast("int64", tirx.FloatImm("float32", 1.0)), {}, {})
+    with pytest.raises(ValueError, match="no size"):
+        to_size(tirx.Var("other", "int64"), {}, {})
+
+
+@pytest.mark.parametrize("multiple", [1, 2, 7])
+def test_a_half_taken_twice_is_not_the_whole(multiple: int) -> None:
+    symbols = Symbols({"n": segment(7, 70, multiple)})
+    found = symbols.size(symbols.extent("n") // 2 * 2)
+    for size in range(7 * multiple, 70, multiple):
+        assert evaluate(found, {"n": size}) == size // 2 * 2
+
+
+def test_a_part_that_is_whole_is_put_together(symbols: Symbols) -> None:
+    assert symbols.size(symbols.extent("width") // 32 * 32) == "width"
+    assert symbols.size(symbols.extent("width") // 32 * 8) == ["//", "width", 4]

@@ -98,39 +98,52 @@ class Symbols:
 
         Raises ValueError where it depends on more than these dimensions, or in a way that none can say.
         """
-        return to_size(self.simplify(extent), json.loads(self.describe()))
+        values = {self._variables[name]: part_of(name, part.multiple) for name, part in self._parts.items()}
+        multiples = {name: part.multiple for name, part in self._parts.items()}
+        return to_size(self.simplify(extent), values, multiples)
 
 
-def to_size(extent: Extent, dims: Mapping[str, Mapping[str, Any]]) -> SizeExpr:
-    """A TIR expression as a size expression of the dimensions; `dims`: the attribute kiln.dims, parsed.
+def part_of(dim: str, divide: int) -> SizeExpr:
+    """What a variable stands for: its dimension's size / `divide`."""
+    return dim if divide == 1 else ["//", dim, divide]
+
+
+def to_size(expr: Extent, values: Mapping[Any, SizeExpr], multiples: Mapping[str, int]) -> SizeExpr:
+    """`expr` as a size expression of the model's dimensions.
+
+    `values`: what each variable stands for. `multiples`: of what each dimension is a multiple.
 
     Raises ValueError for what no size expression can say.
     """
-    if isinstance(extent, (int, tirx.IntImm)):
-        return int(extent)
-    if isinstance(extent, tirx.Var):
-        if extent.name not in dims:
-            raise ValueError(f"no size: {extent}")
-        return _scaled(dims[extent.name], 1)
-    operator = _OPERATORS.get(type(extent))
+    if isinstance(expr, (int, tirx.IntImm)):
+        return int(expr)
+    if isinstance(expr, tirx.Var):
+        if expr not in values:
+            raise ValueError(f"{expr} is no size")
+        return values[expr]
+    operator = _OPERATORS.get(type(expr))
     if operator is None:
-        raise ValueError(f"no size: {extent}")
-    if operator == "*" and isinstance(extent.a, tirx.Var) and isinstance(extent.b, tirx.IntImm):
-        return _scaled(dims[extent.a.name], int(extent.b))
-    left, right = to_size(extent.a, dims), to_size(extent.b, dims)
+        raise ValueError(f"{expr} is no size")
+    left, right = (to_size(side, values, multiples) for side in (expr.a, expr.b))
+    if operator == "*":
+        return _times(left, right, multiples)
     if operator == "+" and isinstance(right, int) and right < 0:
         return ["-", left, -right]
     return [operator, left, right]
 
 
-def _scaled(dim: Mapping[str, Any], factor: int) -> SizeExpr:
-    """factor * (dim / divide), with one operation where one is enough."""
-    name, divide = dim["dim"], int(dim["divide"])
-    if factor % divide == 0:
-        return name if factor == divide else ["*", name, factor // divide]
-    if divide % factor == 0:
-        return ["//", name, divide // factor]
-    return ["*", ["//", name, divide], factor]
+def _times(left: SizeExpr, right: SizeExpr, multiples: Mapping[str, int]) -> SizeExpr:
+    """The product of two sizes; (n // 32) * 32 is n where n is a multiple of 32."""
+    if isinstance(left, int) and not isinstance(right, int):
+        left, right = right, left
+    if isinstance(right, int) and isinstance(left, list) and left[0] == "//":
+        _, name, divisor = left
+        if isinstance(name, str) and isinstance(divisor, int) and multiples.get(name, 1) % divisor == 0:
+            if right % divisor == 0:
+                return name if right == divisor else ["*", name, right // divisor]
+            if divisor % right == 0:
+                return ["//", name, divisor // right]
+    return ["*", left, right]
 
 
 def _int64(value: int) -> Any:

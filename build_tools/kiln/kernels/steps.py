@@ -19,6 +19,7 @@ from tvm.ir import GenericConst
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
+from kiln.frontend.symbols import part_of, to_size
 from kiln.graph.bindings import operator
 from kiln.kernels import abi
 from kiln.kernels.content import digest
@@ -27,7 +28,7 @@ from kiln.kernels.gemm_int import narrow
 from kiln.kernels.halo import View, border, find_views, spatial_padding, with_views
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.opinfo import OpInfo, refusal
-from kiln.kernels.symbols import divided, ranges_of, simplify, to_size, variables
+from kiln.kernels.symbols import divided, ranges_of, simplify, variables
 
 # By dimension its least and greatest size.
 Box = Mapping[str, tuple[int, int]]
@@ -95,6 +96,7 @@ class Builder:
             factor = int(dim["divide"])
             self.result.box[dim["dim"]] = dim["min"] * factor, dim["max"] * factor
         self._sizes: dict[Any, SizeExpr] = {}  # variable of main → what it stands for
+        self._multiples: dict[str, int] = {}  # dimension → what it is a multiple of
         self._symbols: set[str] = set()
         # Kernels that are lowered, by the hash of what they were made from.
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
@@ -137,11 +139,15 @@ class Builder:
             for variable in variables(entry):
                 dim = self._dims[variable.name]
                 divide = int(dim["divide"])
-                self._sizes[variable] = dim["dim"] if divide == 1 else ["//", dim["dim"], divide]
+                self._sizes[variable] = part_of(dim["dim"], divide)
+                self._multiples[dim["dim"]] = divide
+
+    def _size(self, expr: Any, values: Mapping[Any, SizeExpr]) -> SizeExpr:
+        return to_size(expr, values, self._multiples)
 
     def _tensor(self, name: str, ty: Any, kind: str, alias: str | None = None) -> Tensor:
         try:
-            shape = [to_size(size, self._sizes) for size in ty.shape]
+            shape = [self._size(size, self._sizes) for size in ty.shape]
         except ValueError as error:
             raise KilnError(f"{self.model}: a tensor's size cannot be computed: {error}") from error
         tensor = Tensor(name, str(ty.dtype), shape, kind, alias)
@@ -208,7 +214,7 @@ class Builder:
         if len(call.args) > 2:
             sizes_given += list(call.args[2].values)
         given = dict(zip(scalars, sizes_given, strict=True))
-        self._given[func] = {param: to_size(value, self._sizes) for param, value in given.items()}
+        self._given[func] = {param: self._size(value, self._sizes) for param, value in given.items()}
         return func
 
     def _new_name(self) -> str:
@@ -312,7 +318,7 @@ class Builder:
             for position, buffer in enumerate(part.buffers):
                 if buffer not in places:
                     places[buffer] = self._new_name()
-                    shape = [to_size(size, values) for size in buffer.shape]
+                    shape = [self._size(size, values) for size in buffer.shape]
                     self.result.tensors[places[buffer]] = Tensor(
                         places[buffer], str(buffer.dtype), shape, "activation"
                     )
@@ -345,7 +351,7 @@ class Builder:
         self.result.steps.append(
             {
                 "kernel": symbol,
-                "extent": to_size(simplify(tasks), values),
+                "extent": self._size(simplify(tasks), values),
                 "args": arguments,
                 "writes": written,
                 "in_place": [arguments[position] for position in part.kernel.in_place],

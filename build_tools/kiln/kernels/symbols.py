@@ -102,11 +102,6 @@ def greatest(size: Extent) -> int:
     return int(size) if not is_open(size) else int(_analyzer().const_int_bound(size).max_value)
 
 
-def least(size: Extent) -> int:
-    """The least that `size` can be."""
-    return int(size) if not is_open(size) else int(_analyzer().const_int_bound(size).min_value)
-
-
 def ceil_div(size: Extent, step: int) -> Extent:
     """How many steps cover `size`."""
     return -(-size // step) if isinstance(size, int) else tirx.floordiv(size + int64(step - 1), int64(step))
@@ -115,52 +110,6 @@ def ceil_div(size: Extent, step: int) -> Extent:
 def int64(value: Extent) -> Any:
     """An index; every index is int64 until the lowering narrows what fits."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
-
-
-_OPERATORS = {
-    tirx.Add: "+",
-    tirx.Sub: "-",
-    tirx.Mul: "*",
-    tirx.FloorDiv: "//",
-    tirx.FloorMod: "%",
-    tirx.Min: "min",
-    tirx.Max: "max",
-}
-
-
-def to_size(expr: Extent, values: Mapping[Any, SizeExpr]) -> SizeExpr:
-    """`expr` as a size expression of the model's dimensions; `values`: what each variable stands for.
-
-    Raises ValueError for what no size expression can say.
-    """
-    expr = extent(expr)
-    if isinstance(expr, int):
-        return expr
-    if isinstance(expr, tirx.Var):
-        return values[expr]
-    operator = _OPERATORS.get(type(expr))
-    if operator is None:
-        raise ValueError(f"{expr} is no size")
-    left, right = to_size(expr.a, values), to_size(expr.b, values)
-    if operator == "*":
-        return times(left, right)
-    if operator == "+" and isinstance(right, int) and right < 0:
-        return ["-", left, -right]
-    return [operator, left, right]
-
-
-def times(left: SizeExpr, right: SizeExpr) -> SizeExpr:
-    """The product of two sizes; (n // 32) * 32 is n, as n is a multiple of 32."""
-    if isinstance(left, int) and not isinstance(right, int):
-        left, right = right, left
-    divided = isinstance(left, list) and left[0] == "//" and isinstance(left[1], str)
-    if divided and isinstance(right, int) and isinstance(left[2], int):
-        name, divisor = left[1], left[2]
-        if right % divisor == 0:
-            return name if right == divisor else ["*", name, right // divisor]
-        if divisor % right == 0:
-            return ["//", name, divisor // right]
-    return ["*", left, right]
 
 
 def divided(value: SizeExpr, divisor: int) -> SizeExpr:
