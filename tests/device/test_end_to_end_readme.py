@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from kiln import toolchain
 from kiln.config import load_model, load_target
 from kiln.device.link import link, link_flags
 from scons_real import ROOT
@@ -29,9 +31,14 @@ int main(void) {
 """
 
 
+def examples(language: str) -> list[str]:
+    """The README's blocks in `language`."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
 @pytest.mark.slow
 def test_the_c_example(project: Project, tmp_path: Path) -> None:
-    (example,) = re.findall(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    example = examples("c")[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 12
     project.make("target=x86_64", "model=resnet")
     bundle, target = project.bundle("x86_64", "resnet"), load_target("x86_64")
@@ -47,6 +54,21 @@ def test_the_c_example(project: Project, tmp_path: Path) -> None:
     )
     done = subprocess.run([program], check=True, capture_output=True, text=True)
     assert 250 <= int(done.stdout) <= 262  # probabilities in steps of 1/256
+
+
+@pytest.mark.slow
+def test_the_example_of_open_sizes(project: Project, tmp_path: Path) -> None:
+    _, example = examples("c")
+    (dims,) = examples("yaml")
+    assert yaml.safe_load(dims)["dims"] == yaml.safe_load((ROOT / "models/magika.yaml").read_text())["dims"]
+    project.make("target=x86_64", "model=magika")
+    (tmp_path / "kinds.c").write_text(example)
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-c"]
+    include = f"-I{project.bundle('x86_64', 'magika').include}"
+    command = toolchain.compiler_command(load_target("x86_64"))
+    toolchain.run(
+        [*command, *flags, include, str(tmp_path / "kinds.c"), "-o", str(tmp_path / "kinds.o")], "C"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
