@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          2u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_ABI          3u /* raised whenever kiln_model or kiln_frame change */
 #define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
@@ -55,6 +55,7 @@ typedef enum kiln_status {
     KILN_BAD_DEVICE = 25,    /* not in this processor's memory */
     KILN_BAD_OFFSET = 26,    /* data + byte_offset + size leaves the address space */
     KILN_BAD_ALIGNMENT = 27, /* address is not a multiple of the element's size */
+    KILN_BAD_GPU = 29,       /* on another GPU than the session */
     KILN_OVERLAP = 28,       /* an output overlaps another tensor, or a tensor the arena */
 
     /* a symbolic dimension */
@@ -78,8 +79,15 @@ typedef enum kiln_status {
     KILN_PARAMS_CORRUPT = 56,     /* header or payload is damaged */
 
     /* the operating system (platform_posix.c, threads_pthread.c) */
-    KILN_SYSTEM_FILE = 60,   /* cannot open or map; errno says why */
-    KILN_SYSTEM_THREADS = 61 /* cannot start threads */
+    KILN_SYSTEM_FILE = 60,    /* cannot open or map; errno says why */
+    KILN_SYSTEM_THREADS = 61, /* cannot start threads */
+
+    /* a GPU (gpu_cuda.c); detail.name is the driver's own text, detail.index the GPU */
+    KILN_GPU_DRIVER = 70, /* the driver's library cannot be loaded */
+    KILN_GPU_ABSENT = 71, /* there is no such GPU */
+    KILN_GPU_ARCH = 72,   /* no code for this GPU in the model */
+    KILN_GPU_MEMORY = 73, /* out of memory, on the GPU or pinned */
+    KILN_GPU_FAILED = 74  /* any other error of the driver, detail.value */
 } kiln_status;
 
 typedef enum kiln_where {
@@ -89,7 +97,8 @@ typedef enum kiln_where {
     KILN_AT_DIM = 3,
     KILN_AT_ARENA = 4,
     KILN_AT_PARAMS = 5,
-    KILN_AT_STEP = 6
+    KILN_AT_STEP = 6,
+    KILN_AT_GPU = 7
 } kiln_where;
 
 /* What was found and what is allowed. Fields that say nothing about this error are 0, or -1 where
@@ -139,6 +148,8 @@ typedef struct kiln_bucket {
 } kiln_bucket;
 
 typedef struct kiln_pool kiln_pool;
+typedef struct kiln_session kiln_session;
+typedef struct kiln_model kiln_model;
 
 /* What a step sees of a run. */
 typedef struct kiln_frame {
@@ -150,9 +161,19 @@ typedef struct kiln_frame {
     kiln_pool *pool;             /* or null: one thread */
 } kiln_frame;
 
+/* How the core has a model run elsewhere than on this processor; all but `close` return the status
+ * that they have put into session->detail. */
+typedef struct kiln_gpu_functions {
+    kiln_status (*open)(kiln_session *session, const kiln_model *model);
+    void (*close)(kiln_session *session);
+    kiln_status (*begin)(kiln_session *session); /* copies the inputs */
+    kiln_status (*step)(kiln_session *session);  /* one step; copies the outputs after the last */
+    kiln_status (*run)(kiln_session *session);   /* all steps, in place of `step` */
+} kiln_gpu_functions;
+
 /* A dimension is free, read from an axis of an input, or derived: the size of an axis that follows
  * from the free ones, such as seq + 1. The derived ones are numbered after the free ones. */
-typedef struct kiln_model {
+struct kiln_model {
     uint32_t abi; /* KILN_ABI of the generator */
     const char *name;
     uint32_t inputs_count, outputs_count, dims_count, derived_count, buckets_count;
@@ -175,7 +196,9 @@ typedef struct kiln_model {
     uint32_t (*special)(const kiln_frame *frame, uint32_t bucket);
     /* Run one step of one bucket; 0, or -1 when there is no such step. */
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
-} kiln_model;
+    const kiln_gpu_functions *gpu; /* null: runs on this processor */
+    const void *gpu_model;         /* what they need to know */
+};
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
@@ -193,10 +216,11 @@ typedef struct kiln_config {
     /* Called before every step; anything but 0 cancels the run. Null: never called. */
     int32_t (*on_step)(void *user, uint32_t step);
     void *user;
+    int32_t gpu; /* which one, as its driver counts them; only for models that run on one */
 } kiln_config;
 
 /* Caller's memory, any contents before kiln_open. Read it if you like, write it never. */
-typedef struct kiln_session {
+struct kiln_session {
     const kiln_model *model; /* null: not open */
     kiln_config config;
     kiln_frame frame;
@@ -204,11 +228,16 @@ typedef struct kiln_session {
     uint32_t bucket;      /* the one that runs */
     uint32_t step, steps; /* next one and how many; equal: nothing is running */
     kiln_detail detail;
-} kiln_session;
+    void *gpu; /* what it holds of a GPU; else null */
+};
 
 /* Bind session to model, and check arena and params. Arena, params and pool must live as long as
- * the session is used; config itself need not. There is nothing to close. */
+ * the session is used; config itself need not. On a CPU there is nothing to close. */
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config);
+
+/* Give back what an open session holds of a GPU; it is not open then. Nothing happens to one that
+ * is not open, and to null. */
+void kiln_close(kiln_session *session);
 
 /* Run once. inputs and outputs are arrays, in the model's order, of compact row-major tensors in
  * this processor's memory (strides may be null). */

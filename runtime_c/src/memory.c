@@ -58,11 +58,12 @@ static kiln_status check_strides(const DLTensor *given, kiln_detail *error, kiln
 }
 
 static kiln_status check_place(const kiln_tensor *want, const DLTensor *given, size_t bytes,
-                               kiln_detail *error, kiln_detail *detail) {
+                               bool on_gpu, kiln_detail *error, kiln_detail *detail) {
     error->value = (int64_t)given->device.device_type;
-    error->min = error->max = kDLCPU;
+    error->min = kDLCPU;
+    error->max = on_gpu ? kDLCUDAHost : kDLCPU;
     error->status = KILN_BAD_DEVICE;
-    if (given->device.device_type != kDLCPU)
+    if (error->value < error->min || error->value > error->max)
         return kiln_fail(detail, error);
 
     error->value = error->min = error->max = 0;
@@ -125,8 +126,8 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
                              .name = want->name,
                              .index = (int32_t)index,
                              .axis = -1};
-        const kiln_status status =
-            check_place(want, given, kiln_tensor_shape(want, dims, NULL), &error, detail);
+        const kiln_status status = check_place(want, given, kiln_tensor_shape(want, dims, NULL),
+                                               model->gpu != NULL, &error, detail);
         if (status != KILN_OK)
             return status;
         const span here = span_of(want, given, dims);

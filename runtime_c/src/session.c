@@ -64,8 +64,20 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     session->frame.arena = config->arena;
     session->frame.params = payload;
     session->frame.pool = config->pool;
-    session->model = model;
-    return KILN_OK;
+    if (model->gpu != NULL)
+        status = model->gpu->open(session, model);
+    if (status == KILN_OK)
+        session->model = model;
+    return status;
+}
+
+void kiln_close(kiln_session *session) {
+    if (session == NULL || session->model == NULL)
+        return;
+    kiln_cancel(session);
+    if (session->model->gpu != NULL)
+        session->model->gpu->close(session);
+    session->model = NULL;
 }
 
 /* Whether a bucket's box, if it has one, takes these sizes, that of one dimension aside. */
@@ -202,7 +214,9 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     if (model->special != NULL)
         session->bucket = model->special(&session->frame, plan.bucket);
     session->steps = model->buckets[session->bucket].steps;
-    return KILN_OK;
+    if (model->gpu != NULL && (status = model->gpu->begin(session)) != KILN_OK)
+        kiln_cancel(session);
+    return status;
 }
 
 kiln_status kiln_step(kiln_session *session) {
@@ -219,7 +233,13 @@ kiln_status kiln_step(kiln_session *session) {
     const kiln_config *config = &session->config;
     if (config->on_step != NULL && config->on_step(config->user, session->step) != 0)
         error.status = KILN_CANCELLED;
-    else if (session->model->step(&session->frame, session->bucket, session->step) != 0)
+    else if (session->model->gpu != NULL) {
+        const kiln_status status = session->model->gpu->step(session);
+        if (status != KILN_OK) {
+            kiln_cancel(session);
+            return status;
+        }
+    } else if (session->model->step(&session->frame, session->bucket, session->step) != 0)
         error.status = KILN_BAD_PLAN;
     if (error.status != KILN_OK) {
         kiln_cancel(session);
@@ -231,6 +251,11 @@ kiln_status kiln_step(kiln_session *session) {
 
 kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs) {
     kiln_status status = kiln_begin(session, inputs, outputs);
+    if (status == KILN_OK && session->model->gpu != NULL && session->config.on_step == NULL) {
+        status = session->model->gpu->run(session);
+        kiln_cancel(session);
+        return status;
+    }
     while (status == KILN_OK && kiln_steps_left(session) > 0)
         status = kiln_step(session);
     return status;

@@ -23,6 +23,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_BAD_OFFSET);
         NAME(KILN_BAD_ALIGNMENT);
         NAME(KILN_OVERLAP);
+        NAME(KILN_BAD_GPU);
         NAME(KILN_DIM_RANGE);
         NAME(KILN_DIM_MULTIPLE);
         NAME(KILN_DIM_MISMATCH);
@@ -39,6 +40,11 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_PARAMS_CORRUPT);
         NAME(KILN_SYSTEM_FILE);
         NAME(KILN_SYSTEM_THREADS);
+        NAME(KILN_GPU_DRIVER);
+        NAME(KILN_GPU_ABSENT);
+        NAME(KILN_GPU_ARCH);
+        NAME(KILN_GPU_MEMORY);
+        NAME(KILN_GPU_FAILED);
     }
     return "unknown status";
 }
@@ -72,13 +78,15 @@ static const char *message(kiln_status status) {
     case KILN_BAD_STRIDES:
         return "stride %v, allowed %a (compact, row-major)";
     case KILN_BAD_DEVICE:
-        return "on device type %v, allowed %a (CPU)";
+        return "on device type %v, allowed %a (1: CPU, 2: CUDA, 3: pinned)";
     case KILN_BAD_OFFSET:
         return "byte offset %v or size leaves the address space";
     case KILN_ARENA_ALIGNMENT:
     case KILN_PARAMS_ALIGNMENT:
     case KILN_BAD_ALIGNMENT:
         return "address is %v bytes past a multiple of %m";
+    case KILN_BAD_GPU:
+        return "on GPU %v, the session is on %a";
     case KILN_OVERLAP:
         return "overlaps memory that the run reads or writes";
     case KILN_BAD_SHAPE:
@@ -108,6 +116,16 @@ static const char *message(kiln_status status) {
         return "cannot open or map the file";
     case KILN_SYSTEM_THREADS:
         return "cannot start the threads";
+    case KILN_GPU_DRIVER:
+        return "the driver of the GPU cannot be loaded";
+    case KILN_GPU_ABSENT:
+        return "no GPU %v, %n found";
+    case KILN_GPU_ARCH:
+        return "the model is built for these, the GPU is sm_%v";
+    case KILN_GPU_MEMORY:
+        return "%n bytes asked of the GPU's driver";
+    case KILN_GPU_FAILED:
+        return "error %v of the GPU's driver";
     }
     return "unknown status";
 }
@@ -186,7 +204,7 @@ static void put_nearest(line *out, const kiln_detail *detail) {
 
 static void put_where(line *out, const kiln_detail *detail) {
     static const char *const places[] = {"session", "input",  "output", "dimension",
-                                         "arena",   "params", "step"};
+                                         "arena",   "params", "step",   "GPU"};
     const uint32_t where = (uint32_t)detail->where;
     if (detail->name != NULL)
         put(out, detail->name);

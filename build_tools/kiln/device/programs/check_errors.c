@@ -50,6 +50,7 @@ static void try_config(const char *what, const kiln_config *config, kiln_status 
     if (got == KILN_OK)
         got = kiln_run(&session, work->input, work->output);
     judge(what, NULL, -1, got, low, high, kiln_error(&session));
+    kiln_close(&session);
 }
 
 static void try_sessions(void) {
@@ -73,6 +74,11 @@ static void try_sessions(void) {
           KILN_NULL_ARGUMENT, NULL);
     judge("step without a run", NULL, -1, kiln_step(&session), KILN_NOT_RUNNING, KILN_NOT_RUNNING,
           NULL);
+    kiln_close(&session);
+    judge("run of a session closed", NULL, -1, kiln_run(&session, work->input, work->output),
+          KILN_NOT_OPEN, KILN_NOT_OPEN, NULL);
+    kiln_close(&session);
+    kiln_close(NULL);
 }
 
 static void try_arena(void) {
@@ -138,6 +144,7 @@ static void try_view(const char *what, const kiln_tensor *about, int axis, DLTen
     kiln_status got = kiln_run(&session, work->input, work->output);
     *view = right;
     judge(what, about->name, axis, got, low, high, kiln_error(&session));
+    kiln_close(&session);
 }
 
 /* An input's axis may have any size of its dimension, an output's only the one that this run has,
@@ -209,7 +216,7 @@ static void try_tensor(const tensor *t, DLTensor *view) {
     bent.dtype.lanes = 2;
     try_view("two lanes", t->about, -1, view, bent, KILN_BAD_DTYPE, KILN_BAD_DTYPE);
     bent = *view;
-    bent.device.device_type = kDLCUDA;
+    bent.device.device_type = kDLOpenCL;
     try_view("another device", t->about, -1, view, bent, KILN_BAD_DEVICE, KILN_BAD_DEVICE);
     bent = *view;
     bent.byte_offset = UINT64_MAX - 7;

@@ -66,6 +66,7 @@ static void time_workload(const workload *w, const unsigned char *params, kiln_p
         printf("run\t%s\t%llu\n", bucket->name, (unsigned long long)(now() - began));
     }
     time_steps(w, bucket->name, bucket->steps);
+    kiln_close(&session);
 }
 
 int main(int argc, char **argv) {

@@ -1,0 +1,507 @@
+/* gpu_cuda.c: runs a model on an NVIDIA GPU through its driver, which is loaded at run time.
+ *
+ * Opening a session, each step undone in reverse order when a later one fails:
+ *     1. libcuda.so.1, once for the process;
+ *     2. what all sessions of the model on that GPU share: context, module, kernels, parameters;
+ *     3. pinned memory: the session's state, then a place for each tensor that is copied;
+ *     4. memory on the GPU: the arena of the largest bucket, inputs, outputs; a stream;
+ *     5. for each bucket a graph, captured from the steps of the plan.
+ * A run copies the inputs, launches the bucket's graph, copies the outputs, waits. Steps that are
+ * asked for one by one are launched one by one.
+ *
+ * Shared state is changed under one lock; afterwards it is only read. No heap: all memory is the
+ * driver's.
+ */
+#include "kiln_cuda.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "cuda_driver.h"
+#include "internal.h"
+
+#define ALIGN    256u /* of every tensor on the GPU; what cuMemAlloc returns is aligned so */
+#define MAX_ARGS 64u
+
+typedef struct state {
+    kiln_frame frame; /* of addresses on the GPU; kiln_cuda_launch finds the state behind it */
+    const kiln_model *model;
+    const kiln_cuda_model *cuda;
+    kiln_cuda_shared *shared;
+    uint64_t memory; /* on the GPU */
+    void *stream;
+    int failed;             /* CUresult of the launch that failed */
+    DLTensor *tensors;      /* (inputs, then outputs) on the GPU */
+    unsigned char **pinned; /* (inputs, then outputs) */
+    void **graphs;          /* (buckets) executable ones */
+    int32_t gpu;
+} state;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static cuda_driver driver;
+static bool loaded;
+static char load_error[160];
+
+static kiln_status fail(kiln_session *session, kiln_status status, const char *name, int64_t value,
+                        int64_t min) {
+    const kiln_detail error = {.status = status,
+                               .where = KILN_AT_GPU,
+                               .name = name,
+                               .index = session->config.gpu,
+                               .axis = -1,
+                               .value = value,
+                               .min = min,
+                               .max = min};
+    return kiln_fail(&session->detail, &error);
+}
+
+/* The driver's result as a status, with its own text; bytes: what was asked for, where it was
+ * memory. */
+static kiln_status check(kiln_session *session, int result, size_t bytes) {
+    const char *text = NULL;
+    if (result == CU_OK)
+        return KILN_OK;
+    if (driver.error_text(result, &text) != CU_OK)
+        text = NULL;
+    return result == CU_OUT_OF_MEMORY ? fail(session, KILN_GPU_MEMORY, text, result, (int64_t)bytes)
+                                      : fail(session, KILN_GPU_FAILED, text, result, 0);
+}
+
+/* ---- the driver -------------------------------------------------------------------------------
+ */
+
+static void note_load_error(void) {
+    const char *text = dlerror();
+    size_t at = 0;
+    for (; text != NULL && text[at] != '\0' && at + 1 < sizeof load_error; at++)
+        load_error[at] = text[at];
+    load_error[at] = '\0';
+}
+
+/* Under the lock. The library stays: texts of errors lie in it. */
+static kiln_status load_driver(kiln_session *session) {
+    if (loaded)
+        return KILN_OK;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    cuda_driver found;
+    bool complete = library != NULL;
+#define LOOK_UP(member, symbol, parameters)                                                        \
+    if (complete) {                                                                                \
+        void *address = dlsym(library, symbol);                                                    \
+        memcpy(&found.member, &address, sizeof address);                                           \
+        complete = address != NULL;                                                                \
+    }
+    CU_FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    if (!complete) {
+        note_load_error();
+        if (library != NULL)
+            (void)dlclose(library);
+        return fail(session, KILN_GPU_DRIVER, load_error[0] == '\0' ? NULL : load_error, 0, 0);
+    }
+    driver = found;
+    const int result = driver.init(0);
+    if (result == CU_NO_DEVICE) {
+        const char *text = NULL;
+        (void)driver.error_text(result, &text);
+        return fail(session, KILN_GPU_ABSENT, text, session->config.gpu, 0);
+    }
+    loaded = result == CU_OK;
+    return check(session, result, 0);
+}
+
+static kiln_status find_device(kiln_session *session, int *device, int *arch) {
+    int count = 0, major = 0, minor = 0;
+    const int number = session->config.gpu;
+    int result = driver.device_count(&count);
+    if (result == CU_OK && (number < 0 || number >= count || number >= KILN_CUDA_GPUS)) {
+        const char *text = NULL;
+        (void)driver.error_text(count == 0 ? CU_NO_DEVICE : CU_INVALID_DEVICE, &text);
+        return fail(session, KILN_GPU_ABSENT, text, number, count);
+    }
+    if (result == CU_OK)
+        result = driver.device_get(device, number);
+    if (result == CU_OK)
+        result = driver.device_attribute(&major, CU_ATTRIBUTE_MAJOR, *device);
+    if (result == CU_OK)
+        result = driver.device_attribute(&minor, CU_ATTRIBUTE_MINOR, *device);
+    *arch = 10 * major + minor;
+    return check(session, result, 0);
+}
+
+/* ---- what the sessions of a model share ---------------------------------------------------------
+ */
+
+/* Under the lock, with the context current. */
+static void drop_shared(kiln_cuda_shared *shared) {
+    if (shared->params != 0)
+        (void)driver.free(shared->params);
+    if (shared->module != NULL)
+        (void)driver.module_unload(shared->module);
+    shared->params = 0;
+    shared->module = NULL;
+}
+
+static kiln_status fill_shared(kiln_session *session, const kiln_model *model,
+                               const kiln_cuda_model *cuda, kiln_cuda_shared *shared, int arch) {
+    void **kernels = cuda->functions + (size_t)session->config.gpu * cuda->kernels_count;
+    int result = driver.module_load(&shared->module, cuda->image);
+    if (result == CU_NO_BINARY)
+        return fail(session, KILN_GPU_ARCH, cuda->archs, arch, 0);
+    for (uint32_t i = 0; result == CU_OK && i < cuda->kernels_count; i++)
+        result = driver.module_function(&kernels[i], shared->module, cuda->kernels[i]);
+    shared->kernels = kernels;
+    if (result != CU_OK || model->params_bytes == 0)
+        return check(session, result, 0);
+    result = driver.alloc(&shared->params, model->params_bytes);
+    if (result == CU_OK)
+        result = driver.copy_in(shared->params, session->frame.params, model->params_bytes, NULL);
+    if (result == CU_OK)
+        result = driver.stream_wait(NULL);
+    return check(session, result, model->params_bytes);
+}
+
+/* The context is current afterwards, whatever is returned but where *shared is null. */
+static kiln_status take_shared(kiln_session *session, const kiln_model *model,
+                               const kiln_cuda_model *cuda, kiln_cuda_shared **taken) {
+    int device = 0, arch = 0;
+    kiln_status status = load_driver(session);
+    if (status == KILN_OK)
+        status = find_device(session, &device, &arch);
+    if (status != KILN_OK)
+        return status;
+    kiln_cuda_shared *shared = &cuda->shared[session->config.gpu];
+    if (shared->sessions == 0) {
+        status = check(session, driver.context_retain(&shared->context, device), 0);
+        if (status != KILN_OK)
+            return status;
+        shared->device = device;
+    }
+    status = check(session, driver.context_push(shared->context), 0);
+    if (status == KILN_OK && shared->sessions == 0) {
+        status = fill_shared(session, model, cuda, shared, arch);
+        if (status != KILN_OK) {
+            drop_shared(shared);
+            (void)driver.context_pop(&(void *){NULL});
+        }
+    }
+    if (status != KILN_OK) {
+        if (shared->sessions == 0)
+            (void)driver.context_release(device);
+        return status;
+    }
+    shared->sessions++;
+    *taken = shared;
+    return KILN_OK;
+}
+
+/* With the context current, which it is no more afterwards. */
+static void leave_shared(kiln_cuda_shared *shared) {
+    (void)pthread_mutex_lock(&lock);
+    shared->sessions--;
+    const bool last = shared->sessions == 0;
+    if (last)
+        drop_shared(shared);
+    (void)driver.context_pop(&(void *){NULL});
+    if (last)
+        (void)driver.context_release(shared->device);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+/* ---- a session ---------------------------------------------------------------------------------
+ */
+
+static size_t padded(size_t bytes) {
+    return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+static uint32_t tensors_of(const kiln_model *model) {
+    return model->inputs_count + model->outputs_count;
+}
+
+static const kiln_tensor *about(const kiln_model *model, uint32_t index) {
+    return index < model->inputs_count ? &model->inputs[index]
+                                       : &model->outputs[index - model->inputs_count];
+}
+
+/* Give back all that the state holds, in any stage of its making; the context is current. */
+static void drop_state(state *s) {
+    for (uint32_t i = 0; i < s->model->buckets_count; i++)
+        if (s->graphs[i] != NULL)
+            (void)driver.executable_free(s->graphs[i]);
+    if (s->stream != NULL)
+        (void)driver.stream_destroy(s->stream);
+    if (s->memory != 0)
+        (void)driver.free(s->memory);
+    (void)driver.host_free(s);
+}
+
+/* The state at the start of pinned memory, its arrays and the places of the tensors behind it. */
+static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
+                               const kiln_cuda_model *cuda, state **made) {
+    const uint32_t count = tensors_of(model);
+    const size_t tensors_at = padded(sizeof(state));
+    const size_t pinned_at = tensors_at + padded(count * sizeof(DLTensor));
+    const size_t graphs_at = pinned_at + padded(count * sizeof(unsigned char *));
+    size_t bytes = graphs_at + padded(model->buckets_count * sizeof(void *));
+    void *memory = NULL;
+    const size_t head = bytes;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += padded(cuda->tensor_bytes[i]);
+    const kiln_status status = check(session, driver.host_alloc(&memory, bytes, 0), bytes);
+    if (status != KILN_OK)
+        return status;
+    memset(memory, 0, head);
+    unsigned char *base = memory;
+    state *s = memory;
+    s->tensors = (DLTensor *)(void *)(base + tensors_at);
+    s->pinned = (unsigned char **)(void *)(base + pinned_at);
+    s->graphs = (void **)(void *)(base + graphs_at);
+    base += head;
+    for (uint32_t i = 0; i < count; base += padded(cuda->tensor_bytes[i]), i++)
+        s->pinned[i] = base;
+    s->model = model;
+    s->cuda = cuda;
+    s->gpu = session->config.gpu;
+    *made = s;
+    return KILN_OK;
+}
+
+static kiln_status make_device(kiln_session *session, state *s) {
+    const uint32_t count = tensors_of(s->model);
+    size_t arena = 0, bytes;
+    for (uint32_t i = 0; i < s->model->buckets_count; i++)
+        if (s->cuda->arena_bytes[i] > arena)
+            arena = s->cuda->arena_bytes[i];
+    bytes = padded(arena);
+    for (uint32_t i = 0; i < count; i++)
+        bytes += padded(s->cuda->tensor_bytes[i]);
+    if (bytes > 0) {
+        const kiln_status status = check(session, driver.alloc(&s->memory, bytes), bytes);
+        if (status != KILN_OK)
+            return status;
+    }
+    unsigned char *at = (unsigned char *)(uintptr_t)s->memory;
+    s->frame.arena = at;
+    s->frame.params = (const unsigned char *)(uintptr_t)s->shared->params;
+    s->frame.inputs = s->tensors;
+    s->frame.outputs = s->tensors + s->model->inputs_count;
+    at += padded(arena);
+    for (uint32_t i = 0; i < count; at += padded(s->cuda->tensor_bytes[i]), i++)
+        s->tensors[i].data = at;
+    return check(session, driver.stream_create(&s->stream, CU_STREAM_NON_BLOCKING), 0);
+}
+
+/* Launch a step; a CUresult. */
+static int launch_step(state *s, uint32_t bucket, uint32_t step) {
+    s->failed = CU_OK;
+    (void)s->model->step(&s->frame, bucket, step); /* -1 where `failed` says why */
+    return s->failed;
+}
+
+static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
+    void *graph = NULL;
+    int result = driver.capture_begin(s->stream, CU_CAPTURE_THREAD_LOCAL);
+    if (result != CU_OK)
+        return check(session, result, 0);
+    for (uint32_t step = 0; result == CU_OK && step < s->model->buckets[bucket].steps; step++)
+        result = launch_step(s, bucket, step);
+    const int ended = driver.capture_end(s->stream, &graph);
+    if (result == CU_OK)
+        result = ended;
+    if (result == CU_OK)
+        result = driver.graph_make(&s->graphs[bucket], graph, 0);
+    if (graph != NULL)
+        (void)driver.graph_free(graph);
+    return check(session, result, 0);
+}
+
+static kiln_status open_session(kiln_session *session, const kiln_model *model) {
+    const kiln_cuda_model *cuda = model->gpu_model;
+    kiln_cuda_shared *shared = NULL;
+    state *s = NULL;
+    (void)pthread_mutex_lock(&lock);
+    kiln_status status = take_shared(session, model, cuda, &shared);
+    (void)pthread_mutex_unlock(&lock);
+    if (status != KILN_OK)
+        return status;
+    status = make_pinned(session, model, cuda, &s);
+    if (status == KILN_OK) {
+        s->shared = shared;
+        status = make_device(session, s);
+        for (uint32_t i = 0; status == KILN_OK && i < model->buckets_count; i++)
+            status = capture(session, s, i);
+        if (status != KILN_OK)
+            drop_state(s);
+    }
+    if (status != KILN_OK) {
+        leave_shared(shared);
+        return status;
+    }
+    (void)driver.context_pop(&(void *){NULL});
+    session->gpu = s;
+    return KILN_OK;
+}
+
+static void close_session(kiln_session *session) {
+    state *s = session->gpu;
+    kiln_cuda_shared *shared = s->shared;
+    (void)driver.context_push(shared->context);
+    (void)driver.stream_wait(s->stream);
+    drop_state(s);
+    leave_shared(shared);
+    session->gpu = NULL;
+}
+
+/* ---- a run -------------------------------------------------------------------------------------
+ */
+
+static unsigned char *data_of(const DLTensor *tensor) {
+    return (unsigned char *)tensor->data + tensor->byte_offset;
+}
+
+/* Copy tensor i of the run onto the GPU, or back; a CUresult. */
+static int move(state *s, const kiln_session *session, uint32_t i) {
+    const bool in = i < s->model->inputs_count;
+    const DLTensor *given =
+        in ? &session->frame.inputs[i] : &session->frame.outputs[i - s->model->inputs_count];
+    const size_t bytes = kiln_tensor_shape(about(s->model, i), session->dims, NULL);
+    unsigned char *caller = bytes == 0 ? NULL : data_of(given);
+    const uint64_t here = (uintptr_t)s->tensors[i].data;
+    if (bytes == 0 || (uintptr_t)caller == here)
+        return CU_OK;
+    if (given->device.device_type == kDLCUDA)
+        return in ? driver.copy_across(here, (uintptr_t)caller, bytes, s->stream)
+                  : driver.copy_across((uintptr_t)caller, here, bytes, s->stream);
+    if (given->device.device_type == kDLCPU) {
+        if (in)
+            memcpy(s->pinned[i], caller, bytes);
+        caller = s->pinned[i];
+    }
+    return in ? driver.copy_in(here, caller, bytes, s->stream)
+              : driver.copy_out(caller, here, bytes, s->stream);
+}
+
+/* A tensor on a GPU must be on this one. */
+static kiln_status check_place(kiln_session *session, const state *s) {
+    for (uint32_t i = 0; i < tensors_of(s->model); i++) {
+        const bool in = i < s->model->inputs_count;
+        const uint32_t index = in ? i : i - s->model->inputs_count;
+        const DLTensor *given = in ? &session->frame.inputs[index] : &session->frame.outputs[index];
+        const kiln_detail error = {.status = KILN_BAD_GPU,
+                                   .where = in ? KILN_AT_INPUT : KILN_AT_OUTPUT,
+                                   .name = about(s->model, i)->name,
+                                   .index = (int32_t)index,
+                                   .axis = -1,
+                                   .value = given->device.device_id,
+                                   .min = s->gpu,
+                                   .max = s->gpu};
+        if (given->device.device_type == kDLCUDA && given->device.device_id != s->gpu)
+            return kiln_fail(&session->detail, &error);
+    }
+    return KILN_OK;
+}
+
+static kiln_status begin_run(kiln_session *session) {
+    state *s = session->gpu;
+    kiln_status status = check_place(session, s);
+    if (status != KILN_OK)
+        return status;
+    int result = driver.context_push(s->shared->context);
+    if (result != CU_OK)
+        return check(session, result, 0);
+    for (uint32_t i = 0; result == CU_OK && i < s->model->inputs_count; i++)
+        result = move(s, session, i);
+    (void)driver.context_pop(&(void *){NULL});
+    return check(session, result, 0);
+}
+
+/* After the last launch, with the context current: copy the outputs, wait, and hand them out. */
+static int end_run(state *s, const kiln_session *session) {
+    int result = CU_OK;
+    for (uint32_t i = s->model->inputs_count; result == CU_OK && i < tensors_of(s->model); i++)
+        result = move(s, session, i);
+    const int waited = driver.stream_wait(s->stream);
+    if (result == CU_OK)
+        result = waited;
+    for (uint32_t i = s->model->inputs_count; result == CU_OK && i < tensors_of(s->model); i++) {
+        const DLTensor *given = &session->frame.outputs[i - s->model->inputs_count];
+        const size_t bytes = kiln_tensor_shape(about(s->model, i), session->dims, NULL);
+        if (given->device.device_type == kDLCPU && bytes > 0)
+            memcpy(data_of(given), s->pinned[i], bytes);
+    }
+    return result;
+}
+
+static kiln_status run_step(kiln_session *session) {
+    state *s = session->gpu;
+    int result = driver.context_push(s->shared->context);
+    if (result != CU_OK)
+        return check(session, result, 0);
+    result = launch_step(s, session->bucket, session->step);
+    if (result == CU_OK)
+        result = driver.stream_wait(s->stream);
+    if (result == CU_OK && session->step + 1 == session->steps)
+        result = end_run(s, session);
+    (void)driver.context_pop(&(void *){NULL});
+    return check(session, result, 0);
+}
+
+static kiln_status run_all(kiln_session *session) {
+    state *s = session->gpu;
+    int result = driver.context_push(s->shared->context);
+    if (result != CU_OK)
+        return check(session, result, 0);
+    result = driver.graph_launch(s->graphs[session->bucket], s->stream);
+    if (result == CU_OK)
+        result = end_run(s, session);
+    (void)driver.context_pop(&(void *){NULL});
+    return check(session, result, 0);
+}
+
+const kiln_gpu_functions kiln_cuda_functions = {
+    .open = open_session,
+    .close = close_session,
+    .begin = begin_run,
+    .step = run_step,
+    .run = run_all,
+};
+
+int32_t kiln_cuda_launch(const kiln_frame *frame, uint32_t kernel, const uint32_t *grid_and_block,
+                         const void *const *args, uint32_t count) {
+    state *s = (state *)(void *)frame; /* the frame is the state's first member */
+    void *parameters[MAX_ARGS];
+    const uint32_t *size = grid_and_block;
+    for (uint32_t i = 0; i < count && i < MAX_ARGS; i++)
+        parameters[i] = (void *)&args[i];
+    s->failed = driver.launch(s->shared->kernels[kernel], size[0], size[1], size[2], size[3],
+                              size[4], size[5], 0, s->stream, parameters, NULL);
+    return s->failed == CU_OK ? 0 : -1;
+}
+
+/* ---- questions ---------------------------------------------------------------------------------
+ */
+
+static const state *state_of(const kiln_session *session) {
+    const bool open =
+        session != NULL && session->model != NULL && session->model->gpu == &kiln_cuda_functions;
+    return open ? session->gpu : NULL;
+}
+
+void *kiln_cuda_input(const kiln_session *session, uint32_t index) {
+    const state *s = state_of(session);
+    return s != NULL && index < s->model->inputs_count ? s->tensors[index].data : NULL;
+}
+
+void *kiln_cuda_output(const kiln_session *session, uint32_t index) {
+    const state *s = state_of(session);
+    return s != NULL && index < s->model->outputs_count
+               ? s->tensors[s->model->inputs_count + index].data
+               : NULL;
+}
+
+void *kiln_cuda_stream(const kiln_session *session) {
+    const state *s = state_of(session);
+    return s != NULL ? s->stream : NULL;
+}
