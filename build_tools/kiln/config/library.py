@@ -102,6 +102,8 @@ def _find(name: str, kind: str) -> Path:
     files = _files(kind)
     if name in files:
         return files[name]
+    if kind == "target" and name.replace("-", "_") in files:
+        return files[name.replace("-", "_")]
     names = dict(files)
     for summary in _list(kind):
         for alias in summary.aliases:

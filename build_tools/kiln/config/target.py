@@ -11,6 +11,7 @@ from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 
 Arch = Literal["x86_64", "aarch64", "armv7"]
+_OLDEST_GPU = 75  # what CUDA 13 still compiles for
 _TRIPLES = {"x86_64": ("x86_64-",), "aarch64": ("aarch64-",), "armv7": ("armv7", "thumbv7")}
 
 
@@ -87,6 +88,32 @@ class Budget(Section):
     ram_bytes: Bytes | None = Field(default=None, description="arena and static data")
 
 
+def _gpu(value: str) -> str:
+    if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", value) or int(value[3:]) < _OLDEST_GPU:
+        raise ValueError(f"an architecture from sm_{_OLDEST_GPU} on expected, such as 'sm_90', got '{value}'")
+    return value
+
+
+Gpu = Annotated[
+    str, AfterValidator(_gpu), WithJsonSchema({"type": "string", "pattern": "^sm_[1-9][0-9]{1,2}$"})
+]
+
+
+class Cuda(Section):
+    """The NVIDIA GPUs whose machine code goes into a bundle; its other keys are about the CPU beside them."""
+
+    archs: list[Gpu] = Field(min_length=1, description="architectures, such as sm_90")
+    ptx: bool = Field(description="add PTX of the newest one, which the driver compiles for GPUs still newer")
+
+    @property
+    def oldest(self) -> str:
+        return min(self.archs, key=lambda arch: int(arch[3:]))
+
+    @property
+    def newest(self) -> str:
+        return max(self.archs, key=lambda arch: int(arch[3:]))
+
+
 class Target(Section):
     """One machine that Kiln builds for. Sizes are in bytes."""
 
@@ -117,6 +144,7 @@ class Target(Section):
         description="how many times their size weights may be stored in to save arithmetic; 1: never more "
         "(Winograd convolution: 1.8 or 4)",
     )
+    cuda: Cuda | None = Field(default=None, description="kernels run on a GPU; left out: on the CPU")
 
     @model_validator(mode="after")
     def _one_architecture(self) -> Target:
@@ -126,4 +154,11 @@ class Target(Section):
             raise PlacedError(
                 ("triple",), f"'{self.triple}' is no triple of arch {self.arch}: {allowed} expected"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _loads_a_driver(self) -> Target:
+        if self.cuda is not None and (self.deployment != "hosted" or self.libc.static):
+            raise PlacedError(("cuda",), "the driver is loaded at run time: a hosted target expected, whose "
+                              "C library is not linked statically")  # fmt: skip
         return self

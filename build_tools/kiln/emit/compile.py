@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     if args.runtime:
         from kiln.emit.source import runtime_sources
 
-        sources, prefix = runtime_sources(args.runtime, target.deployment), "kiln_"
+        sources, prefix = runtime_sources(args.runtime, target.deployment, target.cuda is not None), "kiln_"
     else:
         names = (f"{args.name}_plan.c", f"{args.name}_params.S")
         sources, prefix = [args.source / name for name in names], ""

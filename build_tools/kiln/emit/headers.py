@@ -14,6 +14,11 @@ def kiln_h() -> Path:
     return data_dir("runtime_c") / "include" / "kiln.h"
 
 
+def kiln_cuda_h() -> Path:
+    """What it adds for models on an NVIDIA GPU."""
+    return data_dir("runtime_c") / "include" / "kiln_cuda.h"
+
+
 def dlpack_h() -> Path:
     """DLPack's tensor structure, as the pinned apache-tvm-ffi ships it. Raises KilnError without it."""
     found = importlib.util.find_spec("tvm_ffi")  # finds, does not import

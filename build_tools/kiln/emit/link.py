@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import Target
-from kiln.emit.headers import dlpack_h, kiln_h
+from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
 from kiln.toolchain import archiver_command, compiler_command
@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> None:
     with atomic_dir(args.out) as folder:
         (folder / "include").mkdir()
         (folder / "lib").mkdir()
-        for header in (args.source / f"{args.name}.h", kiln_h(), dlpack_h()):
+        gpu = [kiln_cuda_h()] if target.cuda is not None else []
+        for header in (args.source / f"{args.name}.h", kiln_h(), dlpack_h(), *gpu):
             shutil.copyfile(header, folder / "include" / header.name)
         archive(objects, folder / "lib" / f"lib{args.name}.a")
         if has_shared(target):
@@ -59,7 +60,8 @@ def shared(target: Target, plan: Mapping[str, Any], objects: Sequence[Path], fol
     """A shared library that exports the model's entry points and the runtime's API, not the kernels."""
     name = plan["name"]
     out, script = folder / "lib" / f"lib{name}.so", folder / "exports"
-    kernels = " ".join(f"{kernel['symbol']};" for kernel in plan["kernels"])
+    on_gpu = target.cuda is not None  # kernels are no symbols of the library then
+    kernels = "" if on_gpu else " ".join(f"{kernel['symbol']};" for kernel in plan["kernels"])
     script.write_text(f"{{ global: {name}; {name}_*; kiln_*; local: {kernels} *; }};\n")
     flags = [
         "-shared", f"-Wl,-soname,lib{name}.so", f"-Wl,--version-script={script}", "-Wl,--build-id=none",

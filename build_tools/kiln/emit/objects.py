@@ -56,6 +56,11 @@ def run(args: argparse.Namespace) -> None:
             if name.name_hint in used:
                 functions.setdefault(name.name_hint, function)
     with atomic_dir(args.out) as folder:
+        if target.cuda is not None:
+            from kiln.emit.cuda_objects import device_object
+
+            device_object(functions, target, plan, args.cache, folder)
+            return
         for name in sorted(functions):
             cached = args.cache / _digest(target) / f"{name}.{_content(functions[name])}.o"
             if not _is_whole(cached, name):

@@ -12,12 +12,15 @@ from kiln.emit.buckets import bucket_range
 from kiln.emit.plan_ports import Ports, require
 from kiln.emit.size_code import INT32_MAX, SizeCode
 
+_MAX_ARGS = 64  # MAX_ARGS of gpu_cuda.c
+
 
 @dataclass(frozen=True)
 class Step:
     """One call: the kernel, its arguments as C expressions with a comment each, and how many tasks.
 
-    `lines`: the statements that must stand before it.
+    `lines`: the statements that must stand before it. `launch`: for a GPU, blocks along x, y and z, then the
+    threads of each.
     """
 
     symbol: str
@@ -26,6 +29,7 @@ class Step:
     extent: str
     parallel: bool
     label: str
+    launch: list[int]
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class StepMaker:
     ports: Ports
     params: Mapping[str, Any]
     threads: bool
+    gpu: bool = False
 
     def step(self, bucket: Mapping[str, Any], number: int, at: int) -> Step:
         step = bucket["steps"][at]
@@ -60,8 +65,26 @@ class StepMaker:
                 tasks = sizes.evaluate(step["extent"], {})
                 require(0 < tasks <= INT32_MAX, f"{where}.extent", tasks, "1..2147483647")
         return Step(
-            kernel["symbol"], code.lines, args, extent, kernel["parallel"] and self.threads, step["label"]
+            kernel["symbol"], code.lines, args, extent, kernel["parallel"] and self.threads, step["label"],
+            self._launch(step, args, where),
+        )  # fmt: skip
+
+    def _launch(self, step: Mapping[str, Any], args: list[Any], where: str) -> list[int]:
+        """Limits are those of every GPU (CUDA C++ Programming Guide, technical specifications)."""
+        if not self.gpu:
+            return []
+        grid, block = step["launch"]["grid"], step["launch"]["block"]
+        counts = f"{grid}, {block}"
+        sizes_good = len(grid) == len(block) == 3 and all(
+            isinstance(n, int) and n > 0 for n in [*grid, *block]
         )
+        require(sizes_good, f"{where}.launch", counts, "three numbers above 0 each")
+        grid_good = grid[0] <= INT32_MAX and max(grid[1:]) <= 65535
+        require(grid_good, f"{where}.launch.grid", grid, "2147483647, 65535, 65535")
+        block_good = block[0] * block[1] * block[2] <= 1024 and block[2] <= 64
+        require(block_good, f"{where}.launch.block", block, "1024 threads in all, 64 along z")
+        require(len(args) <= _MAX_ARGS, f"{where}.args", len(args), f"at most {_MAX_ARGS} on a GPU")
+        return [*grid, *block]
 
     def _argument(
         self, arg: Mapping[str, Any], want: Mapping[str, Any], bucket: Mapping[str, Any], at: int,

@@ -18,7 +18,11 @@ from kiln.emit.plan_ports import Port, Ports, read_ports, require
 from kiln.emit.plan_steps import Step, StepMaker
 from kiln.errors import KilnError
 
-_OWN = "buckets|derive_sizes|dimensions|hash|run_step|select_bucket|special_bucket"  # static names in plan.c
+# static names in plan.c
+_OWN = (
+    "arenas_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|hash|kernel_names|on_gpu|run_step|"
+    "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
+)
 _STORAGES = ("embedded", "section", "file")
 
 
@@ -49,6 +53,11 @@ class View:
     cases: list[Case]
     kernels: list[dict[str, Any]]
     params: Mapping[str, Any]
+    cuda: Mapping[str, Any] | None = None
+
+    def kernel_number(self, symbol: str) -> int:
+        """The place of a kernel in `kernels`."""
+        return [kernel["symbol"] for kernel in self.kernels].index(symbol)
 
     @property
     def inputs(self) -> list[Port]:
@@ -109,7 +118,7 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
     symbols = {kernel["symbol"]: kernel for kernel in kernels}
     require(len(symbols) == len(kernels), "kernels", "a symbol twice", "each once")
     require(len(plan["buckets"]) > 0, "buckets", 0, "at least one")
-    maker = StepMaker(symbols, ports, params, plan["threads"] == "pthread")
+    maker = StepMaker(symbols, ports, params, plan["threads"] == "pthread", "cuda" in plan)
     cases = special_cases(plan["buckets"], ports.inputs, params)
     buckets = []
     for number, bucket in enumerate(plan["buckets"]):
@@ -129,6 +138,7 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
     return View(
         name, plan["target"], plan["model_hash"], plan["threads"], ports, buckets,
         selection(ports.dims, plan["buckets"]), cases, [k for k in kernels if k["symbol"] in called], params,
+        plan.get("cuda"),
     )  # fmt: skip
 
 

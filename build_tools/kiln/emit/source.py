@@ -65,8 +65,11 @@ def emit(plan: Mapping[str, Any], payload: bytes) -> dict[str, bytes | str]:
     return {**files, "params.bin": image}
 
 
-def runtime_sources(threads: str, deployment: str) -> list[Path]:
-    """The C files of the runtime: the core, one thread policy (none, pthread), one platform or none."""
+def runtime_sources(threads: str, deployment: str, gpu: bool = False) -> list[Path]:
+    """The C files of the runtime: the core, one thread policy (none, pthread), one platform or none.
+
+    `gpu`: and what runs models on an NVIDIA GPU.
+    """
     folder = data_dir("runtime_c") / "src"
     policies = {"none": "threads_none.c", "pthread": "threads_pthread.c"}
     if threads not in policies:
@@ -74,4 +77,5 @@ def runtime_sources(threads: str, deployment: str) -> list[Path]:
     platform = {"hosted": ["platform_posix.c"], "freestanding": []}
     if deployment not in platform:
         raise KilnError(f"deployment: '{deployment}', allowed: {', '.join(platform)}")
-    return [folder / name for name in (*_CORE, policies[threads], *platform[deployment])]
+    cuda = ["gpu_cuda.c"] if gpu else []
+    return [folder / name for name in (*_CORE, policies[threads], *platform[deployment], *cuda)]

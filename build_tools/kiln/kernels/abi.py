@@ -111,7 +111,8 @@ def _at_start(func: tirx.PrimFunc) -> Any:
     )
 
 
-def _pointers(func: tirx.PrimFunc) -> Lowered:
+def pointers(func: tirx.PrimFunc, stack_bytes: int = STACK_BYTES) -> Lowered:
+    """`func` over pointers; what its top allocates, from `stack_bytes` on, becomes scratch parameters."""
     body = _at_start(func)
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     pointers: dict[Any, Any] = {}
@@ -130,7 +131,7 @@ def _pointers(func: tirx.PrimFunc) -> Lowered:
             )
             if owner is not None:
                 statement = tirx.DeclBuffer(statement.buffer, data=pointers[owner])
-        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer) >= STACK_BYTES:
+        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer) >= stack_bytes:
             buffer = statement.buffer
             pointer = tirx.Var(buffer.name, tirx.buffer_data_pointer_type(buffer))
             scratch_parameters.append(pointer)
@@ -151,7 +152,7 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     structure = [item for item in _STRUCTURE if item is not _COMPACT or kernel.family == "opaque"]
     mod = tvm.transform.Sequential(structure)(mod)
-    lowered = _pointers(mod["kernel"])
+    lowered = pointers(mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     mod = tvm.transform.Sequential(_CODE)(mod)
     return Lowered(mod["kernel"], lowered.scratch)

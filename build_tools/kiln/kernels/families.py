@@ -52,6 +52,14 @@ def _macs(nest: Nest) -> int:
     return greatest(product([axis.dom.extent for axis in [*nest.axes, *nest.reduced]])) if nest.reduced else 0
 
 
+def macs_of(func: tirx.PrimFunc) -> int:
+    """Multiply-adds of a fused group; 0 where it is no loop nest."""
+    try:
+        return sum(_macs(nest) for nest in Fused(func).nests)
+    except NotSimple:
+        return 0
+
+
 def _is_open(func: tirx.PrimFunc) -> bool:
     return any(is_open(size) for param in func.params if tirx.is_buffer_var(param) for size in param.shape)
 

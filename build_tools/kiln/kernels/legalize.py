@@ -29,11 +29,11 @@ def _parameter(expr: Any, axis: int) -> Any:
     return expr, lambda tensor, indices: tensor(indices[axis]) if len(tensor.shape) else tensor()
 
 
-def quantize(builder: Any, call: Any) -> Any:
+def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
     """relax.quantize → clamp(x / scale, to what fits) rounded, plus the zero point.
 
     The division is a multiplication by 1 / scale where the scale is a constant. Ties round to even, as in
-    ONNX's QuantizeLinear and in XNNPACK.
+    ONNX's QuantizeLinear and in XNNPACK. `rounded`: how a float below 2^22 is rounded to a whole one.
     """
     dtype = str(call.attrs.out_dtype)
     if dtype not in RANGES or str(call.args[0].ty.dtype) != "float32":
@@ -61,7 +61,7 @@ def quantize(builder: Any, call: Any) -> Any:
             least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
             most = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
             x = te.max(te.min(x, most), least)
-            whole = tirx.Cast("int32", round_small(x))
+            whole = tirx.Cast("int32", rounded(x))
             return tirx.Cast(dtype, whole + point)
 
         return te.compute(data.shape, element, name="quantized")

@@ -62,6 +62,14 @@ def lower(
 
     `choices`: what was measured on the target's CPU; None: nothing.
     """
+    if target.cuda is not None:
+        from kiln.kernels import cuda_steps  # with TVM's schedules for GPUs, which no other target needs
+
+        def shown(name: str, module: tvm.IRModule) -> None:
+            if dump is not None:
+                atomic_write(dump / f"{name}.txt", module.script(show_meta=False))
+
+        return cuda_steps.lower(mod, model, target, machine_of(target, threads), shown)
     params: store.Tensors = {}
 
     def split(module: tvm.IRModule) -> tvm.IRModule:

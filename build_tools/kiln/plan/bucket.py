@@ -56,6 +56,7 @@ def plan_bucket(
                 "label": step["label"],
                 "attrs": step["attrs"],
                 "macs": step["macs"],
+                **({"launch": step["launch"]} if "launch" in step else {}),
             }
             for step in steps
         ],

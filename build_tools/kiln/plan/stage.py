@@ -109,6 +109,7 @@ def make_plan(
         },
         "kernels": _kernels(lowered),
         "buckets": planned,
+        **({"cuda": target.cuda.model_dump()} if target.cuda is not None else {}),
     }
     return plan, payload
 

@@ -1,0 +1,106 @@
+"""emit-objects for a GPU: CUDA C by TVM, machine code by nvcc, and one object that holds it as bytes.
+
+All kernels of a model are one program. nvcc needs a C++ compiler to preprocess it: zig, as everything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from kiln.config import Target
+from kiln.config.target import Cuda
+from kiln.emit.compile import compile_file
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.kernels.cuda import tvm_target
+from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
+
+# The image as a symbol of the object, aligned for the driver; .note: the stack need not be executable.
+_IMAGE = """\
+    .section .rodata.{symbol}, "a", %progbits
+    .globl {symbol}
+    .hidden {symbol}
+    .type {symbol}, %object
+    .balign 64
+{symbol}:
+    .incbin "{file}"
+    .size {symbol}, . - {symbol}
+    .section .note.GNU-stack, "", %progbits
+"""
+
+
+def device_object(
+    functions: Mapping[str, tvm.tirx.PrimFunc],
+    target: Target,
+    plan: Mapping[str, Any],
+    cache: Path,
+    folder: Path,
+) -> None:
+    """Write the object of the kernels into `folder`, and their CUDA C beside it.
+
+    Raises KilnError where nvcc refuses the kernels or cannot be had.
+    """
+    assert target.cuda is not None
+    source = source_of(functions, target.cuda)
+    image = fatbin(source, target.cuda, cache)
+    name = plan["name"]
+    atomic_write(folder / f"{name}.cu", source)
+    atomic_write(folder / f"{name}.fatbin", image)
+    text = _IMAGE.format(symbol=f"{name}_cuda_image", file=f"{name}.fatbin")
+    atomic_write(folder / f"{name}_cuda.S", text)
+    flags = [*compiler_command(target), f"-I{folder}"]
+    compile_file(flags, folder / f"{name}_cuda.S", folder / f"{name}_cuda.o")
+    (folder / f"{name}_cuda.S").unlink()
+
+
+def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
+    """The kernels as CUDA C, in the order of their names."""
+    module = tvm.IRModule({name: functions[name] for name in sorted(functions)})
+    built = tvm.get_global_func("target.build.cuda")(module, tvm_target(cuda))
+    text = str(built.inspect_source())
+    return re.sub(r"^ *#include <cuda\.h>\n", "", text, flags=re.MULTILINE)
+
+
+def fatbin(source: str, cuda: Cuda, cache: Path) -> bytes:
+    """Machine code of every architecture of `cuda`, as the driver loads it.
+
+    Taken from the folder `cache` where the same source was compiled before.
+    """
+    wanted = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
+    if cuda.ptx:
+        newest = cuda.newest[3:]
+        wanted.append(f"arch=compute_{newest},code=compute_{newest}")
+    digest = hashlib.sha256("\0".join([VERSION, *wanted, source]).encode()).hexdigest()
+    known = cache / "cuda" / f"{digest[:32]}.fatbin"
+    if not known.is_file():
+        atomic_write(known, _compile(source, wanted, known.parent))
+    return known.read_bytes()
+
+
+def _compile(source: str, wanted: list[str], folder: Path) -> bytes:
+    nvcc = cuda_toolkit() / "bin" / "nvcc"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".nvcc-", dir=folder) as name:
+        work = Path(name)
+        (work / "kernels.cu").write_text(source, encoding="utf-8")
+        compiler = work / "c++"
+        compiler.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ "$@"\n', encoding="utf-8")
+        compiler.chmod(0o755)
+        command = [str(nvcc), "-fatbin", "-O3", "-w", "-std=c++17", "-ccbin", str(compiler)]
+        command += [word for code in wanted for word in ("-gencode", code)]
+        command += ["--threads=2", "-o", str(work / "kernels.fatbin"), str(work / "kernels.cu")]
+        run_tool(command, "compiling kernels for the GPU")
+        try:
+            return (work / "kernels.fatbin").read_bytes()
+        except OSError as error:
+            raise KilnError(f"nvcc has written no {error.filename}") from error

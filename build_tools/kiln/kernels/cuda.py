@@ -1,0 +1,216 @@
+"""From a fused PrimFunc to kernels for an NVIDIA GPU: TVM's dlight schedules, lowered to device functions.
+
+dlight's rules are asked in order (Matmul also takes convolutions, as implicit products); the last one,
+Fallback, takes what is left, one thread an element. A group may become several kernels, each launched with a
+grid of its own. Tensors between them become scratch parameters, so that the memory planner owns every byte on
+the GPU too. What is left of the host's side of a function after SplitHostDevice is nothing but launches: they
+are read here, and the plan does them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call, StringImm
+from tvm.s_tir import dlight
+
+from kiln.config.target import Cuda
+from kiln.kernels.abi import pointers
+
+_TILED = dlight.gpu.Matmul()
+_SHARED_SUMS = (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
+_PLAIN = dlight.gpu.Fallback()
+# _SHARED_SUMS share a sum among the threads of a block, up to 256. Depthwise convolutions and pooling add up
+# so few that most of those would have nothing to do; below this many one thread does a sum alone.
+_LONG_SUM = 64
+# Up to here as TVM's own pipeline for GPUs (tvm.s_tir.pipeline, 0.27); parameters become pointers then.
+_STRUCTURE = [
+    s_tir.transform.CanonicalizeLoop(),
+    s_tir.transform.LowerCrossThreadReduction(),
+    s_tir.transform.LowerInitBlock(),
+    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+    s_tir.transform.ConvertBlocksToOpaque(),
+    s_tir.transform.LiftThreadBinding(),
+    s_tir.transform.ManifestSharedMemoryLocalStage(),
+    s_tir.transform.CompactBufferAllocation(),
+    s_tir.transform.LowerAutoCopy(),
+    s_tir.transform.UnifyThreadBinding(),
+    s_tir.transform.LowerMatchBuffer(),
+    s_tir.transform.StmtSimplify(),
+    s_tir.transform.InjectPermutedLayout(),
+    s_tir.transform.AnnotateIrregularLoop(),
+    s_tir.transform.InjectSoftwarePipeline(),
+    s_tir.transform.TransformMmaBufferLayout(),
+    s_tir.transform.LowerOpaqueBlock(),
+    tirx.transform.FlattenBuffer(),
+]
+# The rest of it, without CommonSubexprElim: nvcc does that, and TVM's leaves values that nothing reads.
+_CODE = [
+    tirx.transform.NarrowDataType(32),
+    s_tir.transform.LoopPartition(),
+    tirx.transform.VectorizeLoop(True),
+    s_tir.transform.InjectVirtualThread(),
+    s_tir.transform.InjectDoubleBuffer(),
+    tirx.transform.StorageRewrite(),
+    s_tir.transform.HoistIfThenElse(),
+    tirx.transform.UnrollLoop(),
+    s_tir.transform.RenormalizeSplitPattern(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.RemoveNoOp(),
+    s_tir.transform.RewriteUnsafeSelect(),
+    tirx.transform.VerifyMemory(),
+    tirx.transform.AnnotateEntryFunc(),
+    s_tir.transform.ThreadSync("shared"),
+    s_tir.transform.ThreadSync("shared.dyn"),
+    s_tir.transform.ThreadSync("warp"),
+    s_tir.transform.InferFragment(),
+    s_tir.transform.LowerThreadAllreduce(),
+    s_tir.transform.MergeSharedMemoryAllocations(),
+    tirx.transform.SplitHostDevice(),
+]
+_DEVICE = [
+    tirx.transform.LowerWarpMemory(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.LowerIntrin(),
+]
+_AXES = ("x", "y", "z")
+_KERNEL = 2  # calling_conv of a function that is launched, CallingConv::kDeviceKernelLaunch
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of a device function: the position of the tensor that it stands for, and its use.
+
+    Positions count the parameters of the fused function, then its scratch tensors.
+    """
+
+    position: int
+    dtype: str
+    written: bool
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel and how it is launched; grid and block in threads along x, y and z."""
+
+    func: tirx.PrimFunc
+    arguments: list[Argument]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What a fused function becomes; `scratch`: type and bytes of tensors that only its kernels use."""
+
+    launches: list[Launch]
+    scratch: list[tuple[str, int]]
+
+
+def tvm_target(cuda: Cuda) -> tvm.target.Target:
+    """TVM's description of the GPUs: one code for all of them, so the limits are those of the oldest."""
+    description = {
+        "kind": "cuda",
+        "arch": cuda.oldest,
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,  # of every GPU, without asking the driver for more
+        "thread_warp_size": 32,
+    }
+    return tvm.target.Target(description)
+
+
+def lower(func: tirx.PrimFunc, target: tvm.target.Target) -> Launches:
+    """The launches that compute `func`, in order. Raises ValueError where no rule maps it to threads."""
+    mod = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
+    rules = (_TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
+    with target:
+        mod = dlight.ApplyDefaultSchedule(*rules)(mod)
+    mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
+    mod = tvm.transform.Sequential(_STRUCTURE)(mod)
+    lowered = pointers(mod["kernel"], 0)
+    mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
+    functions = {str(f.attrs["global_symbol"]): f for f in mod.functions.values() if _is_kernel(f)}
+    device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
+    host = mod["kernel"]
+    positions = {param: index for index, param in enumerate(host.params)}
+    owners: dict[Any, int] = {}
+    launches = []
+    for statement in host.body.seq if isinstance(host.body, tirx.SeqStmt) else [host.body]:
+        if isinstance(statement, tirx.DeclBuffer) and statement.data in positions:
+            owners[statement.buffer] = positions[statement.data]
+        elif isinstance(statement, tirx.Evaluate) and _is_launch(statement.value):
+            launches.append(_launch(statement.value, device, owners))
+        else:
+            raise ValueError("a part of it was not mapped to the threads of a GPU")
+    return Launches(launches, lowered.scratch)
+
+
+def _longest_sum(func: tirx.PrimFunc) -> int:
+    """The most elements that one reduction of the function takes together."""
+    longest = 1
+
+    def on_block(block: Any) -> None:
+        nonlocal longest
+        count = 1
+        for axis in block.iter_vars:
+            if int(axis.iter_type) == tirx.IterVar.CommReduce:
+                count *= int(axis.dom.extent)
+        longest = max(longest, count)
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, on_block)])
+    return longest
+
+
+def _is_kernel(func: Any) -> bool:
+    return int((func.attrs or {}).get("calling_conv", 0)) == _KERNEL
+
+
+def _is_launch(value: Any) -> bool:
+    return isinstance(value, Call) and str(getattr(value.op, "name", "")) == "tirx.call_ffi_kernel"
+
+
+def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
+    name, *given = call.args
+    assert isinstance(name, StringImm)
+    func = device[name.value]
+    words = [str(word) for word in call.attrs.launch_params]
+    tensors, extents = given[: len(given) - len(words)], given[len(given) - len(words) :]
+    sizes = {}
+    for word, extent in zip(words, extents, strict=True):
+        kind, _, axis = word.partition(".")
+        if kind not in ("blockIdx", "threadIdx") or not isinstance(extent, tirx.IntImm):
+            raise ValueError(f"its launch needs {word} {extent}, which the runtime does not set")
+        sizes[kind, axis] = int(extent)
+    written = _written(func)
+    arguments = []
+    for param, tensor in zip(func.params, tensors, strict=True):
+        owner = next((at for buffer, at in owners.items() if _is_data_of(tensor, buffer)), None)
+        if owner is None:
+            raise ValueError(f"its kernel takes {param.name}, which is no tensor")
+        dtype = str(param.ty.element_type.dtype)
+        arguments.append(Argument(owner, dtype, param in written))
+    grid, block = (tuple(sizes.get((kind, axis), 1) for axis in _AXES) for kind in ("blockIdx", "threadIdx"))
+    return Launch(func, arguments, grid, block)  # type: ignore[arg-type]  # three axes
+
+
+def _is_data_of(expr: Any, buffer: Any) -> bool:
+    return bool(tvm_ffi.structural_equal(expr, tirx.buffer_data(buffer)))
+
+
+def _written(func: tirx.PrimFunc) -> set[Any]:
+    """The pointer parameters behind which a device function stores."""
+    data: dict[Any, Any] = {}
+    stored = set()
+
+    def on_declared(node: Any) -> None:
+        data[node.buffer] = node.data
+
+    def on_store(node: Any) -> None:
+        stored.add(node.buffer)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.DeclBuffer, on_declared), (tirx.BufferStore, on_store)])
+    return {data[buffer] for buffer in stored if buffer in data}

