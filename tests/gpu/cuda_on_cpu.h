@@ -1,0 +1,225 @@
+// cuda_on_cpu.h: enough of CUDA C++ to compile the kernels that TVM writes for this processor, and
+// to run them: a test of what they compute, where there is no GPU. It says nothing of speed or of
+// races that need two threads to happen at once.
+//
+// The threads of a block are fibers on one processor. A fiber runs until it waits at a barrier:
+//   __syncthreads  until every thread of the block that has not ended waits at one too,
+//   a shuffle      until every thread of the warp waits at a shuffle, at __syncthreads, or has
+//   ended.
+// KILN_CUDA_REVERSED=1 runs the threads from the last to the first: a kernel that reads what
+// another thread has yet to write then gives something else.
+#pragma once
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+typedef unsigned int uint;
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+
+#define __global__
+#define __device__      static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static // blocks run one after the other
+
+struct kiln_index {
+    unsigned x, y, z;
+};
+static kiln_index threadIdx, blockIdx;
+
+#define KILN_VECTOR2(name, type)                                                                   \
+    struct alignas(2 * sizeof(type)) name##2 {                                                     \
+        type x, y;                                                                                 \
+    };                                                                                             \
+    static inline name##2 make_##name##2(type x, type y) {                                         \
+        return {x, y};                                                                             \
+    }
+#define KILN_VECTOR4(name, type)                                                                   \
+    struct alignas(4 * sizeof(type)) name##4 {                                                     \
+        type x, y, z, w;                                                                           \
+    };                                                                                             \
+    static inline name##4 make_##name##4(type x, type y, type z, type w) {                         \
+        return {x, y, z, w};                                                                       \
+    }
+#define KILN_VECTORS(name, type) KILN_VECTOR2(name, type) KILN_VECTOR4(name, type)
+KILN_VECTORS(char, signed char)
+KILN_VECTORS(uchar, unsigned char)
+KILN_VECTORS(short, short)
+KILN_VECTORS(ushort, unsigned short)
+KILN_VECTORS(int, int)
+KILN_VECTORS(uint, unsigned int)
+KILN_VECTORS(float, float)
+
+template <class T> static inline T max(T a, T b) {
+    return a > b ? a : b;
+}
+template <class T> static inline T min(T a, T b) {
+    return a < b ? a : b;
+}
+
+static inline float rsqrtf(float x) {
+    return 1.0f / sqrtf(x);
+}
+
+// ---- fibers
+// -----------------------------------------------------------------------------------------------
+
+enum kiln_wait {
+    KILN_READY,
+    KILN_AT_WARP,
+    KILN_AT_BLOCK,
+    KILN_ENDED
+};
+
+struct kiln_fiber {
+    jmp_buf at;
+    kiln_index index;
+    kiln_wait wait;
+    bool started;
+};
+
+static const size_t KILN_STACK = 256 * 1024;
+static kiln_fiber kiln_fibers[1024];
+static unsigned kiln_count, kiln_now;
+static jmp_buf kiln_scheduler;
+static ucontext_t kiln_start, kiln_back;
+static unsigned char *kiln_stacks;
+static void (*kiln_body)(void **);
+static void **kiln_args;
+static double kiln_lanes[1024]; // what the threads of a warp exchange; large enough for every type
+
+static void kiln_wait_at(kiln_wait what) {
+    kiln_fiber *self = &kiln_fibers[kiln_now];
+    self->wait = what;
+    if (_setjmp(self->at) == 0)
+        _longjmp(kiln_scheduler, 1);
+}
+
+static void __syncthreads() {
+    kiln_wait_at(KILN_AT_BLOCK);
+}
+static void __syncwarp(unsigned = 0xffffffffu) {
+    kiln_wait_at(KILN_AT_WARP);
+}
+static unsigned __activemask() {
+    return 0xffffffffu;
+}
+
+// The value of the lane `from` of this warp, or the own one where there is no such lane.
+template <class T> static T kiln_exchange(T value, unsigned from, bool within) {
+    static_assert(sizeof(T) <= sizeof kiln_lanes[0], "shuffles of larger types are not known");
+    memcpy(&kiln_lanes[kiln_now], &value, sizeof value);
+    kiln_wait_at(KILN_AT_WARP);
+    const unsigned lane = kiln_now / 32 * 32 + from;
+    if (within && lane < kiln_count)
+        memcpy(&value, &kiln_lanes[lane], sizeof value);
+    kiln_wait_at(KILN_AT_WARP); // until all have read
+    return value;
+}
+template <class T> static T __shfl_down_sync(unsigned, T value, unsigned delta, int width = 32) {
+    const unsigned lane = kiln_now % 32;
+    return kiln_exchange(value, lane + delta, lane % width + delta < (unsigned)width);
+}
+template <class T> static T __shfl_up_sync(unsigned, T value, unsigned delta, int width = 32) {
+    const unsigned lane = kiln_now % 32;
+    return kiln_exchange(value, lane - delta, lane % width >= delta);
+}
+template <class T> static T __shfl_xor_sync(unsigned, T value, int mask, int width = 32) {
+    const unsigned lane = kiln_now % 32;
+    return kiln_exchange(value, lane ^ mask, (lane ^ mask) / width == lane / width);
+}
+template <class T> static T __shfl_sync(unsigned, T value, int from, int width = 32) {
+    const unsigned lane = kiln_now % 32;
+    return kiln_exchange(value, lane / width * width + from % width, true);
+}
+
+static void kiln_enter() {
+    kiln_fiber *self = &kiln_fibers[kiln_now];
+    kiln_body(kiln_args);
+    self->wait = KILN_ENDED;
+    _longjmp(kiln_scheduler, 1);
+}
+
+static void kiln_resume(unsigned number) {
+    kiln_fiber *fiber = &kiln_fibers[number];
+    kiln_now = number;
+    threadIdx = fiber->index;
+    fiber->wait = KILN_READY;
+    if (_setjmp(kiln_scheduler) != 0)
+        return;
+    if (fiber->started)
+        _longjmp(fiber->at, 1);
+    fiber->started = true;
+    getcontext(&kiln_start);
+    kiln_start.uc_stack.ss_sp = kiln_stacks + number * KILN_STACK;
+    kiln_start.uc_stack.ss_size = KILN_STACK;
+    kiln_start.uc_link = NULL;
+    makecontext(&kiln_start, kiln_enter, 0);
+    swapcontext(&kiln_back, &kiln_start);
+}
+
+// Let all threads that wait at a barrier which is complete go on; false where none can.
+static bool kiln_release() {
+    bool block = true, any = false;
+    for (unsigned i = 0; i < kiln_count; i++)
+        block = block && kiln_fibers[i].wait >= KILN_AT_BLOCK;
+    for (unsigned i = 0; i < kiln_count; i++)
+        if (kiln_fibers[i].wait == KILN_AT_WARP ||
+            (block && kiln_fibers[i].wait == KILN_AT_BLOCK)) {
+            kiln_fibers[i].wait = KILN_READY;
+            any = true;
+        }
+    return any;
+}
+
+static void kiln_run_fibers(bool reversed) {
+    for (unsigned i = 0; i < kiln_count; i++) {
+        kiln_fibers[i].wait = KILN_READY;
+        kiln_fibers[i].started = false;
+    }
+    // Each pass runs every thread that is ready up to its next barrier.
+    do {
+        for (unsigned i = 0; i < kiln_count; i++) {
+            const unsigned number = reversed ? kiln_count - 1 - i : i;
+            if (kiln_fibers[number].wait == KILN_READY)
+                kiln_resume(number);
+        }
+    } while (kiln_release());
+}
+
+// Run `body` for each thread of each block. barriers: whether it has any; those without are plain
+// loops.
+static void kiln_on_cpu(void (*body)(void **), bool barriers, const unsigned *grid,
+                        const unsigned *block, void **args) {
+    const char *set = getenv("KILN_CUDA_REVERSED");
+    const bool reversed = set != NULL && *set == '1';
+    kiln_body = body;
+    kiln_args = args;
+    kiln_count = block[0] * block[1] * block[2];
+    if (kiln_count > 1024)
+        abort();
+    if (kiln_stacks == NULL)
+        kiln_stacks = (unsigned char *)mmap(NULL, 1024 * KILN_STACK, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (unsigned i = 0; i < kiln_count; i++)
+        kiln_fibers[i].index = {i % block[0], i / block[0] % block[1], i / block[0] / block[1]};
+    for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++) {
+                if (barriers) {
+                    kiln_run_fibers(reversed);
+                    continue;
+                }
+                for (unsigned i = 0; i < kiln_count; i++) {
+                    threadIdx = kiln_fibers[reversed ? kiln_count - 1 - i : i].index;
+                    body(args);
+                }
+            }
+}

@@ -1,0 +1,77 @@
+"""What stands in for a GPU in tests: the driver (fake_cuda.c), and kernels compiled for this processor."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.paths import cache_dir
+
+HERE = Path(__file__).resolve().parent
+_FIRST = re.compile(r'^extern "C" __global__', re.MULTILINE)
+_BARRIER = re.compile(r"\b__(syncthreads|syncwarp|shfl_\w+)\(")
+
+
+def zig(arguments: Sequence[str]) -> None:
+    """Run zig's compiler; its caches are those of a build."""
+    cache = str(cache_dir() / "zig")
+    environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
+    done = subprocess.run(
+        [sys.executable, "-m", "ziglang", *arguments],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def driver(folder: Path) -> Path:
+    """A folder with a libcuda.so.1 that stands in for NVIDIA's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined"]
+    zig(["cc", *flags, str(HERE / "fake_cuda.c"), "-o", str(folder / "libcuda.so.1")])
+    return folder
+
+
+def kernels_on_cpu(source: str, plan: Mapping[str, Any], library: Path, optimise: str = "-O1") -> Path:
+    """The kernels of a plan, from their CUDA C, as a library that the stand-in for the driver can call."""
+    first = _FIRST.search(source)
+    assert first is not None
+    # C++ wants alignas first, nvcc does not mind.
+    body = re.sub(r"\b__shared__ (alignas\(\d+\))", r"\1 __shared__", source[first.start() :])
+    parts = ['#include "cuda_on_cpu.h"', body]
+    for kernel in plan["kernels"]:
+        symbol = kernel["symbol"]
+        definition = re.search(rf'^extern "C" __global__.*\b{symbol}\((.*)\) \{{$', body, re.MULTILINE)
+        assert definition is not None, symbol
+        end = body.index("\n}\n", definition.end())
+        barriers = "true" if _BARRIER.search(body, definition.end(), end) else "false"
+        types = [re.sub(r"\s*(__restrict__)?\s*\w+$", "", word) for word in definition[1].split(", ")]
+        given = ", ".join(f"*({type_} *)args[{i}]" for i, type_ in enumerate(types))
+        parts.append(
+            f"static void {symbol}_thread(void **args) {{ {symbol}({given}); }}\n"
+            f'extern "C" const unsigned {symbol}_args = {len(types)};\n'
+            f'extern "C" void {symbol}_on_cpu(const unsigned *grid, const unsigned *block, void **args) {{\n'
+            f"    kiln_on_cpu({symbol}_thread, {barriers}, grid, block, args);\n}}"
+        )
+    path = library.with_suffix(".cpp")
+    path.write_text("\n".join(parts), encoding="utf-8")
+    flags = ["-std=c++17", optimise, "-shared", "-fPIC", "-w", "-fno-exceptions", "-fno-strict-aliasing"]
+    flags += ["-fno-sanitize=undefined", f"-I{HERE}"]
+    zig(["c++", *flags, str(path), "-o", str(library)])
+    return library
+
+
+def environment(driver_folder: Path, **settings: object) -> dict[str, str]:
+    """An environment in which programs find the stand-in; `settings` without their KILN_FAKE_."""
+    own = {f"KILN_FAKE_{name.upper()}": str(value) for name, value in settings.items()}
+    return {**os.environ, "LD_LIBRARY_PATH": str(driver_folder), **own}
+
+
+def read_plan(stages: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((stages / "plan" / "plan.json").read_text(encoding="utf-8"))
+    return content

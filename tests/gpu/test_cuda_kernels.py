@@ -1,0 +1,168 @@
+"""Kernels for a GPU: the result of each schedule, run on the CPU, and machine code for each architecture."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from kiln.config import load_target
+from kiln.config.target import Cuda
+from kiln.emit.cuda_objects import fatbin, source_of
+from kiln.kernels import cuda
+from tvm import te, topi
+
+from . import double
+
+Array = npt.NDArray[Any]
+ARCHS = ["sm_75", "sm_87", "sm_90"]
+
+
+def _tensors(*shapes: tuple[int, ...]) -> list[Any]:
+    return [te.placeholder(shape, "float32", f"x{i}") for i, shape in enumerate(shapes)]
+
+
+def _softmax(x: Array) -> Array:
+    power = np.exp(x - x.max(-1, keepdims=True))
+    result: Array = power / power.sum(-1, keepdims=True)
+    return result
+
+
+def _conv(x: Array, w: Array, stride: int, pad: int, depthwise: bool = False) -> Array:
+    x = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    height, width = w.shape[:2]
+    windows = np.lib.stride_tricks.sliding_window_view(x, (height, width), (1, 2))[:, ::stride, ::stride]
+    if depthwise:
+        return np.einsum("nhwcij,ijc->nhwc", windows, w[:, :, :, 0])
+    return np.einsum("nhwcij,ijco->nhwo", windows, w)
+
+
+def _norm(x: Array) -> Array:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def _te_norm(x: Any) -> Any:
+    mean = topi.divide(topi.sum(x, -1, True), float(int(x.shape[-1])))
+    apart = topi.subtract(x, mean)
+    spread = topi.divide(topi.sum(topi.multiply(apart, apart), -1, True), float(int(x.shape[-1])))
+    return topi.multiply(apart, topi.rsqrt(topi.add(spread, 1e-5)))
+
+
+# name → (shapes of the inputs, the computation, the same by NumPy)
+CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., Array]]] = {
+    "conv": (
+        [(1, 9, 9, 5), (3, 3, 5, 7)],
+        lambda x, w: topi.nn.relu(topi.nn.conv2d_nhwc(x, w, 2, [1, 1, 1, 1], 1)),
+        lambda x, w: np.maximum(_conv(x, w, 2, 1), 0),
+    ),
+    "depthwise": (
+        [(1, 8, 8, 6), (3, 3, 6, 1)],
+        lambda x, w: topi.nn.depthwise_conv2d_nhwc(x, w, 1, [1, 1, 1, 1], 1),
+        lambda x, w: _conv(x, w, 1, 1, depthwise=True),
+    ),
+    "product": ([(33, 70), (70, 41)], topi.matmul, lambda a, b: a @ b),
+    "row": ([(1, 300), (300, 50)], topi.matmul, lambda a, b: a @ b),
+    "mean": (
+        [(2, 14, 14, 24)],
+        lambda x: topi.divide(topi.sum(x, [1, 2]), 196.0),
+        lambda x: x.mean((1, 2)),
+    ),
+    "softmax_short": ([(40, 10)], lambda x: topi.nn.softmax(x, -1), _softmax),
+    "softmax_long": ([(3, 500)], lambda x: topi.nn.softmax(x, -1), _softmax),
+    "norm": ([(6, 200)], _te_norm, _norm),
+    "transpose": (
+        [(1, 3, 20, 30)],
+        lambda x: topi.transpose(x, [0, 2, 3, 1]),
+        lambda x: x.transpose(0, 2, 3, 1),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def lowered() -> tuple[dict[str, cuda.Launches], str]:
+    """The launches of each case, and all kernels as CUDA C; they are called <case>_<number>."""
+    target = cuda.tvm_target(Cuda(archs=ARCHS, ptx=False))
+    found, functions = {}, {}
+    for name, (shapes, compute, _) in CASES.items():
+        tensors = _tensors(*shapes)
+        found[name] = cuda.lower(te.create_prim_func([*tensors, compute(*tensors)]), target)
+        for number, launch in enumerate(found[name].launches):
+            symbol = f"{name}_{number}"
+            functions[symbol] = launch.func.with_attr("global_symbol", symbol)
+    return found, source_of(functions, Cuda(archs=ARCHS, ptx=False))
+
+
+@pytest.fixture(scope="module")
+def library(
+    lowered: tuple[dict[str, cuda.Launches], str], tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    found, source = lowered
+    names = [f"{name}_{i}" for name, one in found.items() for i in range(len(one.launches))]
+    plan = {"kernels": [{"symbol": name} for name in names]}
+    out = tmp_path_factory.mktemp("kernels") / "kernels.so"
+    return ctypes.CDLL(str(double.kernels_on_cpu(source, plan, out)))
+
+
+@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("order", ["0", "1"])
+def test_a_kernel_computes_what_numpy_does(
+    lowered: tuple[dict[str, cuda.Launches], str],
+    library: ctypes.CDLL,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    order: str,
+) -> None:
+    monkeypatch.setenv("KILN_CUDA_REVERSED", order)
+    shapes, _, reference = CASES[name]
+    random = np.random.default_rng(7)
+    inputs = [random.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    want = reference(*inputs)
+    got = np.full(want.shape, np.nan, np.float32)
+    scratch = [np.full(size, 0xCD, np.uint8) for _, size in lowered[0][name].scratch]
+    arrays = [*inputs, got, *scratch]
+    for number, launch in enumerate(lowered[0][name].launches):
+        pointers = [ctypes.c_void_p(arrays[a.position].ctypes.data) for a in launch.arguments]
+        args = (ctypes.c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
+        sizes = [(ctypes.c_uint * 3)(*extents) for extents in (launch.grid, launch.block)]
+        getattr(library, f"{name}_{number}_on_cpu")(*sizes, args)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+def test_short_sums_are_not_shared_among_threads(lowered: tuple[dict[str, cuda.Launches], str]) -> None:
+    """A depthwise convolution has a thread for each element, a long sum a block."""
+    (depthwise,) = lowered[0]["depthwise"].launches
+    threads = depthwise.block[0] * depthwise.block[1]
+    assert depthwise.grid[0] * threads < 8 * 8 * 6 + threads
+    (long,) = lowered[0]["softmax_long"].launches
+    assert long.grid == (3, 1, 1)
+
+
+def test_machine_code_for_every_architecture(
+    lowered: tuple[dict[str, cuda.Launches], str], tmp_path: Path
+) -> None:
+    image = fatbin(lowered[1], Cuda(archs=ARCHS, ptx=True), tmp_path)
+    assert images_of(image) == [(2, 75), (2, 87), (2, 90), (1, 90)]
+    again = fatbin(lowered[1], Cuda(archs=ARCHS, ptx=True), tmp_path / "other")
+    assert image == again, "two compilations differ"
+
+
+def images_of(fatbinary: bytes) -> list[tuple[int, int]]:
+    """Kind (1: PTX, 2: machine code) and architecture of each entry of a fatbin."""
+    magic, _, header, size = struct.unpack_from("<IHHQ", fatbinary)
+    assert magic == 0xBA55ED50
+    found, at = [], header
+    while at < header + size:
+        kind, _, entry, payload = struct.unpack_from("<HHIQ", fatbinary, at)
+        (arch,) = struct.unpack_from("<I", fatbinary, at + 28)
+        found.append((kind, arch))
+        at += entry + payload
+    return sorted(found, key=lambda item: (-item[0], item[1]))
+
+
+def test_names_of_targets_with_a_dash() -> None:
+    assert load_target("cuda-sm90").name == "cuda_sm90"

@@ -1,0 +1,124 @@
+"""Sessions on a GPU, against a stand-in for the driver that runs the kernels on this processor.
+
+What is tested: results, the order and number of calls, that all is given back, and each call's failure.
+What is not: machine code, and anything about time.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import scons_real
+
+from . import double
+from .conftest import MODEL, TARGET, Built
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
+
+_EMPTY = "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0, current 0"
+# Calls that give something back: where one of them fails there is nobody to tell.
+_GIVES_BACK = ("Release", "Pop", "Unload", "Free", "Destroy")
+
+
+def run(built: Built, tmp_path: Path, **settings: object) -> tuple[dict[str, list[list[str]]], list[str]]:
+    """What the program said, by what it did, and the calls that the driver got."""
+    log = tmp_path / "calls"
+    log.unlink(missing_ok=True)
+    done = subprocess.run(
+        [str(built.program), str(built.bundle / "golden" / "image.input0.bin")],
+        env=double.environment(built.driver, kernels=built.kernels, log=log, **settings),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), (settings, done.stdout)
+    said: dict[str, list[list[str]]] = {}
+    for line in done.stdout.splitlines():
+        what, *rest = line.split("\t")
+        said.setdefault(what, []).append(rest)
+    return said, log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+
+
+def expected(built: Built) -> str:
+    return (built.bundle / "golden" / "image.output0.bin").read_bytes().hex()
+
+
+@pytest.mark.parametrize("reverse", ["0", "1"])
+def test_results_of_every_way_to_run(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: str
+) -> None:
+    monkeypatch.setenv("KILN_CUDA_REVERSED", reverse)
+    said, _ = run(built, tmp_path)
+    for what in ("open", "open another"):
+        assert said[what] == [["KILN_OK", ""]]
+    for what in ("run", "steps", "in place", "copied"):
+        assert said[what] == [["KILN_OK", ""]] * 2, what
+    assert said["output"] == [[expected(built), ""]] * 8
+    assert said["closed"] == [["1", ""]]
+    wrong = "KILN_BAD_GPU", f"{built.plan['inputs'][0]['name']}: on GPU 1, the session is on 0"
+    assert said["other GPU"] == [list(wrong)] * 2
+
+
+def test_calls_of_the_driver(built: Built, tmp_path: Path) -> None:
+    _, calls = run(built, tmp_path)
+    assert calls[-1] == _EMPTY
+    count = Counter(call.split()[0] for call in calls)
+    steps = len(built.plan["buckets"][0]["steps"])
+    assert count["cuInit"] == count["cuModuleLoadData"] == count["cuDevicePrimaryCtxRetain"] == 1
+    assert count["cuMemAlloc_v2"] == 3, "the parameters once, and memory of two sessions"
+    assert count["cuMemHostAlloc"] == count["cuStreamCreate"] == count["cuGraphInstantiateWithFlags"] == 2
+    assert count["cuLaunchKernel"] == 2 * 2 * steps, "two captures, two runs step by step"
+    assert count["cuGraphLaunch"] == 2 * 3
+    # Up: the parameters, and of each session a run, the steps, nothing in place.
+    assert count["cuMemcpyHtoDAsync_v2"] == 1 + 2 * 2
+    assert count["cuMemcpyDtoDAsync_v2"] == 2
+    assert count["cuMemcpyDtoHAsync_v2"] == 2 * 3
+
+
+def test_every_failure_of_the_driver_is_told_and_nothing_is_left(built: Built, tmp_path: Path) -> None:
+    """Each call up to the first run's end fails in turn, once as a failure and once for want of memory."""
+    _, calls = run(built, tmp_path)
+    names = [call.split()[0] for call in calls]
+    first_run = names.index("cuGraphLaunch") + 4
+    texts = {2: "out of memory", 700: "an illegal memory access was encountered: error 700"}
+    for at, name in enumerate(names[:first_run]):
+        code = 2 if "Alloc" in name else 700
+        said, after = run(built, tmp_path, fail=f"{at}:{code}")
+        assert after[at] == f"{name} {code}"
+        if any(word in name for word in _GIVES_BACK):
+            continue
+        failed = [row for rows in said.values() for row in rows if row[0].startswith("KILN_GPU")]
+        status = "KILN_GPU_MEMORY" if code == 2 else "KILN_GPU_FAILED"
+        assert [row[0] for row in failed] == [status], (at, name, said)
+        assert failed[0][1].startswith(texts[code]), (at, name)
+        assert after[-1] == _EMPTY, (at, name)
+
+
+def test_what_is_wrong_with_the_machine_is_named(built: Built, tmp_path: Path) -> None:
+    said, calls = run(built, tmp_path, gpus=0)
+    assert said == {"open": [["KILN_GPU_ABSENT", "no CUDA-capable device is detected: no GPU 0, 0 found"]]}
+    said, calls = run(built, tmp_path, image=90, arch=89)
+    assert said["open"] == [["KILN_GPU_ARCH", "sm_90: the model is built for these, the GPU is sm_89"]]
+    assert calls[-1] == _EMPTY
+
+
+def test_a_program_starts_without_a_driver(built: Built) -> None:
+    done = subprocess.run(
+        [str(built.program), str(built.bundle / "golden" / "image.input0.bin")],
+        env={"LD_LIBRARY_PATH": str(built.folder)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if "KILN_OK" in done.stdout or "KILN_GPU_A" in done.stdout:
+        pytest.skip("this machine has NVIDIA's driver")
+    what, status, text = done.stdout.strip().split("\t")
+    assert (done.returncode, what, status) == (0, "open", "KILN_GPU_DRIVER")
+    assert text.startswith("libcuda.so.1: ")
+    assert text.endswith(": the driver of the GPU cannot be loaded")
+
+
+def test_golden_vectors_and_wrong_arguments(built: Built) -> None:
+    """`scons … test` as on every target: golden vectors, guards, repeated runs, wrong arguments."""
+    environment = {"LD_LIBRARY_PATH": str(built.driver), "KILN_FAKE_KERNELS": str(built.kernels)}
+    told = scons_real.scons(built.folder, f"target={TARGET}", f"model={MODEL}", "test", **environment)
+    assert "checks of repeated runs, guards and wrong arguments ok" in told
