@@ -23,7 +23,7 @@ def described(mod: Any) -> list[dict[str, Any]]:
     """The op info of each PrimFunc after legalisation, with its kind."""
     mod = opinfo.legalize_with_info(RULES, ["relax.reshape"])(mod)
     mod = relax.transform.AnnotateTIROpPattern()(mod)
-    groups = opinfo.of_groups(mod)
+    groups = opinfo.of_functions(opinfo.annotate(mod))
     made = [call for call in calls(mod) if call.op.name == "relax.call_tir"]
     order = [call.args[0].name_hint for call in made]
     return [entry for name in order for entry in groups[name]]
@@ -47,7 +47,8 @@ OPERATORS: dict[str, tuple[Callable[[Any], Any], str, str, dict[str, Any]]] = {
         "nn.conv2d", "out_elementwise_fusable", {"groups": 4},
     ),
     "matmul": (
-        lambda x: op.matmul(x, const(np.ones((4, 5)))), "matmul", "out_elementwise_fusable", {},
+        lambda x: op.matmul(x, const(np.ones((4, 5)))), "matmul", "out_elementwise_fusable",
+        {"a_layout": "ABMK", "b_layout": "KN", "out_layout": "ABMN"},
     ),
     "max_pool": (
         lambda x: op.nn.max_pool2d(x, [3, 2], [2, 1], [1, 0, 1, 0], layout="NHWC"),
@@ -62,13 +63,14 @@ OPERATORS: dict[str, tuple[Callable[[Any], Any], str, str, dict[str, Any]]] = {
     "softmax": (lambda x: op.nn.softmax(x, 2), "nn.softmax", "out_elementwise_fusable", {"axis": 2}),
     "layer_norm": (
         lambda x: op.nn.layer_norm(x, const(np.ones(4)), const(np.ones(4)), axes=[-1], epsilon=0.5),
-        "nn.layer_norm", "*", {"axes": [-1], "epsilon": 0.5},
+        "nn.layer_norm", "out_elementwise_fusable", {"axes": [-1], "epsilon": 0.5},
     ),
     "strided_slice": (
-        lambda x: op.strided_slice(x, [1], [2], [7], [3]), "strided_slice", "injective", {},
+        lambda x: op.strided_slice(x, [1], [2], [7], [3]), "strided_slice", "injective",
+        {"axes": [1], "begin": [2], "end": [7], "strides": [3]},
     ),
     "concat": (lambda x: op.concat([x, x], 3), "concat", "injective", {"axis": 3}),
-    "split": (lambda x: op.split(x, 2, 3)[0], "split", "*", {"axis": 3, "indices_or_sections": 2}),
+    "split": (lambda x: op.split(x, 2, 3)[0], "split", "injective", {"axis": 3, "indices_or_sections": 2}),
     "pad": (
         lambda x: op.nn.pad(x, [0, 0, 1, 2, 3, 4, 0, 0], "constant", 0.25),
         "nn.pad", "injective", {"pad_width": [0, 0, 1, 2, 3, 4, 0, 0], "pad_value": 0.25},
@@ -76,13 +78,14 @@ OPERATORS: dict[str, tuple[Callable[[Any], Any], str, str, dict[str, Any]]] = {
     "transpose": (
         lambda x: op.permute_dims(x, [0, 3, 1, 2]), "permute_dims", "injective", {"axes": [0, 3, 1, 2]},
     ),
-    "mean": (lambda x: op.mean(x, [1, 2], True), "mean", "*", {"axis": [1, 2], "keepdims": True}),
+    "mean": (lambda x: op.mean(x, [1, 2], True), "mean", "reduction", {"axis": [1, 2], "keepdims": True}),
     "sum": (lambda x: op.sum(x, [3]), "sum", "reduction", {"axis": [3], "keepdims": False}),
     "relu": (op.nn.relu, "nn.relu", "elementwise", {}),
-    "add": (lambda x: op.add(x, const(np.ones(4))), "add", "*", {}),
+    "add": (lambda x: op.add(x, const(np.ones(4))), "add", "broadcast",
+        {"broadcast_axes": [[0, 1, 2, 3], [3]]}),
     "resize": (
         lambda x: op.image.resize2d(x, [16, 16], layout="NHWC", method="linear"),
-        "image.resize2d", "injective", {"layout": "NHWC", "method": "linear"},
+        "image.resize2d", "injective", {"layout": "NHWC", "method": "linear", "size": [16, 16]},
     ),
     "quantize": (
         lambda x: op.quantize(x, const(0.5), const(3, "int8"), axis=-1, out_dtype="int8"),
@@ -129,7 +132,7 @@ def test_fusion_concatenates_in_order_of_execution() -> None:
 
 
 def test_a_function_that_no_operator_made_has_none() -> None:
-    assert opinfo.read(PrimFunc([], tirx.Evaluate(tirx.const(0)))) == []
+    assert opinfo.of(PrimFunc([], tirx.Evaluate(tirx.const(0)))) == []
 
 
 def test_refusals_are_one_line() -> None:

@@ -21,7 +21,7 @@ from tvm.tirx import PrimFunc
 from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
 from kiln.kernels.kernel import Argument, Expr, Kernel, chunks, define, int64, serial, store, vector
-from kiln.kernels.opinfo import OpInfo, read
+from kiln.kernels.opinfo import OpInfo, of
 from kiln.kernels.symbols import is_open
 
 OPAQUE = 8
@@ -49,7 +49,7 @@ def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
 def keep_padding_apart(mod: tvm.IRModule) -> tvm.IRModule:
     """Mark spatial paddings so that fusion leaves them alone: as ops of their own they can disappear."""
     for variable, func in list(mod.functions_items()):
-        if isinstance(func, PrimFunc) and spatial_padding(read(func)) is not None:
+        if isinstance(func, PrimFunc) and spatial_padding(of(func)) is not None:
             mod.update_func(variable, func.with_attr("op_pattern", OPAQUE))
     return mod
 

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import tirx
 
 from kiln.kernels.kernel import Kernel
+from kiln.kernels.opinfo import ATTRIBUTE
 
 
 def _serial(loop: Any) -> Any:
@@ -19,6 +20,9 @@ def _serial(loop: Any) -> Any:
 
 
 def make(func: tirx.PrimFunc) -> Kernel:
-    """The fused function with serial loops only; buffers between its parts become scratch memory."""
+    """The fused function with serial loops only; buffers between its parts become scratch memory.
+
+    Without its op info: equal code is one kernel, whatever it was made from.
+    """
     body = tvm_ffi.structural_map(func.body, ((tirx.For, _serial),))
-    return Kernel(func.with_body(body), None, {}, "opaque")
+    return Kernel(func.with_body(body).without_attr(ATTRIBUTE), None, {}, "opaque")

@@ -77,12 +77,6 @@ def lower(
         params.update(tensors)
         return module
 
-    groups: dict[str, list[opinfo.OpInfo]] = {}
-
-    def note_groups(module: tvm.IRModule) -> tvm.IRModule:
-        groups.update(opinfo.of_groups(module))
-        return module
-
     passes = [
         # Phase 1: the graph as kernels want it
         ("padding", explicit_padding),
@@ -93,10 +87,10 @@ def lower(
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("legalize", opinfo.legalize_with_info(RULES, ["relax.reshape"])),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
+        ("kinds", opinfo.annotate),
         ("padding_apart", keep_padding_apart),
         ("fuse", relax.transform.FuseOps(2)),
-        ("groups", note_groups),
-        ("fuse_tir", relax.transform.FuseTIR()),
+        ("fuse_tir", opinfo.fuse_tir),
         ("barriers", cancel_transposes),  # the reshapes that kept fusion apart
         ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
@@ -107,4 +101,4 @@ def lower(
             atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
     # Phase 3: a kernel for each group
     machine = machine_of(target, threads, winograd, choices)
-    return Builder(model, mod, groups, params, machine, tvm_target(target)).build()
+    return Builder(model, mod, opinfo.of_functions(mod), params, machine, tvm_target(target)).build()
