@@ -50,9 +50,9 @@ def names(cpuinfo: Iterable[str]) -> list[str]:
         values = said.setdefault(key.strip(), [])
         if value.strip() and value.strip() not in values:
             values.append(value.strip())
-    vendor, family, model = (said.get(key, [""])[0] for key in ("vendor_id", "cpu family", "model"))
+    vendor, family, model = ((said.get(key) or [""])[0] for key in ("vendor_id", "cpu family", "model"))
     if vendor and family.isdigit() and model.isdigit():
-        return [_x86(vendor, int(family), int(model), said.get("flags", [""])[0].split())]
+        return [_x86(vendor, int(family), int(model), (said.get("flags") or [""])[0].split())]
     implementers = said.get("CPU implementer", [])
     if len(implementers) != 1:
         return []

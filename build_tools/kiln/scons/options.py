@@ -24,7 +24,7 @@ ALIASES = {
     "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
     "run": "the bundle on a picture, with the names of the five best classes",
     "size": "what it takes of flash and RAM: code, parameters, arena",
-    "tune": "measure the model's kernels on this machine; later builds use what is faster (kernels/tuned/)",
+    "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",
     "profile": "the same, and the slowest steps",
     "flash": "the bundle to a device, checked and tried there, then switched to; -n lists what would be run",

@@ -42,6 +42,11 @@ class Timed:
 class Bench:
     """What measures, and where."""
 
+    # A candidate goes before the rules when the median of its ratios to them is at most `worth`, and it took
+    # less than they in the share `wins` of the rounds: the rest is noise, or not worth a line in a file.
+    worth, wins = 0.97, 0.75
+    how, unit = "time", "us"
+
     def __init__(self, target: Target, runner: Runner, cold_bytes: int) -> None:
         """`cold_bytes`: how much memory passes before the same weights are read again."""
         self.target, self.runner, self.cold_bytes = target, runner, cold_bytes

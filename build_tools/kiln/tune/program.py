@@ -48,8 +48,9 @@ def table_of(subjects: Sequence[Subject]) -> str:
             f"void {call.symbol}({_types(call)});" for call in {c.symbol: c for c in subject.calls}.values()
         ]
         head += [
-            f"static void run_{name}(unsigned char *const *m) {{",
-            *(f"    {call.symbol}({_arguments(call)});" for call in subject.calls),
+            f"static void run_{name}(unsigned char *const *m, int share, void (*mark)(int end)) {{",
+            "    (void)share;",
+            *(line for call in subject.calls for line in _call(call)),
             "}",
             f"static const tensor tensors_{name}[] = {{",
             *(f"    {{{memory.bytes}u, {memory.kind}}}," for memory in subject.memory),
@@ -66,9 +67,12 @@ def _types(call: Call) -> str:
     return ", ".join(["void *"] * len(call.arguments) + ["int32_t"] * (0 if call.tasks is None else 2))
 
 
-def _arguments(call: Call) -> str:
-    tasks = [] if call.tasks is None else ["0", str(call.tasks)]
-    return ", ".join([*(f"m[{place}]" for place in call.arguments), *tasks])
+def _call(call: Call) -> list[str]:
+    tasks = [] if call.tasks is None else ["0", f"({call.tasks} + share - 1) / share"]
+    arguments = ", ".join([*(f"m[{place}]" for place in call.arguments), *tasks])
+    marked = ["    if (mark != NULL)", "        mark({});"]
+    head, tail = (marked[0], marked[1].format(0)), (marked[0], marked[1].format(1))
+    return [*head, f"    {call.symbol}({arguments});", *tail]
 
 
 def operands_of(subjects: Sequence[Subject], path: Path) -> Path:

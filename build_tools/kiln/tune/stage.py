@@ -12,15 +12,16 @@ from kiln.config import Target, cpus
 from kiln.config.host import read_cpuinfo
 from kiln.device import hostcpu
 from kiln.device.known import read_device
-from kiln.device.runners import Runner, open_runner
+from kiln.device.runners import open_runner
 from kiln.device.runners.remote import RemoteRunner, remote_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.kernels import known
 from kiln.kernels.cases import cases_of
-from kiln.kernels.choices import FOLDER, Choice, is_key
+from kiln.kernels.choices import FOLDER, MEASURED, Choice, is_key
 from kiln.kernels.pipeline import lower
 from kiln.params import store
+from kiln.tune.counted import CountedBench
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench, Timed
 from kiln.tune.tuner import Tuner
@@ -45,25 +46,26 @@ def run(args: argparse.Namespace) -> None:
     target = Target.model_validate(read_json(args.target))
     known.check(target)
     threads = config.get("threads") or target.threads
-    with _where(target, args.device, config["name"]) as (runner, cpu):
-        print(f"{config['name']} on {target.name} ({runner.description}): CPU {cpu}", flush=True)
-        keys, weights = keys_of(args.sources, config["name"], target, threads)
+    keys, weights = keys_of(args.sources, config["name"], target, threads)
+    cold = min(max(weights, COLD[0]), COLD[1])
+    with _bench(target, args.device, config["name"], cold) as (bench, cpu):
+        print(f"{config['name']} on {target.name} ({bench.runner.description}): CPU {cpu}", flush=True)
         if not keys:
             print("no kernels with a choice: float32 convolutions and dense layers of known sizes have one")
-        bench = Bench(target, runner, min(max(weights, COLD[0]), COLD[1]))
         tuner = Tuner(bench, target, threads, packed=len(args.sources) == 1)
-        found = {key: _entry(best) for key, best in tuner.tuned(keys).items()}
-    path = merge(args.database, cpu, target, "time", found)
-    write_json(args.out, {"cpu": cpu, "runner": runner.description, "kernels": found})
+        found = {key: _entry(best, bench) for key, best in tuner.tuned(keys).items()}
+    path = merge(args.database, cpu, target, bench.how, found)
+    write_json(args.out, {"cpu": cpu, "runner": bench.runner.description, "how": bench.how, "kernels": found})
     _say(path, cpu, target, found)
 
 
-def _entry(best: Timed) -> dict[str, Any]:
-    return {**best.subject.choice.describe(), "us": round(best.us, 1), "ratio": round(best.ratio, 3)}
+def _entry(best: Timed, bench: Bench) -> dict[str, Any]:
+    unit = "us" if bench.how == "time" else "kilocycles"
+    return {**best.subject.choice.describe(), unit: round(best.us, 1), "ratio": round(best.ratio, 3)}
 
 
 def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]]) -> None:
-    better = {key: entry for key, entry in found.items() if set(entry) - {"us", "ratio"}}
+    better = {key: entry for key, entry in found.items() if set(entry) - set(MEASURED)}
     print(f"{len(found)} kernels, {len(better)} faster than by rule; kept in {path}")
     reads = target.tuned_for or target.cpu
     if better and reads != cpu:
@@ -74,24 +76,34 @@ def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]])
 
 
 @contextmanager
-def _where(target: Target, device: Path | None, model: str) -> Iterator[tuple[Runner, str]]:
-    """What runs the candidates, and LLVM's name of its CPU.
+def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterator[tuple[Bench, str]]:
+    """What tells which candidate is fastest, and LLVM's name of the CPU that it is about.
 
-    Raises KilnError where nothing can be timed: an emulator's time is not its target's.
+    The device where one is given; else this machine where it can run the target's code, for an emulator's
+    time is not its target's time; else an estimate. Raises KilnError where there is none of them.
     """
     if device is not None:
         with remote_runner(read_device(device), target, model) as runner:
             if not isinstance(runner, RemoteRunner):
                 raise KilnError(f"{runner.description}: it has no shell, and its kernels cannot be timed")
-            yield runner, _one_of(runner.cores, target, runner.description)
+            yield Bench(target, runner, cold), _one_of(runner.cores, target, runner.description)
         return
     reason = hostcpu.obstacle(target)
-    if reason is not None:
+    if reason is None:
+        cpu = _one_of(cpus.names(read_cpuinfo()), target, "this machine")
+        yield Bench(target, open_runner("local", target), cold), cpu
+        return
+    if target.emulator is None:
         raise KilnError(
-            f"target '{target.name}' cannot be timed here: {reason}, and an emulator's time is not its "
-            "time; device=NAME measures on a device"
+            f"target '{target.name}' cannot be tuned here: {reason}, and it names no emulator; device=NAME "
+            "measures on a device"
         )
-    yield open_runner("local", target), _one_of(cpus.names(read_cpuinfo()), target, "this machine")
+    print(
+        f"target '{target.name}' cannot be timed here: {reason}; its kernels are estimated from what they do "
+        "under QEMU, and only what leads by far is kept; device=NAME measures on a device",
+        flush=True,
+    )
+    yield CountedBench(target, cold), target.tuned_for or target.cpu
 
 
 def _one_of(names: Sequence[str], target: Target, where: str) -> str:

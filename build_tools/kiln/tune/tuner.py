@@ -12,9 +12,6 @@ from kiln.tune.candidates import first_round, second_round
 from kiln.tune.measure import MILLISECONDS, Bench, Timed
 from kiln.tune.subject import Subject
 
-# A candidate goes before the rules when the median of its ratios to them is at most WORTH, and it took less
-# than they did in at least the share WINS of the rounds: the rest is noise, or not worth a line in a file.
-WORTH, WINS = 0.97, 0.75
 CONFIRM = 250  # milliseconds of each candidate, when what beat the rules has to do so once more
 BATCH = 6  # keys whose candidates are one program
 
@@ -41,7 +38,7 @@ class Tuner:
             batch, remaining = remaining[:BATCH], remaining[BATCH:]
             for key, (one, rules) in self._batch(batch).items():
                 text = one.subject.choice.describe() or "as the rules say"
-                print(f"{key}: {rules.us:.0f} → {one.us:.0f} us, {text}", flush=True)
+                print(f"{key}: {rules.us:.0f} → {one.us:.0f} {self.bench.unit}, {text}", flush=True)
                 found[key] = one
         return found
 
@@ -61,10 +58,10 @@ class Tuner:
             for key, timed in {**first, **raced}.items()
         }
         pairs = {key: [RULES, choice] for key, choice in wanted.items() if choice != RULES}
-        judged = {key: _judged(timed) for key, timed in first.items()}
+        judged = {key: self._judged(timed) for key, timed in first.items()}
         result = {key: (rules, rules) for key, (_, rules) in judged.items()}
         if pairs:
-            result |= {key: _judged(timed) for key, timed in self._race(pairs, "c", CONFIRM).items()}
+            result |= {key: self._judged(timed) for key, timed in self._race(pairs, "c", CONFIRM).items()}
         self._check([one.subject for one, rules in result.values() if one is not rules])
         return result
 
@@ -105,9 +102,8 @@ class Tuner:
         if made:
             self.bench.check(made)
 
-
-def _judged(timed: Sequence[Timed]) -> tuple[Timed, Timed]:
-    """What goes before the rules, or they themselves; and they."""
-    rules = next(one for one in timed if one.subject.choice == RULES)
-    worth = [one for one in timed if one.ratio <= WORTH and one.wins >= WINS]
-    return min(worth, key=lambda one: one.ratio, default=rules), rules
+    def _judged(self, timed: Sequence[Timed]) -> tuple[Timed, Timed]:
+        """What goes before the rules, or they themselves; and they."""
+        rules = next(one for one in timed if one.subject.choice == RULES)
+        worth = [one for one in timed if one.ratio <= self.bench.worth and one.wins >= self.bench.wins]
+        return min(worth, key=lambda one: one.ratio, default=rules), rules

@@ -1,19 +1,21 @@
 /* time_kernels.c: runs the kernels of a generated table, where they are to be used later.
  *
  *     time_kernels time MILLISECONDS COLD_BYTES
- *         For each group of the table: rounds in which every subject runs once, MILLISECONDS for each of
- *         them together, at least FEWEST and at most MOST. The subject that begins is another one each
- *         round. Prints "time NAME NANOSECONDS" for every run: CPU time of this thread, so that other
- *         programs count as little as they can. Each run reads its weights from another place of a memory
- *         of COLD_BYTES that all share: in a network, weights have long left the cache.
- *     time_kernels count COLD_BYTES
- *         Every subject runs twice, each time on other weights; the second run lies between two close() of
- *         descriptors that cannot be open, which count_kernels.c waits for.
+ *     time_kernels count COLD_BYTES SHARE
  *     time_kernels check OPERANDS RESULTS
- *         Every subject runs once on the inputs and parameters in OPERANDS, one tensor behind the other;
- *         its outputs go to RESULTS.
  *
- * Fields are separated by tabs.
+ * time: For each group of the table rounds in which every subject runs once; MILLISECONDS for each of
+ * them together, at least FEWEST rounds and at most MOST. Another subject begins each round. Prints
+ * "time NAME NANOSECONDS", tabs between them, for every run: CPU time of this thread, so that other
+ * programs count as little as they can. Each run reads its weights from another place of a memory of
+ * COLD_BYTES that all share: in a network, weights have long left the cache.
+ *
+ * count: Every subject runs twice, each time on other weights and 1 / SHARE of its tasks. Before each
+ * kernel of the second run a descriptor is closed that cannot be open, and another one behind it:
+ * count_kernels.c waits for them.
+ *
+ * check: Every subject runs once on the inputs and parameters in OPERANDS, one tensor behind the other;
+ * its outputs go to RESULTS.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "time_kernels.h"
@@ -36,7 +38,8 @@ static _Noreturn void stop(const char *what) {
 }
 
 static size_t rounded(size_t bytes) {
-    /* Equal tensors an odd number of lines apart: they do not compete for the same sets of a cache. */
+    /* Equal tensors an odd number of lines apart: they do not compete for the same sets of a cache.
+     */
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + 5 * ALIGNMENT;
 }
 
@@ -47,7 +50,8 @@ static unsigned char *memory_of(size_t bytes) {
     return made;
 }
 
-/* Numbers between -1 and 1: what is multiplied over and over must become neither infinite nor denormal. */
+/* Numbers between -1 and 1: what is multiplied over and over must become neither infinite nor
+ * denormal. */
 static void fill(unsigned char *memory, size_t bytes) {
     uint32_t state = 1;
     for (size_t i = 0; i + sizeof(float) <= bytes; i += sizeof(float)) {
@@ -136,12 +140,13 @@ static void time_all(uint64_t each, size_t cold) {
         const int count = group_size(first);
         workspace w = workspace_of(&SUBJECTS[first], count, cold);
         uint64_t spent = 0;
-        for (int round = -1; round < FEWEST || (round < MOST && spent < each * (uint64_t)count); round++) {
+        for (int round = -1; round < FEWEST || (round < MOST && spent < each * (uint64_t)count);
+             round++) {
             for (int i = 0; i < count; i++) {
                 const subject *s = &SUBJECTS[first + (i + round + 1) % count];
                 lay_out(&w, s);
                 const uint64_t began = now();
-                s->run(w.places);
+                s->run(w.places, 1, NULL);
                 const uint64_t took = now() - began;
                 spent += took;
                 if (round >= 0) /* the first one brings the code and the tensors */
@@ -152,17 +157,19 @@ static void time_all(uint64_t each, size_t cold) {
     }
 }
 
-static void count_all(size_t cold) {
+static void mark(int end) {
+    (void)close(MARK + end);
+}
+
+static void count_all(size_t cold, int share) {
     for (int first = 0; first < SUBJECTS_COUNT; first += group_size(first)) {
         const int count = group_size(first);
         workspace w = workspace_of(&SUBJECTS[first], count, cold);
         for (int i = 0; i < count; i++) {
             lay_out(&w, &SUBJECTS[first + i]);
-            SUBJECTS[first + i].run(w.places);
+            SUBJECTS[first + i].run(w.places, share, NULL);
             lay_out(&w, &SUBJECTS[first + i]);
-            (void)close(MARK);
-            SUBJECTS[first + i].run(w.places);
-            (void)close(MARK + 1);
+            SUBJECTS[first + i].run(w.places, share, mark);
         }
         workspace_free(&w);
     }
@@ -180,7 +187,7 @@ static void check_all(const char *operands, const char *results) {
             if (s->tensors[t].kind == INPUT || s->tensors[t].kind == WEIGHTS)
                 if (fread(w.places[t], 1, s->tensors[t].bytes, in) != s->tensors[t].bytes)
                     stop("operands are missing");
-        s->run(w.places);
+        s->run(w.places, 1, NULL);
         for (int t = 0; t < s->count; t++)
             if (s->tensors[t].kind == OUTPUT)
                 if (fwrite(w.places[t], 1, s->tensors[t].bytes, out) != s->tensors[t].bytes)
@@ -195,11 +202,11 @@ static void check_all(const char *operands, const char *results) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "time") == 0)
         time_all(strtoull(argv[2], NULL, 10) * 1000000u, (size_t)strtoull(argv[3], NULL, 10));
-    else if (argc == 3 && strcmp(argv[1], "count") == 0)
-        count_all((size_t)strtoull(argv[2], NULL, 10));
+    else if (argc == 4 && strcmp(argv[1], "count") == 0 && atoi(argv[3]) > 0)
+        count_all((size_t)strtoull(argv[2], NULL, 10), atoi(argv[3]));
     else if (argc == 4 && strcmp(argv[1], "check") == 0)
         check_all(argv[2], argv[3]);
     else
-        stop("time MILLISECONDS COLD_BYTES | count COLD_BYTES | check OPERANDS RESULTS");
+        stop("time MILLISECONDS COLD_BYTES | count COLD_BYTES SHARE | check OPERANDS RESULTS");
     return 0;
 }

@@ -17,11 +17,14 @@ typedef struct {
     enum kind kind;
 } tensor;
 
-/* One way of computing one operator. Neighbours in the table with the same `group` compute the same. */
+/* One way of computing one operator. Neighbours in the table with the same `group` compute the
+ * same. */
 typedef struct {
     const char *name;
     int group;
-    void (*run)(unsigned char *const *memory); /* memory: one pointer for each tensor */
+    /* memory: one pointer for each tensor. Of each kernel's tasks the first 1 / share, rounded up,
+     * are done; before and after each kernel `mark` is called, where it is not NULL. */
+    void (*run)(unsigned char *const *memory, int share, void (*mark)(int end));
     const tensor *tensors;
     int count;
 } subject;
