@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -70,9 +72,19 @@ def _with_plugin(target: Target, folder: Path) -> Target:
     """`target` with an emulator that counts; the plugin is compiled for this machine."""
     plugin, source = folder / "count_kernels.so", PROGRAMS / "count_kernels.c"
     command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-O2", "-shared", "-fPIC"]
+    command.append(f"-DPLUGIN_VERSION={_version(target)}")
     run_tool([*command, str(source), "-o", str(plugin)], "compiling QEMU's plugin")
     cache, emulator = target.cache, target.emulator
     assert emulator is not None
     given = f"{plugin},out=counts,l1={cache.l1d},l2={cache.l2},line={cache.line}"
     counting = emulator.model_copy(update={"args": [*emulator.args, "-plugin", given]})
     return target.model_copy(update={"emulator": counting})
+
+
+def _version(target: Target) -> int:
+    """The version of its interface for plugins that the target's emulator has."""
+    assert target.emulator is not None
+    command = [target.emulator.command, "--version"]
+    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    found = re.search(r"version (\d+)", said)
+    return 1 if found is None or int(found[1]) < 9 else 2

@@ -11,8 +11,8 @@
  *
  * Misses are of two caches of the given sizes, WAYS-way associative with the least recently used
  * line replaced, that see every load and store of the one thread there is from the program's
- * beginning. The declarations are those of QEMU's documented interface, version 1 ("QEMU TCG
- * Plugins").
+ * beginning. The declarations are those of QEMU's documented interface ("QEMU TCG Plugins"):
+ * -DPLUGIN_VERSION=1 for QEMU before 9, 2 for later ones; what is used here is the same in both.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
@@ -33,15 +33,12 @@ enum {
 enum {
     LOADS_AND_STORES = 3
 }; /* QEMU_PLUGIN_MEM_RW */
-enum {
-    ADD_U64 = 0
-}; /* QEMU_PLUGIN_INLINE_ADD_U64 */
 
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
-void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, int operation,
-                                              void *counter, uint64_t amount);
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, void (*call)(unsigned, void *),
+                                          int flags, void *data);
 void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn,
                                       void (*call)(unsigned, qemu_plugin_meminfo_t, uint64_t,
                                                    void *),
@@ -54,7 +51,7 @@ void qemu_plugin_register_vcpu_syscall_cb(qemu_plugin_id_t id,
                                                        uint64_t, uint64_t, uint64_t, uint64_t));
 
 #define EXPORT __attribute__((visibility("default")))
-EXPORT int qemu_plugin_version = 1;
+EXPORT int qemu_plugin_version = PLUGIN_VERSION;
 
 #define MARK 0x6b696c6e
 #define WAYS 8
@@ -97,10 +94,15 @@ static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
     }
 }
 
+static void on_execution(unsigned cpu, void *data) {
+    (void)cpu;
+    instructions += (uintptr_t)data;
+}
+
 static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     (void)id;
     const size_t count = qemu_plugin_tb_n_insns(tb);
-    qemu_plugin_register_vcpu_tb_exec_inline(tb, ADD_U64, &instructions, count);
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, on_execution, NO_REGISTERS, (void *)(uintptr_t)count);
     for (size_t i = 0; i < count; i++)
         qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(tb, i), on_access, NO_REGISTERS,
                                          LOADS_AND_STORES, NULL);

@@ -4,18 +4,18 @@
  *     time_kernels count COLD_BYTES SHARE
  *     time_kernels check OPERANDS RESULTS
  *
- * time: For each group of the table rounds in which every subject runs once; MILLISECONDS for each of
- * them together, at least FEWEST rounds and at most MOST. Another subject begins each round. Prints
- * "time NAME NANOSECONDS", tabs between them, for every run: CPU time of this thread, so that other
- * programs count as little as they can. Each run reads its weights from another place of a memory of
- * COLD_BYTES that all share: in a network, weights have long left the cache.
+ * time: For each group of the table rounds in which every subject runs once; MILLISECONDS for each
+ * of them together, at least FEWEST rounds and at most MOST. Another subject begins each round.
+ * Prints "time NAME NANOSECONDS", tabs between them, for every run: CPU time of this thread, so
+ * that other programs count as little as they can. Each run reads its weights from another place of
+ * a memory of COLD_BYTES that all share: in a network, weights have long left the cache.
  *
- * count: Every subject runs twice, each time on other weights and 1 / SHARE of its tasks. Before each
- * kernel of the second run a descriptor is closed that cannot be open, and another one behind it:
- * count_kernels.c waits for them.
+ * count: Every subject runs twice, each time on other weights and 1 / SHARE of its tasks. Before
+ * each kernel of the second run a descriptor is closed that cannot be open, and another one behind
+ * it: count_kernels.c waits for them.
  *
- * check: Every subject runs once on the inputs and parameters in OPERANDS, one tensor behind the other;
- * its outputs go to RESULTS.
+ * check: Every subject runs once on the inputs and parameters in OPERANDS, one tensor behind the
+ * other; its outputs go to RESULTS.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "time_kernels.h"
