@@ -19,7 +19,7 @@ from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-from benchmarks import dispatch, install, instructions, plot, profile, stream, subjects, tables
+from benchmarks import dispatch, install, instructions, plot, profile, record, stream, subjects, tables
 from benchmarks.compare import Match, Plan, play
 from benchmarks.contenders import (
     Contender,
@@ -33,6 +33,7 @@ from benchmarks.contenders import (
 from benchmarks.footprint import Footprint, measure
 from benchmarks.machine import description
 from benchmarks.peers import PEERS
+from benchmarks.record import Record
 from benchmarks.workers import ROOT, say
 
 
@@ -74,6 +75,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--also", type=_list, default=[], help="stream: other bundles of the same model file")
     add("--count", type=int, default=1000, help="stream: inputs; default: 1000")
     add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: one thread without interruptions")
+    add("--add", action="store_true", help="keep what --out holds of other models and numbers of threads")
     add("--no-build", action="store_true", help="take the bundles as they lie")
     add("--build", type=Path, default=ROOT / "build", help="another build folder; needs --no-build")
     add("--python", type=Path, help="of the peers' environment; default: BUILD/bench/venv/bin/python")
@@ -127,21 +129,26 @@ def run(args: argparse.Namespace) -> None:
             say(str(reason))
             continue
         files: dict[Contender, Path] = {}
+        reasons: dict[str, str] = {}
         for contender in contenders:
             try:
                 files[contender] = file_for(contender, subject, folders)
             except LeftOutError as reason:
                 say(str(reason))
+                reasons[contender.name] = str(reason).partition("left out")[2].lstrip(":, ")
         for threads in args.threads:
             say(f"{one.label}, {threads} thread{'s' if threads > 1 else ''}")
             match = play(subject, files, threads, plan, folders)
+            match.left_out |= reasons
             matches.append(match)
             files = {c: file for c, file in files.items() if c.name in match.times}  # the others failed
         if args.cold_rounds:
             footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
     if not any(match.times for match in matches):
         raise KilnError("nothing could be measured; the lines above say why")
-    write(out, machine, contenders, matches, footprints, plan)
+    made = Record(machine, contenders, plan.rounds, plan.seconds, matches, footprints)
+    earlier = record.load(out) if args.add else None
+    write(out, made.follow(earlier, subjects.MODELS) if earlier else made)
 
 
 def build(targets: Sequence[str], models: Sequence[str]) -> None:
@@ -166,33 +173,30 @@ def find_contenders(targets: Sequence[str], peers: Sequence[str], folders: Folde
     return found
 
 
-def write(
-    out: Path,
-    machine: str,
-    contenders: Sequence[Contender],
-    matches: Sequence[Match],
-    footprints: Sequence[Footprint],
-    plan: Plan,
-) -> None:
+def write(out: Path, made: Record) -> None:
     """All files of a run, and the report on stdout."""
-    versions = {contender.name: contender.version for contender in contenders}
-    clock = "processor time on one thread" if plan.clock == "cpu" else "wall time"
+    versions = {contender.name: contender.version for contender in made.contenders}
     report = [
-        f"{machine}.\n\n",
+        f"{made.machine}.\n\n",
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".\n\n",
-        f"Median of {plan.rounds} rounds, each the median of the runs in {plan.seconds:g} s; {clock}; "
+        f"Median of {made.rounds} rounds, each the median of the runs in {made.seconds:g} s; "
         "± is half the range of the rounds; \\* got less than 97 % of its core.\n\n",
     ]
-    for threads in sorted({match.threads for match in matches}):
-        chosen = [match for match in matches if match.threads == threads and match.times]
+    for threads in sorted({match.threads for match in made.matches}):
+        chosen = [match for match in made.matches if match.threads == threads and match.times]
         title = f"{threads} thread{'s' if threads > 1 else ''}"
-        report += [f"### {title}\n\n", tables.times_table(chosen, contenders), "\n"]
-        atomic_write(out / f"times-{threads}.svg", plot.svg(chosen, contenders, f"{machine}; {title}"))
-    report += ["### Distance from the golden vectors\n\n", tables.errors_table(matches, contenders)]
-    if footprints:
-        report += ["\n### Footprint\n\n", tables.footprints_table(footprints)]
-        atomic_write(out / "footprints.csv", tables.footprints_csv(footprints))
-    atomic_write(out / "times.csv", tables.times_csv(matches, versions))
+        clocks = {"cpu": "processor time", "wall": "wall time"}
+        clock = " and ".join(sorted({clocks[match.clock] for match in chosen}))
+        report += [f"### {title}, {clock}\n\n", tables.times_table(chosen, made.contenders), "\n"]
+        picture = plot.svg(chosen, made.contenders, f"{made.machine}; {title}")
+        atomic_write(out / f"times-{threads}.svg", picture)
+    report += [tables.left_out(made.matches)]
+    report += ["### Distance from the reference\n\n", tables.errors_table(made.matches, made.contenders)]
+    if made.footprints:
+        report += ["\n### Footprint\n\n", tables.footprints_table(made.footprints)]
+        atomic_write(out / "footprints.csv", tables.footprints_csv(made.footprints))
+    atomic_write(out / "times.csv", tables.times_csv(made.matches, versions))
+    record.save(made, out)
     atomic_write(out / "report.md", "".join(report))
     print("".join(report))
     say(f"written to {out}")

@@ -31,6 +31,7 @@ class Match:
     clock: str
     times: dict[str, Times] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # why, by contender
 
     def fastest(self, names: Sequence[str]) -> str | None:
         """The one of `names` with the least median; None when none was measured."""
@@ -72,6 +73,7 @@ def play(
                 worker.pause()
                 workers[contender.name] = worker
             except WorkerError as error:
+                match.left_out[contender.name] = str(error)
                 say(f"{subject.name} on {contender.name}: left out: {error}")
         for number in range(plan.rounds):
             for name in turn_order(list(workers), number):
@@ -82,6 +84,7 @@ def play(
                     say(f"{subject.name} on {name}: left out after {number} rounds: {error}")
                     del workers[name]
                     match.times.pop(name, None)
+                    match.left_out[name] = str(error)
     return match
 
 

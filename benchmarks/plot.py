@@ -12,7 +12,7 @@ from benchmarks.tables import milliseconds
 LEFT, WIDTH, BAR, GAP, TOP = 190, 560, 14, 12, 64
 FULL = 2.0  # times the best peer: longer bars are cut and say so
 KILN_COLOURS = ("#b3401a", "#e08a4f", "#7d2a0e")
-PEER_COLOURS = ("#33566b", "#4f7a93", "#7096ab", "#93b1c1", "#b5cad5", "#d3dfe6")
+PEER_COLOURS = ("#33566b", "#4f7a93", "#7096ab", "#93b1c1", "#b5cad5", "#d3dfe6", "#8a8fb0")
 
 
 def svg(matches: Sequence[Match], contenders: Sequence[Contender], caption: str) -> str:

@@ -46,12 +46,22 @@ def times_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> st
     rows = []
     for match in matches:
         fastest = match.fastest(names)
-        cells = [cell(match.times.get(n), n == fastest, match.threads == 1) for n in names]
+        cells = [
+            "cannot" if n in match.left_out else cell(match.times.get(n), n == fastest, match.threads == 1)
+            for n in names
+        ]
         leads = [match.lead([name]) for name in kilns]
         rows.append([match.model, *cells, *(f"{lead[1]:.2f}" if lead else "–" for lead in leads)])
     means = [f"{mean_lead(matches, [name]):.2f}".replace("nan", "–") for name in kilns]
     rows.append(["geometric mean", *[""] * len(names), *means])
     return markdown(["ms", *names, *(f"best peer / {name}" for name in kilns)], rows)
+
+
+def left_out(matches: Sequence[Match]) -> str:
+    """A line for each contender and model that do not go together."""
+    reasons = {(m.model, name): why for m in matches for name, why in m.left_out.items()}
+    lines = [f"- {model} on {name}: {why}\n" for (model, name), why in reasons.items()]
+    return "".join(["What cannot be measured, and why:\n\n", *lines, "\n"]) if lines else ""
 
 
 def errors_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> str:

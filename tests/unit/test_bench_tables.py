@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import math
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import plot, tables
+from benchmarks import plot, record, tables
 from benchmarks.compare import Match, mean_lead, turn_order
 from benchmarks.contenders import Contender
 from benchmarks.footprint import Footprint, Sizes
 from benchmarks.machine import Bandwidth
 from benchmarks.profile import Ceilings, report, steps_of, table
+from benchmarks.record import Record
 from benchmarks.timing import Times, geometric_mean, paired_ratio
 
 KILN = Contender("kiln host", "bundle", "0.1", ("onnx",), "host")
@@ -172,3 +174,24 @@ def test_bandwidth_is_that_of_the_level_that_holds_a_cores_share() -> None:
     assert [memory.level(size) for size in (1, 2000, 2001, 9999)] == [1000, 1000, 2000, 2000]
     assert memory.seconds(3000, 1000, 2000) == pytest.approx((2000 / 8 + 2000 / 2) * 1e-9)
     assert memory.seconds(0, 1000, 9999) == pytest.approx(1000 / 1 * 1e-9)
+
+
+def test_a_contender_that_cannot_take_a_model_says_why() -> None:
+    played = match(times(0.001), times(0.002))
+    played.left_out[SLOW.name] = "it reads no such files"
+    assert "| cannot |" in tables.times_table([played], ALL)
+    assert "- net on slow: it reads no such files\n" in tables.left_out([played, played])
+    assert tables.left_out([match(times(1.0), times(2.0))]) == ""
+
+
+def test_a_comparison_in_pieces_is_one_record(tmp_path: Path) -> None:
+    cold = Footprint("a", "fast", [0.1], [5], Sizes(1, 2))
+    first = Record("machine", [KILN, FAST], 5, 0.3, [match(times(1.0), times(2.0), model="b")], [cold])
+    record.save(first, tmp_path)
+    assert record.load(tmp_path) == first
+    assert record.load(tmp_path / "none") is None
+    again = [match(times(3.0), times(4.0), model=name) for name in ("b", "a")]
+    second = Record("machine", [KILN, SLOW], 7, 0.2, again).follow(first, ["a", "b"])
+    assert [c.name for c in second.contenders] == [KILN.name, FAST.name, SLOW.name]
+    assert [(m.model, m.times[FAST.name].median) for m in second.matches] == [("a", 4.0), ("b", 4.0)]
+    assert (second.rounds, second.seconds, second.footprints) == (5, 0.2, [cold])
