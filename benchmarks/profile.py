@@ -136,7 +136,7 @@ def report(steps: Sequence[Step], ceilings: Ceilings, most: int) -> str:
 
     def order(step: Step) -> tuple[bool, float, float]:
         share = ceilings.share(step)
-        return step.seconds < SMALL * total, share[0] if share else 0.0, -step.seconds
+        return step.seconds < SMALL * total, share[0] if share else 9.0, -step.seconds
 
     rows = [
         [f"{step.label} ({step.kernel})", str(step.index), *_figures([step], total, ceilings)]

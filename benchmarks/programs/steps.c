@@ -80,7 +80,7 @@ int main(int count, char **words) {
     kiln_status status = kiln_plan_dims(model, sizes, &plan, NULL);
     if (status != KILN_OK)
         stop("no such sizes", kiln_status_name(status));
-    words += model->dims_count;
+    char **files = words + 4 + model->dims_count;
     kiln_config config = {.arena_bytes = plan.arena_bytes};
     config.arena = memory(config.arena_bytes);
     if (threads > 1) {
@@ -93,7 +93,7 @@ int main(int count, char **words) {
         stop("cannot map", words[3]);
     DLTensor inputs[model->inputs_count], outputs[model->outputs_count];
     for (uint32_t i = 0; i < model->inputs_count; i++)
-        inputs[i] = tensor(&model->inputs[i], plan.dims, words[4 + i]);
+        inputs[i] = tensor(&model->inputs[i], plan.dims, files[i]);
     for (uint32_t i = 0; i < model->outputs_count; i++)
         outputs[i] = tensor(&model->outputs[i], plan.dims, NULL);
 
