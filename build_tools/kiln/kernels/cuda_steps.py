@@ -49,7 +49,7 @@ class CudaBuilder(Builder):
             raise KilnError(f"{self.model}: {_ELSEWHERE}")
         if func not in self._launches:
             try:
-                self._launches[func] = cuda.lower(func, self.target)
+                self._launches[func] = cuda.lower(func.without_attr(opinfo.ATTRIBUTE), self.target)
             except Exception as error:  # TVM's passes raise many kinds
                 raise KilnError(f"{self.model}: {refusal(ops, error)}") from error
         found = self._launches[func]
@@ -104,12 +104,6 @@ def lower(mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump:
         params.update(tensors)
         return module
 
-    groups: dict[str, list[OpInfo]] = {}
-
-    def note_groups(module: tvm.IRModule) -> tvm.IRModule:
-        groups.update(opinfo.of_groups(module))
-        return module
-
     passes = [
         # Phase 1: the graph as kernels want it
         ("quantised", store_quantised),
@@ -119,9 +113,9 @@ def lower(mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump:
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("legalize", opinfo.legalize_with_info(_RULES, ["relax.reshape"])),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
+        ("kinds", opinfo.annotate),
         ("fuse", relax.transform.FuseOps(2)),
-        ("groups", note_groups),
-        ("fuse_tir", relax.transform.FuseTIR()),
+        ("fuse_tir", opinfo.fuse_tir),
         ("barriers", cancel_transposes),
         ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
@@ -130,4 +124,5 @@ def lower(mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump:
         mod = step(mod)
         dump(f"{index:02d}-{name}", mod)
     # Phase 3: kernels and launches for each group
-    return CudaBuilder(model, mod, groups, params, machine, cuda.tvm_target(target.cuda)).build()
+    ops = opinfo.of_functions(mod)
+    return CudaBuilder(model, mod, ops, params, machine, cuda.tvm_target(target.cuda)).build()
