@@ -65,7 +65,12 @@ def test_softmax_of_extreme_rows(tmp_path: Path) -> None:
 
 def test_softmax_along_another_axis_is_not_taken_for_rows(tmp_path: Path) -> None:
     x = np.random.default_rng(0).uniform(-3, 3, (3, 9, 5)).astype("f4")
-    made = module([(x.shape, "float32")], lambda x: op.nn.softmax(x, 1))
+    square = np.random.default_rng(1).uniform(-3, 3, (2, 4, 7, 7)).astype("f4")
+    pair = [(x.shape, "float32"), (square.shape, "float32")]
+    made = module(pair, lambda x, y: [op.nn.softmax(x, 1), op.nn.softmax(y, 2), op.nn.log_softmax(y, 2)])
     compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
     assert "rows" not in compiled.families
-    close(compiled.run([x])[0], arithmetic.softmax(x, 1), 2e-6)
+    got = compiled.run([x, square])
+    close(got[0], arithmetic.softmax(x, 1), 2e-6)
+    close(got[1], arithmetic.softmax(square, 2), 1e-6)
+    close(got[2], np.log(arithmetic.softmax(square, 2)), 1e-6)

@@ -105,7 +105,33 @@ def read_rows(fused: Fused) -> Rows | None:
             if kept is not None or str(nest.buffer.dtype) != dtype:
                 return None
             kept = nest
-    return Rows(nests, lead, length, output, kept)
+    rows = Rows(nests, lead, length, output, kept)
+    return rows if all(_reads_own_row(fused, rows, nest) for nest in nests) else None
+
+
+def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
+    """Whether `nest` reads what the chain made before for the very row, and element, that it computes.
+
+    Sizes alone do not tell: a softmax along H of a square image has as many columns as rows have elements.
+    """
+    axis = _last_axis(nest, rows.lead, rows.length)
+    own = [*nest.axes[: len(rows.lead)], axis]
+    made = {other.buffer: _as_it_is(other.buffer) for other in rows.nests if other is not nest}
+    reduced = {other.buffer for other in rows.nests if other.reduced}
+
+    def visit(read: Any) -> Any:
+        if read.source not in made:
+            return None
+        places = own[:-1] if read.source in reduced else own
+        here = all(
+            index.same_as(place.var) or same(place.dom.extent, 1)
+            for index, place in zip(read.indices, places, strict=False)
+        )
+        return None if here else tvm_ffi.VisitInterrupt(read)
+
+    bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
+    value = fused.value(_term(nest) if nest.reduced else nest, bound, made)
+    return tvm_ffi.structural_walk(value, ((TensorLoad, visit),)) is None
 
 
 class _Row:
