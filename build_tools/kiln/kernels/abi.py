@@ -20,6 +20,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 
+from kiln.kernels.flat import flatten
 from kiln.kernels.kernel import Kernel
 from kiln.kernels.math import lower_math
 
@@ -36,8 +37,8 @@ _STRUCTURE = [
     s_tir.transform.LowerMatchBuffer(),
     s_tir.transform.StmtSimplify(),
     s_tir.transform.LowerOpaqueBlock(),
-    tirx.transform.FlattenBuffer(),
 ]
+_FLATTEN = tirx.transform.FlattenBuffer()
 
 _CODE = [
     tirx.transform.NarrowDataType(32),
@@ -152,6 +153,7 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     structure = [item for item in _STRUCTURE if item is not _COMPACT or kernel.family == "opaque"]
     mod = tvm.transform.Sequential(structure)(mod)
+    mod = flatten(mod) if kernel.sizes and kernel.family != "opaque" else _FLATTEN(mod)
     lowered = pointers(mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     mod = tvm.transform.Sequential(_CODE)(mod)
