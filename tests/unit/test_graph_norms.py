@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.graph.norms import norms
-from kiln.graph.pipeline import clean
+from kiln.graph.pipeline import clean, simplify
 from relaxed import const, module, operators, run_by_tvm
 from tvm import relax
 
@@ -72,3 +72,24 @@ def _not_a_square(x: Any) -> Any:
 def test_what_only_looks_like_a_norm_stays(body: Any) -> None:
     made = clean(module([(SHAPE, "float32")], body))
     assert operators(norms(made)) == operators(made)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_norm_between_convolutions(groups: int) -> None:
+    """It becomes means and products of NHWC tensors: only the model's input and output are transposed."""
+    rng = np.random.default_rng(groups)
+    first, second = rng.standard_normal((6, 3, 3, 3)), rng.standard_normal((4, 6, 1, 1))
+    gamma, beta = const(rng.uniform(0.5, 2, 6)), const(rng.standard_normal(6))
+    how: dict[str, Any] = {"num_groups": groups, "channel_axis": 1, "axes": [2, 3], "epsilon": 1e-3}
+
+    def body(x: Any) -> Any:
+        builder = relax.BlockBuilder.current()
+        y = builder.emit(op.nn.group_norm(op.nn.conv2d(x, const(first)), gamma, beta, **how))
+        return op.nn.conv2d(op.nn.relu(y), const(second))
+
+    mod = module([((2, 3, 9, 8), "float32")], body)
+    made = simplify(mod)
+    assert operators(made).count("permute_dims") == 2 and "nn.group_norm" not in operators(made)
+    x = rng.standard_normal((2, 3, 9, 8)).astype("f4")
+    want, got = run_by_tvm(mod, [x])[0], run_by_tvm(made, [x])[0]
+    assert np.abs(got - want).max() <= 2e-5 * np.abs(want).max()

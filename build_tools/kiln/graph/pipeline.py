@@ -11,6 +11,7 @@ from tvm import relax
 from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
 from kiln.graph.divisions import divisions_by_constants
+from kiln.graph.group_norm import group_norms
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
 from kiln.graph.norms import norms
@@ -38,6 +39,7 @@ PASSES: list[tuple[str, Pass]] = [
     # Phase 1: arithmetic. Integers first, while the weights are still integers.
     ("integer", integer_arithmetic),
     ("decompose", relax.transform.DecomposeOpsForInference()),
+    ("group_norms", group_norms),
     ("fold", relax.transform.FoldConstant()),
     ("batchnorm", relax.transform.FoldBatchnormToConv2D()),
     ("clip", clip_to_min_max),
