@@ -9,7 +9,7 @@ import pytest
 from tvm import relax
 
 from . import arithmetic
-from .lowered import Array, const
+from .lowered import Array, Compiled, const, module, runnable
 from .operators import Case, agree, one
 
 op = relax.op
@@ -201,7 +201,39 @@ CASES: dict[str, Case] = {
     "argmin_keep": one(
         (4, 5, 6), lambda x: op.argmin(x, 1, keepdims=True), lambda x: x.argmin(1, keepdims=True), True
     ),
+    "argmax_of_all": one((3, 7, 5), lambda x: op.argmax(x), lambda x: np.array(x.argmax()), True),
+    "argmax_of_equal_ones": one(
+        (17, 9), lambda x: op.argmax(op.round(x), 0), lambda x: np.round(x).argmax(0), True
+    ),
+    "topk": one((3, 17), lambda x: op.topk(x, 5, ret_type="values"), lambda x: -np.sort(-x)[:, :5], True),
+    "topk_of_all": one((40,), lambda x: op.topk(x, 40, ret_type="values"), lambda x: -np.sort(-x), True),
+    "topk_of_equal_ones": one(
+        (2, 130),
+        lambda x: op.topk(op.round(x), 9, ret_type="indices", dtype="int64"),
+        lambda x: np.argsort(-np.round(x), kind="stable")[:, :9],
+        True,
+    ),
+    "topk_least": one(
+        (3, 7, 5),
+        lambda x: op.topk(x, 2, axis=1, ret_type="indices", largest=False, dtype="int32"),
+        lambda x: np.argsort(x, 1)[:, :2].astype("i4"),
+        True,
+    ),
+    "number": one(
+        (3, 17),
+        lambda x: op.multiply(x, op.divide(const(2.0), op.subtract(op.max(x), op.min(x)))),
+        lambda x: x * (2 / (x.max() - x.min())),
+    ),
 }
+
+
+def test_positions_of_what_is_no_number_lie_in_the_tensor(tmp_path: Path) -> None:
+    x = np.full((2, 19), np.nan, "f4")
+    x[0, 3:9] = 1
+    made = module([(x.shape, "float32")], lambda x: [op.argmax(x, 1), op.topk(x, 4, ret_type="values")])
+    best, values = Compiled(made, runnable("x86_64"), tmp_path).load().run([x])
+    assert ((best >= 0) & (best < 19)).all()
+    assert (np.isnan(values) | (values == 1)).all()
 
 
 @pytest.mark.parametrize("name", CASES)

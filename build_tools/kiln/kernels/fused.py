@@ -95,6 +95,8 @@ class Fused:
             return tirx.BufferLoad(buffer, list(indices))
         if nest.reduced:
             raise NotSimple(f"{buffer.name} is a reduction inside an expression")
+        if not nest.store:  # a single number, which TVM computes in a loop of one round
+            return self.value(nest, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, stop)
         bound = {}
         for axis, position, index in zip(nest.axes, nest.store, indices, strict=True):
             if position is not axis.var and not tvm_ffi.structural_equal(position, axis.var):

@@ -10,6 +10,7 @@ from tvm.ir import Op
 
 from kiln.graph.bindings import constant
 from kiln.kernels.math import round_small
+from kiln.kernels.ranking import arg_extreme, topk
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -109,8 +110,11 @@ def einsum(builder: Any, call: Any) -> Any:
 
 # Rules by operator name.
 RULES = {
+    "relax.argmax": arg_extreme(largest=True),
+    "relax.argmin": arg_extreme(largest=False),
     "relax.einsum": einsum,
     "relax.quantize": quantize,
+    "relax.topk": topk,
     "relax.cumsum": _scan(topi.cumsum),
     "relax.cumprod": _scan(topi.cumprod),
 }

@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from kiln.kernels.fused import Fused, Nest, NotSimple, replace
+from kiln.kernels.fused import Fused, Nest, replace
 from kiln.kernels.kernel import (
     Expr,
     Kernel,
@@ -143,11 +143,20 @@ def _lanes_across(nest: Nest, lanes: int) -> bool:
     """Whether lanes should run along the last reduced axis."""
     if not nest.reduced or greatest(nest.reduced[-1].dom.extent) < lanes:
         return False
-    if not nest.extents or greatest(nest.extents[-1]) >= min(lanes, 4):
+    if nest.extents and greatest(nest.extents[-1]) >= min(lanes, 4):
         return False
     combines = isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul)
     own = nest.value.a if combines else None
     return combines and isinstance(own, TensorLoad) and own.source.same_as(nest.buffer)
+
+
+def _number(writer: _Writer, nest: Nest, lanes: int) -> None:
+    """An output without axes: one number."""
+    if _lanes_across(nest, lanes):
+        writer.across({})
+    else:
+        alone = tirx.IterVar((0, 1), "alone", tirx.IterVar.DataPar)
+        writer.points({}, alone, int64(0), 1)
 
 
 def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> tuple[Kernel, list[Any]]:
@@ -171,7 +180,8 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
                 bound[axis.var] = modulo(remaining, size) if axis is not outer[0] else remaining
                 remaining = divide(remaining, size)
             if inner is None:
-                raise NotSimple("an output without axes")
+                _number(writer, nest, lanes)
+                return
             length = extent(inner.dom.extent)
             if _lanes_across(nest, lanes):
                 if isinstance(length, int) and length == 1:
