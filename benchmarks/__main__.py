@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 
 from benchmarks import dispatch, install, instructions, plot, profile, record, stream, subjects, tables
-from benchmarks.compare import Match, Plan, play
+from benchmarks.compare import Plan, play
 from benchmarks.contenders import (
     Contender,
     Folders,
@@ -30,7 +30,7 @@ from benchmarks.contenders import (
     find_peer,
     kiln_for,
 )
-from benchmarks.footprint import Footprint, measure
+from benchmarks.footprint import measure
 from benchmarks.machine import description
 from benchmarks.peers import PEERS
 from benchmarks.record import Record
@@ -120,8 +120,8 @@ def run(args: argparse.Namespace) -> None:
     if not folders.python.exists():  # Kiln can be measured without any peer
         folders = Folders(folders.build, Path(sys.executable))
     plan = Plan(args.rounds, args.seconds, args.clock, args.cpus)
-    matches: list[Match] = []
-    footprints: list[Footprint] = []
+    made = Record(machine, contenders, plan.rounds, plan.seconds)
+    earlier = record.load(out) if args.add else None
     for one in chosen:
         try:
             subject = subjects.find(one, folders, args.target)
@@ -140,15 +140,15 @@ def run(args: argparse.Namespace) -> None:
             say(f"{one.label}, {threads} thread{'s' if threads > 1 else ''}")
             match = play(subject, files, threads, plan, folders)
             match.left_out |= reasons
-            matches.append(match)
+            made.matches.append(match)
             files = {c: file for c, file in files.items() if c.name in match.times}  # the others failed
         if args.cold_rounds:
-            footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
-    if not any(match.times for match in matches):
+            made.footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
+        write(out, made.follow(earlier, subjects.MODELS) if earlier else made)  # a run may be interrupted
+    if not any(match.times for match in made.matches):
         raise KilnError("nothing could be measured; the lines above say why")
-    made = Record(machine, contenders, plan.rounds, plan.seconds, matches, footprints)
-    earlier = record.load(out) if args.add else None
-    write(out, made.follow(earlier, subjects.MODELS) if earlier else made)
+    print((out / "report.md").read_text())
+    say(f"written to {out}")
 
 
 def build(targets: Sequence[str], models: Sequence[str]) -> None:
@@ -174,7 +174,7 @@ def find_contenders(targets: Sequence[str], peers: Sequence[str], folders: Folde
 
 
 def write(out: Path, made: Record) -> None:
-    """All files of a run, and the report on stdout."""
+    """All files of a run."""
     versions = {contender.name: contender.version for contender in made.contenders}
     report = [
         f"{made.machine}.\n\n",
@@ -198,8 +198,6 @@ def write(out: Path, made: Record) -> None:
     atomic_write(out / "times.csv", tables.times_csv(made.matches, versions))
     record.save(made, out)
     atomic_write(out / "report.md", "".join(report))
-    print("".join(report))
-    say(f"written to {out}")
 
 
 def _list(text: str) -> list[str]:

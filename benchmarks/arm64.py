@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,14 @@ from benchmarks.workers import ROOT, say
 PROGRAM = Path(__file__).parent / "programs" / "count.c"
 DEBIAN = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
 WHEELS = ("ai-edge-litert", "numpy", "flatbuffers")
+PARTS = {  # QEMU's name → the number that Arm gave it
+    "cortex-a35": 0xD04,
+    "cortex-a53": 0xD03,
+    "cortex-a55": 0xD05,
+    "cortex-a57": 0xD07,
+    "cortex-a72": 0xD08,
+    "cortex-a76": 0xD0B,
+}
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64")
 
 
@@ -79,6 +88,32 @@ def make_plugin(folder: Path) -> tuple[Path, str]:
     if not plugin.is_file() or plugin.stat().st_mtime < PROGRAM.stat().st_mtime:
         _call([_compiler(), *flags, str(PROGRAM), "-o", str(plugin)])
     return plugin, f"{found[1]}.{found[2]}"
+
+
+def describe_processor(root: Path, arguments: Sequence[str]) -> None:
+    """Write what Linux would say of the processor that QEMU is asked for with `-cpu NAME`.
+
+    QEMU shows files of `root` in place of this machine's. Without these, XNNPACK, which looks at /proc and /sys
+    to choose its kernels, would find an x86 there, and crashes. Raises KilnError for an unknown name.
+    """
+    name = arguments[arguments.index("-cpu") + 1].partition(",")[0] if "-cpu" in arguments else "none"
+    if name not in PARTS:
+        raise KilnError(f"emulator: -cpu {name}: instructions are counted for {', '.join(PARTS)}")
+    newer = (
+        " atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp" if name in ("cortex-a55", "cortex-a76") else ""
+    )
+    about = {
+        "processor": "0",
+        "Features": f"fp asimd evtstrm crc32 cpuid{newer}",
+        "CPU implementer": "0x41",
+        "CPU architecture": "8",
+        "CPU variant": "0x0",
+        "CPU part": f"{PARTS[name]:#x}",
+        "CPU revision": "4",
+    }
+    atomic_write(root / "proc/cpuinfo", "".join(f"{key}\t: {value}\n" for key, value in about.items()) + "\n")
+    for file in ("possible", "present"):
+        atomic_write(root / "sys/devices/system/cpu" / file, "0\n")
 
 
 def interpreter(root: Path) -> Path:

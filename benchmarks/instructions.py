@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 from kiln.golden.points import serving
 
-from benchmarks.arm64 import Arm64, prepare
+from benchmarks.arm64 import Arm64, describe_processor, prepare
 from benchmarks.contenders import Folders, LeftOutError, Subject, file_for, find_peer, kiln_for
 from benchmarks.subjects import Chosen, find
 from benchmarks.tables import markdown
@@ -117,6 +117,7 @@ def multiply_adds(plan: dict[str, Any], dims: dict[str, int]) -> int:
 def count(machine: Arm64, target: Target, request: dict[str, Any]) -> int:
     """Instructions of a whole process that loads a model and runs it. Raises LeftOutError."""
     assert target.emulator is not None
+    describe_processor(machine.root, target.emulator.args)
     result = machine.folder / "count.txt"
     result.unlink(missing_ok=True)
     command = [

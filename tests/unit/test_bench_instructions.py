@@ -14,7 +14,7 @@ from kiln.device.link import link
 from kiln.errors import KilnError
 
 from benchmarks.__main__ import main
-from benchmarks.arm64 import interpreter, make_plugin
+from benchmarks.arm64 import describe_processor, interpreter, make_plugin
 from benchmarks.instructions import Row, multiply_adds
 
 LOOP = """
@@ -81,3 +81,13 @@ def test_only_64_bit_arm_is_counted(tmp_path: Path, capfd: pytest.CaptureFixture
     assert main(words) == 2
     last = capfd.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"kiln: error: --target 'armv7': .* 64-bit ARM.*", last)
+
+
+def test_the_processor_is_described_as_linux_would(tmp_path: Path) -> None:
+    describe_processor(tmp_path, ["-cpu", "cortex-a76,pmu=off"])
+    text = (tmp_path / "proc/cpuinfo").read_text()
+    assert "CPU part\t: 0xd0b\n" in text
+    assert " asimddp\n" in text
+    assert (tmp_path / "sys/devices/system/cpu/present").read_text() == "0\n"
+    with pytest.raises(KilnError, match="-cpu max: instructions are counted for cortex-a35, "):
+        describe_processor(tmp_path, ["-cpu", "max"])
