@@ -93,8 +93,8 @@ def make_plugin(folder: Path) -> tuple[Path, str]:
 def describe_processor(root: Path, arguments: Sequence[str]) -> None:
     """Write what Linux would say of the processor that QEMU is asked for with `-cpu NAME`.
 
-    QEMU shows files of `root` in place of this machine's. Without these, XNNPACK, which looks at /proc and /sys
-    to choose its kernels, would find an x86 there, and crashes. Raises KilnError for an unknown name.
+    QEMU shows files of `root` in place of this machine's. Without these, XNNPACK would find an x86
+    in /proc and /sys, where it looks to choose its kernels, and crash. Raises KilnError for an unknown name.
     """
     name = arguments[arguments.index("-cpu") + 1].partition(",")[0] if "-cpu" in arguments else "none"
     if name not in PARTS:
