@@ -7,6 +7,7 @@ each operator, so that the order of the additions, or of an addition's operands,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,9 @@ def read_product(func: PrimFunc) -> Product | None:
     data, weights = (arg.get("param") for arg in ops[0]["args"])
     if data is None or weights is None:
         return None
-    rest = _Epilogue(attrs.out_layout.index("C" if isinstance(attrs, Convolution) else "N"), places)
+    letter = "C" if isinstance(attrs, Convolution) else "N"
+    parts = re.findall(r"\d*[A-Za-z]", attrs.out_layout)
+    rest = _Epilogue([index for index, part in enumerate(parts) if part[-1].upper() == letter], places)
     for index, op in enumerate(ops[1:]):
         if not rest.take(op, index):
             return None
@@ -124,7 +127,7 @@ def read_product(func: PrimFunc) -> Product | None:
 class _Epilogue:
     """What follows a product, operator by operator."""
 
-    def __init__(self, channel: int, places: list[Any]) -> None:
+    def __init__(self, channel: list[int], places: list[Any]) -> None:
         self.channel, self.places = channel, places
         self.bias: int | None = None
         self.residual: int | None = None
@@ -154,7 +157,7 @@ class _Epilogue:
             return False
         shape, full = self.places[param].shape, self.places[-1].shape
         along = [axis for axis, size in zip(axes[operand], shape, strict=True) if not _is_one(size)]
-        if self.bias is None and along == [self.channel]:
+        if self.bias is None and along == self.channel:
             self.bias = param
             return True
         wide = len(shape) == len(full) and axes[operand] == list(range(len(full)))
