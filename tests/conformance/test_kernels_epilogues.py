@@ -32,6 +32,10 @@ def _relu6(x: Any) -> Any:
     return op.clip(x, 0, 6)
 
 
+def _emitted(x: Any) -> Any:
+    return relax.BlockBuilder.current().emit(x)
+
+
 # name → (Relax, numpy) from the convolution's result y, its input x, a residual r and a gate g
 EPILOGUES: dict[str, tuple[Callable[..., Any], Callable[..., Array]]] = {
     "nothing": (lambda y, x, r, g: y, lambda y, x, r, g: y),
@@ -75,6 +79,10 @@ EPILOGUES: dict[str, tuple[Callable[..., Any], Callable[..., Array]]] = {
     "residual_twice": (
         lambda y, x, r, g: op.multiply(op.add(y, r), r),
         lambda y, x, r, g: (y + r) * r,
+    ),
+    "costly_twice": (
+        lambda y, x, r, g: op.add(op.multiply(t := _emitted(op.tanh(y)), op.subtract(r, t)), t),
+        lambda y, x, r, g: np.tanh(y) * (r - np.tanh(y)) + np.tanh(y),
     ),
     "mean_follows": (
         lambda y, x, r, g: op.mean(op.nn.relu(y), [1, 2], keepdims=True),

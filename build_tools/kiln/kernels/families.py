@@ -98,14 +98,16 @@ def kernels_of(
                     # Of several kernels, the one that reads the weights does the products.
                     main = not isinstance(made, list) or fused.params[1] in buffers
                     parts.append(Part(kernel, buffers, _macs(anchor) if main else 0))
-                done = [anchor.buffer, last.buffer]
+                # What stands between the two is part of the epilogue, however costly; nobody else reads it.
+                span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
+                done = [nest.buffer for nest in fused.nests[span]]
                 break
         over_rows = rows.read_rows(fused) if ops and not parts else None
         if over_rows is not None:
             kernel, buffers = rows.make(fused, over_rows, machine)
             return [Part(kernel, buffers, sum(_macs(nest) for nest in over_rows.nests))]
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
-        stored = [*fused.params, *done[1:], *(nest.buffer for nest in nests)]
+        stored = [*fused.params, *done[-1:], *(nest.buffer for nest in nests)]
         for nest in nests:
             kernel, buffers = loops.make(fused, nest, stored, machine)
             parts.append(Part(kernel, buffers, _macs(nest)))

@@ -69,6 +69,7 @@ class Fused:
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
         self.params = list(func.params)
+        self._refused = ""
         root = func.body
         if not isinstance(root, s_tir.SBlockRealize):
             raise NotSimple("no root block")
@@ -88,28 +89,45 @@ class Fused:
 
     def element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
         """The expression of buffer[indices] in terms of loads of parameters and of buffers in `stop`."""
+        return self._checked(self._element(buffer, indices, stop))
+
+    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
+        """The value that `nest` stores (or adds) with its axes bound, expanded like `element`."""
+        return self._checked(self._value(nest, bound, stop))
+
+    def _checked(self, expr: Expr) -> Expr:
+        """`expr`, unless something on the way to it was refused.
+
+        What tvm_ffi 0.1.14 calls back while it walks must not raise: the walk then damages the heap.
+        """
+        refused, self._refused = self._refused, ""
+        if refused:
+            raise NotSimple(refused)
+        return expr
+
+    def _element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
         if buffer in stop:
             return stop[buffer](list(indices))
         nest = self.by_buffer.get(buffer)
         if nest is None:
             return tirx.BufferLoad(buffer, list(indices))
         if nest.reduced:
-            raise NotSimple(f"{buffer.name} is a reduction inside an expression")
+            self._refused = f"{buffer.name} is a reduction inside an expression"
+            return tirx.BufferLoad(buffer, list(indices))
         if not nest.store:  # a single number, which TVM computes in a loop of one round
-            return self.value(nest, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, stop)
+            return self._value(nest, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, stop)
         bound = {}
         for axis, position, index in zip(nest.axes, nest.store, indices, strict=True):
             if position is not axis.var and not tvm_ffi.structural_equal(position, axis.var):
-                raise NotSimple(f"{buffer.name} is stored at a computed position")
+                self._refused = f"{buffer.name} is stored at a computed position"
             bound[axis.var] = index
-        return self.value(nest, bound, stop)
+        return self._value(nest, bound, stop)
 
-    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
-        """The value that `nest` stores (or adds) with its axes bound, expanded like `element`."""
+    def _value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
         loads: dict[Any, Load] = dict(stop)
         for buffer in self.by_buffer:
             if buffer not in loads and buffer is not nest.buffer:
-                loads[buffer] = functools.partial(self.element, buffer, stop=stop)
+                loads[buffer] = functools.partial(self._element, buffer, stop=stop)
         return replace(nest.value, bound, loads)
 
     def inputs(self, nest: Nest, stored: Sequence[Any]) -> list[Any]:
