@@ -134,6 +134,13 @@ def test_normalisation_to_length_one(tmp_path: Path, p: int) -> None:
     check(write(tmp_path / "m.onnx", text), normal(3, 4))
 
 
+def test_one_hot_has_the_type_of_its_values(tmp_path: Path) -> None:
+    text = "g (int64[5] x) => (float[5,7] y) { y = OneHot(x, depth, values) }"
+    values = np.array([-1, 2], np.float32)
+    path = write(tmp_path / "m.onnx", text, depth=np.array(7), values=values)
+    check(path, np.array([0, 6, -1, 9, 3]))
+
+
 def gather_file(path: Path) -> Path:
     text = "g (int64[1,5] i) => (float[1,5,2] y) { y = Gather(table, i) }"
     return write(path, text, table=normal(7, 2))

@@ -31,6 +31,8 @@ def load(path: Path, options: ImportOptions) -> Imported:
         found = [(entry, options.size(entry)) for entry in shape]
         sizes[name] = [entry if size is None else size for entry, size in found]
     model = canonicalise(model, path, sizes)
+    if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim calls it as the output
+        raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
     extents = {
         name: [symbols.extent(size) if isinstance(size, str) else size for size in shape]
         for name, shape in sizes.items()

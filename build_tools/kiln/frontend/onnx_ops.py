@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
-from kiln.frontend import onnx_image_ops, onnx_index_ops, onnx_pad, onnx_shape_ops
+from kiln.frontend import onnx_image_ops, onnx_index_ops, onnx_pad, onnx_recurrent, onnx_shape_ops
 from kiln.frontend.onnx_node import Node
 
 Converter = Callable[[Node], Any]
@@ -54,6 +54,19 @@ def lp_normalization(node: Node) -> Any:
     return relax.op.divide(x, relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axis, keepdims=True)))
 
 
+def one_hot(node: Node) -> Any:
+    """OneHot in the type of its values; TVM 0.27 makes every float a float64."""
+    values, depth = node.constant(2), node.known(1)[0]
+    if values is None or not isinstance(depth, int):
+        raise ValueError("its depth or its values are not known before the model runs")
+    dtype = str(values.dtype)
+    off, on = (relax.prim_value(tirx.const(item, dtype)) for item in values.reshape(-1).tolist())
+    places = relax.op.astype(node.tensor(0), "int64")
+    wrapped = relax.op.add(places, relax.const(depth, "int64"))
+    places = relax.op.where(relax.op.less(places, relax.const(0, "int64")), wrapped, places)
+    return relax.op.one_hot(places, on, off, depth, int(node.attributes.get("axis", -1)))
+
+
 def _chain(function: Callable[[Any, Any], Any]) -> Converter:
     """Max or Min of several tensors, pair by pair; TVM 0.27 stacks them and reduces over the new axis."""
 
@@ -71,8 +84,10 @@ OVERRIDES: dict[str, Converter] = {
     "Max": _chain(relax.op.maximum),
     "LpNormalization": lp_normalization,
     "Min": _chain(relax.op.minimum),
+    "OneHot": one_hot,
     "Pad": onnx_pad.pad,
     **onnx_image_ops.CONVERTERS,
     **onnx_index_ops.CONVERTERS,
+    **onnx_recurrent.CONVERTERS,
     **onnx_shape_ops.CONVERTERS,
 }
