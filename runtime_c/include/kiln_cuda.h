@@ -9,9 +9,10 @@
  *
  * The driver, libcuda.so.1, is loaded by the first kiln_open: a program starts without a GPU, and
  * is told so. What a session needs is asked of the driver there: memory on the GPU for the arena,
- * inputs and outputs, pinned memory for what is copied, a stream, and a CUDA graph for each bucket.
- * Parameters are uploaded once for all sessions of a model on one GPU. A run copies the inputs,
- * launches the graph, copies the outputs and waits; kiln_close gives everything back.
+ * inputs and outputs, pinned memory for what is copied, a stream, and a CUDA graph for each bucket
+ * whose launches are always the same. Parameters are uploaded once for all sessions of a model on
+ * one GPU. A run copies the inputs, launches the graph or the kernels, copies the outputs and
+ * waits; kiln_close gives everything back.
  *
  * Tensors may be in this processor's memory, pinned (kDLCUDAHost) or on the session's GPU
  * (kDLCUDA). What is already where kiln_cuda_input says is not copied, nor an output that is to
@@ -57,6 +58,7 @@ typedef struct kiln_cuda_model {
     uint32_t kernels_count;
     const size_t *arena_bytes;  /* (buckets of the model) on the GPU */
     const size_t *tensor_bytes; /* (inputs, then outputs) at their greatest */
+    const uint8_t *has_graph;   /* (buckets) 0: its launches depend on the sizes of a run */
     kiln_cuda_shared *shared;   /* (KILN_CUDA_GPUS) */
     void **functions;           /* (KILN_CUDA_GPUS * kernels_count) */
 } kiln_cuda_model;

@@ -5,9 +5,9 @@
  *     2. what all sessions of the model on that GPU share: context, module, kernels, parameters;
  *     3. pinned memory: the session's state, then a place for each tensor that is copied;
  *     4. memory on the GPU: the arena of the largest bucket, inputs, outputs; a stream;
- *     5. for each bucket a graph, captured from the steps of the plan.
- * A run copies the inputs, launches the bucket's graph, copies the outputs, waits. Steps that are
- * asked for one by one are launched one by one.
+ *     5. for each bucket whose launches are always the same a graph, captured from the plan's
+ * steps. A run copies the inputs, launches the bucket's graph or its steps, copies the outputs,
+ * waits. Steps that are asked for one by one are launched one by one.
  *
  * Shared state is changed under one lock; afterwards it is only read. No heap: all memory is the
  * driver's.
@@ -331,7 +331,8 @@ static kiln_status open_session(kiln_session *session, const kiln_model *model) 
         s->shared = shared;
         status = make_device(session, s);
         for (uint32_t i = 0; status == KILN_OK && i < model->buckets_count; i++)
-            status = capture(session, s, i);
+            if (cuda->has_graph[i])
+                status = capture(session, s, i);
         if (status != KILN_OK)
             drop_state(s);
     }
@@ -411,6 +412,7 @@ static kiln_status begin_run(kiln_session *session) {
     int result = driver.context_push(s->shared->context);
     if (result != CU_OK)
         return check(session, result, 0);
+    s->frame.dims = session->dims;
     for (uint32_t i = 0; result == CU_OK && i < s->model->inputs_count; i++)
         result = move(s, session, i);
     (void)driver.context_pop(&(void *){NULL});
@@ -453,7 +455,11 @@ static kiln_status run_all(kiln_session *session) {
     int result = driver.context_push(s->shared->context);
     if (result != CU_OK)
         return check(session, result, 0);
-    result = driver.graph_launch(s->graphs[session->bucket], s->stream);
+    if (s->graphs[session->bucket] != NULL)
+        result = driver.graph_launch(s->graphs[session->bucket], s->stream);
+    else
+        for (uint32_t step = 0; result == CU_OK && step < session->steps; step++)
+            result = launch_step(s, session->bucket, step);
     if (result == CU_OK)
         result = end_run(s, session);
     (void)driver.context_pop(&(void *){NULL});

@@ -28,6 +28,8 @@ typedef unsigned short ushort;
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static // blocks run one after the other
+#define CUDART_INF_F INFINITY
+#define CUDART_NAN_F NAN
 
 struct kiln_index {
     unsigned x, y, z;

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kiln.config import load_target
+from kiln.config import load_target, sizes
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import fatbin, source_of
+from kiln.frontend.symbols import to_size
 from kiln.kernels import cuda
+from kiln.kernels.symbols import variables
 from tvm import te, topi
 
 from . import double
@@ -126,11 +128,66 @@ def test_a_kernel_computes_what_numpy_does(
     scratch = [np.full(size, 0xCD, np.uint8) for _, size in lowered[0][name].scratch]
     arrays = [*inputs, got, *scratch]
     for number, launch in enumerate(lowered[0][name].launches):
-        pointers = [ctypes.c_void_p(arrays[a.position].ctypes.data) for a in launch.arguments]
-        args = (ctypes.c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
-        sizes = [(ctypes.c_uint * 3)(*extents) for extents in (launch.grid, launch.block)]
-        getattr(library, f"{name}_{number}_on_cpu")(*sizes, args)
+        words = [arrays[a.position].ctypes.data for a in launch.arguments]
+        _run(getattr(library, f"{name}_{number}_on_cpu"), launch.grid, launch.block, words)
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("count", [1, 33, 70])
+def test_open_sizes(open_library: Any, count: int) -> None:
+    """A product, and a row-wise sum, of as many rows as a run has."""
+    library, found = open_library
+    random = np.random.default_rng(count)
+    x, w = random.standard_normal((count, 40), np.float32), random.standard_normal((40, 24), np.float32)
+    for name, inputs, want in (("product", [x, w], x @ w), ("softmax", [x], _softmax(x))):
+        got = np.full(want.shape, np.nan, np.float32)
+        arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in found[name].scratch)]
+        value = {"n": count}
+        for number, launch in enumerate(found[name].launches):
+            words = [
+                arrays[a.position].ctypes.data if a.value is None else _evaluate(a.value, value)
+                for a in launch.arguments
+            ]
+            grid = [_evaluate(extent, value) for extent in launch.grid]
+            _run(getattr(library, f"{name}_{number}_on_cpu"), grid, launch.block, words)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def open_library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Kernels over n rows, 1 to 70, as a library, and their launches."""
+    n = te.var("n", "int64")
+    x, w = te.placeholder((n, 40), "float32", "x"), te.placeholder((40, 24), "float32", "w")
+    target = cuda.tvm_target(Cuda(archs=ARCHS, ptx=False))
+    outputs = {"product": [x, w, topi.matmul(x, w)], "softmax": [x, topi.nn.softmax(x, -1)]}
+    found = {
+        name: cuda.lower(te.create_prim_func(tensors), target, lambda size: _evaluate(size, {"n": 70}))
+        for name, tensors in outputs.items()
+    }
+    functions = {
+        f"{name}_{number}": launch.func.with_attr("global_symbol", f"{name}_{number}")
+        for name, one in found.items()
+        for number, launch in enumerate(one.launches)
+    }
+    source = source_of(functions, Cuda(archs=ARCHS, ptx=False))
+    plan = {"kernels": [{"symbol": name} for name in functions]}
+    out = tmp_path_factory.mktemp("open") / "kernels.so"
+    return ctypes.CDLL(str(double.kernels_on_cpu(source, plan, out))), found
+
+
+def _evaluate(expr: Any, values: dict[str, int]) -> int:
+    """A size for given values of its variables, by name."""
+    if isinstance(expr, int):
+        return expr
+    known = {variable: values[variable.name] for variable in variables(expr)}
+    return sizes.evaluate(to_size(expr, known, {}), {})
+
+
+def _run(function: Any, grid: Any, block: Any, words: list[int]) -> None:
+    """Call a kernel; `words`: its arguments, each an address or a number."""
+    held = [ctypes.c_int64(word) for word in words]
+    args = (ctypes.c_void_p * len(held))(*(ctypes.addressof(word) for word in held))
+    function((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), args)
 
 
 def test_short_sums_are_not_shared_among_threads(lowered: tuple[dict[str, cuda.Launches], str]) -> None:

@@ -10,9 +10,13 @@ from kiln.config import sizes
 from kiln.emit import c_text
 from kiln.emit.buckets import bucket_range
 from kiln.emit.plan_ports import Ports, require
-from kiln.emit.size_code import INT32_MAX, SizeCode
+from kiln.emit.size_code import INT32_MAX, SizeCode, size_bounds
 
 _MAX_ARGS = 64  # MAX_ARGS of gpu_cuda.c
+_GRID, _BLOCK = (
+    (INT32_MAX, 65535, 65535),
+    (1024, 1024, 64),
+)  # most blocks, and threads of a block, along x, y, z
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Step:
     """One call: the kernel, its arguments as C expressions with a comment each, and how many tasks.
 
     `lines`: the statements that must stand before it. `launch`: for a GPU, blocks along x, y and z, then the
-    threads of each.
+    threads of each. `open`: sizes of the run decide something of it.
     """
 
     symbol: str
@@ -29,7 +33,8 @@ class Step:
     extent: str
     parallel: bool
     label: str
-    launch: list[int]
+    launch: list[str]
+    open: bool
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class StepMaker:
         dims = self.ports.dims
         code = SizeCode(
             {dim["name"]: f"(int32_t)frame->dims[{index}]" for index, dim in enumerate(dims)},
-            {dim["name"]: bucket_range(bucket, dim) for dim in dims},
+            box := {dim["name"]: bucket_range(bucket, dim) for dim in dims},
         )
         args = [
             self._argument(arg, want, bucket, at, code, f"{where}.args[{i}]")
@@ -64,27 +69,31 @@ class StepMaker:
             if not sizes.names(step["extent"]):
                 tasks = sizes.evaluate(step["extent"], {})
                 require(0 < tasks <= INT32_MAX, f"{where}.extent", tasks, "1..2147483647")
+        # What a graph of launches cannot hold.
+        exprs = [arg["expr"] for arg in step["args"] if arg["at"] == "dim"] if self.gpu else []
+        exprs += step["launch"]["grid"] if self.gpu else []
         return Step(
             kernel["symbol"], code.lines, args, extent, kernel["parallel"] and self.threads, step["label"],
-            self._launch(step, args, where),
+            self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
         )  # fmt: skip
 
-    def _launch(self, step: Mapping[str, Any], args: list[Any], where: str) -> list[int]:
+    def _launch(
+        self, step: Mapping[str, Any], args: list[Any], code: SizeCode, box: Mapping[str, Any], where: str
+    ) -> list[str]:
         """Limits are those of every GPU (CUDA C++ Programming Guide, technical specifications)."""
         if not self.gpu:
             return []
         grid, block = step["launch"]["grid"], step["launch"]["block"]
-        counts = f"{grid}, {block}"
-        sizes_good = len(grid) == len(block) == 3 and all(
-            isinstance(n, int) and n > 0 for n in [*grid, *block]
-        )
-        require(sizes_good, f"{where}.launch", counts, "three numbers above 0 each")
-        grid_good = grid[0] <= INT32_MAX and max(grid[1:]) <= 65535
-        require(grid_good, f"{where}.launch.grid", grid, "2147483647, 65535, 65535")
-        block_good = block[0] * block[1] * block[2] <= 1024 and block[2] <= 64
-        require(block_good, f"{where}.launch.block", block, "1024 threads in all, 64 along z")
+        for extents, most, name in ((grid, _GRID, "grid"), (block, _BLOCK, "block")):
+            place = f"{where}.launch.{name}"
+            require(len(extents) == 3, place, len(extents), "3 numbers")
+            for expr, limit in zip(extents, most, strict=True):
+                low, high = size_bounds(expr, box, place)
+                require(1 <= low <= high <= limit, place, f"{low}..{high}", f"1..{limit}")
+        threads = block[0] * block[1] * block[2]
+        require(threads <= _BLOCK[0], f"{where}.launch.block", f"{threads} threads", f"at most {_BLOCK[0]}")
         require(len(args) <= _MAX_ARGS, f"{where}.args", len(args), f"at most {_MAX_ARGS} on a GPU")
-        return [*grid, *block]
+        return [code.value(expr, f"{where}.launch") for expr in [*grid, *block]]
 
     def _argument(
         self, arg: Mapping[str, Any], want: Mapping[str, Any], bucket: Mapping[str, Any], at: int,
@@ -98,7 +107,10 @@ class StepMaker:
             "dim for a scalar, and only then",
         )
         if place == "dim":
-            return code.value(arg["expr"], f"{where}.expr"), sizes.show(arg["expr"])
+            value = code.value(arg["expr"], f"{where}.expr")
+            # On a GPU every argument is as wide as a pointer, of which a kernel takes what it needs.
+            wide = f"(const void *)(intptr_t)({value})"
+            return wide if self.gpu else value, sizes.show(arg["expr"])
         if place in ("input", "output"):
             ports = self.ports.inputs if place == "input" else self.ports.outputs
             require(0 <= arg["index"] < len(ports), f"{where}.index", arg["index"], f"0..{len(ports) - 1}")

@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 
 # static names in plan.c
 _OWN = (
-    "arenas_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|hash|kernel_names|on_gpu|run_step|"
+    "arenas_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|run_step|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _STORAGES = ("embedded", "section", "file")
@@ -39,6 +39,11 @@ class Bucket:
     box: list[int] | None
     shown: str
     special: bool
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether its launches are the same in every run."""
+        return not any(step.open for step in self.steps)
 
 
 @dataclass(frozen=True)

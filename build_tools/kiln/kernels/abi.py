@@ -12,6 +12,7 @@ memset and memcpy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,10 +93,10 @@ def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, ((TensorLoad, on_load),)))
 
 
-def _bytes(buffer: Any) -> int:
+def _bytes(buffer: Any, size: Callable[[Any], int]) -> int:
     count = 1
-    for size in buffer.shape:
-        count *= int(size)
+    for extent in buffer.shape:
+        count *= size(extent)
     return count * ((int(tvm.DataType(str(buffer.dtype)).bits) + 7) // 8)
 
 
@@ -112,8 +113,13 @@ def _at_start(func: tirx.PrimFunc) -> Any:
     )
 
 
-def pointers(func: tirx.PrimFunc, stack_bytes: int = STACK_BYTES) -> Lowered:
-    """`func` over pointers; what its top allocates, from `stack_bytes` on, becomes scratch parameters."""
+def pointers(
+    func: tirx.PrimFunc, stack_bytes: int = STACK_BYTES, size: Callable[[Any], int] = int
+) -> Lowered:
+    """`func` over pointers; what its top allocates, from `stack_bytes` on, becomes scratch parameters.
+
+    `size`: the most that an extent can be.
+    """
     body = _at_start(func)
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     pointers: dict[Any, Any] = {}
@@ -132,11 +138,11 @@ def pointers(func: tirx.PrimFunc, stack_bytes: int = STACK_BYTES) -> Lowered:
             )
             if owner is not None:
                 statement = tirx.DeclBuffer(statement.buffer, data=pointers[owner])
-        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer) >= stack_bytes:
+        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer, size) >= stack_bytes:
             buffer = statement.buffer
             pointer = tirx.Var(buffer.name, tirx.buffer_data_pointer_type(buffer))
             scratch_parameters.append(pointer)
-            scratch.append((str(buffer.dtype), _bytes(buffer)))
+            scratch.append((str(buffer.dtype), _bytes(buffer, size)))
             statement = tirx.DeclBuffer(buffer, data=pointer)
         rewritten.append(statement)
     scalars = [p for p in parameters if p not in pointers.values()]

@@ -5,21 +5,26 @@ Fallback, takes what is left, one thread an element. A group may become several 
 grid of its own. Tensors between them become scratch parameters, so that the memory planner owns every byte on
 the GPU too. What is left of the host's side of a function after SplitHostDevice is nothing but launches: they
 are read here, and the plan does them.
+
+Sizes that are known only at run time are variables of the function; its kernels get those that they need as
+arguments, and their grids are expressions of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call, StringImm
+from tvm.ir import Call, PointerType, StringImm
 from tvm.s_tir import dlight
 
 from kiln.config.target import Cuda
 from kiln.kernels.abi import pointers
+from kiln.kernels.symbols import is_open
 
 _TILED = dlight.gpu.Matmul()
 _SHARED_SUMS = (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
@@ -85,21 +90,26 @@ _KERNEL = 2  # calling_conv of a function that is launched, CallingConv::kDevice
 class Argument:
     """A parameter of a device function: the position of the tensor that it stands for, and its use.
 
-    Positions count the parameters of the fused function, then its scratch tensors.
+    Positions count the buffers of the fused function, then its scratch tensors. `value`: it stands for no
+    tensor but for this expression of sizes, and the position is -1.
     """
 
     position: int
     dtype: str
     written: bool
+    value: Any = None
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel and how it is launched; grid and block in threads along x, y and z."""
+    """One kernel and how it is launched: blocks, and threads of each, along x, y and z.
+
+    The blocks may be expressions of sizes.
+    """
 
     func: tirx.PrimFunc
     arguments: list[Argument]
-    grid: tuple[int, int, int]
+    grid: tuple[Any, Any, Any]
     block: tuple[int, int, int]
 
 
@@ -123,15 +133,18 @@ def tvm_target(cuda: Cuda) -> tvm.target.Target:
     return tvm.target.Target(description)
 
 
-def lower(func: tirx.PrimFunc, target: tvm.target.Target) -> Launches:
-    """The launches that compute `func`, in order. Raises ValueError where no rule maps it to threads."""
-    mod = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
+def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], int] = int) -> Launches:
+    """The launches that compute `func`, in order; `size`: the most that an extent of its buffers can be.
+
+    Raises ValueError where no rule maps it to threads.
+    """
+    mod = tvm.IRModule({"kernel": _short(func.with_attr("global_symbol", "kernel"))})
     rules = (_TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)
     mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
     mod = tvm.transform.Sequential(_STRUCTURE)(mod)
-    lowered = pointers(mod["kernel"], 0)
+    lowered = pointers(mod["kernel"], 0, size)
     mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     functions = {str(f.attrs["global_symbol"]): f for f in mod.functions.values() if _is_kernel(f)}
     device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
@@ -149,8 +162,21 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target) -> Launches:
     return Launches(launches, lowered.scratch)
 
 
+def _short(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with indices of 32 bits where its sizes are open.
+
+    dlight and NarrowDataType mix both kinds otherwise, which TVM 0.27 then refuses. Buffers of int64 are in
+    the pass's way; what has them keeps its indices.
+    """
+    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
+    is_long = any(str(buffer.dtype) == "int64" for buffer in buffers)
+    if is_long or not any(is_open(extent) for buffer in buffers for extent in buffer.shape):
+        return func
+    return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"kernel": func}))["kernel"]
+
+
 def _longest_sum(func: tirx.PrimFunc) -> int:
-    """The most elements that one reduction of the function takes together."""
+    """The most elements that one reduction of the function takes together; one of an open size is long."""
     longest = 1
 
     def on_block(block: Any) -> None:
@@ -158,7 +184,7 @@ def _longest_sum(func: tirx.PrimFunc) -> int:
         count = 1
         for axis in block.iter_vars:
             if int(axis.iter_type) == tirx.IterVar.CommReduce:
-                count *= int(axis.dom.extent)
+                count *= _LONG_SUM if is_open(axis.dom.extent) else int(axis.dom.extent)
         longest = max(longest, count)
 
     tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, on_block)])
@@ -182,12 +208,15 @@ def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
     sizes = {}
     for word, extent in zip(words, extents, strict=True):
         kind, _, axis = word.partition(".")
-        if kind not in ("blockIdx", "threadIdx") or not isinstance(extent, tirx.IntImm):
+        if kind not in ("blockIdx", "threadIdx") or (kind == "threadIdx" and is_open(extent)):
             raise ValueError(f"its launch needs {word} {extent}, which the runtime does not set")
-        sizes[kind, axis] = int(extent)
+        sizes[kind, axis] = extent if is_open(extent) else int(extent)
     written = _written(func)
     arguments = []
     for param, tensor in zip(func.params, tensors, strict=True):
+        if not isinstance(param.ty, PointerType):
+            arguments.append(Argument(-1, str(param.ty.dtype), False, tensor))
+            continue
         owner = next((at for buffer, at in owners.items() if _is_data_of(tensor, buffer)), None)
         if owner is None:
             raise ValueError(f"its kernel takes {param.name}, which is no tensor")

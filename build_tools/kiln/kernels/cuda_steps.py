@@ -13,7 +13,8 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from kiln.config import Target
+from kiln.config import Target, sizes
+from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import cuda, opinfo
@@ -24,11 +25,13 @@ from kiln.kernels.legalize import RULES, quantize
 from kiln.kernels.opinfo import OpInfo, refusal
 from kiln.kernels.prepare import free_reshapes, safe_indices, store_quantised
 from kiln.kernels.steps import Builder, Steps, Tensor
+from kiln.kernels.symbols import ranges_of, variables
 from kiln.params import store
 
 # A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
 _RULES = {**RULES, "relax.quantize": partial(quantize, rounded=tirx.nearbyint)}
-_ELSEWHERE = "models with open sizes and special cases are built for CPUs only"
+for _name in ("relax.argmax", "relax.argmin", "relax.topk"):  # loops for one processor; TVM's own can be mapped
+    _RULES.pop(_name, None)
 
 
 class CudaBuilder(Builder):
@@ -45,34 +48,55 @@ class CudaBuilder(Builder):
     def _group(
         self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
     ) -> None:
-        if self._values_of(func, [*inputs, *outputs]):
-            raise KilnError(f"{self.model}: {_ELSEWHERE}")
-        if func not in self._launches:
+        values = self._values_of(func, [*inputs, *outputs])
+        # Lowering renames no variable, but makes others of the same name.
+        by_name = {variable.name: value for variable, value in values.items()}
+
+        def size(expr: Any) -> SizeExpr:
+            return self._size(expr, {variable: by_name[variable.name] for variable in variables(expr)})
+
+        key = func, repr(by_name)
+        if key not in self._launches:
+            bare = [param for param in func.params if tirx.is_buffer_var(param)]
+            plain = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(opinfo.ATTRIBUTE)
             try:
-                self._launches[func] = cuda.lower(func.without_attr(opinfo.ATTRIBUTE), self.target)
+                self._launches[key] = cuda.lower(plain, self.target, lambda e: self._most(size(e)))
             except Exception as error:  # TVM's passes raise many kinds
                 raise KilnError(f"{self.model}: {refusal(ops, error)}") from error
-        found = self._launches[func]
+        found = self._launches[key]
         names = [*inputs, *outputs]
-        for dtype, size in found.scratch:
+        for dtype, count in found.scratch:
             scratch = Tensor(
-                self._new_name(), dtype, [size * 8 // int(tvm.DataType(dtype).bits)], "activation"
+                self._new_name(), dtype, [count * 8 // int(tvm.DataType(dtype).bits)], "activation"
             )
             self.result.tensors[scratch.name] = scratch
             names.append(scratch.name)
-        macs = macs_of(func)
+        box = {variable: sizes.bounds(value, self.result.box) for variable, value in values.items()}
+        with ranges_of(box):
+            macs = macs_of(func)
         for launch in found.launches:
+            arguments = [
+                names[a.position] if a.value is None else {"dim": size(a.value)} for a in launch.arguments
+            ]
             # What a group multiplies and adds is counted for the first of its kernels.
-            self._launch(launch, ops, [names[a.position] for a in launch.arguments], macs)
+            self._launch(launch, ops, arguments, [size(extent) for extent in launch.grid], macs)
             macs = 0
 
-    def _launch(self, launch: cuda.Launch, ops: list[OpInfo], arguments: list[str], macs: int) -> None:
+    def _most(self, expr: SizeExpr) -> int:
+        return sizes.bounds(expr, self.result.box)[1]
+
+    def _launch(
+        self, launch: cuda.Launch, ops: list[OpInfo], arguments: list[Any], grid: list[SizeExpr], macs: int
+    ) -> None:
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
         symbol = f"kilnk_{stem}_{digest(launch.func)}"
         if symbol not in self._symbols:
             self._symbols.add(symbol)
             self.result.functions[symbol] = launch.func.with_attr("global_symbol", symbol)
-            types = [{"dtype": a.dtype, "const": not a.written} for a in launch.arguments]
+            types = [
+                {"dtype": a.dtype, "const": not a.written, **({} if a.value is None else {"scalar": True})}
+                for a in launch.arguments
+            ]
             about = {"symbol": symbol, "args": types, "parallel": False, "family": "cuda"}
             self.result.kernels.append({**about, "ops": ops, "flops": 2 * macs})
         self.result.steps.append(
@@ -85,7 +109,7 @@ class CudaBuilder(Builder):
                 "label": "+".join(op["name"].removeprefix("nn.") for op in ops) or "cuda",
                 "attrs": ops[0]["attrs"] if ops else {},
                 "macs": macs,
-                "launch": {"grid": list(launch.grid), "block": list(launch.block)},
+                "launch": {"grid": grid, "block": list(launch.block)},
             }
         )
 

@@ -1,0 +1,51 @@
+"""Real models for GPUs: machine code for every architecture of the targets, and golden vectors on the CPU."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+import scons_real
+from elftools.elf.elffile import ELFFile
+from kiln.config import load_target
+
+from . import double
+from .conftest import TARGET
+from .test_cuda_kernels import images_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
+@pytest.mark.parametrize("model", ["mobilenet_v2", "resnet50", "efficientnet_lite0", "magika"])
+def test_golden_vectors(model: str, tmp_path: Path) -> None:
+    """Kernels run on the CPU, in every bucket that the model has; magika has one of each kind."""
+    folder = scons_real.copy_tree(tmp_path)
+    scons_real.scons(folder, f"target={TARGET}", f"model={model}")
+    stages = folder / "build" / ".stages" / TARGET / model
+    source = (stages / "objects" / f"{model}.cu").read_text(encoding="utf-8")
+    kernels = double.kernels_on_cpu(source, double.read_plan(stages), tmp_path / "kernels.so")
+    environment = {
+        "LD_LIBRARY_PATH": str(double.driver(tmp_path / "driver")),
+        "KILN_FAKE_KERNELS": str(kernels),
+    }
+    told = scons_real.scons(folder, f"target={TARGET}", f"model={model}", "test", **environment)
+    assert "checks of repeated runs, guards and wrong arguments ok" in told
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda_sm75", "cuda_sm87", "cuda_sm90"])
+def test_every_target_builds(name: str, tmp_path: Path) -> None:
+    folder = scons_real.copy_tree(tmp_path)
+    scons_real.scons(folder, f"target={name}", "model=resnet")
+    target = load_target(name)
+    assert target.cuda is not None
+    image = (folder / "build" / ".stages" / name / "resnet" / "objects" / "resnet.fatbin").read_bytes()
+    wanted = [(2, int(arch[3:])) for arch in target.cuda.archs]
+    wanted += [(1, int(target.cuda.newest[3:]))] if target.cuda.ptx else []
+    assert images_of(image) == wanted
+    with (folder / "build" / name / "resnet" / "lib" / "libresnet.so").open("rb") as stream:
+        elf = ELFFile(stream)
+        assert elf["e_machine"] == {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[target.arch]
+        needed = [t.needed for t in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")]
+    assert needed == ["libc.so.6"], "the driver is no library of the bundle"
