@@ -19,7 +19,7 @@ enum {
     CU_ATTRIBUTE_MAJOR = 75,
     CU_ATTRIBUTE_MINOR = 76,
     CU_STREAM_NON_BLOCKING = 1,
-    CU_CAPTURE_THREAD_LOCAL = 1
+    CU_CAPTURE_RELAXED = 2
 };
 
 /* F(member, symbol, parameters): every function returns a CUresult. */

@@ -337,7 +337,7 @@ int cuStreamSynchronize(void *given) {
 int cuStreamBeginCapture_v2(void *given, int mode) {
     stream *s = given;
     NEEDS_CONTEXT({
-        if (mode != 1 || s->capturing != NULL)
+        if (mode != 2 || s->capturing != NULL)
             result = CAPTURE;
         else
             s->capturing = calloc(1, sizeof(graph));

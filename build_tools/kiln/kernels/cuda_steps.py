@@ -30,7 +30,11 @@ from kiln.params import store
 
 # A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
 _RULES = {**RULES, "relax.quantize": partial(quantize, rounded=tirx.nearbyint)}
-for _name in ("relax.argmax", "relax.argmin", "relax.topk"):  # loops for one processor; TVM's own can be mapped
+for _name in (
+    "relax.argmax",
+    "relax.argmin",
+    "relax.topk",
+):  # loops for one processor; TVM's own can be mapped
     _RULES.pop(_name, None)
 
 
