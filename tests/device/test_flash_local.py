@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kiln.device.store import file_of
+from kiln.device.copies import file_of
 
 from . import tiny
 from .flashing import Built, Desk, build, yaml_of

@@ -50,6 +50,11 @@ class Bundle:
         return self.folder / "lib" / f"lib{self.name}.a"
 
     @property
+    def shared_library(self) -> Path:
+        """The shared library; absent where programs are linked statically."""
+        return self.folder / "lib" / f"lib{self.name}.so"
+
+    @property
     def params(self) -> Path:
         """params.bin; absent where the parameters are linked in."""
         return self.folder / "params.bin"
@@ -84,8 +89,13 @@ class Bundle:
         path = self.folder / "golden" / "tolerance.json"
         return limits_of(read_json(path)) if path.is_file() else {}
 
-    def link_program(self, target: Target, work: Path, main: str = "run_vectors") -> Path:
-        """The program of programs/<main>.c that runs this bundle's model on vector files."""
+    def link_program(
+        self, target: Target, work: Path, main: str = "run_vectors", *, shared: bool = False
+    ) -> Path:
+        """The program of programs/<main>.c that runs this bundle's model on vector files.
+
+        With `shared` it holds no model: it loads the shared library that lies beside it.
+        """
         flags = [
             "-O2",
             *link_flags(target, "pthread" if target.deployment == "hosted" else "none"),
@@ -94,15 +104,17 @@ class Bundle:
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
             f"-DKILN_TYPED_PLAN(dims, result, detail)={self._typed_plan()}",
         ]
+        if shared:
+            flags.append("-Wl,-rpath,$ORIGIN")
         sources = [PROGRAMS / f"{main}.c", *(PROGRAMS / name for name in _PROGRAM if name != "run_vectors.c")]
         return link(
             target,
             sources,
             flags,
             include=[self.include],
-            libraries=[self.library],
+            libraries=[self.shared_library if shared else self.library],
             work=work,
-            name=main,
+            name=f"shared_{main}" if shared else main,
         )
 
     def _typed_plan(self) -> str:

@@ -18,11 +18,13 @@ from typing import Any
 from kiln import __version__
 from kiln.config import Device, Target
 from kiln.device import shown, test
+from kiln.device.bundle import open_bundle
+from kiln.device.copies import File, file_of
 from kiln.device.facts import short
 from kiln.device.fit import memory_obstacle, obstacle, space_obstacle
 from kiln.device.known import read_device
 from kiln.device.runners.remote import RemoteRunner
-from kiln.device.store import File, State, Store, file_of, open_store
+from kiln.device.store import State, Store, open_store
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 
@@ -79,7 +81,7 @@ class _Flash:
         fresh = state.current is None or state.installed is None or state.installed["id"] != identity
         if not fresh and state.current is not None:
             wrong = self._damaged(model, state.current, files)
-            store.forget(file.sha256 for file in files if file.name in wrong)
+            store.copies.forget(file.sha256 for file in files if file.name in wrong)
             fresh = bool(wrong)
         try:
             version = self._install(model, identity, files, state) if fresh else str(state.current)
@@ -97,7 +99,8 @@ class _Flash:
         return {
             "format": 1, "model": model, "device": {"device": self.device.name, **store.facts.identity},
             "version": version, "previous": before, "changed": fresh, "files": len(files),
-            "bytes": sum(file.bytes for file in files), "moved_bytes": store.moved,
+            "bytes": sum(file.bytes for file in files),
+            "moved_bytes": store.copies.moved, "made_bytes": store.copies.made,
         }  # fmt: skip
 
     def _install(self, model: str, identity: str, files: Sequence[File], state: State) -> str:
@@ -141,10 +144,17 @@ class _Flash:
         return self.store.damaged(model, version, hashes, sum(file.bytes for file in files))
 
     def _try_out(self, model: str) -> None:
-        """The golden vectors, there. Raises SystemExit, with the reason told, where the outputs differ."""
+        """The golden vectors, there, through the shared library that was flashed where there is one.
+
+        Raises SystemExit, with the reason told, where the outputs differ.
+        """
+        library = open_bundle(self.args.bundle).shared_library
+        # By its content, so it is the file that the version's folder holds: a hard link to it, or a copy.
+        beside = {library.name: library} if library.is_file() else {}
         with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
             given = argparse.Namespace(**{**vars(self.args), "out": Path(folder, "test.json")})
-            test.check(given, self.target, RemoteRunner(self.store, model))
+            runner = RemoteRunner(self.store, model, beside)
+            test.check(given, self.target, runner, shared=bool(beside))
 
 
 def bundle_files(bundle: Path, manifest: Mapping[str, Any], contents: str) -> list[File]:
@@ -182,10 +192,11 @@ def _kept(state: State) -> list[str]:
 
 
 def _print(store: Store, target: Target, flashed: Mapping[str, Any]) -> None:
+    made = flashed["made_bytes"]
     entries = {
         "device": short(flashed["device"]),
         "bundle": f"{flashed['files']} files, {flashed['bytes']:,} bytes, each checked there by SHA-256",
-        "copied": f"{flashed['moved_bytes']:,} bytes",
+        "copied": f"{flashed['moved_bytes']:,} bytes" + (f", {made:,} put together there" if made else ""),
         "in use": f"{store.root}/{flashed['model']}/current: {flashed['version']}"
         + ("" if flashed["changed"] else " (unchanged)"),
         "before": flashed["previous"] or "none",

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kiln.config import Device
 from kiln.device import script
-from kiln.device.store import File
+from kiln.device.copies import File
 
 _ONCE = ("facts", "lock", "state")
 _COPY = ("incoming", "adopt")

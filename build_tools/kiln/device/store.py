@@ -1,6 +1,7 @@
 """What lies on a device, below its `folder`, and how it changes.
 
     .kiln/blobs/SHA256                one file for each content, read-only, shared by all versions and models
+    .kiln/chunks/SHA256               of which chunks a large one consists, so that the next is sent in part
     .kiln/lock/                       who is at work
     MODEL/versions/NAME/              the files of one bundle: hard links to blobs, or copies; never changed
     MODEL/versions/NAME/installed.json  from which build, when, by whom, and the version before
@@ -12,7 +13,6 @@ So whatever is interrupted where, a program that follows `current` finds one who
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tempfile
@@ -24,6 +24,7 @@ from typing import Any
 
 from kiln.config import Device
 from kiln.device import script
+from kiln.device.copies import READ, Copies, File
 from kiln.device.facts import Facts, read_facts, resolve
 from kiln.device.lock import Lock
 from kiln.device.transports import TIMEOUT, Answer, Transport, open_transport
@@ -31,18 +32,6 @@ from kiln.errors import KilnError
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
-_READ = 5_000_000  # bytes a second that a slow device is given to read back what it has
-
-
-@dataclass(frozen=True)
-class File:
-    """One file of a version: its name there, and the file here with its content's hash."""
-
-    name: str
-    source: Path
-    sha256: str
-    bytes: int
-    executable: bool = False
 
 
 @dataclass
@@ -53,22 +42,6 @@ class State:
     versions: list[str] = field(default_factory=list)
     current: str | None = None
     installed: dict[str, Any] | None = None
-
-
-def file_of(name: str, source: Path, executable: bool = False) -> File:
-    """`source` as a version's file. Raises KilnError for a name that could leave the version's folder."""
-    parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or not name.isprintable() or name != name.strip():
-        raise KilnError(f"file name {name!r}: cannot be used on a device")
-    digest, size = hashlib.sha256(), 0
-    try:
-        with source.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-                size += len(block)
-    except OSError as error:
-        raise KilnError(f"{source}: cannot read: {error.strerror}") from error
-    return File(name, source, digest.hexdigest(), size, executable)
 
 
 class Store:
@@ -82,9 +55,8 @@ class Store:
             )
         self.facts: Facts = read_facts(transport, device.folder)
         self.root = resolve(device.folder, self.facts)
-        self.moved = 0  # bytes of files copied over this connection
-        self._present: set[str] | None = None
         self._lock = Lock(transport, self.root)
+        self.copies = Copies(transport, self.root, self._lock.token, self.facts.checksum)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -97,57 +69,34 @@ class Store:
 
     def state(self, model: str = "") -> State:
         """What is there. What an interrupted host left behind is removed, so this wants the lock."""
-        found = State()
+        found, kinds = State(), dict[str, str]()
         text = script.run(self.transport, "state", self.root, model, self.facts.checksum, timeout=TIMEOUT * 5)
         head, _, installed = text.partition("\ninstalled\t")
         for line in head.splitlines():
             key, _, value = line.partition("\t")
             if key == "blob" and _SHA256.fullmatch(value):
                 found.blobs.add(value)
+            elif key == "chunks" and value.partition("\t")[0] in found.blobs:
+                kinds[value.partition("\t")[0]] = value.partition("\t")[2]
             elif key == "version" and _VERSION.fullmatch(value):
                 found.versions.append(value)
             elif key == "current" and _VERSION.fullmatch(value.removeprefix("versions/").strip()):
                 found.current = value.removeprefix("versions/").strip()
         if found.current is not None:
             found.installed = _checked(installed)
-        self._present = found.blobs
+        self.copies.present, self.copies.kinds = found.blobs, kinds
         return found
 
     def put(self, files: Iterable[File]) -> None:
         """Copy the contents that the device lacks, and have it compare each with its SHA-256."""
-        present = self._present if self._present is not None else self.state().blobs
-        missing = {file.sha256: file for file in files if file.sha256 not in present}
-        for attempt in range(2):
-            if missing:
-                self._copy(missing)
-                present.update(self._adopt(missing))
-                missing = {digest: file for digest, file in missing.items() if digest not in present}
-            if missing and attempt:
-                name = next(iter(missing.values())).name
-                raise KilnError(
-                    f"{self.transport.description}: {name} arrived damaged, twice: check cable and memory"
-                )
-
-    def _copy(self, files: Mapping[str, File]) -> None:
-        folder = f"{self.root}/.kiln/incoming/{self._lock.token}"
-        script.run(self.transport, "incoming", self.root, self._lock.token)
-        self.transport.send({f"{folder}/{digest}": file.source for digest, file in files.items()})
-        self.moved += sum(file.bytes for file in files.values())
-
-    def _adopt(self, files: Mapping[str, File]) -> Iterator[str]:
-        limit = TIMEOUT + sum(file.bytes for file in files.values()) / _READ
-        done = script.run(
-            self.transport, "adopt", self.root, self._lock.token, self.facts.checksum, timeout=limit
-        )
-        for line in done.splitlines():
-            key, _, digest = line.partition("\t")
-            if key == "blob" and digest in files:
-                yield digest
+        if self.copies.present is None:
+            self.state()
+        self.copies.put(files)
 
     def stage(self, model: str, version: str, files: Sequence[File]) -> None:
         """Lay out a version's folder from contents that are there."""
         lines = [f"{file.sha256} {'x' if file.executable else '-'} {file.name}" for file in files]
-        limit = TIMEOUT + sum(file.bytes for file in files) / _READ
+        limit = TIMEOUT + sum(file.bytes for file in files) / READ
         script.run(
             self.transport, "stage", self.root, self._lock.token, model, version, lines=lines, timeout=limit
         )
@@ -155,7 +104,7 @@ class Store:
     def damaged(self, model: str, version: str, hashes: Mapping[str, str], total: int) -> list[str]:
         """Names of the version's files whose content, read back there, has not the SHA-256 of `hashes`."""
         folder = f"{self.root}/{model}/versions/{version}"
-        limit = TIMEOUT + total / _READ
+        limit = TIMEOUT + total / READ
         said = script.run(
             self.transport, "verify", folder, self.facts.checksum, lines=list(hashes), timeout=limit
         )
@@ -169,13 +118,6 @@ class Store:
     def clean(self, model: str, versions: Sequence[str]) -> None:
         """Remove the model's other versions, and contents that nothing needs."""
         script.run(self.transport, "clean", self.root, self._lock.token, model, *versions)
-
-    def forget(self, digests: Iterable[str]) -> None:
-        """Remove contents that are damaged."""
-        wrong = [digest for digest in digests if _SHA256.fullmatch(digest)]
-        if wrong and self._present is not None:
-            self._present.difference_update(wrong)
-            self.transport.run(["rm", "-f", *(f"{self.root}/.kiln/blobs/{digest}" for digest in wrong)])
 
     def installed(self, model: str, version: str) -> dict[str, Any] | None:
         """What a version's installed.json says; None where it says nothing that can be used."""

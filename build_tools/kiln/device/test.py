@@ -40,12 +40,12 @@ def run(args: argparse.Namespace) -> None:
         check(args, target, runner)
 
 
-def check(args: argparse.Namespace, target: Target, runner: Runner) -> None:
-    """`run` on an open runner."""
+def check(args: argparse.Namespace, target: Target, runner: Runner, *, shared: bool = False) -> None:
+    """`run` on an open runner; with `shared` by the shared library, which the runner lays beside it."""
     bundle = open_bundle(args.bundle)
     tolerance = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
     vectors = bundle.vectors()
-    program = bundle.link_program(target, args.work)
+    program = bundle.link_program(target, args.work, shared=shared)
     print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
     outcome = _execute(bundle, program, runner, vectors, args.timeout)
     compared = [

@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import Device, Target
+from kiln.device.copies import file_of
 from kiln.device.facts import read_facts, short
 from kiln.device.fit import obstacle
 from kiln.device.known import read_device
 from kiln.device.runners import Completed, Runner, runner_for
 from kiln.device.runners.local import signal_name
-from kiln.device.store import Store, file_of
+from kiln.device.store import Store
 from kiln.device.transports import Transport, open_transport
 from kiln.errors import KilnError
 
 
 class RemoteRunner:
-    """See `kiln.device.runners.Runner`; `store` is locked while it is in use."""
+    """See `kiln.device.runners.Runner`; `store` is locked while it is in use.
 
-    def __init__(self, store: Store, model: str = "run") -> None:
-        self._store, self._model = store, model
+    `beside` are files (name there → file here) that lie beside every program.
+    """
+
+    def __init__(self, store: Store, model: str = "run", beside: Mapping[str, Path] | None = None) -> None:
+        self._store, self._model, self._beside = store, model, dict(beside or {})
         self.seconds = 0.0
 
     @property
@@ -52,7 +56,8 @@ class RemoteRunner:
         timeout: float,
     ) -> Completed:
         """See `kiln.device.runners.Runner.run`."""
-        files = [file_of(program.name, program), *(file_of(name, path) for name, path in send.items())]
+        given = {program.name: program, **self._beside, **send}
+        files = [file_of(name, path) for name, path in given.items()]
         self._store.put(files)
         began = time.monotonic()
         done = self._store.run(self._model, files, [program.name, *arguments], fetch, timeout)

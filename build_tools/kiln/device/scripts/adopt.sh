@@ -1,12 +1,12 @@
 # adopt ROOT TOKEN TOOL: compare each copied file with its SHA-256, which is its name; keep it when they agree
 mine "$1" "$2"
 for file in "$1/.kiln/incoming/$2"/*; do
-    name=${file##*/}
-    if [ "$(sum_of "$file" "$3")" = "$name" ]; then
-        chmod 444 "$file" && mv -f "$file" "$1/.kiln/blobs/$name" || exit 1
-        printf 'blob\t%s\n' "$name"
+    case $file in *.chunks) continue ;; esac
+    if [ "$(sum_of "$file" "$3")" = "${file##*/}" ]; then
+        keep "$1" "$file" || exit 1
+        printf 'blob\t%s\n' "${file##*/}"
     else
         rm -f "$file"
-        printf 'damaged\t%s\n' "$name"
+        printf 'damaged\t%s\n' "${file##*/}"
     fi
 done

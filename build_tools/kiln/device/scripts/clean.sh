@@ -10,6 +10,6 @@ done
 rm -rf "$root/.kiln/incoming" "$root/.kiln/runs"
 needed=$(cat "$root"/*/versions/*/SHA256SUMS "$root"/.kiln/keep/* 2>/dev/null | cut -c1-64)
 for file in "$root"/.kiln/blobs/*; do
-    case $needed in *"${file##*/}"*) ;; *) mine "$root" "$token" && rm -f "$file" ;; esac
+    case $needed in *"${file##*/}"*) ;; *) mine "$root" "$token" && rm -f "$file" "$root/.kiln/chunks/${file##*/}" ;; esac
 done
 exit 0
