@@ -17,6 +17,7 @@ from kiln.config import Target, canonical_json, target_config
 from kiln.device.flash import bundle_files, version_id
 from kiln.device.known import device_config, load_device
 from kiln.emit.bundle import list_files
+from kiln.emit.link import has_shared, shared
 from kiln.files import read_json
 
 from . import tiny
@@ -37,6 +38,11 @@ class Built:
         """What installed.json says of it."""
         return version_id(bundle_files(self.bundle, read_json(self.bundle / "manifest.json"), "all"))
 
+    @property
+    def library(self) -> Path:
+        """The static library."""
+        return self.bundle / "lib/libtiny.a"
+
     def bytes(self) -> int:
         """Of all files."""
         return sum(path.stat().st_size for path in self.bundle.rglob("*") if path.is_file())
@@ -50,6 +56,8 @@ def build(folder: Path, target: Target, weights: Sequence[float] = (0.5, -2.0, 3
         bundle = tiny.build(folder / "tiny", target, **how)
     finally:
         tiny.W[:] = before
+    if has_shared(target):
+        shared(target, tiny.plan(), sorted((bundle / "objects").glob("*.o")), bundle)
     shutil.rmtree(bundle / "objects")
     write_manifest(bundle, target, how.get("storage", "embedded"))
     (folder / "target.json").write_text(canonical_json(target_config(target)))

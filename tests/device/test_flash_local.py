@@ -17,7 +17,7 @@ import pytest
 from kiln.device.copies import file_of
 
 from . import tiny
-from .flashing import Built, Desk, build, yaml_of
+from .flashing import Built, Desk, build, write_manifest, yaml_of
 
 Pair = tuple[Built, Built]
 
@@ -55,11 +55,12 @@ def test_only_what_is_new_is_copied(desk: Desk, bundles: Pair) -> None:
     assert desk.flashed(one)["moved_bytes"] == 0
     second = desk.flashed(two)
     same = sum((two.bundle / "include" / name).stat().st_size for name in ("kiln.h", "dlpack.h", "tiny.h"))
-    assert 0 < second["moved_bytes"] <= first["moved_bytes"] - same
+    assert 0 < second["moved_bytes"] <= (first["moved_bytes"] - same) // 2
+    assert second["made_bytes"] > two.library.stat().st_size
     assert (in_use(desk.folder), second["previous"]) == (two.id, first["version"])
     # Back to the first: all of it is there still. New are the note about it and the program that tries it.
     third = desk.flashed(one)
-    (program,) = (one.folder / "work").glob("run_vectors-*")
+    (program,) = (one.folder / "work").glob("shared_run_vectors-*")
     assert third["moved_bytes"] < program.stat().st_size + 8192 and in_use(desk.folder) == one.id
     assert sorted(path.name for path in versions.iterdir()) == sorted([second["version"], third["version"]])
     mode = stat.S_IMODE((versions / third["version"] / "manifest.json").stat().st_mode)
@@ -102,6 +103,42 @@ def test_a_bundle_that_computes_wrongly_is_not_used(desk: Desk, bundles: Pair, t
     assert len(list((desk.folder / "store/tiny/versions").iterdir())) == 1
 
 
+def test_what_is_flashed_is_what_is_tried(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
+    """The static library is right, the shared one that programs there will load is not."""
+    wrong = build(tmp_path / "wrong", bundles[0].target, kernels=tiny.KERNELS.replace("+ 1.0f", "+ 1.5f"))
+    mixed = Built(tmp_path, tmp_path / "tiny", bundles[0].target)
+    shutil.copytree(bundles[1].bundle, mixed.bundle)
+    shutil.copy(bundles[1].folder / "target.json", tmp_path)
+    shutil.copy(wrong.bundle / "lib/libtiny.so", mixed.bundle / "lib")
+    write_manifest(mixed.bundle, mixed.target)
+    desk.flashed(bundles[0])
+    done = desk.flash(mixed)
+    assert done.returncode == 1 and done.stderr.startswith("kiln: test failed: tiny on")
+    assert in_use(desk.folder) == bundles[0].id
+    # A bundle for contents: run has no static library on the device at all.
+    desk.device.write_text(desk.device.read_text().replace('"target"', '"contents": "run", "target"', 1))
+    desk.flashed(bundles[1])
+    there = desk.folder / "store/tiny/current"
+    assert not list(there.rglob("*.a")) and (there / "lib/libtiny.so").is_file()
+
+
+@pytest.mark.parametrize("why", ["wrong lists", "no head -c"])
+def test_where_files_cannot_be_put_together(desk: Desk, bundles: Pair, why: str) -> None:
+    """They are sent whole then."""
+    desk.flashed(bundles[0])
+    path = shadowed(desk.folder, why)
+    lists = list((desk.folder / "store/.kiln/chunks").iterdir())
+    assert len(lists) >= 3
+    for file in lists if why == "wrong lists" else []:
+        kind, *lines = file.read_text().split("\n")
+        file.chmod(0o644)
+        file.write_text("\n".join([kind, lines[0], *lines]))
+    assert desk.flash(bundles[1], PATH=path).returncode == 0
+    second = json.loads((desk.folder / "out.json").read_text())
+    assert in_use(desk.folder) == bundles[1].id
+    assert second["made_bytes"] == 0 and second["moved_bytes"] > bundles[1].library.stat().st_size
+
+
 def test_a_changed_bundle_is_not_sent(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
     copy = Built(tmp_path, tmp_path / "tiny", bundles[0].target)
     shutil.copytree(bundles[0].bundle, copy.bundle)
@@ -139,6 +176,7 @@ def shadowed(folder: Path, links: str) -> str:
     tools.mkdir()
     poorer = {
         "no symbolic links": ("ln", "echo no such thing here >&2; exit 1"),
+        "no head -c": ("head", "exit 1"),
         "no mv -T": ("mv", 'for w; do [ "$w" != -T ] || exit 1; done; exec /bin/mv "$@"'),
     }
     if links in poorer:

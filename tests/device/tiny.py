@@ -12,7 +12,7 @@ import numpy as np
 from kiln.config import Target, load_target
 from kiln.emit.compile import compile_file
 from kiln.emit.headers import dlpack_h, kiln_h
-from kiln.emit.link import archive
+from kiln.emit.link import archive, has_shared
 from kiln.emit.source import emit, runtime_sources
 from kiln.toolchain import compiler_command
 
@@ -146,6 +146,7 @@ def assemble(folder: Path, target: Target, plan: dict[str, Any], payload: bytes,
         shutil.copy(objects / "params.bin", folder)
     runtime = runtime_sources("pthread", "hosted")
     flags = [*compiler_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
+    flags += ["-fPIC"] if has_shared(target) else []
     made = []
     for source in [*runtime, *objects.glob("*.c"), *objects.glob("*.S")]:
         made.append(objects / f"{'kiln_' if source in runtime else ''}{source.stem}.o")

@@ -22,8 +22,10 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 WORTHWHILE = 16 << 10  # bytes of a file below which it is sent whole
-_LEAST, _MOST = 1 << 10, 16 << 10  # bytes of a chunk; about _LEAST + 4096 of most
-_CUT = np.uint32(0xFFF << 20)  # the bits that have to be zero: one byte in 4096
+# Bits that have to be zero, by the file's size: one byte in 1 KiB ends a chunk, of larger files fewer, so
+# that their lists stay short beside them.
+_BITS = {4 << 20: 10, 64 << 20: 12}
+_BITS_BEYOND = 14
 _WINDOW = 32  # bytes that reach into the hash
 _BLOCK = 4 << 20  # bytes of a file in memory at a time
 _PARTS = 1000  # a device starts two programs for each
@@ -78,11 +80,13 @@ class Parcel:
 def cut(path: Path) -> list[Chunk]:
     """The chunks of a file, in order."""
     found, kept = [], bytearray()
+    size = path.stat().st_size
+    bits = next((bits for most, bits in _BITS.items() if size < most), _BITS_BEYOND)
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):
             kept += block
             at = 0
-            for end in _ends(kept, last=len(block) < _BLOCK):
+            for end in _ends(kept, bits):
                 found.append(_chunk(kept[at:end]))
                 at = end
             del kept[:at]
@@ -91,8 +95,9 @@ def cut(path: Path) -> list[Chunk]:
     return found
 
 
-def _ends(content: bytearray, last: bool) -> Iterator[int]:
-    """Where the chunks of `content` end that are sure to, whatever follows it; all with `last`."""
+def _ends(content: bytearray, bits: int) -> Iterator[int]:
+    """Where the chunks of `content` end that are sure to, whatever follows it."""
+    least, most = 1 << (bits - 2), 1 << (bits + 2)  # bytes of a chunk
     sums = _GEAR[np.frombuffer(content, np.uint8)]
     reach = 1
     while reach < _WINDOW:  # each round, a word's sum takes in as many bytes again
@@ -100,18 +105,16 @@ def _ends(content: bytearray, last: bool) -> Iterator[int]:
         longer[reach:] += sums[:-reach] << np.uint32(reach)
         sums, reach = longer, 2 * reach
     begin = 0
-    for end in (np.flatnonzero((sums & _CUT) == 0) + 1).tolist():
-        while end - begin > _MOST:
-            begin += _MOST
+    for end in (np.flatnonzero(sums >> np.uint32(32 - bits) == 0) + 1).tolist():
+        while end - begin > most:
+            begin += most
             yield begin
-        if end - begin >= _LEAST:
+        if end - begin >= least:
             begin = end
             yield begin
-    while len(content) - begin > _MOST:
-        begin += _MOST
+    while len(content) - begin > most:
+        begin += most
         yield begin
-    if last and begin < len(content):
-        yield len(content)
 
 
 def _chunk(content: bytes | bytearray) -> Chunk:
