@@ -31,6 +31,7 @@ STAGES = {
     "device-bench": "kiln.device.bench",
     "device-flash": "kiln.device.flash",
     "device-installed": "kiln.device.installed",
+    "device-program": "kiln.device.program",
     "devices": "kiln.device.devices",
     "device-schema": "kiln.device.known",
     "size": "kiln.report.size",

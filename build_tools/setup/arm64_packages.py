@@ -26,6 +26,13 @@ PACKAGES = (
     "libtommath1",
     "libgmp10",
     "zlib1g",
+    # Login shells that are no POSIX shells, and what they need.
+    "tcsh",
+    "fish",
+    "libgcc-s1",
+    "libpcre2-32-0",
+    "libstdc++6",
+    "libtinfo6",
 )
 
 
@@ -38,7 +45,8 @@ def fetch(folder: Path) -> list[Path]:
     wanted = folder / "complete"
     if wanted.is_file():
         names = wanted.read_text(encoding="utf-8").splitlines()
-        if all((folder / name).is_file() for name in names):
+        known = {name.partition("_")[0] for name in names}
+        if known.issuperset(PACKAGES) and all((folder / name).is_file() for name in names):
             return [folder / name for name in names]
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None or not KEYRING.is_file():
         raise PackagesMissing(

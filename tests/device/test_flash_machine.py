@@ -9,12 +9,19 @@ from __future__ import annotations
 import json
 import math
 import random
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kiln.config import load_target
+from kiln.device.known import load_device
+from kiln.device.runners.remote import remote_runner
+from kiln.device.transports import open_transport
+from kiln.errors import KilnError
 
 from .emulated.cable import Cable
 from .emulated.machine import Machine
@@ -37,10 +44,10 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Built, Built]:
     return build(folder / "a", target), build(folder / "b", target, (0.5, -2.0, 3.5))
 
 
-def board(machine: Machine, folder: Path, place: str, config: Path | None = None) -> Desk:
-    """The machine as a device whose bundles lie in `place`."""
-    shown = str(config or machine.ssh_config)
-    path = yaml_of(folder / "board.yaml", place, "aarch64", kind="ssh", host="board", config=shown, timeout=5)
+def board(machine: Machine, folder: Path, place: str, config: Path | None = None, **keys: Any) -> Desk:
+    """The machine as a device whose bundles lie in `place`; `keys` are further ones of the transport."""
+    how = {"kind": "ssh", "host": "board", "config": str(config or machine.ssh_config), "timeout": 5, **keys}
+    path = yaml_of(folder / "board.yaml", place, "aarch64", **how)
     return Desk(folder, path)
 
 
@@ -119,7 +126,57 @@ def test_the_cable_is_pulled(machine: Machine, bundles: tuple[Built, Built], tmp
     desk = board(machine, tmp_path, "/data/pulled")
     assert desk.flashed(bundles[0])["version"] and in_use(machine, "/data/pulled") == ids[0]
     left = machine.ssh('ls -A "$1" "$1/.kiln"', "/data/pulled").split()
-    assert not {"incoming", "runs", "lock"} & set(left)
+    assert {"incoming", "runs", "lock"} & set(left) == set()
+
+
+def test_the_connection_stalls(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    """It stays open in the middle of a copy, and nothing arrives any more."""
+    cable, place = Cable(machine.port), "/data/stalled"
+    desk = board(machine, tmp_path, place, machine.via(cable.port), timeout=1)
+    cable.pulled_at, cable.stalls = bundles[0].bytes() // 2, True
+    began = time.monotonic()
+    told = desk.refused(bundles[0])
+    assert cable.pulls == 1 and "the connection was lost" in told and time.monotonic() - began < 20
+    cable.close()
+    assert in_use(machine, place) is None
+    assert board(machine, tmp_path, place).flashed(bundles[0])["changed"]
+
+
+def test_nobody_answers(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    """A port that takes connections and says nothing: what a hung machine looks like."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = machine.via(silent.getsockname()[1])
+        told = board(machine, tmp_path, "/data/silent", config, timeout=1).refused(bundles[0])
+    assert "; try: ssh board" in told and ("timed out" in told or "no connection within 3 s" in told)
+
+
+@pytest.mark.parametrize("shell", ["tcsh", "fish"])
+def test_other_login_shells(
+    machine: Machine, bundles: tuple[Built, Built], tmp_path: Path, shell: str
+) -> None:
+    place = f"/data/{shell} it's ! $HOME"
+    assert machine.ssh('grep "^$1:" /etc/passwd', shell).endswith(f"/{shell}\n")
+    desk = board(machine, tmp_path, place, user=shell)
+    desk.flashed(bundles[0])
+    assert in_use(machine, place) == bundles[0].id
+    told = desk.installed("status", "--bundle", str(bundles[0].bundle))
+    assert "whole, checked by SHA-256" in told.stdout and "the same" in told.stdout
+
+
+def test_what_hangs_there_is_stopped(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    device = load_device(board(machine, tmp_path, "/data/hangs").device)
+    transport = open_transport(device)
+    with pytest.raises(KilnError, match="no answer within 1 s; it hangs, is too slow or is no longer"):
+        transport.run(["sleep", "60"], timeout=1)
+    assert transport.run(["echo", "still there"]).text == "still there\n"
+    transport.close()
+    program = tmp_path / "endless"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    with (
+        remote_runner(device, bundles[0].target, "tiny") as runner,
+        pytest.raises(KilnError, match=r"endless was still running after its limit of 1 s and was stopped"),
+    ):
+        runner.run(program, [], send={}, fetch={}, timeout=1)
 
 
 def test_no_space(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from kiln.device import shown
 from kiln.device.facts import read_facts, short
 from kiln.device.known import load_device
 from kiln.device.transports import open_transport
+from kiln.device.transports.gdb import GdbTransport
 from kiln.errors import KilnError
 
 
@@ -39,6 +40,8 @@ def _line(summary: Summary) -> tuple[str, str, str, str]:
             answer = "answers"
             if transport.has_shell:
                 answer = short(read_facts(transport, device.folder).identity)
+            elif isinstance(transport, GdbTransport):
+                answer = transport.core() or answer
         finally:
             transport.close()
     except KilnError as error:

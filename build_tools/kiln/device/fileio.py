@@ -5,6 +5,7 @@ Only the names that the run was given can be opened, so nothing that a device as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from kiln.device.rsp import Rsp
 
 _ENOENT, _EBADF, _EINVAL, _ENOSYS = 2, 9, 22, 88
 _WRITE, _CREATE, _TRUNCATE, _APPEND = 0x3, 0x200, 0x400, 0x8
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of files that a program makes
 _MOST = 1 << 28  # bytes of one file: a program that runs wild must not fill this machine's memory
 
 
@@ -56,7 +58,7 @@ class Files:
         how = int(flags, 16)
         if name == ":tt":
             return 2 if how & _APPEND else 1 if how & _WRITE else 0
-        if name not in self.contents and how & _CREATE and "/" not in name:
+        if name not in self.contents and how & _CREATE and _NAME.fullmatch(name):
             self.contents[name] = bytearray()
         if name not in self.contents:
             return -_ENOENT

@@ -25,6 +25,7 @@ from kiln.device.fit import memory_obstacle, obstacle, space_obstacle
 from kiln.device.known import read_device
 from kiln.device.runners.remote import RemoteRunner
 from kiln.device.store import State, Store, open_store
+from kiln.device.transports import AFTER
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 
@@ -91,7 +92,7 @@ class _Flash:
         except (KilnError, SystemExit):
             # Without a connection this cannot be done either; the next flash does it then.
             with contextlib.suppress(KilnError):
-                store.clean(model, _kept(state))
+                store.clean(model, _kept(state), AFTER)
             raise
         before = state.current if fresh else _previous(state)
         if fresh:

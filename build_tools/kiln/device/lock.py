@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from kiln.device import script
-from kiln.device.transports import Transport, printable
+from kiln.device.transports import AFTER, Transport, printable
 from kiln.errors import KilnError
 
 BEAT = 5.0  # seconds between signs of life
@@ -73,7 +73,7 @@ class Lock:
         if self._beating is not None:
             self._beating.join()
             with contextlib.suppress(KilnError):
-                script.run(self._transport, "unlock", self._root, self.token, self.token)
+                script.run(self._transport, "unlock", self._root, self.token, self.token, timeout=AFTER)
             self._beating = None
 
     def _beat(self) -> None:

@@ -76,7 +76,15 @@ def run(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all that it started in its session."""
+    """Kill a process and all that it started in its session.
+
+    Its output is not waited for: the connection that ssh shares holds the other ends of these pipes for as
+    long as the command on the device runs.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    process.wait()

@@ -41,6 +41,7 @@ class Rsp:
         told = self.ask(b"qSupported:hwbreak+;swbreak+").split(b";")
         size = next((word[11:] for word in told if word.startswith(b"PacketSize=")), b"400")
         self._chunk = max(64, (int(size, 16) - 64) // 2)
+        self._has_crc = True  # until it is seen to have none
         self._has_map = b"qXfer:memory-map:read+" in told
         if b"qXfer:features:read+" in told:
             # QEMU lets single registers be set by those only who have read what registers there are.
@@ -141,6 +142,14 @@ class Rsp:
         """The server's checksum of memory; None where it computes none."""
         answer = self.ask(b"qCRC:%x,%x" % (address, count), 60)
         return int(answer[1:], 16) if re.fullmatch(rb"C[0-9a-fA-F]{1,8}", answer) else None
+
+    def holds(self, address: int, content: bytes) -> bool:
+        """Whether memory has this content: by the server's checksum, else read back."""
+        there = self.crc(address, len(content)) if self._has_crc else None
+        if there is None:
+            self._has_crc = False
+            return self.read(address, len(content)) == content
+        return there == crc32(content)
 
     def set_register(self, number: int, value: int) -> None:
         """One register of 32 bits."""

@@ -25,14 +25,30 @@ _GOALS = {
     "status": (*_ONCE, "verify", "beat", "unlock"),
     "test": (*_ONCE, *_COPY, *_RUN, "beat", "unlock"),
 }
+_ALL, _LOADS, _RUNS = ("flash", "status", "run", "test"), ("flash", "run", "test"), ("run", "test")
+# (packets, what they do, the goals that send them), in this order
+_PACKETS = (
+    ("qSupported, QStartNoAckMode", "what the server can do", _ALL),
+    ("qXfer:memory-map:read", "which memory is flash", _ALL),
+    ("m e000ed00", "which core it is", _ALL),
+    ("qCRC, or m", "is the program there already, block by block", _ALL),
+    ("vFlashErase, vFlashWrite", "blocks of flash that differ, with what else lies in them", _LOADS),
+    ("M", "blocks of other memory that differ", _LOADS),
+    ("qCRC, or m", "all of the program, as it lies there", _LOADS),
+    ("M e000ed08, P", "the vector table's address; stack, program counter, flags", _LOADS),
+    ("Z1, c, then z1", "run to kiln_exit", _RUNS),
+    ("m, M, p", "what the program asks of its files, and its status", _RUNS),
+)
 
 
 def rows(title: str, entries: Mapping[str, str]) -> None:
     """A table of two columns on stdout."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    console = Console(file=sys.stdout, highlight=False)
+    width = min(len(title), console.width)
+    table = Table(title=title, title_justify="left", show_header=False, min_width=width)
     for key, value in entries.items():
         table.add_row(Text(key), Text(value))
-    Console(file=sys.stdout, highlight=False).print(table)
+    console.print(table)
 
 
 def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -48,11 +64,8 @@ def listing(goal: str, device: Device, model: str) -> str:
 
     Words in capitals stand for what is known once the device has answered.
     """
-    how = ", ".join(
-        f"{key} {value}" for key, value in device.transport.model_dump().items() if value is not None
-    )
     names = _GOALS.get(goal, _GOALS["test"])
-    lines = [f"on device '{device.name}' ({how}), for {model}:"]
+    lines = [f"{_place(device)}, for {model}:"]
     for name in names:
         wanted = script.purpose(name).partition(":")[0].partition(",")[0].split()[1:]
         known = {"FOLDER": device.folder, "ROOT": device.folder, "MODEL": model, "KEEP": model}
@@ -66,6 +79,19 @@ def listing(goal: str, device: Device, model: str) -> str:
         lines += ["", f"{name}.sh:" if name == "prelude" else f"({name}), after prelude.sh:"]
         lines += [f"    {line}" for line in script.source(name).splitlines()]
     return "\n".join(lines)
+
+
+def program_listing(goal: str, device: Device, program: str) -> str:
+    """What a gdb server would be asked to do with a program, packet by packet of gdb's protocol."""
+    lines = [f"{_place(device)}, for {program}:"]
+    lines += [f"  {packets:<28} {what}" for packets, what, goals in _PACKETS if goal in goals]
+    return "\n".join(lines)
+
+
+def _place(device: Device) -> str:
+    settings = device.transport.model_dump().items()
+    how = ", ".join(f"{key} {value}" for key, value in settings if value is not None)
+    return f"on device '{device.name}' ({how})"
 
 
 def sizes(files: Sequence[File]) -> str:

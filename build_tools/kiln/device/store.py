@@ -13,6 +13,7 @@ So whatever is interrupted where, a program that follows `current` finds one who
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tempfile
@@ -27,7 +28,7 @@ from kiln.device import script
 from kiln.device.copies import READ, Copies, File
 from kiln.device.facts import Facts, read_facts, resolve
 from kiln.device.lock import Lock
-from kiln.device.transports import TIMEOUT, Answer, Transport, open_transport
+from kiln.device.transports import AFTER, TIMEOUT, Answer, Transport, open_transport
 from kiln.errors import KilnError
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -51,7 +52,8 @@ class Store:
         self.device, self.transport = device, transport
         if not transport.has_shell:
             raise KilnError(
-                f"{transport.description}: it has no file system that bundles could be flashed to"
+                f"{transport.description}: it has no file system for bundles; link the model into a program "
+                "and say program=FILE.elf"
             )
         self.facts: Facts = read_facts(transport, device.folder)
         self.root = resolve(device.folder, self.facts)
@@ -115,9 +117,9 @@ class Store:
         """Make this version the one in use."""
         script.run(self.transport, "switch", self.root, self._lock.token, model, version, timeout=TIMEOUT * 5)
 
-    def clean(self, model: str, versions: Sequence[str]) -> None:
+    def clean(self, model: str, versions: Sequence[str], timeout: float = TIMEOUT) -> None:
         """Remove the model's other versions, and contents that nothing needs."""
-        script.run(self.transport, "clean", self.root, self._lock.token, model, *versions)
+        script.run(self.transport, "clean", self.root, self._lock.token, model, *versions, timeout=timeout)
 
     def installed(self, model: str, version: str) -> dict[str, Any] | None:
         """What a version's installed.json says; None where it says nothing that can be used."""
@@ -147,7 +149,8 @@ class Store:
                 for name, destination in fetch.items():
                     self.transport.fetch(f"{folder}/{name}", destination, timeout=TIMEOUT)
         finally:
-            script.attempt(self.transport, "end", self.root, self._lock.token)
+            with contextlib.suppress(KilnError):  # what went wrong before it is what is told
+                script.attempt(self.transport, "end", self.root, self._lock.token, timeout=AFTER)
         return done
 
 

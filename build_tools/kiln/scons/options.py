@@ -18,6 +18,7 @@ OPTIONS = {
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",
     "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
+    "program": "for flash, status, run, test behind a gdb server: a linked ELF file in place of a bundle",
 }
 ALIASES = {
     "bundle": "build/<target>/<model>/ and its .tar.gz: headers, libraries, manifest, report (the default)",
@@ -33,7 +34,18 @@ ALIASES = {
     "devices": "the devices known, and whether they answer",
 }
 _NEED_DEVICE = ("flash", "rollback", "status")
+_OF_PROGRAM = ("flash", "status", "run", "test")
 _PATHS = (".yaml", ".yml", ".onnx", ".tflite")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A linked program and what is to be done with it; `model` and `target` say whose vectors it is given."""
+
+    path: str
+    goals: Sequence[str]
+    model: str | None
+    target: str
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,7 @@ class Options:
     image: str | None
     device: str | None
     device_goals: Sequence[str]
+    program: Program | None = None
 
 
 def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
@@ -67,6 +80,9 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         from kiln.device.known import load_device  # its settings are those of the ways that device/ knows
 
         lists["target"] = [load_device(device).target]
+    if arguments.get("program"):
+        program = _program(arguments["program"], goals, device, lists)
+        return Options([], [], arguments.get("dump") == "1", None, device, [], program)
     for name, values in lists.items():
         if not values:
             raise KilnError(f"say {name}=…, see ./kiln -h")
@@ -77,6 +93,24 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     if image is not None and not Path(image).is_file():
         raise KilnError(f"image '{arguments['image']}': no such file")
     return Options(lists["target"], lists["model"], dump == "1", image, device, device_goals)
+
+
+def _program(
+    path: str, goals: Sequence[str], device: str | None, lists: Mapping[str, Sequence[str]]
+) -> Program:
+    path = _from_where_called(path)
+    if device is None:
+        raise KilnError("say device=…, see ./kiln devices: program= is loaded onto a device")
+    if not Path(path).is_file():
+        raise KilnError(f"program '{path}': no such file")
+    for goal in goals:
+        if goal == "rollback":
+            raise KilnError("rollback: a device behind a gdb server keeps no program but the one it has")
+        if goal not in _OF_PROGRAM:
+            raise KilnError(f"goal '{goal}' takes no program=, allowed: {', '.join(_OF_PROGRAM)}")
+    if "test" in goals and not lists["model"]:
+        raise KilnError("test with program=: say model=…, whose golden vectors the program is to compute")
+    return Program(path, list(goals), next(iter(lists["model"]), None), lists["target"][0])
 
 
 def _names(text: str) -> list[str]:

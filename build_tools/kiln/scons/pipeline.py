@@ -8,7 +8,7 @@ from typing import Any
 from kiln.scons import options, summary
 from kiln.scons.builders.bundle import Bundle, bundle
 from kiln.scons.builders.checked import ran, tested, timed
-from kiln.scons.builders.devices import devices, on_device
+from kiln.scons.builders.devices import devices, of_program, on_device
 from kiln.scons.builders.schema import schema
 from kiln.scons.builders.shown import shown
 from kiln.scons.builders.tune import tune
@@ -59,6 +59,22 @@ def KilnDevice(  # noqa: N802
 ) -> Any:
     """Declare `goal` (flash, rollback or status) on a device; it is done at each build."""
     return on_device(goal, Unit(model, target), dump, device)
+
+
+def KilnProgram(  # noqa: N802
+    env: Any,
+    goal: str,
+    program: str,
+    device: str,
+    model: str | None = None,
+    target: str = "host",
+    dump: bool = False,
+) -> Any:
+    """Declare `goal` (flash, status, run or test) of a linked program on a device behind a gdb server.
+
+    It is done at each build; `test` gives the program the golden vectors of `model`.
+    """
+    return of_program(goal, program, device, Unit(model, target) if model else None, dump)
 
 
 def KilnDevices(env: Any) -> Any:  # noqa: N802
@@ -113,6 +129,7 @@ METHODS = (
     KilnTune,
     KilnBench,
     KilnDevice,
+    KilnProgram,
     KilnDevices,
     KilnSchemas,
     KilnAlias,

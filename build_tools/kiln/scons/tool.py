@@ -9,6 +9,7 @@ KilnBundle   declares the bundle build/<target>/<model>/ and its .tar.gz
 KilnTest     runs the bundle on its golden vectors, on the target's runner or device="pi4"
 KilnRun      runs it on a picture and prints what it says
 KilnDevice   KilnDevice("flash", "resnet", device="pi4") brings it to a device; also "rollback", "status"
+KilnProgram  KilnProgram("flash", "firmware.elf", device="m4") the same of a program, behind a gdb server
 KilnDevices  lists the devices
 KilnBench    times it, on the target's runner or device="pi4"
 KilnSize     prints what it takes of flash and RAM

@@ -1,4 +1,7 @@
-"""A cable to the machine that is pulled after so many bytes: all connections end at once, on both sides."""
+"""A cable to the machine that is pulled after so many bytes: all connections end at once, on both sides.
+
+Or it `stalls` there: the connections stay, and nothing goes through any more.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ class Cable:
         self.carried = 0  # bytes, both ways
         self.pulled_at: int | None = None  # of them
         self.pulls = 0
+        self.stalls = False
+        self._moves = threading.Event()
+        self._moves.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def pull(self) -> None:
@@ -38,6 +44,7 @@ class Cable:
         """No more connections."""
         self._listener.close()
         self.pull()
+        self._moves.set()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -52,12 +59,16 @@ class Cable:
     def _carry(self, one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while block := one.recv(65536):
+                self._moves.wait()
                 other.sendall(block)
                 self.carried += len(block)
                 if self.pulled_at is not None and self.carried >= self.pulled_at:
                     self.pulled_at = None
                     self.pulls += 1
-                    self.pull()
+                    if self.stalls:
+                        self._moves.clear()
+                    else:
+                        self.pull()
         for end in (one, other):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -39,6 +39,8 @@ FOLDERS = (
     "bin", "data", "dev", "etc", "etc/dropbear", "inodes", "modules", "proc", "root", "root/.ssh", "run",
     "sealed", "small", "sys", "tmp", "usr", "usr/bin", "usr/sbin", "var", "var/tmp",
 )  # fmt: skip
+# Each with another login shell, all of them allowed everything.
+USERS = {"root": "/bin/sh", "tcsh": "/bin/tcsh", "fish": "/usr/bin/fish"}
 
 
 def unpack(packages: list[Path], folder: Path) -> None:
@@ -54,7 +56,7 @@ def kernel(folder: Path) -> Path:
 
 
 def write(folder: Path, out: Path, authorized: bytes) -> None:
-    """The archive of what `folder`'s packages hold that the machine needs; root is whoever has that key."""
+    """The archive of what `folder`'s packages hold that the machine needs; USERS are whoever has that key."""
     modules = {path.stem: path for path in folder.glob("lib/modules/**/*.ko")}
     archive = Archive()
     for name in FOLDERS:
@@ -63,13 +65,14 @@ def write(folder: Path, out: Path, authorized: bytes) -> None:
     for name in MODULES:
         archive.file(f"modules/{name}.ko", modules[name].read_bytes())
     archive.file("bin/busybox", (folder / "bin/busybox").read_bytes(), 0o755)
-    for name in ("usr/sbin/dropbear", "usr/bin/dropbearkey"):
+    for name in ("usr/sbin/dropbear", "usr/bin/dropbearkey", "bin/tcsh", "usr/bin/fish"):
         archive.file(name, (folder / name).read_bytes(), 0o755)
     for path in [*folder.glob("lib/aarch64-linux-gnu/*"), *folder.glob("usr/lib/aarch64-linux-gnu/*.so*")]:
         archive.copy(path, folder)
     archive.copy(folder / "lib/ld-linux-aarch64.so.1", folder)
-    archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
-    archive.file("etc/shells", b"/bin/sh\n")
+    users = "".join(f"{name}:x:0:0:{name}:/root:{shell}\n" for name, shell in USERS.items())
+    archive.file("etc/passwd", users.encode())
+    archive.file("etc/shells", "".join(f"{shell}\n" for shell in USERS.values()).encode())
     archive.file("root/.ssh/authorized_keys", authorized, 0o600)
     archive.file("init", INIT.format(modules=" ".join(MODULES)).encode(), 0o755)
     out.write_bytes(archive.finish())

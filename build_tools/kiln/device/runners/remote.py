@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -62,6 +63,11 @@ class RemoteRunner:
         began = time.monotonic()
         done = self._store.run(self._model, files, [program.name, *arguments], fetch, timeout)
         self.seconds = time.monotonic() - began
+        if done.status == 128 + signal.SIGKILL and self.seconds >= timeout:
+            raise KilnError(
+                f"{self.description}: {program.name} was still running after its limit of {timeout:g} s and "
+                "was stopped"
+            )
         if done.status > 128:
             raise KilnError(
                 f"{self.description}: {program.name} was killed by {signal_name(128 - done.status)}"

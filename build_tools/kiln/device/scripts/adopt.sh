@@ -10,3 +10,4 @@ for file in "$1/.kiln/incoming/$2"/*; do
         printf 'damaged\t%s\n' "${file##*/}"
     fi
 done
+rm -rf "$1/.kiln/incoming"

@@ -20,6 +20,7 @@ from typing import Protocol, cast
 from kiln.config import Device
 
 TIMEOUT = 120.0  # seconds for a command that has no reason to be slow
+AFTER = 20.0  # seconds for one that tidies up: the device may just have been found to hang
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ _ALWAYS = {
     "PermitLocalCommand": "no",
     "RemoteCommand": "none",
     "RequestTTY": "no",
-    "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
     "LogLevel": "ERROR",
 }
@@ -67,7 +66,12 @@ class Settings(Section):
     port: int | None = Field(default=None, ge=1, le=65535)
     identity: str | None = Field(default=None, description="file of the private key")
     config: str | None = Field(default=None, description="ssh configuration in place of ~/.ssh/config")
-    timeout: int = Field(default=10, ge=1, le=600, description="seconds to wait for the connection")
+    timeout: int = Field(
+        default=10,
+        ge=1,
+        le=600,
+        description="seconds to wait for the connection; twice as long a silent one is kept",
+    )
 
 
 class SshTransport(PosixTransport):
@@ -118,7 +122,12 @@ class SshTransport(PosixTransport):
         chosen, options = self._settings, []
         if chosen.config is not None:
             options += ["-F", chosen.config]
-        fixed = {**_ALWAYS, "ConnectTimeout": str(chosen.timeout), "ControlPath": f"{self._folder}/socket"}
+        fixed = {
+            **_ALWAYS,
+            "ConnectTimeout": str(chosen.timeout),
+            "ServerAliveInterval": str(-(-chosen.timeout // 2)),  # lost after four of them
+            "ControlPath": f"{self._folder}/socket",
+        }
         options += [word for key, value in fixed.items() for word in ("-o", f"{key}={value}")]
         if chosen.identity is not None:
             options += ["-i", chosen.identity, "-o", "IdentitiesOnly=yes"]

@@ -1,13 +1,15 @@
-"""device-flash, device-installed and devices: what is done to devices, each time that it is asked for."""
+"""device-flash, -installed, -program and devices: what is done to devices, each time that it is asked for."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kiln.config import canonical_json
+from kiln.scons.builders.bundle import bundle
 from kiln.scons.builders.checked import common
 from kiln.scons.builders.place import Place
 from kiln.scons.session import session
-from kiln.scons.stage import Stage, declare
+from kiln.scons.stage import Stage, declare, text_file
 from kiln.scons.unit import Unit
 
 
@@ -26,6 +28,36 @@ def on_device(goal: str, unit: Unit, dump: bool, device: str) -> Any:
         extra_outputs=marks,
         speaks=True,
         foretold=place.foretold(goal),
+    )
+    return _always(stage)
+
+
+def of_program(goal: str, program: str, device: str, unit: Unit | None, dump: bool) -> Any:
+    """flash, status, run or test of a linked program on a device without a file system.
+
+    `unit` is the bundle whose golden vectors `test` gives to it.
+    """
+    from kiln.device.known import device_config, load_device  # only where a device is named
+    from kiln.device.shown import program_listing
+
+    known = load_device(device)
+    folder = f"{session().work}/devices/{known.name}"
+    config = text_file(f"{folder}/device.json", canonical_json(device_config(known)))
+    out = f"{folder}/{goal}.json"
+    flags = ["--goal", goal, "--device", str(config), "--program", program, "--out", out]
+    inputs = [config, session().env.File(program)]
+    if unit is not None and goal == "test":
+        tolerance = unit.slice("tolerance")
+        flags += ["--bundle", unit.bundle, "--tolerance", str(tolerance)]
+        inputs += [tolerance, bundle(unit, dump).manifest]
+    stage = Stage(
+        "device-program",
+        f"{program} on {known.name}",
+        flags,
+        inputs,
+        [out],
+        speaks=True,
+        foretold=lambda: program_listing(goal, known, program),
     )
     return _always(stage)
 

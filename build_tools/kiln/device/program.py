@@ -1,0 +1,146 @@
+"""A program on a microcontroller: load it, compare memory with it, run it, try golden vectors in it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kiln.device import shown
+from kiln.device.bundle import limits_of, open_bundle
+from kiln.device.execute import TIMEOUT, execute
+from kiln.device.image import Image, read_image
+from kiln.device.known import read_device
+from kiln.device.runners.remote import ImageRunner
+from kiln.device.transports import open_transport, printable
+from kiln.device.transports.gdb import GdbTransport
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.golden.compare import compare, limits_for
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--goal, --device device.json, --program file.elf, --out folder [--bundle folder, --tolerance file]."""
+    p.add_argument("--goal", choices=sorted(_GOALS), required=True)
+    p.add_argument("--device", type=Path, required=True, help="device.json: one behind a gdb server")
+    p.add_argument("--program", type=Path, required=True, help="ELF file, linked for the device's memory")
+    p.add_argument("--bundle", type=Path, help="the bundle whose golden vectors `test` gives to the program")
+    p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
+    p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the program to end")
+    p.add_argument("--out", type=Path, required=True, help="results, JSON; beside it the files that it made")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Do it and say how it went."""
+    image = read_image(args.program)
+    with _connected(args.device) as (name, transport):
+        result = _GOALS[args.goal](args, image, transport, ImageRunner(name, transport))
+        about = {"device": name, "cpu": transport.core() or "unknown"}
+        write_json(args.out, {"format": 1, **about, "program_sha256": image.sha256, **result})
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[tuple[str, GdbTransport]]:
+    device = read_device(path)
+    transport = open_transport(device)
+    try:
+        if not isinstance(transport, GdbTransport):
+            raise KilnError(
+                f"{transport.description}: it has a file system: flash a bundle, with model= alone"
+            )
+        yield device.name, transport
+    finally:
+        transport.close()
+
+
+def _flash(args: argparse.Namespace, image: Image, transport: GdbTransport, _: ImageRunner) -> dict[str, Any]:
+    """Load what is not there yet, check all of it, leave the core stopped at its beginning."""
+    began = time.monotonic()
+    written = transport.load(image)
+    transport.reset(image)
+    took = time.monotonic() - began
+    entries = {
+        "device": transport.core() or "a core that Kiln does not know",
+        "program": f"{image.size:,} bytes, all of them checked there",
+        **{f"0x{address:08x}": f"{len(content):,} bytes" for address, content in image.parts},
+        "written": f"{written:,} bytes" + ("" if written else " (unchanged)"),
+        "now": "stopped at its first instruction",
+        "took": f"{took:.1f} s",
+    }
+    shown.rows(f"{args.program.name} on {transport.description}", entries)
+    return {"bytes": image.size, "written_bytes": written, "seconds": round(took, 1)}
+
+
+def _status(
+    args: argparse.Namespace, image: Image, transport: GdbTransport, _: ImageRunner
+) -> dict[str, Any]:
+    """Compare the device's memory with the program."""
+    differing = transport.differing(image)
+    entries = {"device": transport.core() or "a core that Kiln does not know"}
+    for address, content in image.parts:
+        wrong = [at for at, _ in differing if address <= at < address + len(content)]
+        verdict = f"differs, first in the block at 0x{wrong[0]:x}" if wrong else "the same"
+        entries[f"0x{address:08x}"] = f"{len(content):,} bytes: {verdict}"
+    shown.rows(f"{args.program.name} on {transport.description}", entries)
+    return {"bytes": image.size, "differing_bytes": sum(size for _, size in differing)}
+
+
+def _run(
+    args: argparse.Namespace, image: Image, transport: GdbTransport, runner: ImageRunner
+) -> dict[str, Any]:
+    """Load and run it to its end, print what it prints, keep the files that it makes."""
+    done = runner.run(args.program, [], send={}, fetch={}, timeout=args.timeout)
+    for line in done.stdout.splitlines():
+        print(printable(line, 2000))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    for name, size in sorted(transport.made().items()):
+        transport.fetch(name, args.out.parent / name)
+        print(f"kiln: it made {name}, {size:,} bytes: {args.out.parent / name}")
+    print(f"kiln: {args.program.name} ended with status {done.status} after {done.seconds:.1f} s")
+    if done.status:
+        said = printable((done.stderr.strip().splitlines() or ["it says nothing"])[-1])
+        raise KilnError(f"{transport.description}: {args.program.name} gave up with {done.status}: {said}")
+    return {"status": done.status, "seconds": round(done.seconds, 1)}
+
+
+def _test(
+    args: argparse.Namespace, image: Image, transport: GdbTransport, runner: ImageRunner
+) -> dict[str, Any]:
+    """Give it the golden inputs as inputs.bin; what it leaves as outputs.bin has to be the golden outputs."""
+    if args.bundle is None:
+        raise KilnError("test with program=: say model=…, whose golden vectors it is to compute")
+    bundle = open_bundle(args.bundle)
+    limits = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
+    vectors = bundle.vectors()
+    dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
+    inputs = [vector.inputs for vector in vectors]
+    outcome = execute(bundle, args.program, runner, inputs, dtypes, timeout=args.timeout)
+    if len(outcome.outputs) != len(vectors):
+        raise KilnError(f"{args.program}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
+    errors, faults = [], []
+    for vector, outputs in zip(vectors, outcome.outputs, strict=True):
+        for entry, got, want in zip(vector.output_entries, outputs, vector.outputs, strict=True):
+            found = compare(got, want, limits_for(limits, entry["name"]), bool(entry.get("quantised")))
+            verdict, unit = "ok" if found.passed else "FAILED", f" {found.unit}" if found.unit else ""
+            print(
+                f"  vector {vector.name}, output {entry['name']}: max error {found.error:.3g}{unit}, "
+                f"allowed {found.limit:.3g}{unit}: {verdict}"
+            )
+            errors.append(found.error)
+            if not found.passed:
+                faults.append(f"vector {vector.name}, output {entry['name']}: {found.detail}")
+    if faults:
+        args.out.unlink(missing_ok=True)
+        print(
+            f"kiln: test failed: {args.program.name} on {transport.description}: {faults[0]}", file=sys.stderr
+        )
+        raise SystemExit(1)
+    return {"model": bundle.name, "vectors": len(vectors), "max_error": max(errors)}
+
+
+_Goal = Callable[[argparse.Namespace, Image, GdbTransport, ImageRunner], dict[str, Any]]
+_GOALS: dict[str, _Goal] = {"flash": _flash, "status": _status, "run": _run, "test": _test}
