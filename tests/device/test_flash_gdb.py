@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 import socket
 import socketserver
@@ -11,29 +13,36 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kiln import toolchain
 from kiln.config import load_target
+from kiln.device.image import Image
 from kiln.device.known import load_device
 from kiln.device.rsp import Region, Rsp, crc32
 from kiln.device.runners.remote import remote_runner
+from kiln.device.transports import open_transport
+from kiln.device.transports.gdb import GdbTransport
+from kiln.emit.headers import dlpack_h, kiln_h
+from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError
 
-from .flashing import yaml_of
+from . import tiny
+from .flashing import Built, Desk, build, yaml_of
 
 BARE = Path(__file__).resolve().parent / "bare"
 TARGET = load_target("armv7")  # no microcontroller's target is needed to load a program
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     folder = tmp_path_factory.mktemp("bare")
 
-    def make(mode: int) -> Path:
-        out = folder / f"bare{mode}.elf"
+    def make(mode: int, cpu: str = "cortex_m4") -> Path:
+        out = folder / f"bare{mode}{cpu}.elf"
         if not out.exists():
-            words = ["-target", "thumb-freestanding-eabi", "-mcpu=cortex_m4", "-O1", "-g0", "-ffreestanding"]
+            words = ["-target", "thumb-freestanding-eabi", f"-mcpu={cpu}", "-O1", "-g0", "-ffreestanding"]
             words += ["-nostdlib", "-Wl,-e,reset", f"-Wl,-T,{BARE / 'link.ld'}", f"-DMODE={mode}"]
             command = [sys.executable, "-m", "ziglang", "cc", *words, str(BARE / "main.c"), "-o", str(out)]
             toolchain.run(command, "bare program")
@@ -64,7 +73,7 @@ def board(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_program_is_loaded_and_has_its_files(
-    board: Path, program: Callable[[int], Path], tmp_path: Path
+    board: Path, program: Callable[..., Path], tmp_path: Path
 ) -> None:
     given, made = tmp_path / "given", tmp_path / "made"
     given.write_bytes(bytes(range(256)) * 17)  # more than one packet holds
@@ -78,7 +87,7 @@ def test_a_program_is_loaded_and_has_its_files(
             made.unlink()
 
 
-def test_what_goes_wrong_is_one_line(board: Path, program: Callable[[int], Path], tmp_path: Path) -> None:
+def test_what_goes_wrong_is_one_line(board: Path, program: Callable[..., Path], tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.write_bytes(b"abc")
     with remote_runner(load_device(board), TARGET, "bare") as runner:
@@ -93,6 +102,82 @@ def test_what_goes_wrong_is_one_line(board: Path, program: Callable[[int], Path]
         assert run(3) == 44  # a file of this machine is none of the program's
         with pytest.raises(KilnError, match="is no program for it"):
             runner.run(given, [], send={}, fetch={}, timeout=2)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The tiny bundle: its golden vectors are those of every target."""
+    return build(tmp_path_factory.mktemp("built"), tiny.gcc_target())
+
+
+def firmware(folder: Path, kernels: str = tiny.KERNELS) -> Path:
+    """The tiny model with Kiln's runtime in a program without an operating system."""
+    folder.mkdir()
+    for name, content in emit({**tiny.plan(), "threads": "none"}, tiny.W.tobytes()).items():
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for header in (kiln_h(), dlpack_h()):
+        shutil.copy(header, folder)
+    (folder / "kernels.c").write_text(kernels)
+    sources = [*runtime_sources("none", "freestanding"), *folder.glob("*.[cS]"), BARE / "vectors.c"]
+    words = [
+        "-target",
+        "thumb-freestanding-eabihf",
+        "-mcpu=cortex_m4+vfp4d16sp",
+        "-O1",
+        "-g0",
+        "-ffreestanding",
+    ]
+    words += ["-nostdlib", "-Wl,-e,reset", "-Wl,--gc-sections", f"-Wl,-T,{BARE / 'link.ld'}", f"-I{folder}"]
+    out = folder / "firmware.elf"
+    command = [sys.executable, "-m", "ziglang", "cc", *words, *map(str, sources), "-o", str(out)]
+    toolchain.run(command, "firmware")
+    return out
+
+
+def test_a_model_is_flashed_and_computes_its_golden_vectors(
+    board: Path, built: Built, tmp_path: Path
+) -> None:
+    desk, right = Desk(tmp_path, board), firmware(tmp_path / "right")
+    wrong = firmware(tmp_path / "wrong", tiny.KERNELS.replace("+ 1.0f", "+ 1.5f"))
+
+    def program(goal: str, path: Path) -> tuple[int, str, str, dict[str, Any]]:
+        out = tmp_path / "out.json"
+        flags = ["--goal", goal, "--program", str(path), "--bundle", str(built.bundle), "--out", str(out)]
+        process = desk.start("device-program", *flags)
+        stdout, stderr = process.communicate(timeout=120)
+        return process.returncode, stdout, stderr, json.loads(out.read_text()) if out.exists() else {}
+
+    status, said, _, first = program("flash", right)
+    assert status == 0 and "cortex-m4" in said and 0 < first["written_bytes"] == first["bytes"]
+    assert program("flash", right)[3]["written_bytes"] == 0
+    status, said, _, tested = program("test", right)
+    assert status == 0 and said.count(": ok") == 2 and tested["vectors"] == 2 and tested["cpu"] == "cortex-m4"
+    assert program("status", right)[3]["differing_bytes"] == 0
+    status, said, _, other = program("status", wrong)
+    assert status == 0 and "differs, first in the block at 0x" in said
+    assert 0 < other["differing_bytes"] < other["bytes"]
+    status, said, stderr, _ = program("test", wrong)
+    assert status == 1 and "FAILED" in said and "test failed: firmware.elf on device 'm4'" in stderr
+    assert program("flash", right)[3]["written_bytes"] == other["differing_bytes"]
+    status, _, stderr, _ = program("run", right)  # no inputs: its own status for that
+    assert status == 2 and stderr.count("\n") == 1 and "gave up with 2" in stderr
+
+
+def test_programs_that_do_not_fit(board: Path, program: Callable[..., Path], tmp_path: Path) -> None:
+    desk, newer = Desk(tmp_path, board), program(0, "cortex_m33")
+    (tmp_path / "cut.elf").write_bytes(newer.read_bytes()[:300])
+    for path, told in (
+        (newer, "its core is a cortex-m4, and bare0cortex_m33.elf is for Armv8-M; nothing was changed there"),
+        (BARE / "main.c", "cannot be read as an ELF file"),
+        (tmp_path / "cut.elf", "cannot be read as an ELF file"),
+        (Path(sys.executable), "a program for Cortex-M expected"),
+        (tmp_path / "absent", "No such file"),
+    ):
+        process = desk.start(
+            "device-program", "--goal", "flash", "--program", str(path), "--out", str(tmp_path / "o")
+        )
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 2 and stderr.count("\n") == 1 and told in stderr, stderr
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
@@ -140,6 +225,9 @@ class Probe(socketserver.StreamRequestHandler):
             at = int(at_text, 16)
             assert self.memory[at : at + len(content)] == b"\xff" * len(content)
             self.memory[at : at + len(content)] = content
+        elif body[:1] == b"m":
+            at, count = (int(word, 16) for word in body[1:].split(b","))
+            return bytes(self.memory[at : at + count]).hex().encode() if at < 65536 else b"E01"
         elif name == b"qCRC":
             at, count = (int(word, 16) for word in rest.split(b","))
             return b"C%x" % crc32(bytes(self.memory[at : at + count]))
@@ -163,6 +251,30 @@ def test_flash_memory_is_erased_in_blocks_and_checked_by_the_server() -> None:
         rsp.close()
         server.shutdown()
     assert b"vFlashErase:" in Probe.asked and b"vFlashDone" in Probe.asked
+
+
+def test_blocks_of_flash_keep_what_is_not_the_programs(tmp_path: Path) -> None:
+    Probe.asked, Probe.memory = [], bytearray(random.Random(1).randbytes(65536))
+    before = bytes(Probe.memory)
+    # Two parts that share a block, one that ends in another, and one that is there already.
+    parts = [(0x1000, b"a" * 1500), (0x15DC + 8, b"b" * 700), (0x3100, before[0x3100:0x3300])]
+    image = Image(tmp_path, "0" * 64, parts, None, None)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Probe) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        device = load_device(yaml_of(tmp_path / "chip.yaml", "/none", kind="gdb", address=address))
+        transport = open_transport(device)
+        assert isinstance(transport, GdbTransport)
+        assert sum(size for _, size in transport.differing(image)) == 2200
+        assert transport.load(image) == 3 * 0x400
+        assert transport.differing(image) == [] and transport.load(image) == 0
+        transport.close()
+        server.shutdown()
+    wanted = bytearray(before)
+    for at, content in parts:
+        wanted[at : at + len(content)] = content
+    assert bytes(Probe.memory) == bytes(wanted)
+    assert [ask for ask in Probe.asked if ask.startswith(b"vFlashErase")] == [b"vFlashErase:"] * 3
 
 
 def test_the_checksum_is_gdbs() -> None:

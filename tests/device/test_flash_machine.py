@@ -23,6 +23,7 @@ from kiln.device.runners.remote import remote_runner
 from kiln.device.transports import open_transport
 from kiln.errors import KilnError
 
+from . import tiny
 from .emulated.cable import Cable
 from .emulated.machine import Machine
 from .flashing import Built, Desk, build, write_manifest, yaml_of
@@ -139,7 +140,6 @@ def test_the_connection_stalls(machine: Machine, bundles: tuple[Built, Built], t
     assert cable.pulls == 1 and "the connection was lost" in told and time.monotonic() - began < 20
     cable.close()
     assert in_use(machine, place) is None
-    assert board(machine, tmp_path, place).flashed(bundles[0])["changed"]
 
 
 def test_nobody_answers(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
@@ -150,17 +150,25 @@ def test_nobody_answers(machine: Machine, bundles: tuple[Built, Built], tmp_path
     assert "; try: ssh board" in told and ("timed out" in told or "no connection within 3 s" in told)
 
 
-@pytest.mark.parametrize("shell", ["tcsh", "fish"])
-def test_other_login_shells(
-    machine: Machine, bundles: tuple[Built, Built], tmp_path: Path, shell: str
+def test_other_login_shells(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+    place = "/data/shells it's ! $HOME"
+    for shell, built in zip(("tcsh", "fish"), bundles, strict=True):
+        assert machine.ssh('grep "^$1:" /etc/passwd', shell).endswith(f"/{shell}\n")
+        board(machine, tmp_path, place, user=shell).flashed(built)
+        assert in_use(machine, place) == built.id
+
+
+def test_threads_are_those_that_the_machine_has(
+    machine: Machine, bundles: tuple[Built, Built], tmp_path: Path
 ) -> None:
-    place = f"/data/{shell} it's ! $HOME"
-    assert machine.ssh('grep "^$1:" /etc/passwd', shell).endswith(f"/{shell}\n")
-    desk = board(machine, tmp_path, place, user=shell)
-    desk.flashed(bundles[0])
-    assert in_use(machine, place) == bundles[0].id
-    told = desk.installed("status", "--bundle", str(bundles[0].bundle))
-    assert "whole, checked by SHA-256" in told.stdout and "the same" in told.stdout
+    assert bundles[0].target.cores == 4  # the machine has two
+    (tmp_path / "plan.json").write_text(json.dumps(tiny.plan()))
+    desk = board(machine, tmp_path, "/data/bench")
+    stdout, stderr = desk.start(
+        "device-bench", *desk.flags(bundles[0]), "--plan", str(tmp_path / "plan.json")
+    ).communicate(timeout=120)
+    assert stderr == "" and "kiln-board: cortex-a72 ×2" in stdout
+    assert [run["threads"] for run in json.loads((tmp_path / "out.json").read_text())["runs"]] == [1, 2]
 
 
 def test_what_hangs_there_is_stopped(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
@@ -200,6 +208,7 @@ def test_what_does_not_fit(machine: Machine, bundles: tuple[Built, Built], tmp_p
     desk = board(machine, tmp_path, "/data/fit")
     for name, told in (
         ("x86_64", "it is aarch64, and target 'x86_64' is x86_64"),
+        ("armv7", "it is aarch64, and target 'armv7' is armv7"),
         ("aarch64_a76", "its CPU lacks asimddp"),
     ):
         other = Built(tmp_path, bundles[0].bundle, load_target(name))

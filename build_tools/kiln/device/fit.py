@@ -26,7 +26,9 @@ _CPUS: dict[str, tuple[str, ...]] = {
 def obstacle(facts: Facts, target: Target) -> str | None:
     """Why this device cannot run the target's programs; None when it can, as far as it tells."""
     machine = "armv7" if facts.machine == "aarch64" and facts.bits == 32 else facts.machine
-    if machine != target.arch:
+    # A 64-bit kernel runs 32-bit programs too, on most cores; without a C library to load, the try-out tells.
+    as_well = facts.machine == "aarch64" and target.arch == "armv7" and target.libc.static
+    if machine != target.arch and not as_well:
         return f"it is {machine}, and target '{target.name}' is {target.arch}"
     lacking = _features(facts, target)
     return lacking or _libc(facts, target)
