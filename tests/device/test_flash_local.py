@@ -11,10 +11,18 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kiln.__main__ import main
+from kiln.config import canonical_json
+from kiln.device import script
 from kiln.device.copies import file_of
+from kiln.device.known import device_config, load_device
+from kiln.device.shown import listing
+from kiln.device.transports.local import LocalTransport
 
 from . import tiny
 from .flashing import Built, Desk, build, write_manifest, yaml_of
@@ -265,6 +273,52 @@ def test_runs_and_steps_are_timed(desk: Desk, bundles: Pair, tmp_path: Path) -> 
     assert [step["label"] for step in timed["steps"]] == ["multiply", "add+square"]
     for row in timed["runs"]:
         assert 5 <= row["runs"] <= 2000 and 0 < row["least_ms"] <= row["median_ms"] <= row["nine_in_ten_ms"]
+
+
+def test_what_is_done_is_listed_and_nothing_else(
+    desk: Desk, bundles: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command that really runs on the device stands in what -n prints."""
+    ran: list[list[str]] = []
+    really = LocalTransport.run
+
+    def run(self: LocalTransport, command: Sequence[str], **how: Any) -> Any:
+        ran.append(list(command))
+        return really(self, command, **how)
+
+    monkeypatch.setattr(LocalTransport, "run", run)
+    monkeypatch.setattr("kiln.device.lock.BEAT", 0.05)
+    config = desk.folder / "device.json"
+    config.write_text(canonical_json(device_config(load_device(desk.device))))
+    for goal, flags in (
+        ("flash", ["device-flash", "--device", str(config), *desk.flags(bundles[0])]),
+        ("flash", ["device-flash", "--device", str(config), *desk.flags(bundles[1])]),
+        ("status", ["device-installed", "--device", str(config), "--goal", "status", "--model", "tiny"]),
+        ("rollback", ["device-installed", "--device", str(config), "--goal", "rollback", "--model", "tiny"]),
+        ("test", ["device-test", "--device", str(config), *desk.flags(bundles[0])]),
+    ):
+        ran.clear()
+        listed = listing(goal, load_device(desk.device), "tiny")
+        assert main(flags) == 0
+        scripts = {
+            line.split()[2].strip("'()") for line in listed.splitlines() if line.startswith("  sh -c '(")
+        }
+        texts = {script.command(name)[2]: name for name in scripts}
+        assert len(ran) > 4
+        for words in ran:
+            if words[:2] == ["sh", "-c"] and words[2] in texts:
+                assert words[3] == texts[words[2]]
+            else:
+                assert plainly(words) in listed, (goal, words)
+
+
+def plainly(words: Sequence[str]) -> str:
+    """How a command that is no script of Kiln's stands in a listing."""
+    if words[:2] != ["sh", "-c"]:
+        return " ".join(words[:2] if words[0] == "rm" else words)
+    if "command -v tar" in words[2]:
+        return "sh -c 'command -v tar'"
+    return "sh -c '… cat \"$1\" …'" if "exec cat" in words[2] else words[2]
 
 
 def test_nothing_is_listed_and_done(desk: Desk, bundles: Pair) -> None:

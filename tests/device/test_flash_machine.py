@@ -47,7 +47,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Built, Built]:
 
 def board(machine: Machine, folder: Path, place: str, config: Path | None = None, **keys: Any) -> Desk:
     """The machine as a device whose bundles lie in `place`; `keys` are further ones of the transport."""
-    how = {"kind": "ssh", "host": "board", "config": str(config or machine.ssh_config), "timeout": 5, **keys}
+    how = {"kind": "ssh", "host": "board", "config": str(config or machine.ssh_config), "timeout": 10, **keys}
     path = yaml_of(folder / "board.yaml", place, "aarch64", **how)
     return Desk(folder, path)
 
@@ -133,11 +133,11 @@ def test_the_cable_is_pulled(machine: Machine, bundles: tuple[Built, Built], tmp
 def test_the_connection_stalls(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
     """It stays open in the middle of a copy, and nothing arrives any more."""
     cable, place = Cable(machine.port), "/data/stalled"
-    desk = board(machine, tmp_path, place, machine.via(cable.port), timeout=1)
+    desk = board(machine, tmp_path, place, machine.via(cable.port), timeout=4)
     cable.pulled_at, cable.stalls = bundles[0].bytes() // 2, True
     began = time.monotonic()
     told = desk.refused(bundles[0])
-    assert cable.pulls == 1 and "the connection was lost" in told and time.monotonic() - began < 20
+    assert cable.pulls == 1 and "the connection was lost" in told and time.monotonic() - began < 60
     cable.close()
     assert in_use(machine, place) is None
 

@@ -16,8 +16,21 @@ from kiln.device import script
 from kiln.device.copies import File
 
 _ONCE = ("facts", "lock", "state")
-_COPY = ("incoming", "adopt")
+_COPY = ("chunks", "incoming", "assemble", "adopt")
 _RUN = ("run", "end")
+# What is executed there beside scripts: (goals, the script after which it is, the command).
+_RUNS_A_PROGRAM = ("flash", "test", "run", "bench", "profile")
+_PLAIN = (
+    (("flash",), "state", "rm -f ROOT/.kiln/blobs/SHA256 …      (only what is found to be damaged)"),
+    (("rollback",), "state", "sh -c '… cat \"$1\" …' FILE         (installed.json of the version before)"),
+    (_RUNS_A_PROGRAM, "incoming", "sh -c 'command -v tar', tar -x -o -f - -C /"),
+    (
+        _RUNS_A_PROGRAM,
+        "incoming",
+        "sh -c 'cat > \"$1\"' FILE         (where there is no tar; or adb push)",
+    ),
+    (_RUNS_A_PROGRAM, "run", "sh -c '… cat \"$1\" …' FILE         (what the program wrote: outputs.bin)"),
+)
 # The scripts of each goal in their order. `beat` is run every few seconds meanwhile.
 _GOALS = {
     "flash": (*_ONCE, *_COPY, "stage", "verify", *_RUN, "switch", "clean", "beat", "unlock"),
@@ -73,8 +86,7 @@ def listing(goal: str, device: Device, model: str) -> str:
             known["FOLDER"] = f"{device.folder}/{model}/versions/VERSION"
         words = " ".join(shlex.quote(known[word]) if word in known else word for word in wanted)
         lines.append(f"  sh -c '({name})' {name} {words}")
-        if name == "incoming":
-            lines.append("  tar -x -o -f - -C /      (or cat > FILE, or adb push: files that it lacks)")
+        lines += [f"  {plain}" for goals, after, plain in _PLAIN if goal in goals and after == name]
     for name in ("prelude", *names):
         lines += ["", f"{name}.sh:" if name == "prelude" else f"({name}), after prelude.sh:"]
         lines += [f"    {line}" for line in script.source(name).splitlines()]
