@@ -103,10 +103,18 @@ class SshTransport(PosixTransport):
         text, stdin = as_text_and_input(command, stdin)
         words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, text]
         answer = process.run(words, who=self.description, stdin=stdin, timeout=timeout)
-        # 255 is ssh's own; a program's 255 is told from it by the connection, which is still there.
-        if answer.status == 255 and (self._master.poll() is not None or not self._alive()):
+        if answer.status == 255 and self._is_lost(self._master):
             raise KilnError(f"{self.description}: the connection was lost")
         return answer
+
+    def _is_lost(self, master: subprocess.Popen[bytes]) -> bool:
+        """255 is ssh's own; a program's 255 is told from it by the connection, which is still there.
+
+        A connection that is given up ends its sessions first, and then itself.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            master.wait(1)
+        return master.poll() is not None or not self._alive()
 
     def close(self) -> None:
         """End the connection."""
