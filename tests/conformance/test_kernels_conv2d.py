@@ -75,6 +75,10 @@ def _cases() -> Iterator[Case]:
     # depthwise with every channel count; more outputs than groups; a group with one output of many inputs
     for channels in CHANNELS[1:]:
         yield Case(1, 11, 13, channels, channels, (3, 3), 1, 1, channels, (1, 1, 1, 1))
+    # depthwise in chunks of channels: one that is narrower and single lanes, several alike, two images
+    yield Case(1, 5, 11, 155, 155, (3, 3), 1, 1, 155, (1, 1, 1, 1))
+    yield Case(2, 7, 9, 320, 320, (3, 3), 1, 1, 320, (0, 0, 0, 0))
+    yield Case(1, 9, 12, 203, 203, (5, 5), 2, 1, 203, (2, 1, 2, 1))
     yield Case(1, 6, 5, 4, 8, (3, 3), 1, 1, 4, (1, 1, 1, 1))
     yield Case(1, 6, 5, 12, 4, (3, 3), 1, 1, 4, (0, 1, 1, 0))
 

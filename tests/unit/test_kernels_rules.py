@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kiln.config import load_target
 from kiln.kernels.conv2d import part_of
+from kiln.kernels.depthwise import chunk_vectors, strip_length
 from kiln.kernels.kernel import SHARED, Machine
 from kiln.kernels.pipeline import machine_of
 from kiln.kernels.winograd_rule import Form, form_of, tiles_of
@@ -81,3 +82,42 @@ def test_parts_of_pixels() -> None:
         assert 1 <= part <= 8
         tasks = -(-tiles // part)
         assert -(-tasks // 4) * part <= 1.6 * tiles / 4 + 1
+
+
+def _depthwise(size: int, channels: int, kernel: int, stride: int = 1) -> Any:
+    """A depthwise convolution of size x size outputs on its padded input."""
+    side = (size - 1) * stride + kernel
+    return SimpleNamespace(
+        height=side, width=side, channels=channels, out_h=size, out_w=size, kernel_h=kernel, kernel_w=kernel,
+        stride_h=stride, stride_w=stride, dilation_h=1, dilation_w=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+def test_strips_hold_their_sums_in_registers(name: str, kernel: int) -> None:
+    machine = _machine(name)
+    for size, stride in ((1, 1), (2, 2), (7, 1), (14, 1), (14, 2), (56, 1)):
+        length = strip_length(machine, _depthwise(size, 64, kernel, stride))
+        assert 1 <= length <= size
+        assert 2 * length + 3 < machine.registers or length == 1
+    if machine.registers == 32 and kernel == 3:  # no thin rest
+        assert (
+            strip_length(machine, _depthwise(7, 64, 3)) == strip_length(machine, _depthwise(14, 64, 3)) == 7
+        )
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_chunks_of_channels_leave_lines_in_the_first_cache(name: str) -> None:
+    machine = _machine(name)
+    lanes = machine.lanes("float32")
+    for size, channels, kernel in ((7, 640, 3), (7, 320, 5), (5, 480, 7), (9, 155, 3), (14, 320, 3)):
+        conv = _depthwise(size, channels, kernel)
+        vectors = chunk_vectors(machine, conv)
+        read = kernel * conv.width + kernel * kernel
+        if vectors:
+            assert vectors * lanes < channels
+            assert vectors * lanes * 4 * read <= machine.l1_bytes
+    assert chunk_vectors(machine, _depthwise(5, 16, 3)) == 0  # all of them fit
+    assert chunk_vectors(machine, _depthwise(112, 512, 3)) == 0  # far away
+    assert chunk_vectors(machine, _depthwise(5, 480, 3)) > 0

@@ -59,6 +59,7 @@ class Machine:
     in_order: bool
     l2_bytes: int
     parallel: bool
+    l1_bytes: int = 32 << 10
     isa: str = "none"  # sse4, avx2, avx512 or neon
     dot: str = "none"  # int8 dot-product instructions: none, sdot or vnni
     cores: int = 1

@@ -41,6 +41,7 @@ def machine_of(
         dot=target.vector.dot,
         in_order=target.vector.in_order,
         l2_bytes=target.cache.l2,
+        l1_bytes=target.cache.l1d,
         parallel=threads != "none",
         cores=target.cores,
         winograd=winograd,
