@@ -8,6 +8,9 @@
  * 3. The caller takes chunks too, closes the gate, and waits for the count to fall to zero.
  * So the caller waits only for workers that are inside: one that is still asleep, or was preempted
  * before it entered, delays nobody and can never touch a later job by mistake.
+ * Chunks become smaller towards the end, down to one task, so that threads end together: chunks
+ * of one size would give ten tasks to two threads as six and four (guided self-scheduling:
+ * Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987).
  * Tasks of a kernel are independent, so who takes which chunk does not change a result.
  *
  * One job at a time: whoever finds the pool busy (another session, or a task of the job itself)
@@ -32,14 +35,14 @@
 #define SPIN_NS    100000 /* then a worker parks; bridges short serial steps between parallel ones */
 #define LOOKS      64   /* at the gate between two looks at the clock: a pause takes 1 to 100 ns */
 #define YIELD_AT   2000 /* looks before the caller offers its processor to the last worker */
-#define CHUNKS     4    /* a thread: small enough to level out, large enough to cost nothing */
+#define SHARE      2    /* a chunk is what remains, divided among so many times the threads */
 
 typedef struct pool {
     _Alignas(64) _Atomic uint32_t gate;
     _Alignas(64) _Atomic uint32_t next; /* first task that nobody has taken */
     _Alignas(64) kiln_task task;        /* the job; written only while the gate is shut and empty */
     const void *args;
-    uint32_t extent, chunk;
+    uint32_t extent, parts;
     atomic_flag busy;
     _Atomic uint32_t sleepers;
     _Atomic bool closing;
@@ -67,14 +70,15 @@ static void pause_processor(void) {
 }
 
 static void take_chunks(pool *self) {
-    const uint32_t extent = self->extent, chunk = self->chunk;
-    for (;;) {
-        /* No overflow: chunk * threads <= extent / CHUNKS + threads, and extent < 2^31. */
-        const uint32_t begin = atomic_fetch_add_explicit(&self->next, chunk, memory_order_relaxed);
-        if (begin >= extent)
-            return;
-        const uint32_t end = chunk < extent - begin ? begin + chunk : extent;
+    const uint32_t extent = self->extent, parts = self->parts;
+    uint32_t begin = atomic_load_explicit(&self->next, memory_order_relaxed);
+    while (begin < extent) {
+        const uint32_t size = (extent - begin) / parts, end = begin + (size > 0 ? size : 1);
+        if (!atomic_compare_exchange_weak_explicit(&self->next, &begin, end, memory_order_relaxed,
+                                                   memory_order_relaxed))
+            continue;
         self->task(self->args, (int32_t)begin, (int32_t)end);
+        begin = atomic_load_explicit(&self->next, memory_order_relaxed);
     }
 }
 
@@ -184,11 +188,10 @@ void kiln_parallel(kiln_pool *memory, kiln_task task, const void *args, int32_t 
         task(args, 0, extent);
         return;
     }
-    const uint32_t parts = (uint32_t)self->threads * CHUNKS;
     self->task = task;
     self->args = args;
     self->extent = (uint32_t)extent;
-    self->chunk = (uint32_t)extent / parts + ((uint32_t)extent % parts != 0);
+    self->parts = (uint32_t)self->threads * SHARE;
     atomic_store_explicit(&self->next, 0, memory_order_relaxed);
 
     /* The gate is shut and empty here: its low byte is zero. */

@@ -72,6 +72,31 @@ static void test_parked(void) {
     }
 }
 
+/* Threads end together: no chunk is more than half of a thread's share of what is left. */
+struct size_args {
+    int32_t *sizes; /* (extent): of the chunk that begins there */
+};
+
+static void size_task(const void *memory, int32_t begin, int32_t end) {
+    const struct size_args *args = memory;
+    args->sizes[begin] = end - begin;
+}
+
+static void test_even_shares(void) {
+    const int32_t threads = kiln_pool_threads(&pool);
+    for (int32_t extent = 2; threads > 1 && extent <= 40; extent++) {
+        int32_t sizes[40] = {0};
+        const struct size_args args = {sizes};
+        kiln_parallel(&pool, size_task, &args, extent);
+        for (int32_t begin = 0; begin < extent; begin += sizes[begin]) {
+            CHECK(sizes[begin] >= 1);
+            CHECK(sizes[begin] == 1 || sizes[begin] * threads * 2 <= extent - begin);
+            if (sizes[begin] < 1)
+                break;
+        }
+    }
+}
+
 /* The greatest extent: chunks must not run over the counter's end. */
 struct range_args {
     int64_t *covered; /* written by one thread at a time: the pool has one */
@@ -144,6 +169,7 @@ int main(int count, char **arguments) {
     /* argument 2: how many threads there must be, 1 under threads_none.c */
     CHECK(kiln_pool_threads(&pool) == (count > 2 ? (int32_t)atoi(arguments[2]) : threads));
     test_extents(&pool);
+    test_even_shares();
     test_nested();
     test_parked();
     test_sessions();
