@@ -15,6 +15,7 @@ from kiln.device.runners import Completed, Runner, open_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.kernels.choices import RULES, Choice, choices_of, file_of, is_key, key_of, shapes_of
+from kiln.kernels.gemm import choose_tile
 from kiln.kernels.pipeline import lower, machine_of
 from kiln.params import store
 from kiln.tune.candidates import first_round, second_round
@@ -238,6 +239,12 @@ def test_a_foreign_cpu_without_emulator_is_refused(
     assert not (tmp_path / "tuned.json").exists()
 
 
+def test_a_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store.save(module_of(DENSE), tmp_path / "module")
+    assert stage(tmp_path, "cuda", module=tmp_path / "module") == 2
+    assert "target 'cuda': kernels for a GPU have no candidates" in capsys.readouterr().err
+
+
 def emulated() -> Target:
     target = load_target("aarch64")
     if obstacle(target) is None:
@@ -294,6 +301,21 @@ def test_a_model_is_tuned_on_a_device(tmp_path: Path, capsys: pytest.CaptureFixt
     assert list(found["kernels"]) == [DENSE]
     assert found["cpu"] == target.tuned_for
     shutil.rmtree(tmp_path / "device")
+
+
+def test_each_bucket_is_tuned_for_itself_with_one_packing(tmp_path: Path) -> None:
+    here("host")
+    small = key_of((1, 1, 4, 64), (1, 1, 64, 40), (1, 1), (1, 1), 1)
+    for name, key in (("module", DENSE), ("other", small)):
+        store.save(module_of(key), tmp_path / name)
+    assert stage(tmp_path, "host", "--in", tmp_path / "other", module=tmp_path / "module") == 0
+    kernels = read_json(tmp_path / "tuned.json")["kernels"]
+    assert set(kernels) == {DENSE, small}
+    machine = machine_of(load_target("host"), "pthread", "auto")
+    usual = choose_tile(machine, 4, 40)
+    for entry in kernels.values():  # what would need weights of its own
+        assert "winograd" not in entry
+        assert entry.get("tile", [0, usual.vectors])[1] == usual.vectors
 
 
 def test_shipped_files_are_readable() -> None:

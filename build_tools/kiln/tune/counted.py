@@ -25,7 +25,7 @@ SHARE = 8  # of each kernel's tasks one in so many is emulated: that takes a hun
 class CountedBench(Bench):
     """Like Bench; times are cycles of the estimate in thousands, which stand for microseconds at 1 GHz."""
 
-    # One estimate in ten is wrong by more than this (docs/tuning.md): a lead that is smaller says nothing.
+    # A smaller lead of an estimate says nothing (docs/tuning.md).
     worth = 0.8
     how, unit = "model", "kilocycles"
 

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> None:
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     known.check(target)
+    if target.cuda is not None:
+        raise KilnError(f"target '{target.name}': kernels for a GPU have no candidates to choose from")
     threads = config.get("threads") or target.threads
     keys, weights = keys_of(args.sources, config["name"], target, threads)
     cold = min(max(weights, COLD[0]), COLD[1])
