@@ -68,7 +68,9 @@ def _entry(best: Timed, bench: Bench) -> dict[str, Any]:
 
 def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]]) -> None:
     better = {key: entry for key, entry in found.items() if set(entry) - set(MEASURED)}
-    print(f"{len(found)} kernels, {len(better)} faster than by rule; kept in {path}")
+    print(
+        f"{len(found)} kernels, {len(better)} faster than by rule" + (f"; kept in {path}" if better else "")
+    )
     reads = target.tuned_for or target.cpu
     if better and reads != cpu:
         print(
