@@ -197,6 +197,32 @@ CASES: dict[str, Case] = {
         lambda x: op.nn.conv1d(x, const(FILTER), data_layout="NWC", kernel_layout="WIO", padding=1),
         lambda x: arithmetic.conv2d(x[:, None], FILTER[None], padding=(0, 1, 0, 1))[:, 0],
     ),
+    **{
+        f"{name}_of_{dtype}": one(
+            shape,
+            lambda x, axes=axes: op.permute_dims(x, axes),
+            lambda x, axes=axes: x.transpose(axes),
+            True,
+            dtype,
+        )
+        for dtype in ("float32", "int8")
+        for name, shape, axes in (
+            ("to_channels_last", (2, 17, 33, 19), (0, 2, 3, 1)),
+            ("to_channels_first", (1, 16, 35, 47), (0, 3, 1, 2)),
+            ("transpose", (130, 65), (1, 0)),
+        )
+    },
+    "transposed_sum": Case(
+        ((70, 81), (81, 70)),
+        lambda x, y: op.add(op.nn.relu(x), op.permute_dims(y, [1, 0])),
+        lambda x, y: np.maximum(x, 0) + y.T,
+    ),
+    "transposed_and_padded": one(
+        (1, 18, 21, 37),
+        lambda x: op.nn.pad(op.permute_dims(x, [0, 2, 3, 1]), [0, 0, 1, 2, 3, 0, 0, 0], "constant", 2.0),
+        lambda x: np.pad(x.transpose(0, 2, 3, 1), [(0, 0), (1, 2), (3, 0), (0, 0)], constant_values=2),
+        True,
+    ),
     "argmax": one((4, 23), lambda x: op.argmax(x, 1), lambda x: x.argmax(1), True),
     "argmin_keep": one(
         (4, 5, 6), lambda x: op.argmin(x, 1, keepdims=True), lambda x: x.argmin(1, keepdims=True), True

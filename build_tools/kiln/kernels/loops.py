@@ -4,8 +4,9 @@ Computation  One nest: an elementwise, injective or broadcasting chain, or one r
              that feeds it (pooling, sums, maxima, the parts of softmax and normalisations).
 Schedule     The last axis of the output is cut into vectors; reductions run inside, with their sum in a
              register. When the output's last axis is shorter than a vector and a reduced axis is long,
-             lanes run along that reduced axis instead and are combined at the end. Tasks are the outer
-             axes, flattened.
+             lanes run along that reduced axis instead and are combined at the end. What reads a tensor
+             along another axis than it writes (a transpose) does so in tiles, so that every cache line
+             read is used while it is near. Tasks are the outer axes, flattened.
 Applies      Any nest that stores one value; matrix products without constant weights too, until they
              have a family.
 Accuracy     Lanes along a reduced axis change the order of a float sum: its error becomes smaller.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
@@ -37,12 +39,38 @@ from kiln.kernels.kernel import (
     vector,
 )
 from kiln.kernels.sweep import blocks, tasks_of
-from kiln.kernels.symbols import extent, greatest, is_open, product
+from kiln.kernels.symbols import extent, greatest, is_open, product, variables
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
 SMALL = 4096
 # Vector operations that one element of an expression takes, about: sums and products, loads and a store.
 _STEPS = 4
+
+
+# Elements along the axis that a transposed operand lies along, of one tile: a cache line of float32.
+_TILE = 16
+
+
+def _transposed(nest: Nest, expr: Expr) -> int | None:
+    """Which outer axis is the last, in memory, of a tensor that `expr` reads across the output's last one."""
+    if nest.reduced or len(nest.axes) < 2 or any(is_open(size) for size in nest.extents):
+        return None
+    inner = nest.axes[-1]
+    if greatest(product(nest.extents)) < SMALL or nest.extents[-1] < _TILE:
+        return None
+    found: list[int] = []
+
+    def visit(read: Any) -> None:
+        *before, last = read.indices
+        while isinstance(last, tirx.Add | tirx.Sub) and isinstance(last.b, tirx.IntImm):
+            last = last.a
+        for number, axis in enumerate(nest.axes[:-1]):
+            across = any(inner.var.same_as(variable) for index in before for variable in variables(index))
+            if last.same_as(axis.var) and across and nest.extents[number] >= _TILE:
+                found.append(number)
+
+    tvm_ffi.structural_walk(expr, ((TensorLoad, visit),))
+    return found[0] if found else None
 
 
 class _Writer:
@@ -150,6 +178,16 @@ def _lanes_across(nest: Nest, lanes: int) -> bool:
     return combines and isinstance(own, TensorLoad) and own.source.same_as(nest.buffer)
 
 
+def _as_read(fused: Fused, nest: Nest, stored: Sequence[Any]) -> Expr:
+    """What `nest` stores, as an expression of its own axes and of buffers in memory."""
+
+    def kept(buffer: Any) -> Any:
+        return lambda indices: tirx.BufferLoad(buffer, indices)
+
+    stop = {buffer: kept(buffer) for buffer in stored if not buffer.same_as(nest.buffer)}
+    return fused.value(nest, {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}, stop)
+
+
 def _number(writer: _Writer, nest: Nest, lanes: int) -> None:
     """An output without axes: one number."""
     if _lanes_across(nest, lanes):
@@ -166,6 +204,9 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
     outer, inner = (nest.axes[:-1], nest.axes[-1]) if nest.axes else ([], None)
     sizes = [extent(axis.dom.extent) for axis in outer]
+    tiled = _transposed(nest, _as_read(fused, nest, stored))
+    if tiled is not None:
+        sizes[tiled] = -(-sizes[tiled] // _TILE)
     count = product(sizes)
     work = greatest(product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
     # A last axis that is alone (a vector) gives one task; long vectors are cut by their axis elsewhere.
@@ -193,12 +234,24 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
             if is_open(length):
                 blocks(length, lanes, lambda first, width: writer.points(bound, inner, first, width))
                 return
+
+            def points(first: Expr, width: int) -> None:
+                if tiled is None:
+                    writer.points(bound, inner, first, width)
+                    return
+                axis = outer[tiled]
+                begin, most = bound[axis.var] * int64(_TILE), nest.extents[tiled]
+                whole_tiles = most % _TILE == 0
+                rows = int64(_TILE) if whole_tiles else tirx.min(int64(_TILE), int64(most) - begin)
+                with serial(rows) as row:
+                    writer.points({**bound, axis.var: begin + row}, inner, first, width)
+
             whole = length // lanes
             if whole:
                 with serial(whole) as block:
-                    writer.points(bound, inner, block * int64(lanes), lanes)
+                    points(block * int64(lanes), lanes)
             for offset, width in chunks(length - whole * lanes, lanes):
-                writer.points(bound, inner, int64(whole * lanes + offset), width)
+                points(int64(whole * lanes + offset), width)
 
     arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]
     in_place = fused.same_index(nest, stored, inputs)
