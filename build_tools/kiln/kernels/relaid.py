@@ -146,7 +146,7 @@ def _nest(nest: Nest, index: int, layouts: Mapping[Any, Layout], buffers: Mappin
         if load.source not in buffers:
             return load
         made = tirx.BufferLoad(buffers[load.source], moved(load.source, load.indices))
-        if load.source is not nest.buffer and not load.source.same_as(nest.buffer):
+        if not load.source.same_as(nest.buffer):
             reads.append(_element(made.source, made.indices))
         return made
 
