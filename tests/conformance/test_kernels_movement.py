@@ -167,6 +167,10 @@ CASES: dict[str, Case] = {
     ),
     "cumsum": one((3, 9), lambda x: op.cumsum(x, 1), lambda x: x.cumsum(1, dtype="f8")),
     "cumsum_flat": one((3, 9), lambda x: op.cumsum(x), lambda x: x.cumsum(dtype="f8")),
+    "cumsum_of_rows": one((2, 9, 3, 7), lambda x: op.cumsum(x, -3), lambda x: x.cumsum(1, dtype="f8")),
+    "cumsum_of_whole_numbers": one(
+        (5, 33), lambda x: op.cumsum(x, 0), lambda x: x.cumsum(0, dtype="i4"), True, "int32"
+    ),
     "cumprod_exclusive": one(
         (2, 4, 3),
         lambda x: op.cumprod(x, 1, exclusive=True),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.ir import Op
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
 
 from kiln.graph.bindings import constant
+from kiln.kernels.kernel import serial
 from kiln.kernels.math import round_small
 from kiln.kernels.ranking import arg_extreme, topk
+from kiln.kernels.symbols import extent, int64, is_open
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -74,13 +81,41 @@ def _default(name: str) -> Any:
     return Op.get(name).get_attr("FLegalize")
 
 
-def _scan(compute: Any) -> Any:
-    """A rule for a running sum or product, which TVM's own rules leave to libraries."""
+def _scan(compute: Any, combine: Callable[[Any, Any], Any], start: int) -> Any:
+    """A rule for a running sum or product, which TVM's own rules leave to libraries.
+
+    `compute` is topi's, which goes down one line after the other. Where the axis is not the last, lines lie
+    side by side: there a whole row of them is kept going, element beside element.
+    """
 
     def rule(builder: Any, call: Any) -> Any:
         attrs = call.attrs
-        axis = None if attrs.axis is None else int(attrs.axis)
-        return builder.call_te(compute, call.args[0], axis, str(call.ty.dtype), bool(attrs.exclusive))
+        data, dtype, exclusive = call.args[0], str(call.ty.dtype), bool(attrs.exclusive)
+        axis = None if attrs.axis is None else int(attrs.axis) % len(data.ty.shape)
+        sizes = [extent(size) for size in data.ty.shape]
+        static = not any(is_open(size) for size in sizes)
+        if axis is None or not static or str(data.ty.dtype) != dtype or math.prod(sizes[axis + 1 :]) == 1:
+            return builder.call_te(compute, data, axis, dtype, exclusive)
+        before, length, beside = math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])
+
+        def rows(source: Any, target: Any) -> Any:
+            with IRBuilder() as made:
+                x, y = (script.buffer_proxy(buffer) for buffer in (source, target))
+                with serial(before) as outer:
+                    first = outer * int64(length * beside)
+                    with serial(beside) as j:
+                        y[first + j] = tirx.const(start, dtype) if exclusive else x[first + j]
+                    with serial(length - 1) as step, serial(beside) as j:
+                        last = first + step * int64(beside) + j
+                        here = last + int64(beside)
+                        y[here] = combine(y[last], x[last if exclusive else here])
+            return made.get()
+
+        def scan(x: Any) -> Any:
+            out = tirx.decl_buffer(x.shape, dtype, "scanned")
+            return te.extern([x.shape], [x], lambda i, o: rows(i[0], o[0]), dtype=dtype, out_buffers=[out])
+
+        return builder.call_te(scan, data, primfunc_name_hint="scan")
 
     return rule
 
@@ -115,6 +150,6 @@ RULES = {
     "relax.einsum": einsum,
     "relax.quantize": quantize,
     "relax.topk": topk,
-    "relax.cumsum": _scan(topi.cumsum),
-    "relax.cumprod": _scan(topi.cumprod),
+    "relax.cumsum": _scan(topi.cumsum, operator.add, 0),
+    "relax.cumprod": _scan(topi.cumprod, operator.mul, 1),
 }
