@@ -221,5 +221,11 @@ def images_of(fatbinary: bytes) -> list[tuple[int, int]]:
     return sorted(found, key=lambda item: (-item[0], item[1]))
 
 
+def test_what_no_schedule_maps_is_refused() -> None:
+    x = te.placeholder((4, 50), "float32", "x")
+    with pytest.raises(ValueError, match="a part of it was not mapped to the threads of a GPU"):
+        cuda.lower(te.create_prim_func([x, topi.cumsum(x, 1)]), cuda.tvm_target(Cuda(archs=ARCHS, ptx=False)))
+
+
 def test_names_of_targets_with_a_dash() -> None:
     assert load_target("cuda-sm90").name == "cuda_sm90"

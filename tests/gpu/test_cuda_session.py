@@ -6,6 +6,7 @@ What is not: machine code, and anything about time.
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 from collections import Counter
@@ -121,4 +122,24 @@ def test_golden_vectors_and_wrong_arguments(built: Built) -> None:
     """`scons … test` as on every target: golden vectors, guards, repeated runs, wrong arguments."""
     environment = {"LD_LIBRARY_PATH": str(built.driver), "KILN_FAKE_KERNELS": str(built.kernels)}
     told = scons_real.scons(built.folder, f"target={TARGET}", f"model={MODEL}", "test", **environment)
+    assert "checks of repeated runs, guards and wrong arguments ok" in told
+
+
+def _hopper() -> bool:
+    """Whether GPU 0 of this machine is one that TARGET is for."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    major = ctypes.c_int()
+    return (
+        cuda.cuInit(0) == 0
+        and cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, 0) == 0
+        and major.value == 9
+    )
+
+
+@pytest.mark.skipif(not _hopper(), reason="no GPU of architecture sm_90 with NVIDIA's driver here")
+def test_golden_vectors_on_a_gpu(built: Built) -> None:
+    told = scons_real.scons(built.folder, f"target={TARGET}", f"model={MODEL}", "test")
     assert "checks of repeated runs, guards and wrong arguments ok" in told
