@@ -295,7 +295,6 @@ def test_what_is_done_is_listed_and_nothing_else(
         ("flash", ["device-flash", "--device", str(config), *desk.flags(bundles[1])]),
         ("status", ["device-installed", "--device", str(config), "--goal", "status", "--model", "tiny"]),
         ("rollback", ["device-installed", "--device", str(config), "--goal", "rollback", "--model", "tiny"]),
-        ("test", ["device-test", "--device", str(config), *desk.flags(bundles[0])]),
     ):
         ran.clear()
         listed = listing(goal, load_device(desk.device), "tiny")

@@ -67,25 +67,31 @@ def in_use(machine: Machine, place: str) -> str | None:
 
 
 def test_flash_and_back(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
-    (one, two), desk = bundles, board(machine, tmp_path, "/data/kiln")
-    first = desk.flashed(one)
+    """As users with three login shells, two of which read quotes, $ and ! in ways of their own."""
+    (one, two), place = bundles, "/data/kiln it's ! $HOME"
+    for shell in ("tcsh", "fish"):
+        assert machine.ssh('grep "^$1:" /etc/passwd', shell).endswith(f"/{shell}\n")
+    first = board(machine, tmp_path, place, user="tcsh").flashed(one)
     assert first["changed"] and first["moved_bytes"] > one.bytes()
     assert (first["device"]["cpu"], first["device"]["host"]) == ("cortex-a72", "kiln-board")
-    assert in_use(machine, "/data/kiln") == one.id
+    assert in_use(machine, place) == one.id
 
+    desk = board(machine, tmp_path, place)
     again = desk.flashed(one)
     assert (again["changed"], again["moved_bytes"], again["version"]) == (False, 0, first["version"])
 
-    third = desk.flashed(two)
+    third = board(machine, tmp_path, place, user="fish").flashed(two)
     kept = sum(path.stat().st_size for path in (two.bundle / "include").iterdir())
+    assert third["made_bytes"] > two.library.stat().st_size
     assert third["changed"] and third["moved_bytes"] <= first["moved_bytes"] - kept
-    assert third["previous"] == first["version"] and in_use(machine, "/data/kiln") == two.id
+    assert third["previous"] == first["version"] and in_use(machine, place) == two.id
 
+    desk = board(machine, tmp_path, place)
     told = desk.installed("status", "--bundle", str(one.bundle)).stdout
     assert "whole, checked by SHA-256" in told and "differs in golden/" in told
     back = desk.installed("rollback")
     assert (back.returncode, back.stderr) == (0, "") and first["version"] in back.stdout
-    assert in_use(machine, "/data/kiln") == one.id
+    assert in_use(machine, place) == one.id
     assert "the same" in desk.installed("status", "--bundle", str(one.bundle)).stdout
 
 
@@ -148,14 +154,6 @@ def test_nobody_answers(machine: Machine, bundles: tuple[Built, Built], tmp_path
         config = machine.via(silent.getsockname()[1])
         told = board(machine, tmp_path, "/data/silent", config, timeout=1).refused(bundles[0])
     assert "; try: ssh board" in told and ("timed out" in told or "no connection within 3 s" in told)
-
-
-def test_other_login_shells(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
-    place = "/data/shells it's ! $HOME"
-    for shell, built in zip(("tcsh", "fish"), bundles, strict=True):
-        assert machine.ssh('grep "^$1:" /etc/passwd', shell).endswith(f"/{shell}\n")
-        board(machine, tmp_path, place, user=shell).flashed(built)
-        assert in_use(machine, place) == built.id
 
 
 def test_threads_are_those_that_the_machine_has(
