@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 from kiln.config import Summary, list_devices
 from kiln.device import shown
 from kiln.device.facts import read_facts, short
 from kiln.device.known import load_device
-from kiln.device.transports import open_transport
-from kiln.device.transports.gdb import GdbTransport
+from kiln.device.transports import Loads, open_transport
 from kiln.errors import KilnError
 
 
@@ -40,8 +40,8 @@ def _line(summary: Summary) -> tuple[str, str, str, str]:
             answer = "answers"
             if transport.has_shell:
                 answer = short(read_facts(transport, device.folder).identity)
-            elif isinstance(transport, GdbTransport):
-                answer = transport.core() or answer
+            else:
+                answer = cast(Loads, transport).core() or answer
         finally:
             transport.close()
     except KilnError as error:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kiln.device import shown
 from kiln.device.bundle import limits_of, open_bundle
@@ -16,8 +16,7 @@ from kiln.device.execute import TIMEOUT, execute
 from kiln.device.image import Image, read_image
 from kiln.device.known import read_device
 from kiln.device.runners.remote import ImageRunner
-from kiln.device.transports import open_transport, printable
-from kiln.device.transports.gdb import GdbTransport
+from kiln.device.transports import Loads, open_transport, printable
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for
@@ -44,20 +43,20 @@ def run(args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _connected(path: Path) -> Iterator[tuple[str, GdbTransport]]:
+def _connected(path: Path) -> Iterator[tuple[str, Loads]]:
     device = read_device(path)
     transport = open_transport(device)
     try:
-        if not isinstance(transport, GdbTransport):
+        if transport.has_shell:
             raise KilnError(
                 f"{transport.description}: it has a file system: flash a bundle, with model= alone"
             )
-        yield device.name, transport
+        yield device.name, cast(Loads, transport)
     finally:
         transport.close()
 
 
-def _flash(args: argparse.Namespace, image: Image, transport: GdbTransport, _: ImageRunner) -> dict[str, Any]:
+def _flash(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRunner) -> dict[str, Any]:
     """Load what is not there yet, check all of it, leave the core stopped at its beginning."""
     began = time.monotonic()
     written = transport.load(image)
@@ -75,9 +74,7 @@ def _flash(args: argparse.Namespace, image: Image, transport: GdbTransport, _: I
     return {"bytes": image.size, "written_bytes": written, "seconds": round(took, 1)}
 
 
-def _status(
-    args: argparse.Namespace, image: Image, transport: GdbTransport, _: ImageRunner
-) -> dict[str, Any]:
+def _status(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRunner) -> dict[str, Any]:
     """Compare the device's memory with the program."""
     differing = transport.differing(image)
     entries = {"device": transport.core() or "a core that Kiln does not know"}
@@ -89,9 +86,7 @@ def _status(
     return {"bytes": image.size, "differing_bytes": sum(size for _, size in differing)}
 
 
-def _run(
-    args: argparse.Namespace, image: Image, transport: GdbTransport, runner: ImageRunner
-) -> dict[str, Any]:
+def _run(args: argparse.Namespace, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
     """Load and run it to its end, print what it prints, keep the files that it makes."""
     done = runner.run(args.program, [], send={}, fetch={}, timeout=args.timeout)
     for line in done.stdout.splitlines():
@@ -107,9 +102,7 @@ def _run(
     return {"status": done.status, "seconds": round(done.seconds, 1)}
 
 
-def _test(
-    args: argparse.Namespace, image: Image, transport: GdbTransport, runner: ImageRunner
-) -> dict[str, Any]:
+def _test(args: argparse.Namespace, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
     """Give it the golden inputs as inputs.bin; what it leaves as outputs.bin has to be the golden outputs."""
     if args.bundle is None:
         raise KilnError("test with program=: say model=…, whose golden vectors it is to compute")
@@ -142,5 +135,5 @@ def _test(
     return {"model": bundle.name, "vectors": len(vectors), "max_error": max(errors)}
 
 
-_Goal = Callable[[argparse.Namespace, Image, GdbTransport, ImageRunner], dict[str, Any]]
+_Goal = Callable[[argparse.Namespace, Image, Loads, ImageRunner], dict[str, Any]]
 _GOALS: dict[str, _Goal] = {"flash": _flash, "status": _status, "run": _run, "test": _test}

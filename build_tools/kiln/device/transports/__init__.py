@@ -15,9 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kiln.config import Device
+
+if TYPE_CHECKING:
+    from kiln.device.image import Image
 
 TIMEOUT = 120.0  # seconds for a command that has no reason to be slow
 AFTER = 20.0  # seconds for one that tidies up: the device may just have been found to hang
@@ -67,6 +70,28 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """End the connection. The device keeps nothing of it."""
+
+
+class Loads(Transport, Protocol):
+    """A connection without a shell: programs are loaded into memory, and their files are kept here."""
+
+    def core(self) -> str | None:
+        """The core's name, LLVM's; None where it is none that Kiln knows."""
+
+    def differing(self, image: Image) -> list[tuple[int, int]]:
+        """(address, bytes) of those parts of the image that are not in memory."""
+
+    def load(self, image: Image) -> int:
+        """Write what of the image is not in memory yet, and check all of it; the bytes written.
+
+        Raises KilnError where the core cannot run it, before anything is written, or memory does not keep it.
+        """
+
+    def reset(self, image: Image) -> None:
+        """Make the image, from its beginning, the next thing that runs."""
+
+    def made(self) -> dict[str, int]:
+        """The files that programs have on this side: names and bytes."""
 
 
 class Way(Protocol):
