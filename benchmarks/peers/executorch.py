@@ -27,6 +27,7 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     from executorch.exir import to_edge_transform_and_lower
     from onnx2torch import convert as to_torch
 
+    _add_normalisation()
     shapes = {tensor["name"]: tensor["shape"] for tensor in interface["inputs"]}
     simple, _ = onnxsim.simplify(str(source), overwrite_input_shapes=shapes)
     module = to_torch(simple).eval()
@@ -39,6 +40,26 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     made = folder / "model.pte"
     made.write_bytes(edge.to_executorch().buffer)
     return made
+
+
+def _add_normalisation() -> None:
+    """LpNormalization, which onnx2torch 1.5.15 does not know."""
+    import torch
+    from onnx2torch.node_converters.registry import add_converter
+    from onnx2torch.utils.common import OperationConverterResult, onnx_mapping_from_node
+
+    class Normalise(torch.nn.Module):  # type: ignore[misc]  # torch is not there when types are checked
+        def __init__(self, axis: int, p: int) -> None:
+            super().__init__()
+            self.axis, self.p = axis, p
+
+        def forward(self, value: Any) -> Any:
+            return torch.nn.functional.normalize(value, p=float(self.p), dim=self.axis)
+
+    @add_converter(operation_type="LpNormalization", version=1)  # type: ignore[untyped-decorator]
+    def _(node: Any, graph: Any) -> Any:
+        module = Normalise(node.attributes.get("axis", -1), node.attributes.get("p", 2))
+        return OperationConverterResult(module, onnx_mapping_from_node(node))
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:

@@ -42,6 +42,8 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
     module = nn.load_module_from_file(str(file), *names, runtime_manager=manager, dynamic=False)
     order = expr.NHWC if interface["format"] == "tflite" else expr.NCHW
     kinds = {"float32": expr.float, "int32": expr.int}  # what expr.const takes
+    # its converter makes int64 of ONNX int32
+    inputs = [value.astype(np.int32) if value.dtype == np.int64 else value for value in inputs]
     strange = [str(value.dtype) for value in inputs if str(value.dtype) not in kinds]
     if strange:
         raise RuntimeError(f"its Python interface takes no {strange[0]} inputs")
