@@ -121,7 +121,8 @@ def run(args: argparse.Namespace) -> None:
         folders = Folders(folders.build, Path(sys.executable))
     plan = Plan(args.rounds, args.seconds, args.clock, args.cpus)
     made = Record(machine, contenders, plan.rounds, plan.seconds)
-    earlier = record.load(out) if args.add else None
+    nothing = Record(machine, contenders, plan.rounds, plan.seconds)
+    earlier = (record.load(out) if args.add else None) or nothing
     for one in chosen:
         try:
             subject = subjects.find(one, folders, args.target)
@@ -144,7 +145,7 @@ def run(args: argparse.Namespace) -> None:
             files = {c: file for c, file in files.items() if c.name in match.times}  # the others failed
         if args.cold_rounds:
             made.footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
-        write(out, made.follow(earlier, subjects.MODELS) if earlier else made)  # a run may be interrupted
+        write(out, made.follow(earlier, subjects.MODELS))  # now, since a run may be interrupted
     if not any(match.times for match in made.matches):
         raise KilnError("nothing could be measured; the lines above say why")
     print((out / "report.md").read_text())
@@ -187,7 +188,8 @@ def write(out: Path, made: Record) -> None:
         title = f"{threads} thread{'s' if threads > 1 else ''}"
         clocks = {"cpu": "processor time", "wall": "wall time"}
         clock = " and ".join(sorted({clocks[match.clock] for match in chosen}))
-        report += [f"### {title}, {clock}\n\n", tables.times_table(chosen, made.contenders), "\n"]
+        shown = f"![times over the best peer's](times-{threads}.svg)\n\n"
+        report += [f"### {title}, {clock}\n\n", shown, tables.times_table(chosen, made.contenders), "\n"]
         picture = plot.svg(chosen, made.contenders, f"{made.machine}; {title}")
         atomic_write(out / f"times-{threads}.svg", picture)
     report += [tables.left_out(made.matches)]

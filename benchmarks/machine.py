@@ -28,10 +28,11 @@ def description(cpus: list[int]) -> str:
     flags = fields.get("flags", "").split()
     widest = next((name for name in ("avx512f", "avx2", "sse4_2") if name in flags), "")
     model = fields.get("model name", platform.machine())
+    version = ".".join(platform.release().split(".")[:2])
     load, used = os.getloadavg()[0], ",".join(map(str, cpus))
     return (
         f"{model} (family {fields.get('cpu family', '?')}, {widest}), {os.cpu_count()} cores, "
-        f"{used} used, load {load:.1f} at the start, Linux {platform.release()}"
+        f"{used} used, load {load:.1f} at the start, Linux {version}"
     )
 
 
