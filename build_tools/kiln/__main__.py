@@ -19,6 +19,7 @@ STAGES = {
     "edges": "kiln.specialize.edges",
     "golden": "kiln.golden.stage",
     "tune": "kiln.tune.stage",
+    "library": "kiln.libraries.stage",
     "lower": "kiln.kernels.stage",
     "plan": "kiln.plan.stage",
     "emit-objects": "kiln.emit.objects",

@@ -37,6 +37,7 @@ def load_target(name: str | os.PathLike[str]) -> Target:
     if isinstance(read.data, dict):
         _refuse_name(read)
         read.data = {"name": path.stem, **resolve_native(read.data)}
+        _anchor_libraries(read.data, path.parent)
     return validate(Target, read)
 
 
@@ -154,6 +155,16 @@ def _default_format(data: dict[str, Any]) -> None:
     suffix = Path(str(source.get("path", ""))).suffix.lower()
     if suffix in _MODEL_SUFFIXES:
         data["format"] = _MODEL_SUFFIXES[suffix]
+
+
+def _anchor_libraries(data: dict[str, Any], folder: Path) -> None:
+    """Make the folders of libraries absolute: they are relative to the YAML that names them."""
+    given = data.get("libraries")
+    if isinstance(given, dict):
+        data["libraries"] = {
+            name: os.path.normpath(folder / path) if isinstance(path, str) else path
+            for name, path in given.items()
+        }
 
 
 def _anchor_tables(data: dict[str, Any], folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
+from kiln.config.byoc import ByocKey
 from kiln.config.check import PlacedError, Section, choices, nearest
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
@@ -127,6 +128,10 @@ class Model(Section):
         default="auto",
         description="3x3 convolutions with fewer multiplications, at an error of up to 4e-6 (f2) or 7e-5 "
         "(f4) on data of unit scale; auto: where it is faster and the target lets weights grow",
+    )
+    byoc: ByocKey = Field(
+        default=None,
+        description="external libraries: none, names with commas, or a section; null: as the target says",
     )
     budget: Budget = Budget()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
+from kiln.config.byoc import ByocKey
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 
@@ -145,6 +146,11 @@ class Target(Section):
         "(Winograd convolution: 1.8 or 4)",
     )
     cuda: Cuda | None = Field(default=None, description="kernels run on a GPU; left out: on the CPU")
+    byoc: ByocKey = Field(default=None, description="external libraries, for models that do not say")
+    libraries: dict[str, str] = Field(
+        default_factory=dict,
+        description="by backend: folder with include/ and lib/ of its library, in place of where Kiln looks",
+    )
 
     @model_validator(mode="after")
     def _one_architecture(self) -> Target:

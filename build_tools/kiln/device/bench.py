@@ -68,7 +68,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         given = Path(folder, "inputs")
         given.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
-        send = {"inputs.bin": given}
+        send = {"inputs.bin": given, **bundle.beside()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         words = ["inputs.bin", "params.bin", str(threads), str(int(_SECONDS * 1000))]

@@ -13,6 +13,7 @@ from kiln.device.vectors import Array
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import read_tensor
+from kiln.libraries import folder as external
 
 _PROGRAM = ("run_vectors.c", "check_errors.c", "check_shapes.c", "harness.c")
 
@@ -48,6 +49,11 @@ class Bundle:
     def library(self) -> Path:
         """The static library."""
         return self.folder / "lib" / f"lib{self.name}.a"
+
+    def beside(self) -> dict[str, Path]:
+        """Files that a program of this bundle needs beside itself where it runs: shared libraries by name."""
+        names = [name for about in external.bundled(self.folder) for name in about["files"] if ".so" in name]
+        return {name: self.folder / "lib" / name for name in names}
 
     @property
     def shared_library(self) -> Path:
@@ -113,6 +119,7 @@ class Bundle:
             flags,
             include=[self.include],
             libraries=[self.shared_library if shared else self.library],
+            more=external.link_flags(self.folder),
             work=work,
             name=f"shared_{main}" if shared else main,
         )
@@ -136,7 +143,8 @@ def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def open_bundle(folder: Path) -> Bundle:
     """The bundle in `folder`. Raises KilnError when there is none."""
-    libraries = sorted((folder / "lib").glob("lib*.a"))
+    others = {name for about in external.bundled(folder) for name in about["files"]}
+    libraries = sorted(path for path in (folder / "lib").glob("lib*.a") if path.name not in others)
     if len(libraries) != 1:
         raise KilnError(f"{folder}: not a bundle: {len(libraries)} libraries in lib/, 1 expected")
     return Bundle(folder, libraries[0].stem.removeprefix("lib"))

@@ -86,7 +86,7 @@ def _execute(
     with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
         given, made = Path(folder, "inputs"), Path(folder, "outputs")
         given.write_bytes(encode(vectors))
-        send = {"inputs.bin": given}
+        send = {"inputs.bin": given, **bundle.beside()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         arguments = ["inputs.bin", "outputs.bin", "params.bin"]

@@ -32,19 +32,20 @@ def link(
     *,
     include: Sequence[Path] = (),
     libraries: Sequence[Path] = (),
+    more: Sequence[str] = (),
     work: Path,
     name: str,
 ) -> Path:
-    """Compile and link `sources` with `libraries`; the program lies in `work` under the hash of its inputs.
+    """Compile and link `sources` with `libraries`, then `more` flags; the program lies in `work`.
 
     An equal program made before is taken again, another one of that name is removed. Raises KilnError with
     the compiler's first error.
     """
     command = toolchain.compiler_command(target)
-    program = work / f"{name}-{_key([*command, *flags, name], sources, include, libraries)}"
+    program = work / f"{name}-{_key([*command, *flags, *more, name], sources, include, libraries)}"
     if program.is_file():
         return program
-    given = [*(f"-I{path}" for path in include), *map(str, sources), *map(str, libraries)]
+    given = [*(f"-I{path}" for path in include), *map(str, sources), *map(str, libraries), *more]
     try:
         work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".link-", dir=work) as folder:

@@ -10,7 +10,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from kiln import __version__
 from kiln.config import Target
 from kiln.emit import consumers
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json, write_json
+from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.libraries.folder import bundled
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
@@ -50,11 +51,14 @@ def run(args: argparse.Namespace) -> None:
         _copy(args.source / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
         shutil.copytree(args.golden, folder / "golden", copy_function=shutil.copyfile)
         write_json(folder / "golden" / "tolerance.json", read_json(args.tolerance)["tolerance"])
+        for kernel in plan["kernels"]:
+            if "external" in kernel:
+                atomic_write(folder / "src" / f"{kernel['symbol']}.c", kernel["external"]["source"])
         if args.report:
             _copy(args.report, folder / "report.html")
         consumers.write(folder, name, target.name, str(config.get("description") or ""), plan["threads"])
         manifest = {
-            **describe(config, plan, target, read_json(args.size)),
+            **describe(config, plan, target, read_json(args.size), bundled(folder)),
             "source_sha256": hashlib.sha256(args.model_file.read_bytes()).hexdigest(),
             "files": list_files(folder),
         }
@@ -62,10 +66,31 @@ def run(args: argparse.Namespace) -> None:
     pack(args.out, args.archive)
 
 
+def libraries(plan: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The external libraries: which, under which licence, in which files, and what each computes.
+
+    `heap`: whether the library takes memory at run time that no figure here counts.
+    """
+    kernels = [kernel for kernel in plan["kernels"] if "external" in kernel]
+    return [
+        {
+            **{key: about[key] for key in ("backend", "name", "version", "licence", "heap", "files", "link")},
+            "subgraphs": sorted(
+                k["external"]["key"] for k in kernels if k["external"]["backend"] == about["backend"]
+            ),
+        }
+        for about in given
+    ]
+
+
 def describe(
-    config: Mapping[str, Any], plan: Mapping[str, Any], target: Target, size: Mapping[str, Any]
+    config: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    target: Target,
+    size: Mapping[str, Any],
+    given: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What manifest.json says besides its list of files. Sizes are in bytes."""
+    """What manifest.json says besides its list of files; sizes in bytes. `given`: the libraries in lib/."""
     params = plan["params"]
     buckets = ("name", "strategy", "dims", "arena_bytes", "lower_bound_bytes")
     return {
@@ -82,6 +107,7 @@ def describe(
         "params": {"bytes": params["bytes"], "storage": params["storage"], "section": params.get("section")},
         "buckets": [{key: bucket.get(key) for key in buckets} for bucket in plan["buckets"]],
         "linked": size.get("linked"),
+        "libraries": libraries(plan, given),
         "tools": {"kiln": __version__, **{tool: metadata.version(tool) for tool in _TOOLS}},
     }
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
 from kiln.toolchain import compiler_command
@@ -28,7 +29,6 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write one object a source file, all of them or none."""
-    from kiln.config import Target
     from kiln.emit.headers import include_flags
 
     target = Target.model_validate(read_json(args.target))
@@ -43,11 +43,16 @@ def run(args: argparse.Namespace) -> None:
     if missing:
         raise KilnError(f"{missing[0]}: no such file")
     own = () if args.runtime else (f"-I{args.source}",)
-    flags = [*compiler_command(target), *_FLAGS, *(_ZIG_FLAGS if target.c_compiler.kind == "zig" else ())]
+    flags = c_flags(target)
     with atomic_dir(args.out) as folder:
         for source in sources:
             out = folder / f"{prefix}{source.stem}.o"
             compile_file([*flags, *own, *include_flags()], source, out)
+
+
+def c_flags(target: Target) -> list[str]:
+    """The target's compiler, as it compiles everything that goes into a library."""
+    return [*compiler_command(target), *_FLAGS, *(_ZIG_FLAGS if target.c_compiler.kind == "zig" else ())]
 
 
 def compile_file(flags: Sequence[str], source: Path, out: Path) -> None:

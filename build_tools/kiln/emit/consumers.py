@@ -7,6 +7,7 @@ from pathlib import Path
 import jinja2
 
 from kiln import __version__
+from kiln.libraries.folder import bundled
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -32,6 +33,7 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
         "version": __version__,
         "libraries": libraries,
         "threads": threads == "pthread",
+        "external": [name for about in bundled(folder) for name in about["link"]],
         "params_file": (folder / "params.bin").exists(),
     }
     for template, path in (

@@ -11,7 +11,8 @@ from typing import Any
 from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json
+from kiln.files import atomic_dir, read_json, write_json
+from kiln.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.toolchain import archiver_command, compiler_command
 from kiln.toolchain import run as run_tool
 
@@ -23,6 +24,10 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--plan", type=Path, required=True, help="plan.json")
     p.add_argument("--source", type=Path, required=True, help="folder of the emit-source stage")
     p.add_argument("--out", type=Path, required=True, help="folder that gets include/, lib/ and params.bin")
+    p.add_argument(
+        "--library", dest="libraries", type=Path, action="append", default=[],
+        help="folder of the library stage; goes into lib/",
+    )  # fmt: skip
     p.add_argument("objects", type=Path, nargs="+", help="folders of objects")
 
 
@@ -39,10 +44,29 @@ def run(args: argparse.Namespace) -> None:
         for header in (args.source / f"{args.name}.h", kiln_h(), dlpack_h(), *gpu):
             shutil.copyfile(header, folder / "include" / header.name)
         archive(objects, folder / "lib" / f"lib{args.name}.a")
+        external = add_libraries([LibraryFolder.read(path) for path in args.libraries], plan, folder)
         if has_shared(target):
-            shared(target, plan, objects, folder)
+            shared(target, plan, [*objects, *external], folder)
         if plan["params"]["storage"] == "file":
             shutil.copyfile(args.source / "params.bin", folder / "params.bin")
+
+
+def add_libraries(libraries: Sequence[LibraryFolder], plan: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Put the libraries that kernels call into lib/, with their licences; what is to be linked of them."""
+    called = {kernel["external"]["backend"] for kernel in plan["kernels"] if "external" in kernel}
+    used = [library for library in libraries if library.about["backend"] in called]
+    linked = []
+    for library in used:
+        for name in library.about["files"]:
+            shutil.copyfile(library.path / "lib" / name, folder / "lib" / name)
+        linked += [folder / "lib" / name for name in library.about["link"]]
+        if (library.path / "licence.txt").is_file():
+            (folder / "licences").mkdir(exist_ok=True)
+            licence = folder / "licences" / f"{library.about['backend']}.txt"
+            shutil.copyfile(library.path / "licence.txt", licence)
+    if used:
+        write_json(folder / "lib" / LIST, {"libraries": [library.about for library in used]})
+    return linked
 
 
 def has_shared(target: Target) -> bool:
@@ -67,6 +91,7 @@ def shared(target: Target, plan: Mapping[str, Any], objects: Sequence[Path], fol
         "-shared", f"-Wl,-soname,lib{name}.so", f"-Wl,--version-script={script}", "-Wl,--build-id=none",
         "-Wl,-s", *(["-pthread"] if plan["threads"] == "pthread" else []),
     ]  # fmt: skip
-    run_tool([*compiler_command(target), *flags, *map(str, objects), "-o", str(out)], f"linking {out.name}")
+    given = with_rpath([str(path) for path in objects], ["$ORIGIN"])
+    run_tool([*compiler_command(target), *flags, *given, "-o", str(out)], f"linking {out.name}")
     script.unlink()
     out.chmod(0o644)

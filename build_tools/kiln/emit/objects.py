@@ -11,7 +11,7 @@ import argparse
 import hashlib
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from kiln.config import Target, canonical_json, target_config
+from kiln.emit.compile import c_flags, compile_file
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json
 from kiln.kernels.opinfo import refusal
 from kiln.kernels.pipeline import tvm_target
+from kiln.libraries.folder import LibraryFolder
 
 # What a freestanding device must have anyway; compilers emit calls of these on their own.
 ALLOWED = {"memcpy", "memset", "memmove"}
@@ -41,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--plan", type=Path, required=True, help="folder of the plan stage")
     parser.add_argument("--target", type=Path, required=True, help="target.json")
+    parser.add_argument(
+        "--library", dest="libraries", type=Path, action="append", default=[],
+        help="folder of the library stage, for the libraries that kernels call",
+    )  # fmt: skip
     parser.add_argument("--cache", type=Path, required=True, help="folder of objects that builds share")
     parser.add_argument("--out", type=Path, required=True)
 
@@ -68,6 +74,23 @@ def run(args: argparse.Namespace) -> None:
                 compile_all({name: functions[name]}, target, made, plan)
                 atomic_write(cached, made.read_bytes())
             shutil.copyfile(cached, folder / f"{name}.o")
+        for kernel in plan["kernels"]:
+            if "external" in kernel and kernel["symbol"] in used:
+                compile_call(kernel, target, [LibraryFolder.read(path) for path in args.libraries], folder)
+
+
+def compile_call(
+    kernel: dict[str, Any], target: Target, libraries: Sequence[LibraryFolder], folder: Path
+) -> None:
+    """Compile the generated C that calls a library; its object and source are named after the symbol."""
+    backend = kernel["external"]["backend"]
+    found = [library for library in libraries if library.about["backend"] == backend]
+    if not found:
+        raise KilnError(f"{kernel['symbol']}: no --library for backend '{backend}'")
+    source = folder / f"{kernel['symbol']}.c"
+    atomic_write(source, kernel["external"]["source"])
+    flags = [*c_flags(target), "-O3", *found[0].compile_flags]
+    compile_file(flags, source, folder / f"{kernel['symbol']}.o")
 
 
 def _digest(target: Target) -> str:

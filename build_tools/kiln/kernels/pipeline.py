@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 import tvm
 from tvm import relax
 
 from kiln.config import Target
 from kiln.files import atomic_write
+from kiln.graph.pipeline import Pass
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import opinfo
 from kiln.kernels.choices import Choices
@@ -18,6 +21,18 @@ from kiln.kernels.legalize import RULES
 from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.kernels.steps import Builder, Steps
 from kiln.params import store
+
+
+class External(Protocol):
+    """Passes that put calls of libraries (relax.call_dps_packed) in place of what these compute.
+
+    `before` lowering, on operators; `after` fusion, by the op info of functions, with the constants by the
+    name of their variable in `main`. What they leave in the module's attributes: `kiln.externals`.
+    """
+
+    def before(self) -> list[tuple[str, Pass]]: ...
+
+    def after(self, values: Mapping[str, Any]) -> list[tuple[str, Pass]]: ...
 
 
 def tvm_target(target: Target) -> tvm.target.Target:
@@ -58,10 +73,12 @@ def lower(
     dump: Path | None = None,
     winograd: str = "off",
     choices: Choices | None = None,
+    external: External | None = None,
 ) -> Steps:
     """Lower a simplified module whose parameters are constants.
 
-    `choices`: what was measured on the target's CPU; None: nothing.
+    `choices`: what was measured on the target's CPU; None: nothing. `external`: passes that give parts of the
+    graph to libraries.
     """
     if target.cuda is not None:
         from kiln.kernels import cuda_steps  # with TVM's schedules for GPUs, which no other target needs
@@ -79,6 +96,8 @@ def lower(
         return module
 
     passes = [
+        # Phase 0: what libraries compute, by patterns of operators
+        *([] if external is None else external.before()),
         # Phase 1: the graph as kernels want it
         ("padding", explicit_padding),
         ("quantised", store_quantised),
@@ -95,6 +114,8 @@ def lower(
         ("barriers", cancel_transposes),  # the reshapes that kept fusion apart
         ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
+        # and, by the op info of what has been fused
+        *([] if external is None else external.after(params)),
     ]
     for index, (name, step) in enumerate(passes):
         mod = step(mod)

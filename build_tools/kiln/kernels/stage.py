@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from safetensors import numpy as safetensors
 
+from kiln.byoc.passes import external_passes
 from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the stage before")
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
+    parser.add_argument("--byoc", type=Path, help="byoc.json: which external libraries compute what")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dump", type=Path, help="write the IR after each pass into this folder")
 
@@ -34,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     known.check(target)
     threads = config.get("threads") or target.threads
     choices = choices_of(target)
+    external = external_passes(read_json(args.byoc), target, threads) if args.byoc else None
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     values: store.Tensors = {}
     cases: list[dict[str, Any]] = []
@@ -41,7 +44,9 @@ def run(args: argparse.Namespace) -> None:
         if target.cuda is not None and case.when:
             raise KilnError(f"{config['name']}: special case '{case.name}': not for target '{target.name}'")
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
-        steps = lower(case.module, config["name"], target, threads, dump, config["winograd"], choices)
+        steps = lower(
+            case.module, config["name"], target, threads, dump, config["winograd"], choices, external
+        )
         prefix = f"{number}/"
         functions |= steps.functions
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}

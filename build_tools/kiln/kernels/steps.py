@@ -179,6 +179,8 @@ class Builder:
         if name == "relax.reshape":
             source = self._value(value.args[0])
             return self._tensor(self._new_name(), value.ty, "activation", alias=source).name
+        if name == "relax.call_dps_packed":
+            return self._external(value)
         if name != "relax.call_tir":
             library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None
             known = library or (name or str(value.op)).removeprefix("relax.")
@@ -203,6 +205,51 @@ class Builder:
         outputs = [self._tensor(self._new_name(), ty, "activation").name for ty in types]
         self._group(self._bare(call), ops, inputs, outputs, variable.name_hint)
         return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
+
+    def _external(self, call: Any) -> str:
+        """Add the step of a part that a library computes: one call of a function that generated C defines."""
+        symbol = str(call.args[0].global_symbol)
+        about = json.loads(str(self.mod.attrs["kiln.externals"]))[symbol]
+        tensors = [item for item in call.args[1].fields if _is_tensor(item)]
+        numbers = [size for item in call.args[1].fields if not _is_tensor(item) for size in item.values]
+        inputs = [self._value(item) for item in tensors]
+        output = self._tensor(self._new_name(), call.ty, "activation")
+        extent = self._size(simplify(numbers.pop()), self._sizes) if about["parallel"] else 0
+        elements = int(np.prod([sizes.bounds(size, self.result.box)[1] for size in output.shape]))
+        if symbol not in self._symbols:
+            self._symbols.add(symbol)
+            dtypes = [self.result.tensors[name].dtype for name in inputs]
+            arguments = [{"dtype": dtype, "const": True} for dtype in dtypes]
+            arguments.append({"dtype": output.dtype, "const": False})
+            arguments += [{"dtype": "int32", "const": True, "scalar": True} for _ in numbers]
+            self.result.kernels.append(
+                {
+                    "symbol": symbol,
+                    "args": arguments,
+                    "parallel": about["parallel"],
+                    "family": about["backend"],
+                    "ops": about["ops"],
+                    "flops": 2 * about["depth"] * elements,
+                    "external": {key: about[key] for key in ("backend", "key", "source")},
+                }
+            )
+        self.result.steps.append(
+            {
+                "kernel": symbol,
+                "extent": extent,
+                "args": [
+                    *inputs,
+                    output.name,
+                    *({"dim": self._size(n, self._sizes)} for n in numbers),
+                ],
+                "writes": [output.name],
+                "in_place": [inputs[position] for position in about["in_place"]],
+                "label": "+".join(op["name"].removeprefix("nn.") for op in about["ops"]),
+                "attrs": about["anchor"],
+                "macs": about["depth"] * elements,
+            }
+        )
+        return output.name
 
     def _bare(self, call: Any) -> tirx.PrimFunc:
         """The function of a call with sizes that are given as arguments written out."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from kiln.config import Target
 from kiln.device.link import link, link_flags
+from kiln.libraries import folder as external
 from kiln.report.archive import function_members
 from kiln.report.buckets import code_rows, plan_rows
 from kiln.report.elf import Program, read_program
@@ -43,6 +44,7 @@ def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: 
         [*flags, *defines],
         include=[bundle / "include"],
         libraries=[library],
+        more=external.link_flags(bundle),
         work=work,
         name="size_model",
     )

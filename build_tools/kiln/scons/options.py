@@ -15,6 +15,7 @@ from kiln.errors import KilnError
 OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
     "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
+    "byoc": "external libraries that compute parts of the model: none, or names with commas: openblas",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",
     "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
@@ -59,6 +60,7 @@ class Options:
     device: str | None
     device_goals: Sequence[str]
     program: Program | None = None
+    byoc: str | None = None
 
 
 def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
@@ -92,7 +94,9 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     image = _from_where_called(arguments["image"]) if arguments.get("image") else None
     if image is not None and not Path(image).is_file():
         raise KilnError(f"image '{arguments['image']}': no such file")
-    return Options(lists["target"], lists["model"], dump == "1", image, device, device_goals)
+    return Options(
+        lists["target"], lists["model"], dump == "1", image, device, device_goals, byoc=arguments.get("byoc")
+    )
 
 
 def _program(

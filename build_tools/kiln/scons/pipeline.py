@@ -18,16 +18,23 @@ from kiln.scons.unit import Unit
 # SCons names methods after these functions, and calls its own in this style.
 
 
-def KilnBundle(env: Any, model: str, target: str = "host", dump: bool = False) -> Bundle:  # noqa: N802
+def KilnBundle(  # noqa: N802
+    env: Any, model: str, target: str = "host", dump: bool = False, byoc: str | None = None
+) -> Bundle:
     """Declare the bundle of `model` for `target`; `dump` writes the IR after each pass."""
-    return bundle(Unit(model, target), dump)
+    return bundle(Unit(model, target, byoc), dump)
 
 
 def KilnTest(  # noqa: N802
-    env: Any, model: str, target: str = "host", dump: bool = False, device: str | None = None
+    env: Any,
+    model: str,
+    target: str = "host",
+    dump: bool = False,
+    device: str | None = None,
+    byoc: str | None = None,
 ) -> Any:
     """Declare the comparison with the golden vectors; the build fails where they differ."""
-    return tested(Unit(model, target), dump, device)
+    return tested(Unit(model, target, byoc), dump, device)
 
 
 def KilnRun(  # noqa: N802
@@ -37,9 +44,10 @@ def KilnRun(  # noqa: N802
     dump: bool = False,
     image: str | None = None,
     device: str | None = None,
+    byoc: str | None = None,
 ) -> Any:
     """Declare a run on a picture; it is done at each build."""
-    return ran(Unit(model, target), dump, image, device)
+    return ran(Unit(model, target, byoc), dump, image, device)
 
 
 def KilnBench(  # noqa: N802
@@ -49,16 +57,23 @@ def KilnBench(  # noqa: N802
     dump: bool = False,
     device: str | None = None,
     steps: bool = False,
+    byoc: str | None = None,
 ) -> Any:
     """Declare that runs are timed, with `steps` each step too; it is done at each build."""
-    return timed(Unit(model, target), dump, device, steps)
+    return timed(Unit(model, target, byoc), dump, device, steps)
 
 
 def KilnDevice(  # noqa: N802
-    env: Any, goal: str, model: str, target: str = "host", dump: bool = False, device: str = "local"
+    env: Any,
+    goal: str,
+    model: str,
+    target: str = "host",
+    dump: bool = False,
+    device: str = "local",
+    byoc: str | None = None,
 ) -> Any:
     """Declare `goal` (flash, rollback or status) on a device; it is done at each build."""
-    return on_device(goal, Unit(model, target), dump, device)
+    return on_device(goal, Unit(model, target, byoc), dump, device)
 
 
 def KilnProgram(  # noqa: N802
@@ -82,16 +97,23 @@ def KilnDevices(env: Any) -> Any:  # noqa: N802
     return devices()
 
 
-def KilnSize(env: Any, model: str, target: str = "host", dump: bool = False) -> Any:  # noqa: N802
+def KilnSize(  # noqa: N802
+    env: Any, model: str, target: str = "host", dump: bool = False, byoc: str | None = None
+) -> Any:
     """Declare that the sizes are printed."""
-    return shown(Unit(model, target), dump)
+    return shown(Unit(model, target, byoc), dump)
 
 
 def KilnTune(  # noqa: N802
-    env: Any, model: str, target: str = "host", dump: bool = False, device: str | None = None
+    env: Any,
+    model: str,
+    target: str = "host",
+    dump: bool = False,
+    device: str | None = None,
+    byoc: str | None = None,
 ) -> Any:
     """Declare that the kernels of `model` are measured, here or on a device, for later builds."""
-    return tune(Unit(model, target), dump, device)
+    return tune(Unit(model, target, byoc), dump, device)
 
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802

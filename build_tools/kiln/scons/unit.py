@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from kiln.config import (
     Model,
@@ -15,11 +17,15 @@ from kiln.config import (
     stage_config,
     target_config,
 )
+from kiln.config.byoc import Byoc, read
 from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
 from kiln.toolchain import compiler_command
+
+if TYPE_CHECKING:
+    from kiln.byoc.backend import Backend
 
 _models: dict[str, Model] = {}
 _targets: dict[str, Target] = {}
@@ -29,7 +35,7 @@ _sources: dict[str, dict[str, Any]] = {}
 class Unit:
     """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone."""
 
-    def __init__(self, model: str, target: str) -> None:
+    def __init__(self, model: str, target: str, byoc: str | None = None) -> None:
         self.model, self.target = _model(model), _target(target)
         build = session().build
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
@@ -40,6 +46,8 @@ class Unit:
         self.threads = self.model.threads or self.target.threads
         self.source = f"{self.of_model}/source.{self.model.format}"
         self.source_name = _known_to_the_user(self.model, self.source)
+        self.byoc = _byoc(byoc) or self.model.byoc or self.target.byoc or Byoc()
+        self.backends = _backends(self.byoc, self.target) if self.byoc.wanted else []
 
     def slice(self, stage: str) -> Any:
         """The model's slice for a stage, as a file that changes only when the slice does."""
@@ -55,6 +63,28 @@ class Unit:
         found = _file_sources(stage_config(self.model, stage))
         # A missing one is the stage's to report, with the key that names it.
         return [session().env.File(path) for path in found if Path(path).is_file()]
+
+
+def _byoc(text: str | None) -> Byoc | None:
+    """The command line's `byoc=`."""
+    if text is None:
+        return None
+    try:
+        return Byoc.model_validate(read(text))
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise KilnError(f"option 'byoc': {reason}") from None
+
+
+def _backends(byoc: Byoc, target: Target) -> list[Backend]:
+    """The backends to be asked. Raises KilnError where one, or its library, cannot be had for the target."""
+    from kiln.byoc.backends import wanted  # only where a library is asked for
+    from kiln.libraries.find import locate
+
+    found = wanted(byoc, target)
+    for backend in found:
+        locate(backend, target)
+    return found
 
 
 def _known_to_the_user(model: Model, copy: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.builders.library import byoc
 from kiln.scons.builders.specialize import specialize
 from kiln.scons.part import Part, parts
 from kiln.scons.stage import Stage, declare
@@ -20,12 +21,13 @@ def _lower(part: Part, dump: bool) -> tuple[str, list[Any]]:
     unit = part.unit
     config, target, folder = unit.slice("lower"), unit.target_json(), f"{part.folder}/lower"
     before, files = specialize(part, dump)
+    external, external_files = byoc(unit)
     dumps = f"{part.folder}/dump/lower"
     stage = Stage(
         "lower",
         part.subject,
-        ["--in", before, "--target", str(target), "--config", str(config), "--out", folder],
-        [config, target, *files],
+        ["--in", before, "--target", str(target), "--config", str(config), *external, "--out", folder],
+        [config, target, *files, *external_files],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/steps.json"],
         silent_flags=["--dump", dumps] if dump else [],
         extra_outputs=[f"{dumps}.done"] if dump else [],

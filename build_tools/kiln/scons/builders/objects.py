@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.builders.library import libraries
 from kiln.scons.builders.lower import lower
 from kiln.scons.builders.plan import plan
 from kiln.scons.session import session
@@ -16,12 +17,14 @@ def objects(unit: Unit, dump: bool) -> tuple[str, Any]:
     target, folder = unit.target_json(), f"{unit.folder}/objects"
     lowered, planned = lower(unit, dump), plan(unit, dump)
     flags = [word for source, _ in lowered for word in ("--in", source)]
+    external, external_files = libraries(unit)
+    flags += external
     flags += ["--plan", planned.folder, "--target", str(target), "--cache", f"{session().work}/kernels"]
     stage = Stage(
         "emit-objects",
         unit.subject,
         [*flags, "--out", folder],
-        [target, planned.plan, *(node for _, files in lowered for node in files)],
+        [target, planned.plan, *(node for _, files in lowered for node in files), *external_files],
         [],
         folder=folder,
         listing=f"{folder}.list.json",

@@ -1,0 +1,99 @@
+"""What a backend says of itself: its library, the targets it serves, its patterns, how its calls are written.
+
+SCons reads these files too, to know early what a build needs; so they import TVM only inside of functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kiln.byoc.match import Group, Match, Pattern
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """Files of one wheel on PyPI. `files`: path in the wheel → (path in the library's folder, SHA-256).
+
+    `platform` and `python` are the wheel's tags, so that every machine takes the same one. `link`: which of
+    them programs are linked with; the others are what those need.
+    """
+
+    package: str
+    version: str
+    platform: str
+    files: Mapping[str, tuple[str, str]]
+    link: Sequence[str] = ()
+    python: str = "3.11"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library as it is linked.
+
+    `wheels`: by architecture, the pinned wheels that Kiln fetches by itself. Where there is none, `headers`
+    and `shared` (file names, .so or .a) are looked for in the folder that the target's `libraries:` names,
+    then in `folder`, then where Debian's `package` puts them. `defines` are for compiling against a wheel.
+    `heap`: who owns the memory that the library takes at run time, "none" or "library". `symbols` are what
+    generated C calls.
+    """
+
+    name: str
+    licence: str
+    symbols: Sequence[str]
+    headers: Sequence[str] = ()
+    shared: Sequence[str] = ()
+    package: str = ""
+    folder: str | None = None
+    wheels: Mapping[str, Sequence[Wheel]] = field(default_factory=dict)
+    defines: Sequence[str] = ()
+    heap: str = "library"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What code generators may know of a target. `threads`: how many may run tasks of one step."""
+
+    arch: str
+    isa: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Code:
+    """The C of one subgraph: a function in the form of the kernel ABI.
+
+    `source` defines `void SYMBOL(const T *operand, …, T *output[, int32_t size, …][, int32_t begin, int32_t
+    end])`; SYMBOL is replaced by a name made from the source. `operands`: names of the match, in order of the
+    parameters. `constants`: by operand the form in which a constant is stored (packed at build time).
+    `sizes`: expressions of open sizes, passed as int32. `tasks`: the function then computes tasks
+    [begin, end), which are independent of each other. `in_place`: operands of which each element is read only
+    to compute the output's element of the same index.
+    """
+
+    source: str
+    operands: Sequence[str]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Sequence[Any] = ()
+    tasks: Any = None
+    in_place: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One external library.
+
+    `patterns` are matched in the graph, before it is lowered; `groups` in fused functions afterwards, by
+    their op info. Of both, what stands first is tried first. `generate` gets a match and writes its C; None:
+    this one is not for the library. `layouts` says in which layouts operands must be, by kind of pattern.
+    """
+
+    name: str
+    archs: Sequence[str]
+    library: Library
+    generate: Callable[[Match, Facts], Code | None]
+    patterns: Callable[[], Sequence[Pattern]] = lambda: ()
+    groups: Callable[[], Sequence[Group]] = lambda: ()
+    layouts: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,72 @@
+"""Finds backends by name: the user's own in ./backends, then Kiln's."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+from kiln.byoc.backend import Backend
+from kiln.config import Target
+from kiln.config.byoc import Byoc
+from kiln.config.check import choices
+from kiln.errors import KilnError
+
+# Kiln's own. A new one is a file here and a word in this line.
+OWN = ("openblas",)
+USER = "backends"  # folder of the user's own, in the one that is built in
+
+
+def names() -> list[str]:
+    """Every backend that can be named."""
+    found = [path.stem for path in sorted(Path.cwd().joinpath(USER).glob("*.py"))]
+    return [*OWN, *(name for name in found if name not in OWN)]
+
+
+def source(name: str) -> Path | None:
+    """The file of a backend of the user's own; None for Kiln's."""
+    path = Path.cwd() / USER / f"{name}.py"
+    return path if path.is_file() else None
+
+
+def load(name: str) -> Backend:
+    """The backend of that name. Raises KilnError for an unknown one and for a file that is none."""
+    path = source(name)
+    if path is None:
+        if name not in OWN:
+            raise KilnError(f"byoc: unknown backend '{name}'{choices(name, names())}")
+        module = importlib.import_module(f"kiln.byoc.{name}")
+    else:
+        spec = importlib.util.spec_from_file_location(f"kiln_backend_{name}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # anything may be wrong in a user's file
+            raise KilnError(f"{path}: {type(error).__name__}: {error}") from error
+    backend = getattr(module, "BACKEND", None)
+    if not isinstance(backend, Backend) or backend.name != name:
+        raise KilnError(f"{path or name}: a backend's file defines BACKEND, a Backend called '{name}'")
+    return backend
+
+
+def refusal(backend: Backend, target: Target) -> str | None:
+    """Why a backend cannot be for a target, whatever is installed; None where it can."""
+    place = f"byoc: backend '{backend.name}' for target '{target.name}'"
+    if target.cuda is not None:
+        return f"{place}: it computes on a CPU, the target's kernels run on a GPU"
+    if target.arch not in backend.archs:
+        return f"{place}: it serves {', '.join(backend.archs)}, the target is {target.arch}"
+    if target.deployment != "hosted" and backend.library.heap != "none":
+        return f"{place}: {backend.library.name} needs an operating system, the target is {target.deployment}"
+    return None
+
+
+def wanted(byoc: Byoc, target: Target) -> list[Backend]:
+    """The backends that a configuration names. Raises KilnError for one that cannot serve the target."""
+    found = [load(name) for name in byoc.backends]
+    for backend in found:
+        reason = refusal(backend, target)
+        if reason is not None:
+            raise KilnError(reason)
+    return found

@@ -1,0 +1,151 @@
+"""Patterns of a backend, and what was matched, in a form that does not depend on where it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.tirx import PrimFunc
+
+from kiln.graph.bindings import constant, shape_of
+from kiln.kernels.opinfo import OpInfo, describe
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor: sizes are ints, or TIR expressions where they are open. `value`: of a constant."""
+
+    expr: Any
+    shape: tuple[Any, ...]
+    dtype: str
+    value: Array | None = None
+
+    @classmethod
+    def of(cls, expr: Any, value: Array | None = None) -> Operand:
+        found = constant(expr) if value is None else value
+        return cls(expr, tuple(shape_of(expr)), str(expr.ty.dtype), found)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size is known only at run time."""
+        return not all(isinstance(size, int) for size in self.shape)
+
+    def __str__(self) -> str:
+        return "x".join(str(size).replace(" ", "") for size in self.shape) or "scalar"
+
+
+@dataclass(frozen=True)
+class Match:
+    """One subgraph that a pattern found.
+
+    `operands` by the pattern's names; `ops`: op info of its operators in order, the `anchor` first among
+    those that matter; `options`: what the pattern itself says (`{"bias": True, "activation": "relu"}`).
+    `depth`: multiply-adds for one element of the output, where they are known; `limits`:
+    what an activation that was found in op info keeps values between.
+    """
+
+    pattern: str
+    operands: Mapping[str, Operand]
+    output: Operand
+    ops: Sequence[OpInfo]
+    anchor: OpInfo
+    options: Mapping[str, Any] = field(default_factory=dict)
+    depth: int = 0
+    limits: tuple[float, float] | None = None
+
+    @property
+    def key(self) -> str:
+        """The subgraph's name for people, globs and measurements: `dense 16x384 384x1536 bias relu`."""
+        shapes = [str(self.operands[name]) for name in ("x", "w") if name in self.operands]
+        shapes = shapes or [str(operand) for operand in self.operands.values()]
+        said = [
+            name if value is True else str(value) for name, value in self.options.items() if value is not None
+        ]
+        spatial = {"strides": "s", "dilation": "d", "padding": "p"}
+        for name, short in spatial.items():
+            numbers = self.anchor["attrs"].get(name)
+            if numbers and any(number != (name != "padding") for number in numbers):
+                said.insert(0, short + "x".join(map(str, numbers)))
+        if self.anchor["attrs"].get("groups", 1) != 1:
+            said.insert(0, f"g{self.anchor['attrs']['groups']}")
+        return " ".join([self.pattern, *shapes, *[word for word in said if word]])
+
+
+Check = Callable[[Match], bool]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern of relax.dpl. `operands` and `anchor` are parts of `root`; `check` may refuse a match."""
+
+    name: str
+    root: Any
+    anchor: Any
+    operands: Mapping[str, Any]
+    check: Check = lambda _match: True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    depth: Callable[[Match], int] = lambda _match: 0
+
+    def match(
+        self, call: Any, definitions: Any, variables: Mapping[Any, Any]
+    ) -> tuple[Match, list[Any]] | None:
+        """The match that ends in `call`, and all calls of it; None where there is none.
+
+        `definitions`: the expression of each variable; `variables`: the other way round.
+        """
+        matched = self.root.extract_matched_expr(call, definitions)
+        if matched is None:
+            return None
+        # What a variable stands for is matched in its place; operands are wanted as they are read.
+        found = {part: variables.get(expr, expr) for part, expr in matched.items()}
+        inside = _between(call, [found[part] for part in self.operands.values()], definitions)
+        operands = {name: Operand.of(found[part]) for name, part in self.operands.items()}
+        ops = [{**describe(one), "kind": "opaque"} for one in inside]
+        anchor = matched[self.anchor]
+        made = Match(
+            self.name, operands, Operand.of(call), ops, {**describe(anchor), "kind": "opaque"}, self.options
+        )
+        return (replace(made, depth=self.depth(made)), inside) if self.check(made) else None
+
+
+def _between(root: Any, operands: Sequence[Any], definitions: Any) -> list[Any]:
+    """The calls from operands to `root`, in order of execution."""
+    order: list[Any] = []
+
+    def visit(expr: Any) -> None:
+        if any(expr.same_as(operand) for operand in operands):
+            return
+        bound = (
+            definitions[expr]
+            if type(expr).__name__ in ("Var", "DataflowVar") and expr in definitions
+            else expr
+        )
+        if type(bound).__name__ != "Call" or any(bound.same_as(one) for one in order):
+            return
+        for argument in bound.args:
+            visit(argument)
+        order.append(bound)
+
+    visit(root)
+    return order
+
+
+@dataclass(frozen=True)
+class Group:
+    """A pattern for fused functions: it sees their op info and their tensors, not their code.
+
+    `read` gets the function, for its op info, and its tensors, the output last; it returns the match or None.
+    """
+
+    name: str
+    read: Callable[[PrimFunc, Sequence[Operand]], Match | None]
+
+
+def element_count(shape: Sequence[Any]) -> int:
+    """The number of elements of a shape that is known."""
+    return int(np.prod([int(size) for size in shape], dtype=np.int64))

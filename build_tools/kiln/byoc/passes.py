@@ -1,0 +1,59 @@
+"""The partitioning passes of one build: every backend in turn, and once more after fusion."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backends import load
+from kiln.byoc.match import Match
+from kiln.byoc.partition import Partition
+from kiln.config import Target
+from kiln.config.byoc import Byoc
+from kiln.graph.pipeline import Pass
+
+
+def facts_of(target: Target, threads: str) -> Facts:
+    """What code generators may know of a target."""
+    return Facts(target.arch, target.vector.isa, 1 if threads == "none" else target.cores)
+
+
+def external_passes(config: Mapping[str, Any], target: Target, threads: str) -> Passes:
+    """The passes that byoc.json asks for: {"byoc": the section, "backends": names}."""
+    byoc = Byoc.model_validate(config["byoc"])
+    backends = [load(name) for name in config["backends"]]
+    return Passes(backends, Partition(facts_of(target, threads), Chosen(byoc)))
+
+
+class Chosen:
+    """Whether a library computes a subgraph: as the configuration's globs say."""
+
+    def __init__(self, byoc: Byoc) -> None:
+        self.byoc = byoc
+
+    def __call__(self, backend: Backend, match: Match, code: Code) -> bool:
+        key = f"{backend.name} {match.key}"
+        return _any(self.byoc.take, key) and not _any(self.byoc.leave, key)
+
+
+def _any(globs: list[str], key: str) -> bool:
+    """Whether a glob matches the key, with or without the backend's name before it."""
+    return any(fnmatch.fnmatchcase(text, glob) for glob in globs for text in (key, key.split(" ", 1)[1]))
+
+
+class Passes:
+    """See kiln.kernels.pipeline.External."""
+
+    def __init__(self, backends: list[Backend], partition: Partition) -> None:
+        self.backends, self.partition = backends, partition
+
+    def before(self) -> list[tuple[str, Pass]]:
+        return [(f"byoc_{backend.name}", self.partition.graph(backend)) for backend in self.backends]
+
+    def after(self, values: Mapping[str, Any]) -> list[tuple[str, Pass]]:
+        return [
+            (f"byoc_{backend.name}_groups", self.partition.groups(backend, values))
+            for backend in self.backends
+        ]

@@ -1,0 +1,188 @@
+"""Pattern tables that several backends share: products and convolutions with what can follow them.
+
+    dense    x (…, k) · constant w (k, n)           conv2d   NHWC data, constant HWIO weights
+    matmul   a (…, m, k) · b (…, k, n), both computed at run time, with equal batch axes
+
+each with a bias (a constant of n elements), a residual (a tensor of the output's shape) and ReLU or a clip
+behind it, the longest form first. In the graph they are relax.dpl patterns; in fused functions they are read
+from op info (kernels/opmatch.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm.relax.dpl import is_const, is_op, wildcard
+from tvm.tirx import PrimFunc
+
+from kiln.byoc.match import Array, Group, Match, Operand, Pattern
+from kiln.kernels.opmatch import Convolution, read_product
+
+FLOAT = "float32"
+ACTIVATIONS = ("clip", "relu", None)
+
+
+def _forms() -> Iterator[tuple[bool, bool, str | None]]:
+    """(bias, residual, activation), the longest first."""
+    forms = itertools.product((True, False), (True, False), ACTIVATIONS)
+    return iter(sorted(forms, key=lambda form: -sum(map(bool, form))))
+
+
+def _either(name: str, one: Any, other: Any) -> Any:
+    return is_op(name)(one, other) | is_op(name)(other, one)
+
+
+def _followed(anchor: Any, bias: bool, residual: bool, activation: str | None) -> tuple[Any, dict[str, Any]]:
+    """The pattern of `anchor` with what follows it, and the operands that this adds."""
+    operands: dict[str, Any] = {}
+    root = anchor
+    if bias:
+        operands["bias"] = is_const()
+        root = _either("relax.add", root, operands["bias"])
+    if residual:
+        operands["residual"] = wildcard()
+        root = _either("relax.add", root, operands["residual"])
+    if activation == "relu":
+        root = is_op("relax.nn.relu")(root)
+    if activation == "clip":
+        operands |= {"low": is_const(), "high": is_const()}
+        below = _either("relax.minimum", root, operands["high"])
+        root = _either("relax.maximum", below, operands["low"])
+    return root, operands
+
+
+def _table(name: str, anchor_name: str, fixed: Any, check: Any, depth: Any) -> list[Pattern]:
+    found = []
+    for bias, residual, activation in _forms():
+        x, w = wildcard(), fixed()
+        anchor = is_op(anchor_name)(x, w)
+        root, operands = _followed(anchor, bias, residual, activation)
+        options = {"bias": bias or None, "residual": residual or None, "activation": activation}
+        found.append(Pattern(name, root, anchor, {"x": x, "w": w, **operands}, check, options, depth))
+    return found
+
+
+def dense() -> list[Pattern]:
+    """x · w with w a constant matrix."""
+    return _table("dense", "relax.matmul", is_const, is_dense, lambda match: match.operands["w"].shape[0])
+
+
+def conv2d() -> list[Pattern]:
+    """NHWC convolutions, of which `groups` may be any."""
+    return _table("conv2d", "relax.nn.conv2d", is_const, is_conv2d, _conv_depth)
+
+
+def matmul() -> list[Pattern]:
+    """Products of two tensors computed at run time."""
+    x, w = wildcard(), wildcard()
+    root = is_op("relax.matmul")(x, w)
+    return [Pattern("matmul", root, root, {"x": x, "w": w}, is_matmul)]
+
+
+def _conv_depth(match: Match) -> int:
+    shape = match.operands["w"].shape
+    return int(np.prod(shape[:3]))
+
+
+def _plain(match: Match) -> bool:
+    """Floats only, each operand of the size that its part asks for."""
+    operands = match.operands
+    if any(operand.dtype != FLOAT for operand in [*operands.values(), match.output]):
+        return False
+    width = match.output.shape[-1]
+    bias = operands.get("bias")
+    if bias is not None and (bias.value is None or bias.shape[-1:] != (width,) or bias.value.size != width):
+        return False
+    residual = operands.get("residual")
+    if residual is not None and not _same(residual.shape, match.output.shape):
+        return False
+    limits = [operands[name] for name in ("low", "high") if name in operands]
+    return all(limit.value is not None and limit.value.size == 1 for limit in limits)
+
+
+def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(tvm_ffi.structural_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def is_dense(match: Match) -> bool:
+    """Whether this is a dense layer of floats."""
+    w, x = match.operands["w"], match.operands["x"]
+    return _plain(match) and w.value is not None and w.value.ndim == 2 and len(x.shape) >= 1
+
+
+def is_conv2d(match: Match) -> bool:
+    """Whether this is an NHWC convolution of floats with constant weights, dense or depthwise."""
+    attrs, w = match.anchor["attrs"], match.operands["w"]
+    return (
+        _plain(match)
+        and w.value is not None
+        and attrs["data_layout"] == "NHWC"
+        and attrs["kernel_layout"] == "HWIO"
+        and attrs["out_layout"] in ("NHWC", "")
+    )
+
+
+def is_matmul(match: Match) -> bool:
+    """Whether this is a product of two tensors of floats with equal batch axes."""
+    x, w = match.operands["x"], match.operands["w"]
+    if not _plain(match) or w.value is not None or x.value is not None:
+        return False
+    return len(x.shape) >= 2 and len(x.shape) == len(w.shape) and _same(x.shape[:-2], w.shape[:-2])
+
+
+# ---- after lowering ----
+
+_CHECKS = {"dense": is_dense, "conv2d": is_conv2d}
+
+
+def groups(*names: str) -> list[Group]:
+    """Fused functions that are a product of one of these names (dense, conv2d) with what can follow it."""
+    return [Group(name, _reader(name)) for name in names]
+
+
+def _reader(name: str) -> Any:
+    def read(func: PrimFunc, tensors: Sequence[Operand]) -> Match | None:
+        product = read_product(func)
+        if product is None or isinstance(product.attrs, Convolution) != (name == "conv2d"):
+            return None
+        if product.output != len(tensors) - 1 or product.activation not in (None, "nn.relu", "clip"):
+            return None
+        places = {"x": product.data, "w": product.weights, "bias": product.bias, "residual": product.residual}
+        operands = {part: tensors[place] for part, place in places.items() if place is not None}
+        options = {
+            "bias": "bias" in operands or None,
+            "residual": "residual" in operands or None,
+            "activation": None if product.activation is None else product.activation.removeprefix("nn."),
+        }
+        ops = product.ops
+        match = Match(name, operands, tensors[product.output], ops, ops[0], options, limits=product.limits)
+        if not _CHECKS[name](match):
+            return None
+        depth = _conv_depth(match) if name == "conv2d" else match.operands["w"].shape[0]
+        return replace(match, depth=int(depth))
+
+    return read
+
+
+def limits(match: Match) -> tuple[float, float] | None:
+    """What the activation keeps values between; None without one."""
+    if match.limits is not None:
+        return match.limits
+    if match.options.get("activation") == "relu":
+        return 0.0, float("inf")
+    if match.options.get("activation") == "clip":
+        low, high = (match.operands[name].value for name in ("low", "high"))
+        assert low is not None and high is not None
+        return float(low.reshape(-1)[0]), float(high.reshape(-1)[0])
+    return None
+
+
+def bias_of(match: Match) -> Array | None:
+    """The bias as a vector."""
+    bias = match.operands.get("bias")
+    return None if bias is None or bias.value is None else bias.value.reshape(-1)

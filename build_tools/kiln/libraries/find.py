@@ -1,0 +1,88 @@
+"""Where a backend's library is: pinned wheels, a folder that the target names, or Debian's places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.byoc.backend import Backend, Wheel
+from kiln.config import Target
+from kiln.errors import KilnError
+
+# Debian's names of architectures, and the folders that hold their files.
+DEBIAN = {
+    "x86_64": ("amd64", "x86_64-linux-gnu"),
+    "aarch64": ("arm64", "aarch64-linux-gnu"),
+    "armv7": ("armhf", "arm-linux-gnueabihf"),
+}
+
+
+@dataclass(frozen=True)
+class Located:
+    """`wheels` to fetch, or the `files` themselves: path in the library's folder → where it lies."""
+
+    wheels: tuple[Wheel, ...] = ()
+    files: tuple[tuple[str, Path], ...] = ()
+
+
+def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Located:
+    """Where the library is; nothing is fetched. `root`: where the system's own are looked for.
+
+    Raises KilnError, one line that says what is missing, where it was looked for and how to get it.
+    """
+    library = backend.library
+    given = target.libraries.get(backend.name, library.folder)
+    if given is None and target.arch in library.wheels:
+        if target.libc.name != "glibc" or target.libc.static:
+            raise KilnError(
+                f"byoc: backend '{backend.name}' for target '{target.name}': the wheels of {library.name} "
+                f"are shared libraries for glibc, the target's C library is {_libc(target)}; "
+                f"give a folder with its own: libraries: {{{backend.name}: …}}"
+            )
+        return Located(wheels=tuple(library.wheels[target.arch]))
+    base = Path(given) if given is not None else root
+    if given is not None and not base.is_dir():
+        raise KilnError(f"byoc: backend '{backend.name}' for target '{target.name}': no folder '{given}'")
+    files, missing = [], []
+    for kind, names in (("include", library.headers), ("lib", library.shared)):
+        for name in names:
+            path = _search(base, kind, name, target.arch, given is None)
+            if path is None:
+                missing.append(name)
+            else:
+                files.append((f"{kind}/{name}", path))
+    if missing:
+        hint = f"give its folder in the target's YAML: libraries: {{{backend.name}: …}}"
+        if library.package and given is None:
+            hint = (
+                f"install it with: sudo apt-get install {library.package}:{DEBIAN[target.arch][0]}, or {hint}"
+            )
+        raise KilnError(
+            f"byoc: backend '{backend.name}' for target '{target.name}': {library.name} is not there: "
+            f"no {', '.join(missing)} under {base}; {hint}"
+        )
+    return Located(files=tuple(files))
+
+
+def _libc(target: Target) -> str:
+    return f"a static {target.libc.name}" if target.libc.static else target.libc.name
+
+
+def _search(base: Path, kind: str, name: str, arch: str, system: bool) -> Path | None:
+    """A file below include/ or lib/. In the system a library lies in its architecture's folders."""
+    for folder in _folders(base, kind, arch, system):
+        if (folder / name).exists():
+            return (folder / name).resolve()
+    return None
+
+
+def _folders(base: Path, kind: str, arch: str, system: bool) -> Iterator[Path]:
+    own = DEBIAN[arch][1]
+    roots = [base] if system else [base, base / "usr"]
+    for root in roots:
+        yield root / kind / own
+        # Alternatives of one library lie in folders of their own: openblas-pthread/.
+        yield from sorted(path for path in root.joinpath(kind, own).glob("*") if path.is_dir())
+        if kind == "include" or not system:
+            yield root / kind
