@@ -27,7 +27,7 @@ typedef unsigned short ushort;
 #define __device__      static
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__ static // blocks run one after the other
+#define __shared__   static // blocks run one after the other
 #define CUDART_INF_F INFINITY
 #define CUDART_NAN_F NAN
 
