@@ -18,7 +18,8 @@ class Wheel:
     """Files of one wheel on PyPI. `files`: path in the wheel → (path in the library's folder, SHA-256).
 
     `platform` and `python` are the wheel's tags, so that every machine takes the same one. `link`: which of
-    them programs are linked with; the others are what those need.
+    them programs are linked with; the others are what those need. `licence`: of all these files together (an
+    SPDX expression); empty: the library's.
     """
 
     package: str
@@ -26,6 +27,7 @@ class Wheel:
     platform: str
     files: Mapping[str, tuple[str, str]]
     link: Sequence[str] = ()
+    licence: str = ""
     python: str = "3.11"
 
 

@@ -19,6 +19,11 @@ _HEADERS = {
 }
 _LICENCE = "51b0d449fdce3b1fabfead1af1cc6eff1df46a70b378c27dc0f5663afc6cc66a"
 _VERSION = "0.3.31.188.0"
+# What the wheels hold beside OpenBLAS itself.
+_LICENCES = {
+    "libgfortran": "GPL-3.0-or-later WITH GCC-exception-3.1",
+    "libquadmath": "LGPL-2.1-or-later",
+}
 
 
 def _wheel(platform: str, config: str, shared: dict[str, str]) -> Wheel:
@@ -30,7 +35,9 @@ def _wheel(platform: str, config: str, shared: dict[str, str]) -> Wheel:
         licence: ("licence.txt", _LICENCE),
         **{f"{inside}/lib/{name}": (f"lib/{name}", digest) for name, digest in shared.items()},
     }
-    return Wheel("scipy-openblas32", _VERSION, platform, files, link=("libscipy_openblas.so",))
+    held = [_LICENCES[name.split("-")[0]] for name in shared if name.split("-")[0] in _LICENCES]
+    terms = " AND ".join(["BSD-3-Clause", *held])
+    return Wheel("scipy-openblas32", _VERSION, platform, files, link=("libscipy_openblas.so",), licence=terms)
 
 
 LIBRARY = Library(

@@ -54,7 +54,8 @@ def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
     return {
         "backend": backend.name,
         "name": library.name,
-        "licence": library.licence,
+        "licence": " AND ".join(wheel.licence or library.licence for wheel in located.wheels)
+        or library.licence,
         "version": version or "of the system",
         "defines": list(library.defines) if located.wheels else [],
         "heap": library.heap,

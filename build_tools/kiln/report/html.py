@@ -23,7 +23,7 @@ from kiln.report.size import CODE
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 # Attributes that say nothing to a reader: their value is what everyone expects.
-_PLAIN = {"groups": 1, "dilation": [1, 1], "out_dtype": "", "ceil_mode": False}
+_PLAIN = {"groups": 1, "dilation": [1, 1], "out_dtype": None, "ceil_mode": False}
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
