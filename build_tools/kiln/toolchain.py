@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
@@ -46,8 +48,12 @@ def archiver_command() -> list[str]:
 
 def run(command: Sequence[str], purpose: str) -> None:
     """Run a compiler, linker or archiver. Raises KilnError with its first error."""
-    cache = str(cache_dir() / "zig")
-    environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
+    cache = cache_dir() / "zig"
+    # zig 0.17 takes an object from its cache for a source of an absolute path and headers in a relative one,
+    # though the headers of another working folder made it. So each folder has objects of its own.
+    here = hashlib.sha256(os.fsencode(Path.cwd())).hexdigest()[:16]
+    caches = {"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache / "folders" / here)}
+    environment = {**caches, **os.environ}
     try:
         done = subprocess.run(
             command,
