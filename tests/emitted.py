@@ -116,7 +116,9 @@ class Project:
         )
         self.objects.append(out)
 
-    def add(self, plan: Plan, payload: bytes = PAYLOAD, compiler: str = "gcc") -> Mapping[str, bytes | str]:
+    def add(
+        self, plan: Plan, payload: bytes = PAYLOAD, compiler: str = "gcc", kernels: str = KERNELS
+    ) -> Mapping[str, bytes | str]:
         """Compile what is generated for `plan`, and its kernels."""
         name, files = plan["name"], emit(plan, payload)
         assert set(files) == {f"{name}.h", f"{name}_plan.c", f"{name}_params.S", "params.bin"}
@@ -124,7 +126,7 @@ class Project:
         own.mkdir()
         for file, content in files.items():
             (own / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-        (own / "kernels.c").write_text(KERNELS.replace("NAME", name))
+        (own / "kernels.c").write_text(kernels.replace("NAME", name))
         self.flags.append(f"-I{own}")
         self.compile(own / f"{name}_plan.c", compiler, *WARNINGS)
         run([need("gcc", "gcc"), f"-I{own}", "-c", str(own / f"{name}_params.S"), "-o", str(own / "p.o")])

@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          3u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_ABI          4u /* raised whenever kiln_model or kiln_frame change */
 #define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
@@ -87,7 +87,10 @@ typedef enum kiln_status {
     KILN_GPU_ABSENT = 71, /* there is no such GPU */
     KILN_GPU_ARCH = 72,   /* no code for this GPU in the model */
     KILN_GPU_MEMORY = 73, /* out of memory, on the GPU or pinned */
-    KILN_GPU_FAILED = 74  /* any other error of the driver, detail.value */
+    KILN_GPU_FAILED = 74, /* any other error of the driver, detail.value */
+
+    /* an external library; detail.value is its own status, detail.name which part it computes */
+    KILN_LIBRARY = 80
 } kiln_status;
 
 typedef enum kiln_where {
@@ -194,7 +197,10 @@ struct kiln_model {
     /* The bucket for what the inputs hold: the one given, which was chosen by sizes, or a special
      * one in its place. Null when there are no special ones. */
     uint32_t (*special)(const kiln_frame *frame, uint32_t bucket);
-    /* Run one step of one bucket; 0, or -1 when there is no such step. */
+    /* Have external libraries make ready what they need, once the parameters are known; returns the
+     * status that it has put into detail. Null when there is nothing to do, and on a GPU. */
+    kiln_status (*open)(const kiln_frame *frame, kiln_detail *detail);
+    /* Run one step of one bucket; 0, -1 when there is no such step, or a library's own status. */
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
     const kiln_gpu_functions *gpu; /* null: runs on this processor */
     const void *gpu_model;         /* what they need to know */

@@ -66,6 +66,8 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     session->frame.pool = config->pool;
     if (model->gpu != NULL)
         status = model->gpu->open(session, model);
+    else if (model->open != NULL)
+        status = model->open(&session->frame, &session->detail);
     if (status == KILN_OK)
         session->model = model;
     return status;
@@ -239,8 +241,11 @@ kiln_status kiln_step(kiln_session *session) {
             kiln_cancel(session);
             return status;
         }
-    } else if (session->model->step(&session->frame, session->bucket, session->step) != 0)
-        error.status = KILN_BAD_PLAN;
+    } else {
+        error.value = session->model->step(&session->frame, session->bucket, session->step);
+        if (error.value != 0)
+            error.status = error.value < 0 ? KILN_BAD_PLAN : KILN_LIBRARY;
+    }
     if (error.status != KILN_OK) {
         kiln_cancel(session);
         return kiln_fail(&session->detail, &error);

@@ -119,6 +119,45 @@ static void test_damaged_plan(void) {
     workload_make(&work, 2, 16);
 }
 
+static int32_t library_status;
+static const float *library_saw;
+
+static kiln_status open_library(const kiln_frame *frame, kiln_detail *detail) {
+    library_saw = kiln_at_params(frame, 0);
+    *detail = (kiln_detail){.status = library_status == 0 ? KILN_OK : KILN_LIBRARY,
+                            .name = "lib: product",
+                            .index = -1,
+                            .axis = -1,
+                            .value = library_status};
+    return detail->status;
+}
+
+static int32_t step_of_library(const kiln_frame *frame, uint32_t bucket, uint32_t number) {
+    return number == 1 ? library_status : sums.step(frame, bucket, number);
+}
+
+static void test_library(void) {
+    kiln_model calls = sums;
+    calls.open = open_library;
+    calls.step = step_of_library;
+    library_status = 7;
+    CHECK(kiln_open(&session, &calls, &work.config) == KILN_LIBRARY);
+    CHECK(library_saw != NULL && library_saw == (const void *)session.frame.params);
+    CHECK(kiln_error(&session)->value == 7 && kiln_error(&session)->name != NULL);
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_NOT_OPEN);
+    library_status = 0;
+    CHECK(kiln_open(&session, &calls, &work.config) == KILN_OK);
+    library_status = 3;
+    CHECK(kiln_run(&session, work.inputs, work.outputs) == KILN_LIBRARY);
+    CHECK(kiln_error(&session)->where == KILN_AT_STEP && kiln_error(&session)->index == 1);
+    CHECK(kiln_error(&session)->value == 3 && kiln_steps_left(&session) == 0);
+    /* Nothing is made ready where opening fails before. */
+    library_saw = NULL;
+    work.config.arena_bytes = 0;
+    CHECK(kiln_open(&session, &calls, &work.config) == KILN_ARENA_TOO_SMALL && library_saw == NULL);
+    workload_make(&work, 2, 16);
+}
+
 /* Two sessions take turns, step by step, each with an arena of its own; then share one. */
 static void test_two_sessions(void) {
     kiln_session second;
@@ -143,6 +182,7 @@ int main(void) {
     test_arena();
     test_steps();
     test_damaged_plan();
+    test_library();
     test_on_step();
     workload_make(&work, 2, 16);
     test_two_sessions();

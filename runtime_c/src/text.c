@@ -45,6 +45,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_GPU_ARCH);
         NAME(KILN_GPU_MEMORY);
         NAME(KILN_GPU_FAILED);
+        NAME(KILN_LIBRARY);
     }
     return "unknown status";
 }
@@ -126,6 +127,8 @@ static const char *message(kiln_status status) {
         return "%n bytes asked of the GPU's driver";
     case KILN_GPU_FAILED:
         return "error %v of the GPU's driver";
+    case KILN_LIBRARY:
+        return "error %v of the library that computes it";
     }
     return "unknown status";
 }

@@ -44,6 +44,10 @@ static void test_lines(void) {
            "arena: 4160 bytes needed, 4096 given");
     expect((kiln_detail){KILN_ARENA_NULL, KILN_AT_ARENA, NULL, -1, -1, 0, INT64_MAX, 0, 0},
            "arena: null, 9223372036854775807 bytes needed");
+    expect((kiln_detail){KILN_LIBRARY, KILN_AT_SESSION, "xnnpack: dense", -1, -1, 6, 0, 0, 0},
+           "xnnpack: dense: error 6 of the library that computes it");
+    expect((kiln_detail){KILN_LIBRARY, KILN_AT_STEP, NULL, 3, -1, 6, 0, 0, 0},
+           "step 3: error 6 of the library that computes it");
     expect((kiln_detail){KILN_BAD_ALIGNMENT, KILN_AT_INPUT, "x", 0, -1, 2, 0, 0, 4},
            "x: address is 2 bytes past a multiple of 4");
     expect((kiln_detail){KILN_BAD_DTYPE, KILN_AT_INPUT, "x", 0, -1, FLOAT16, INT8, 0, 0},
@@ -76,7 +80,7 @@ static void test_all(void) {
         CHECK(has_name == (strstr(text, "unknown status") == NULL));
         known += has_name;
     }
-    CHECK(known == 39);
+    CHECK(known == 40);
     CHECK(strcmp(kiln_status_name(KILN_DIM_RANGE), "KILN_DIM_RANGE") == 0);
     CHECK(kiln_detail_text(NULL, NULL, 0) > 0);
 }

@@ -73,6 +73,19 @@ class Code:
     `sizes`: expressions of open sizes, passed as int32. `tasks`: the function then computes tasks
     [begin, end), which are independent of each other. `in_place`: operands of which each element is read only
     to compute the output's element of the same index.
+
+    `opens`: the library makes something ready once, such as weights in an order of its own. The source then
+    defines two functions, which return 0 or a positive number, the library's own status (`kiln_open` or the
+    run ends with KILN_LIBRARY, whose text names the part of the model and the number):
+
+        static int32_t SYMBOL_make(const T *constant, …)   the operands of `constants`, in order
+        int32_t SYMBOL(…)                                  as above, but for its result
+
+    `kiln_open` has SYMBOL_make called once in a process, however many sessions open at once
+    (byoc/once.py); where it fails, a later `kiln_open` tries again. What it makes is static in the source,
+    is never given back, and serves every session and thread: SYMBOL runs in several of them at the same
+    time. The constants' addresses are good only during the call that gets them: what is kept is copied.
+    SYMBOL's name holds the constants then, so that equal shapes with other weights are other functions.
     """
 
     source: str
@@ -81,6 +94,7 @@ class Code:
     sizes: Sequence[Any] = ()
     tasks: Any = None
     in_place: Sequence[str] = ()
+    opens: bool = False
 
 
 @dataclass(frozen=True)

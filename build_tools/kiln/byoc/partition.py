@@ -23,6 +23,7 @@ from tvm import relax, tirx
 
 from kiln.byoc.backend import Backend, Code, Facts
 from kiln.byoc.match import Match, Operand
+from kiln.byoc.once import guard
 from kiln.errors import KilnError
 from kiln.graph.bindings import const, count_uses, operator
 
@@ -32,10 +33,21 @@ Choose = Callable[[Backend, Match, Code], bool]
 
 
 def symbol_of(backend: str, match: Match, code: Code) -> str:
-    """kilnx_<backend>_<pattern>_<hash of the source>: equal code is one symbol, in any model."""
+    """kilnx_<backend>_<pattern>_<hash of the source>: equal code is one symbol, in any model.
+
+    What is made ready at open belongs to a symbol, and so do the constants that it is made of.
+    """
     stem = re.sub(r"[^a-z0-9]+", "_", match.pattern.lower())
-    digest = hashlib.sha256(f"{backend}\0{code.source}".encode()).hexdigest()[:12]
-    return f"kilnx_{backend}_{stem}_{digest}"
+    digest = hashlib.sha256(f"{backend}\0{code.source}".encode())
+    for value in _opened(code).values():
+        digest.update(f"\0{value.dtype}{value.shape}".encode() + value.tobytes())
+    return f"kilnx_{backend}_{stem}_{digest.hexdigest()[:12]}"
+
+
+def _opened(code: Code) -> dict[int, Any]:
+    """The constants that are handed over at open, by their place among the operands."""
+    places = [i for i, name in enumerate(code.operands) if name in code.constants]
+    return {i: code.constants[code.operands[i]] for i in places} if code.opens else {}
 
 
 def externals(mod: tvm.IRModule) -> dict[str, Any]:
@@ -72,6 +84,7 @@ class _Found:
 
     def describe(self, backend: Backend) -> dict[str, Any]:
         """Its entry in `kiln.externals`."""
+        source = self.code.source + (guard(len(_opened(self.code))) if self.code.opens else "")
         return {
             "backend": backend.name,
             "key": self.match.key,
@@ -80,7 +93,8 @@ class _Found:
             "parallel": self.code.tasks is not None,
             "in_place": [list(self.code.operands).index(name) for name in self.code.in_place],
             "depth": self.match.depth,
-            "source": re.sub(r"\bSYMBOL\b", self.symbol, self.code.source),
+            "opens": list(_opened(self.code)) if self.code.opens else None,
+            "source": re.sub(r"\bSYMBOL(?=\b|_)", self.symbol, source),
         }
 
 

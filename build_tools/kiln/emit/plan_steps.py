@@ -23,8 +23,9 @@ _GRID, _BLOCK = (
 class Step:
     """One call: the kernel, its arguments as C expressions with a comment each, and how many tasks.
 
-    `lines`: the statements that must stand before it. `launch`: for a GPU, blocks along x, y and z, then the
-    threads of each. `open`: sizes of the run decide something of it.
+    `lines`: the statements that must stand before it. `result`: what the kernel returns, as C spells it.
+    `launch`: for a GPU, blocks along x, y and z, then the threads of each. `open`: sizes of the run
+    decide something of it.
     """
 
     symbol: str
@@ -35,6 +36,7 @@ class Step:
     label: str
     launch: list[str]
     open: bool
+    result: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class StepMaker:
         return Step(
             kernel["symbol"], code.lines, args, extent, kernel["parallel"] and self.threads, step["label"],
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
+            kernel["result"],
         )  # fmt: skip
 
     def _launch(

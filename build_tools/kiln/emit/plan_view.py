@@ -20,7 +20,8 @@ from kiln.errors import KilnError
 
 # static names in plan.c
 _OWN = (
-    "arenas_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|run_step|"
+    "arenas_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
+    "open_failed|open_libraries|run_step|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _STORAGES = ("embedded", "section", "file")
@@ -47,6 +48,15 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """What a library makes ready at open: its part of the model, in words, and the constants' addresses."""
+
+    symbol: str
+    shown: str
+    args: list[str]
+
+
+@dataclass(frozen=True)
 class View:
     name: str
     target: str
@@ -57,6 +67,7 @@ class View:
     selection: Selection | None
     cases: list[Case]
     kernels: list[dict[str, Any]]
+    opened: list[Opened]
     params: Mapping[str, Any]
     cuda: Mapping[str, Any] | None = None
 
@@ -139,12 +150,26 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
         buckets.append(Bucket(bucket["name"], arena, steps, box, shown, special is not None))
     distinct = len({bucket.name.upper() for bucket in buckets}) == len(buckets)
     require(distinct, "buckets", "a name twice", "each once, upper and lower case being the same")
-    called = {step.symbol for bucket in buckets for step in bucket.steps}
+    called = {step.symbol: step for bucket in buckets for step in bucket.steps}
     return View(
         name, plan["target"], plan["model_hash"], plan["threads"], ports, buckets,
-        selection(ports.dims, plan["buckets"]), cases, [k for k in kernels if k["symbol"] in called], params,
-        plan.get("cuda"),
+        selection(ports.dims, plan["buckets"]), cases, [k for k in kernels if k["symbol"] in called],
+        _opened(plan["kernels"], called), params, plan.get("cuda"),
     )  # fmt: skip
+
+
+def _opened(kernels: Sequence[Mapping[str, Any]], steps: Mapping[str, Step]) -> list[Opened]:
+    """Kernels with something to make ready. The constants are the same in every step that calls one."""
+    found = []
+    for kernel in kernels:
+        symbol, about = kernel["symbol"], kernel.get("external", {})
+        if symbol not in steps or about.get("opens") is None:
+            continue
+        args = [steps[symbol].args[place][0] for place in about["opens"]]
+        for arg in args:
+            require(arg.startswith("kiln_at_params("), f"kernel '{symbol}': opens", arg, "parameters")
+        found.append(Opened(symbol, f"{about['backend']}: {about['key']}", args))
+    return found
 
 
 def _sizes_text(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) -> str:
@@ -155,7 +180,7 @@ def _sizes_text(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) ->
 
 
 def _kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
-    """Symbol, parameter types, whether it is parallel, and its operators as one comment."""
+    """Symbol, parameter types, whether it is parallel, what it returns, and its operators as one comment."""
     symbol = c_text.check_name(kernel["symbol"], "plan.json: kernels")
     types = []
     for arg in kernel["args"]:
@@ -168,5 +193,6 @@ def _kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
         "types": types,
         "args": kernel["args"],
         "parallel": bool(kernel["parallel"]),
+        "result": "void" if kernel.get("external", {}).get("opens") is None else "int32_t",
         "ops": " + ".join(op["name"] for op in kernel.get("ops", [])),
     }

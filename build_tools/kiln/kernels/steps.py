@@ -230,7 +230,7 @@ class Builder:
                     "family": about["backend"],
                     "ops": about["ops"],
                     "flops": 2 * about["depth"] * elements,
-                    "external": {key: about[key] for key in ("backend", "key", "source")},
+                    "external": {key: about[key] for key in ("backend", "key", "opens", "source")},
                 }
             )
         self.result.steps.append(
