@@ -36,6 +36,7 @@ struct kiln_index {
 };
 static kiln_index threadIdx, blockIdx;
 
+#ifndef KILN_CUDA_HEADERS // else they have these
 #define KILN_VECTOR2(name, type)                                                                   \
     struct alignas(2 * sizeof(type)) name##2 {                                                     \
         type x, y;                                                                                 \
@@ -65,6 +66,7 @@ template <class T> static inline T max(T a, T b) {
 template <class T> static inline T min(T a, T b) {
     return a < b ? a : b;
 }
+#endif
 
 static inline float rsqrtf(float x) {
     return 1.0f / sqrtf(x);

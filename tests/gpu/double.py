@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln.byoc.cutlass import include_folders
 from kiln.paths import cache_dir
+from kiln.sources.cuda_toolkit import cuda_toolkit
 
 HERE = Path(__file__).resolve().parent
 _FIRST = re.compile(r'^extern "C" __global__', re.MULTILINE)
@@ -37,19 +39,45 @@ def driver(folder: Path) -> Path:
     return folder
 
 
-def kernels_on_cpu(source: str, plan: Mapping[str, Any], library: Path, optimise: str = "-O1") -> Path:
-    """The kernels of a plan, from their CUDA C, as a library that the stand-in for the driver can call."""
-    first = _FIRST.search(source)
-    assert first is not None
-    # C++ wants alignas first, nvcc does not mind.
-    body = re.sub(r"\b__shared__ (alignas\(\d+\))", r"\1 __shared__", source[first.start() :])
-    parts = ['#include "cuda_on_cpu.h"', body]
-    for kernel in plan["kernels"]:
+def kernels_on_cpu(
+    source: str, plan: Mapping[str, Any], library: Path, optimise: str = "-O1", external: str = ""
+) -> Path:
+    """The kernels of a plan, from their CUDA C, as a library that the stand-in for the driver can call.
+
+    `external`: CUDA C of the kernels that backends have written, which include CUTLASS.
+    """
+    flags = ["-std=c++17", optimise, "-shared", "-fPIC", "-w", "-fno-exceptions", "-fno-strict-aliasing"]
+    flags += ["-fno-sanitize=undefined", f"-I{HERE}"]
+    paths = []
+    kernels = [kernel for kernel in plan["kernels"] if "external" not in kernel]
+    if kernels:
+        first = _FIRST.search(source)
+        assert first is not None
+        # C++ wants alignas first, nvcc does not mind.
+        body = re.sub(r"\b__shared__ (alignas\(\d+\))", r"\1 __shared__", source[first.start() :])
+        paths.append(library.with_suffix(".cpp"))
+        paths[-1].write_text("\n".join(['#include "cuda_on_cpu.h"', body, *_entries(body, kernels)]), "utf-8")
+    if external:
+        kernels = [kernel for kernel in plan["kernels"] if "external" in kernel]
+        paths.append(library.with_suffix(".external.cpp"))
+        parts = ['#include "cutlass_on_cpu.h"', external, *_entries(external, kernels)]
+        paths[-1].write_text("\n".join(parts), "utf-8")
+        folders = [HERE / "cutlass_on_cpu", cuda_toolkit() / "include", *include_folders()]
+        flags += [f"-I{folder}" for folder in folders]
+    zig(["c++", *flags, *map(str, paths), "-o", str(library)])
+    return library
+
+
+def _entries(body: str, kernels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each kernel the functions by which fake_cuda.c knows it."""
+    parts = []
+    for kernel in kernels:
         symbol = kernel["symbol"]
         definition = re.search(rf'^extern "C" __global__.*\b{symbol}\((.*)\) \{{$', body, re.MULTILINE)
         assert definition is not None, symbol
         end = body.index("\n}\n", definition.end())
-        barriers = "true" if _BARRIER.search(body, definition.end(), end) else "false"
+        waits = _BARRIER.search(body, definition.end(), end) or "external" in kernel
+        barriers = "true" if waits else "false"
         types = [re.sub(r"\s*(__restrict__)?\s*\w+$", "", word) for word in definition[1].split(", ")]
         given = ", ".join(f"*({type_} *)args[{i}]" for i, type_ in enumerate(types))
         parts.append(
@@ -58,12 +86,7 @@ def kernels_on_cpu(source: str, plan: Mapping[str, Any], library: Path, optimise
             f'extern "C" void {symbol}_on_cpu(const unsigned *grid, const unsigned *block, void **args) {{\n'
             f"    kiln_on_cpu({symbol}_thread, {barriers}, grid, block, args);\n}}"
         )
-    path = library.with_suffix(".cpp")
-    path.write_text("\n".join(parts), encoding="utf-8")
-    flags = ["-std=c++17", optimise, "-shared", "-fPIC", "-w", "-fno-exceptions", "-fno-strict-aliasing"]
-    flags += ["-fno-sanitize=undefined", f"-I{HERE}"]
-    zig(["c++", *flags, str(path), "-o", str(library)])
-    return library
+    return parts
 
 
 def environment(driver_folder: Path, **settings: object) -> dict[str, str]:

@@ -18,19 +18,30 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
-@pytest.mark.parametrize("model", ["mobilenet_v2", "resnet50", "efficientnet_lite0", "magika"])
-def test_golden_vectors(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "byoc"),
+    [
+        *((model, "none") for model in ("mobilenet_v2", "resnet50", "efficientnet_lite0", "magika")),
+        ("resnet18", "cutlass"),
+    ],
+)
+def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
     """Kernels run on the CPU, in every bucket that the model has; magika has one of each kind."""
     folder = scons_real.copy_tree(tmp_path)
-    scons_real.scons(folder, f"target={TARGET}", f"model={model}")
+    what = f"target={TARGET}", f"model={model}", f"byoc={byoc}"
+    scons_real.scons(folder, *what)
     stages = folder / "build" / ".stages" / TARGET / model
     source = (stages / "objects" / f"{model}.cu").read_text(encoding="utf-8")
-    kernels = double.kernels_on_cpu(source, double.read_plan(stages), tmp_path / "kernels.so")
+    other = stages / "objects" / f"{model}_external.cu"
+    external = other.read_text(encoding="utf-8") if byoc != "none" else ""
+    kernels = double.kernels_on_cpu(
+        source, double.read_plan(stages), tmp_path / "kernels.so", external=external
+    )
     environment = {
         "LD_LIBRARY_PATH": str(double.driver(tmp_path / "driver")),
         "KILN_FAKE_KERNELS": str(kernels),
     }
-    told = scons_real.scons(folder, f"target={TARGET}", f"model={model}", "test", **environment)
+    told = scons_real.scons(folder, *what, "test", **environment)
     assert "checks of repeated runs, guards and wrong arguments ok" in told
 
 

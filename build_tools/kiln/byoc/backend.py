@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How a kernel of a GPU is launched: blocks along x, y and z (sizes may be open), threads of each."""
+
+    grid: tuple[Any, Any, Any]
+    block: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
 class Code:
     """The C of one subgraph: a function in the form of the kernel ABI.
 
@@ -86,6 +95,10 @@ class Code:
     is never given back, and serves every session and thread: SYMBOL runs in several of them at the same
     time. The constants' addresses are good only during the call that gets them: what is kept is copied.
     SYMBOL's name holds the constants then, so that equal shapes with other weights are other functions.
+
+    `launch`: the source is CUDA C++ then, and SYMBOL a kernel of the bundle's image, which the plan launches.
+    It is defined on a line of its own: `extern "C" __global__ void … SYMBOL(const T *operand, …, T *output[,
+    int size, …]) {`. Only for a backend whose device is a GPU, without `tasks` and `opens`.
     """
 
     source: str
@@ -95,6 +108,7 @@ class Code:
     tasks: Any = None
     in_place: Sequence[str] = ()
     opens: bool = False
+    launch: Launch | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,8 @@ class Backend:
     `patterns` are matched in the graph, before it is lowered; `groups` in fused functions afterwards, by
     their op info. Of both, what stands first is tried first. `generate` gets a match and writes its C; None:
     this one is not for the library. `layouts` says in which layouts operands must be, by kind of pattern.
+    `device`: where it computes, "cpu" or "cuda" (targets with a `cuda:` section). `include_folders`: of the
+    headers that its kernels are compiled with.
     """
 
     name: str
@@ -113,3 +129,5 @@ class Backend:
     patterns: Callable[[], Sequence[Pattern]] = lambda: ()
     groups: Callable[[], Sequence[Group]] = lambda: ()
     layouts: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    include_folders: Callable[[], Sequence[Path]] = lambda: ()

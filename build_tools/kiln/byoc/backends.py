@@ -13,7 +13,7 @@ from kiln.config.check import choices
 from kiln.errors import KilnError
 
 # Kiln's own. A new one is a file here and a word in this line.
-OWN = ("openblas",)
+OWN = ("openblas", "cutlass")
 USER = "backends"  # folder of the user's own, in the one that is built in
 
 
@@ -53,8 +53,10 @@ def load(name: str) -> Backend:
 def refusal(backend: Backend, target: Target) -> str | None:
     """Why a backend cannot be for a target, whatever is installed; None where it can."""
     place = f"byoc: backend '{backend.name}' for target '{target.name}'"
-    if target.cuda is not None:
-        return f"{place}: it computes on a CPU, the target's kernels run on a GPU"
+    if (target.cuda is not None) != (backend.device == "cuda"):
+        runs = "on a CPU" if target.cuda is None else "on a GPU"
+        computes = "a CPU" if backend.device == "cpu" else "an NVIDIA GPU"
+        return f"{place}: it computes on {computes}, the target's kernels run {runs}"
     if target.arch not in backend.archs:
         return f"{place}: it serves {', '.join(backend.archs)}, the target is {target.arch}"
     if target.deployment != "hosted" and backend.library.heap != "none":

@@ -76,7 +76,9 @@ class _Found:
             operand = self.match.operands[name]
             packed = self.code.constants.get(name)
             arguments.append(visit(operand.expr) if packed is None else const(packed, str(packed.dtype)))
-        numbers = [*self.code.sizes, *([] if self.code.tasks is None else [self.code.tasks])]
+        code = self.code
+        numbers = [*code.sizes, *([] if code.tasks is None else [code.tasks])]
+        numbers += [] if code.launch is None else code.launch.grid
         if numbers:
             whole = [tirx.IntImm("int64", n) if isinstance(n, int) else n for n in numbers]
             arguments.append(relax.ShapeExpr(whole))
@@ -94,6 +96,7 @@ class _Found:
             "in_place": [list(self.code.operands).index(name) for name in self.code.in_place],
             "depth": self.match.depth,
             "opens": list(_opened(self.code)) if self.code.opens else None,
+            "block": None if self.code.launch is None else list(self.code.launch.block),
             "source": re.sub(r"\bSYMBOL(?=\b|_)", self.symbol, source),
         }
 

@@ -9,12 +9,13 @@ import hashlib
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tvm
 
+from kiln.byoc.backends import load
 from kiln.config import Target
 from kiln.config.target import Cuda
 from kiln.emit.compile import compile_file
@@ -48,13 +49,18 @@ def device_object(
 ) -> None:
     """Write the object of the kernels into `folder`, and their CUDA C beside it.
 
-    Raises KilnError where nvcc refuses the kernels or cannot be had.
+    That of kernels which backends have written is a file of its own. Raises KilnError where nvcc refuses the
+    kernels or cannot be had.
     """
     assert target.cuda is not None
     source = source_of(functions, target.cuda)
-    image = fatbin(source, target.cuda, cache)
+    external, include = external_kernels(plan)
+    # They come first: TVM's text defines macros that other headers do not expect.
+    image = fatbin(external + source, target.cuda, cache, include)
     name = plan["name"]
     atomic_write(folder / f"{name}.cu", source)
+    if external:
+        atomic_write(folder / f"{name}_external.cu", external)
     atomic_write(folder / f"{name}.fatbin", image)
     text = _IMAGE.format(symbol=f"{name}_cuda_image", file=f"{name}.fatbin")
     atomic_write(folder / f"{name}_cuda.S", text)
@@ -63,31 +69,45 @@ def device_object(
     (folder / f"{name}_cuda.S").unlink()
 
 
+def external_kernels(plan: Mapping[str, Any]) -> tuple[str, list[Path]]:
+    """CUDA C of the kernels that backends have written, and the folders of headers that it needs."""
+    used = {step["kernel"] for bucket in plan["buckets"] for step in bucket["steps"] if "launch" in step}
+    kernels = [k for k in plan["kernels"] if k["symbol"] in used and "external" in k]
+    backends = dict.fromkeys(kernel["external"]["backend"] for kernel in kernels)
+    text = "".join(kernel["external"]["source"] for kernel in sorted(kernels, key=lambda k: str(k["symbol"])))
+    return text, [folder for name in backends for folder in load(name).include_folders()]
+
+
 def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
-    """The kernels as CUDA C, in the order of their names."""
+    """The kernels as CUDA C, in the order of their names; nothing where there are none."""
+    if not functions:
+        return ""
     module = tvm.IRModule({name: functions[name] for name in sorted(functions)})
     built = tvm.get_global_func("target.build.cuda")(module, tvm_target(cuda))
     text = str(built.inspect_source())
     return re.sub(r"^ *#include <cuda\.h>\n", "", text, flags=re.MULTILINE)
 
 
-def fatbin(source: str, cuda: Cuda, cache: Path) -> bytes:
+def fatbin(source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()) -> bytes:
     """Machine code of every architecture of `cuda`, as the driver loads it.
 
-    Taken from the folder `cache` where the same source was compiled before.
+    Taken from the folder `cache` where the same source was compiled before. `include`: folders of headers.
     """
     wanted = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
     if cuda.ptx:
         newest = cuda.newest[3:]
         wanted.append(f"arch=compute_{newest},code=compute_{newest}")
-    digest = hashlib.sha256("\0".join([VERSION, *wanted, source]).encode()).hexdigest()
+    # A folder of fetched headers is named after what is in it; Kiln's own are few.
+    own = [path.read_text() for folder in include for path in sorted(folder.glob("*.cuh"))]
+    facts = [VERSION, *wanted, *map(str, include), *own, source]
+    digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     known = cache / "cuda" / f"{digest[:32]}.fatbin"
     if not known.is_file():
-        atomic_write(known, _compile(source, wanted, known.parent))
+        atomic_write(known, _compile(source, wanted, known.parent, include))
     return known.read_bytes()
 
 
-def _compile(source: str, wanted: list[str], folder: Path) -> bytes:
+def _compile(source: str, wanted: list[str], folder: Path, include: Sequence[Path]) -> bytes:
     nvcc = cuda_toolkit() / "bin" / "nvcc"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".nvcc-", dir=folder) as name:
@@ -98,6 +118,7 @@ def _compile(source: str, wanted: list[str], folder: Path) -> bytes:
         compiler.chmod(0o755)
         command = [str(nvcc), "-fatbin", "-O3", "-w", "-std=c++17", "-ccbin", str(compiler)]
         command += [word for code in wanted for word in ("-gencode", code)]
+        command += [f"-I{path}" for path in include]
         command += ["--threads=2", "-o", str(work / "kernels.fatbin"), str(work / "kernels.cu")]
         run_tool(command, "compiling kernels for the GPU")
         try:

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
             from kiln.emit.cuda_objects import device_object
 
             device_object(functions, target, plan, args.cache, folder)
-            return
+            return  # what libraries compute there is part of the image
         for name in sorted(functions):
             cached = args.cache / _digest(target) / f"{name}.{_content(functions[name])}.o"
             if not _is_whole(cached, name):

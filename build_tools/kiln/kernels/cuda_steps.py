@@ -118,10 +118,13 @@ class CudaBuilder(Builder):
         )
 
 
-def lower(mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump: Any) -> Steps:
+def lower(
+    mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump: Any, external: Any = None
+) -> Steps:
     """Lower a simplified module whose parameters are constants; `dump` is given the IR after each pass.
 
-    Raises KilnError for what a GPU cannot run, with the operators.
+    `external`: see kiln.kernels.pipeline.External. Raises KilnError for what a GPU cannot run, with the
+    operators.
     """
     assert target.cuda is not None
     mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
@@ -133,6 +136,8 @@ def lower(mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump:
         return module
 
     passes = [
+        # Phase 0: what libraries compute, by patterns of operators
+        *([] if external is None else external.before()),
         # Phase 1: the graph as kernels want it
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),
@@ -147,6 +152,8 @@ def lower(mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump:
         ("barriers", cancel_transposes),
         ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
+        # and, by the op info of what has been fused
+        *([] if external is None else external.after(params)),
     ]
     for index, (name, step) in enumerate(passes):
         mod = step(mod)

@@ -87,7 +87,7 @@ def lower(
             if dump is not None:
                 atomic_write(dump / f"{name}.txt", module.script(show_meta=False))
 
-        return cuda_steps.lower(mod, model, target, machine_of(target, threads), shown)
+        return cuda_steps.lower(mod, model, target, machine_of(target, threads), shown, external)
     params: store.Tensors = {}
 
     def split(module: tvm.IRModule) -> tvm.IRModule:

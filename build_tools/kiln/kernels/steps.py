@@ -214,6 +214,9 @@ class Builder:
         numbers = [size for item in call.args[1].fields if not _is_tensor(item) for size in item.values]
         inputs = [self._value(item) for item in tensors]
         output = self._tensor(self._new_name(), call.ty, "activation")
+        block = about["block"]  # of a kernel on a GPU, whose grid stands behind the sizes
+        grid = [self._size(simplify(n), self._sizes) for n in numbers[-3:]] if block else []
+        numbers = numbers[:-3] if block else numbers
         extent = self._size(simplify(numbers.pop()), self._sizes) if about["parallel"] else 0
         elements = int(np.prod([sizes.bounds(size, self.result.box)[1] for size in output.shape]))
         if symbol not in self._symbols:
@@ -247,6 +250,7 @@ class Builder:
                 "label": "+".join(op["name"].removeprefix("nn.") for op in about["ops"]),
                 "attrs": about["anchor"],
                 "macs": about["depth"] * elements,
+                **({"launch": {"grid": grid, "block": block}} if block else {}),
             }
         )
         return output.name

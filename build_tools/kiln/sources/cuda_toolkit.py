@@ -10,6 +10,7 @@ import platform
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.config.source import PypiSource
@@ -86,16 +87,27 @@ def _make(folder: Path, machine: str) -> None:
 
 
 def _unpack(package: str, sha256: str, work: Path, made: Path) -> None:
-    source = PypiSource(kind="pypi", package=package, version=VERSION, path="", sha256=sha256)
+    unpack(package, VERSION, sha256, work, made, _ROOT, _TAKEN)
+
+
+def unpack(
+    package: str, version: str, sha256: str, work: Path, made: Path, root: str, taken: Sequence[str]
+) -> None:
+    """Put a wheel's files below `root`, whose names there begin with one of `taken`, into `made`.
+
+    `work`: a folder that is made and taken away again. Raises KilnError where the wheel is not what was
+    pinned.
+    """
+    source = PypiSource(kind="pypi", package=package, version=version, path="", sha256=sha256)
     work.mkdir()
     wheel = download(source, work)
     found = file_sha256(wheel)
     if found != sha256:
-        raise KilnError(f"{package} {VERSION}: SHA-256 of {wheel.name} is {found}, expected {sha256}")
+        raise KilnError(f"{package} {version}: SHA-256 of {wheel.name} is {found}, expected {sha256}")
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
-            name = member.filename.removeprefix(_ROOT)
-            if name == member.filename or member.is_dir() or not name.startswith(_TAKEN):
+            name = member.filename.removeprefix(root)
+            if name == member.filename or member.is_dir() or not name.startswith(tuple(taken)):
                 continue
             out = made / name
             out.parent.mkdir(parents=True, exist_ok=True)

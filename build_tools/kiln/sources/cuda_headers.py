@@ -1,0 +1,58 @@
+"""CUTLASS's headers, and those of CUDA's C++ library that they include: fetched once, then cached.
+
+Wheels on PyPI, pinned by SHA-256: nvidia-cutlass (BSD-3-Clause) and nvidia-cuda-cccl, of which only the
+headers of libcu++ are taken (Apache-2.0 WITH LLVM-exception).
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from pathlib import Path
+
+from kiln.errors import KilnError
+from kiln.paths import cache_dir
+from kiln.sources.cuda_toolkit import unpack
+
+CUTLASS, CCCL = "4.2.0.0", "13.3.5.0.6"
+_CUTLASS_SHA256 = "f9599ada45c7bcb6bf53f7d3f0a7d154183e53451c01bfa59eecd37dd4a693f6"
+# By machine: the wheels differ, their headers do not.
+_CCCL_SHA256 = {
+    "x86_64": "d5230098fa2df5021e1a00c0c4eee41797671a91119d31e892463e5ccf3ee326",
+    "aarch64": "6f30b8076b3e69951c459c94ae190bde51924b320076ebaec376d36848b4c76e",
+}
+
+
+def cutlass_headers() -> list[Path]:
+    """The folders to include from; 10 MB are fetched where they are not in the cache yet.
+
+    Raises KilnError where they cannot be fetched, are not what was pinned, or do not exist for this machine.
+    """
+    machine = platform.machine()
+    if machine not in _CCCL_SHA256:
+        raise KilnError(
+            f"CUTLASS {CUTLASS}: no headers of CUDA for a machine of type '{machine}', only x86_64, aarch64"
+        )
+    folder = cache_dir() / "cuda" / f"cutlass-{CUTLASS}-{CCCL}"
+    if not folder.is_dir():
+        _make(folder, machine)
+    return [folder / "include", folder / "include" / "cccl"]
+
+
+def _make(folder: Path, machine: str) -> None:
+    """Fill a folder beside `folder`, then rename it: several builds may do so at once."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as name:
+            work, made = Path(name), Path(name, "headers")
+            source = "cutlass_library/source/"
+            unpack("nvidia-cutlass", CUTLASS, _CUTLASS_SHA256, work / "c", made, source, ["include/"])
+            taken = ["include/cccl/cuda/", "include/cccl/nv/"]
+            unpack("nvidia-cuda-cccl", CCCL, _CCCL_SHA256[machine], work / "l", made, "nvidia/cu13/", taken)
+            try:
+                made.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # another build has not made it either
+                    raise
+    except OSError as error:
+        raise KilnError(f"{folder}: cannot write: {error.strerror}") from error

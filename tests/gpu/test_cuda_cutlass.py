@@ -1,0 +1,207 @@
+"""Kernels made of CUTLASS's parts: what they compute, run on the CPU, and machine code for each architecture.
+
+What runs here is the path of the oldest GPUs, whose multiplications are plain C++; the loops of newer ones,
+which copy to shared memory asynchronously, are compiled only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tvm
+from kiln.byoc.backend import Facts
+from kiln.byoc.backends import load, wanted
+from kiln.byoc.partition import Partition
+from kiln.byoc.passes import Chosen, Passes
+from kiln.config import load_target, sizes
+from kiln.config.byoc import Byoc
+from kiln.config.target import Cuda
+from kiln.emit.cuda_objects import external_kernels, fatbin
+from kiln.errors import KilnError
+from kiln.kernels.pipeline import lower
+from kiln.kernels.steps import Steps
+from relaxed import const, module, run_by_tvm
+from tvm import relax, tirx
+
+from . import double
+from .test_cuda_kernels import ARCHS, images_of
+
+Array = npt.NDArray[Any]
+TARGET = load_target("cuda_sm90")
+RANDOM = np.random.default_rng(11)
+
+
+def _weights(*shape: int) -> Array:
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+def _dense(x: Any, depth: int, columns: int) -> Any:
+    return relax.op.add(relax.op.matmul(x, const(_weights(depth, columns))), const(_weights(columns)))
+
+
+def _conv(x: Any, *shape: int, **attributes: Any) -> Any:
+    return relax.op.nn.conv2d(
+        x, const(_weights(*shape)), data_layout="NHWC", kernel_layout="HWIO", **attributes
+    )
+
+
+def _clip(x: Any, low: float, high: float) -> Any:
+    return relax.op.maximum(relax.op.minimum(x, const(high)), const(low))
+
+
+# name → (shapes of the inputs, the graph, key of the one part that CUTLASS gets)
+CASES: dict[str, tuple[list[list[int]], Callable[..., Any], str]] = {
+    "dense": (
+        [[2, 70, 45], [2, 70, 33]],
+        lambda x, r: relax.op.nn.relu(relax.op.add(_dense(x, 45, 33), r)),
+        "dense 2x70x45 45x33 bias residual relu",
+    ),
+    "bare": (
+        [[2000, 12]],
+        lambda x: relax.op.matmul(x, const(_weights(12, 700))),
+        "dense 2000x12 12x700",
+    ),
+    "batched": ([[3, 9, 20], [3, 20, 40]], relax.op.matmul, "matmul 3x9x20 3x20x40"),
+    "strided": (
+        [[2, 13, 11, 5]],
+        lambda x: _clip(
+            relax.op.add(_conv(x, 3, 2, 5, 37, strides=[2, 1], padding=[1, 0, 0, 1]), const(_weights(37))),
+            -1.5,
+            6.0,
+        ),
+        "conv2d 2x13x11x5 3x2x5x37 p1x0x0x1 s2x1 bias clip",
+    ),
+    "dilated": (
+        [[1, 16, 16, 64], [1, 12, 12, 48]],
+        lambda x, r: relax.op.add(_conv(x, 3, 3, 64, 48, dilation=[2, 2]), r),
+        "conv2d 1x16x16x64 3x3x64x48 d2x2 residual",
+    ),
+    "pointwise": ([[1, 7, 7, 33]], lambda x: _conv(x, 1, 1, 33, 66), "conv2d 1x7x7x33 1x1x33x66"),
+}
+
+
+def _passes() -> Passes:
+    return Passes([load("cutlass")], Partition(Facts("x86_64", "avx2", 1), Chosen(Byoc())))
+
+
+def _open_rows() -> tvm.IRModule:
+    """A dense layer and a convolution over n images, 1 to 20."""
+    size = tirx.Var("n", "int64")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([size, 6, 5, 8], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            inner = builder.emit(relax.op.nn.relu(_conv(x, 3, 3, 8, 24, padding=[1, 1, 1, 1])))
+            output = builder.emit_output(builder.emit(_dense(inner, 24, 40)))
+        builder.emit_func_output(output)
+    mod = builder.get()
+    dims = {"n": {"dim": "n", "divide": 1, "min": 1, "max": 20}}
+    mod["main"] = mod["main"].with_attr("kiln.dims", json.dumps(dims)).with_attr("num_input", 1)
+    return mod
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Steps], Any]:
+    """The modules, the steps of each, and a library of all their kernels."""
+    mods = {
+        name: module([(shape, "float32") for shape in shapes], graph)
+        for name, (shapes, graph, _) in CASES.items()
+    }
+    mods["open"] = _open_rows()
+    steps = {
+        name: lower(_counted(mod), "m", TARGET, "none", external=_passes()) for name, mod in mods.items()
+    }
+    out = tmp_path_factory.mktemp("cutlass") / "kernels.so"
+    plan = _plan(steps)
+    text, _ = external_kernels(plan)
+    return mods, steps, ctypes.CDLL(str(double.kernels_on_cpu("", plan, out, external=text)))
+
+
+def _counted(mod: tvm.IRModule) -> tvm.IRModule:
+    main = mod["main"]
+    return tvm.IRModule({"main": main.with_attr("num_input", len(main.params))}, attrs=mod.attrs)
+
+
+def _plan(steps: dict[str, Steps]) -> dict[str, Any]:
+    kernels = {kernel["symbol"]: kernel for one in steps.values() for kernel in one.kernels}
+    return {"kernels": list(kernels.values()), "buckets": [{"steps": one.steps} for one in steps.values()]}
+
+
+def _run(library: Any, steps: Steps, inputs: list[Array], dims: dict[str, int]) -> Array:
+    """What the steps leave in the one output."""
+    values = {**steps.params, **dict(zip(steps.inputs, inputs, strict=True))}
+    for name, tensor in steps.tensors.items():
+        shape = [sizes.evaluate(size, dims) for size in tensor.shape]
+        if tensor.alias is not None and tensor.alias in values:
+            values[name] = values[tensor.alias].reshape(shape)
+        values.setdefault(name, np.full(shape, np.nan, tensor.dtype))
+    for step in steps.steps:
+        words = [
+            values[arg].ctypes.data if isinstance(arg, str) else sizes.evaluate(arg["dim"], dims)
+            for arg in step["args"]
+        ]
+        held = [ctypes.c_int64(word) for word in words]
+        args = (ctypes.c_void_p * len(held))(*(ctypes.addressof(word) for word in held))
+        grid = [sizes.evaluate(extent, dims) for extent in step["launch"]["grid"]]
+        getattr(library, f"{step['kernel']}_on_cpu")(
+            (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*step["launch"]["block"]), args
+        )
+    return values[steps.outputs[0]]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("order", ["0", "1"])
+def test_a_kernel_computes_what_the_graph_says(
+    made: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: str
+) -> None:
+    monkeypatch.setenv("KILN_CUDA_REVERSED", order)
+    mods, steps, library = made
+    inputs = [RANDOM.standard_normal(shape, np.float32) for shape in CASES[name][0]]
+    assert [kernel["external"]["key"] for kernel in steps[name].kernels] == [CASES[name][2]]
+    (want,) = run_by_tvm(mods[name], inputs)
+    np.testing.assert_allclose(_run(library, steps[name], inputs, {}), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_open_sizes(made: Any, count: int) -> None:
+    mods, steps, library = made
+    assert len(steps["open"].steps) == 2
+    x = RANDOM.standard_normal((count, 6, 5, 8), np.float32)
+    (want,) = run_by_tvm(mods["open"], [x])
+    np.testing.assert_allclose(_run(library, steps["open"], [x], {"n": count}), want, rtol=1e-4, atol=1e-4)
+
+
+def test_machine_code_for_every_architecture(made: Any, tmp_path: Path) -> None:
+    """ptxas accepts a kernel of each form."""
+    _, steps, _ = made
+    text, include = external_kernels(_plan({name: steps[name] for name in ("dense", "dilated")}))
+    image = fatbin(text, Cuda(archs=ARCHS, ptx=False), tmp_path, include)
+    assert images_of(image) == [(2, 75), (2, 87), (2, 90)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "graph"),
+    [
+        ([4, 45], lambda x: _dense(x, 45, 33)),
+        ([1, 16, 16, 8], lambda x: _conv(x, 3, 3, 1, 8, groups=8)),
+        ([1, 40, 40, 8], lambda x: _conv(x, 33, 1, 8, 8)),
+    ],
+    ids=["few rows", "groups", "a large filter"],
+)
+def test_what_is_left(shape: list[int], graph: Any) -> None:
+    steps = lower(_counted(module([(shape, "float32")], graph)), "m", TARGET, "none", external=_passes())
+    assert not any("external" in kernel for kernel in steps.kernels)
+
+
+def test_backends_are_for_where_they_compute() -> None:
+    with pytest.raises(KilnError, match="it computes on a CPU, the target's kernels run on a GPU"):
+        wanted(Byoc(backends=["openblas"]), TARGET)
+    with pytest.raises(KilnError, match="it computes on an NVIDIA GPU, the target's kernels run on a CPU"):
+        wanted(Byoc(backends=["cutlass"]), load_target("x86_64"))
