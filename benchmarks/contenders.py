@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,8 +124,8 @@ def file_for(contender: Contender, subject: Subject, folders: Folders) -> Path:
 
 def _converted(contender: Contender, subject: Subject, folders: Folders) -> Path:
     """Convert once for each version of the peer and of the source, and keep the result."""
-    about = subject.source.stat()
-    key = f"{contender.version} {about.st_size} {about.st_mtime_ns}"
+    content = hashlib.sha256(subject.source.read_bytes()).hexdigest()
+    key = f"{contender.version} {content}"
     place = folders.work / "models" / contender.name / subject.name
     mark = place / "converted.json"
     if mark.is_file() and read_json(mark)["key"] == key:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.config import load_target
+from kiln.config import Target, load_target
 from kiln.device.link import link
+from kiln.device.peak import peak_program
 
 from benchmarks.contenders import Folders
 
@@ -82,11 +83,10 @@ def bandwidth(isa: str, cpus: Sequence[int], folders: Folders) -> Bandwidth | No
     return Bandwidth(len(cpus), dict(read), dict(copy))
 
 
-def fma_peak(isa: str, cpu: int, folders: Folders) -> float | None:
-    """GFLOP/s of one core that does nothing but float32 multiply-adds with `isa`; None: no program for it."""
-    if isa not in VECTORS:
-        return None
-    command = ["taskset", "-c", str(cpu), str(_program("peak", isa, folders))]
+def fma_peak(target: Target, cpu: int, folders: Folders) -> float:
+    """GFLOP/s of one core that does nothing but float32 multiply-adds as wide as the target's vectors."""
+    program = peak_program(target, folders.work / "programs" / f"peak-{target.name}")
+    command = ["taskset", "-c", str(cpu), str(program)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 

@@ -11,13 +11,13 @@ import argparse
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from kiln.config import sizes
+from kiln.config import load_target
+from kiln.device.steps import Step, steps_of
 from kiln.files import atomic_write, read_json
 
 from benchmarks.contenders import Folders
@@ -31,32 +31,6 @@ PARTLY = 1.5  # a step that moves its tensors so many times faster than is possi
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of the plan and its median time."""
-
-    index: int
-    kernel: str
-    family: str
-    label: str
-    seconds: float
-    operations: int  # a multiply-accumulate counts two
-    dtype: str  # of its first argument
-    params: int  # bytes read that no earlier step of the same run has read
-    read: int  # bytes of its other inputs
-    written: int
-
-    @property
-    def rate(self) -> float:
-        """Giga-operations per second."""
-        return self.operations / self.seconds * 1e-9
-
-    @property
-    def bytes(self) -> int:
-        """Of all arguments: what it has to read and write at least."""
-        return self.params + self.read + self.written
-
-
-@dataclass(frozen=True)
 class Ceilings:
     """What the cores used can do together; None: not measured."""
 
@@ -66,9 +40,7 @@ class Ceilings:
 
     def compute(self, step: Step) -> float | None:
         """The share of its time that the arithmetic alone would take."""
-        if self.flops is None or step.dtype != "float32" or step.rate < 0.1:
-            return None
-        return step.operations / self.flops / step.seconds
+        return step.of_peak(self.flops)
 
     def traffic(self, step: Step) -> float | None:
         """The share of its time that moving its tensors alone would take."""
@@ -87,41 +59,26 @@ class Ceilings:
 def profile(
     chosen: Chosen, target: str, rounds: int, threads: int, cpus: Sequence[int], folders: Folders
 ) -> tuple[list[Step], Ceilings]:
-    """The steps in the plan's order, and the ceilings where there is a program that measures them.
+    """The steps in the plan's order, and the ceilings: of bandwidth where a program measures it.
 
     Raises LeftOutError when the model was not built for the target, KilnError when it cannot be run.
     """
     subject = find(chosen, folders, [target])
     stages = folders.build / ".stages" / target
     plan = read_json(stages / chosen.model / "plan/plan.json")
-    isa = read_json(stages / "target.json")["vector"]["isa"]
     bundle = folders.build / target / chosen.model
     program = steps_program(bundle, target, folders)
-    before = fma_peak(isa, cpus[0], folders)
+    described = load_target(target)
+    before = fma_peak(described, cpus[0], folders)
     measured = run_steps(program, bundle, subject, rounds, threads, cpus[:threads])
-    after = fma_peak(isa, cpus[0], folders)  # twice, since the clock rises and falls with the load
-    flops = None if before is None or after is None else max(before, after) * threads * 1e9
+    after = fma_peak(described, cpus[0], folders)  # twice, since the clock rises and falls with the load
+    ceilings = Ceilings(
+        max(before, after) * threads * 1e9,
+        bandwidth(described.vector.isa, cpus[:threads], folders),
+        plan["params"]["bytes"],
+    )
     seconds = [median(column) * 1e-9 for column in zip(*measured.rounds, strict=True)]
-    steps = steps_of(plan, seconds, measured.bucket, subject.interface["dims"])
-    return steps, Ceilings(flops, bandwidth(isa, cpus[:threads], folders), plan["params"]["bytes"])
-
-
-def steps_of(
-    plan: Mapping[str, Any], seconds: Sequence[float], bucket: int = 0, dims: Mapping[str, int] | None = None
-) -> list[Step]:
-    """The steps of a bucket with a time for each; what depends on sizes is evaluated for `dims`."""
-    kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
-    steps = []
-    for index, (step, time) in enumerate(zip(plan["buckets"][bucket]["steps"], seconds, strict=True)):
-        kernel = kernels[step["kernel"]]
-        moved = {"params": 0, "read": 0, "written": 0}
-        for argument, about in zip(step["args"], kernel["args"], strict=False):  # open sizes come behind
-            which = "params" if argument["at"] == "params" else "read" if about.get("const") else "written"
-            moved[which] += sizes.evaluate(argument.get("bytes", 0), dims or {})
-        operations = 2 * sizes.evaluate(step.get("macs", 0), dims or {}) or kernel["flops"]
-        family, dtype = kernel.get("family", ""), kernel["args"][0]["dtype"]
-        steps.append(Step(index, step["kernel"], family, step["label"], time, operations, dtype, **moved))
-    return steps
+    return steps_of(plan, seconds, measured.bucket, subject.interface["dims"]), ceilings
 
 
 def report(steps: Sequence[Step], ceilings: Ceilings, most: int) -> str:

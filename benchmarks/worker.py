@@ -147,7 +147,10 @@ def largest_error(outputs: Any, interface: dict[str, Any]) -> float:
         errors = [float(np.abs(value - want).max()) / scale for value in got if value.size == want.size]
         if not errors:
             raise RuntimeError(f"no output of {want.size} elements, as {tensor['name']} has")
-        worst = max(worst, min(errors))
+        least = min(errors)
+        if not np.isfinite(least):  # a NaN compares as no error at all
+            raise RuntimeError(f"{tensor['name']}: what comes out is no number")
+        worst = max(worst, least)
     return worst
 
 

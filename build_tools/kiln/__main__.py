@@ -37,6 +37,7 @@ STAGES = {
     "device-schema": "kiln.device.known",
     "size": "kiln.report.size",
     "report": "kiln.report.html",
+    "profile": "kiln.report.profile",
     "schema": "kiln.config.schema",
 }
 

@@ -271,6 +271,8 @@ def test_runs_and_steps_are_timed(desk: Desk, bundles: Pair, tmp_path: Path) -> 
     timed = json.loads((tmp_path / "out.json").read_text())
     assert timed["device"]["device"] == "board" and timed["device"]["cpu"]
     assert [step["label"] for step in timed["steps"]] == ["multiply", "add+square"]
+    assert sum(step["share"] for step in timed["steps"]) == pytest.approx(1.0)
+    assert timed["peak_gflops"] > 0.1 and not timed["emulated"]
     for row in timed["runs"]:
         assert 5 <= row["runs"] <= 2000 and 0 < row["least_ms"] <= row["median_ms"] <= row["nine_in_ten_ms"]
 

@@ -6,22 +6,34 @@ import argparse
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from kiln.config import Target
-from kiln.device import shown
+from kiln.device import hostcpu, shown
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.execute import TIMEOUT
+from kiln.device.peak import measure_peak
 from kiln.device.runners import Runner
 from kiln.device.runners.remote import chosen_runner
+from kiln.device.steps import Step, steps_of
 from kiln.device.vectors import encode
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 
 _SECONDS = 2.0  # of runs for each bucket
 _SLOWEST = 12  # steps that are shown
+
+
+@dataclass
+class Timed:
+    """Nanoseconds by bucket: of every run, and the median of every step; the sizes that were run."""
+
+    runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    sizes: dict[str, list[int]] = field(default_factory=dict)
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
@@ -31,7 +43,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--plan", type=Path, required=True, help="plan.json: what the steps are")
     p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
     p.add_argument("--device", type=Path, help="device.json: run there")
-    p.add_argument("--steps", action="store_true", help="show the slowest steps")
+    p.add_argument("--steps", action="store_true", help="show the slowest steps, measure the core's peak")
     p.add_argument("--out", type=Path, required=True, help="all figures, as JSON")
 
 
@@ -39,32 +51,61 @@ def run(args: argparse.Namespace) -> None:
     """Print a line for each bucket and number of threads; with --steps the slowest steps on one thread."""
     target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
     bundle = open_bundle(args.bundle)
-    program = bundle.link_program(target, args.work, "time_runs")
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
-        before = dict(runner.identity)
-        cores = min(target.cores, int(before.get("cores", target.cores)))
-        counts = [1, cores] if target.threads == "pthread" and cores > 1 else [1]
-        timed = {threads: measure(bundle, program, runner, threads) for threads in counts}
-        after = dict(runner.identity)
-    figures = [
-        {"bucket": name, "threads": threads, "runs": len(runs), **_summary(runs)}
-        for threads, (by_bucket, _) in timed.items()
-        for name, runs in by_bucket.items()
-    ]
-    steps = _steps(plan, timed[1][1])
-    shown.grid(("bucket", "threads", "runs", "least", "median", "nine in ten"), [_row(f) for f in figures])
+        emulated = args.device is None and hostcpu.obstacle(target) is not None
+        figures = profile(bundle, target, plan, runner, args.work, peak=args.steps and not emulated)
+    shown.grid(
+        ("bucket", "threads", "runs", "least", "median", "nine in ten"), [_row(f) for f in figures["runs"]]
+    )
     if args.steps:
-        _print_steps(steps)
-    # The clock may fall while a device gets warm, so it is read at both ends.
-    about = {"model": bundle.name, "target": target.name, "device": before, "device_after": after}
-    write_json(args.out, {"format": 1, **about, "runs": figures, "steps": steps})
+        _print_steps(figures)
+        if emulated:
+            print("emulated: these times say nothing about a device, and there is no peak to compare with")
+    write_json(args.out, {"format": 2, "emulated": emulated, **figures})
 
 
-def measure(
-    bundle: Bundle, program: Path, runner: Runner, threads: int
-) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Nanoseconds of every run, and the least of every step, by bucket. Raises KilnError as Runner.run."""
+def profile(
+    bundle: Bundle,
+    target: Target,
+    plan: Mapping[str, Any],
+    runner: Runner,
+    work: Path,
+    *,
+    peak: bool = True,
+) -> dict[str, Any]:
+    """What profile.json holds: times of whole runs and of every step, on one thread and on all cores.
+
+    `plan` is plan.json and `work` a folder where linked programs are kept. With `peak` the greatest rate of
+    one core is measured before and after, since the clock may fall while a device gets warm. Raises KilnError
+    as Runner.run.
+    """
+    program = bundle.link_program(target, work, "time_runs")
+    before = dict(runner.identity)
+    cores = min(target.cores, int(before.get("cores", target.cores)))
+    counts = [1, cores] if target.threads == "pthread" and cores > 1 else [1]
+    peaks = [measure_peak(target, runner, work)] if peak else []
+    timed = {threads: measure(bundle, program, runner, threads) for threads in counts}
+    peaks += [measure_peak(target, runner, work)] if peak else []
+    return {
+        "model": bundle.name,
+        "target": target.name,
+        "runner": runner.description,
+        "device": before,
+        "device_after": dict(runner.identity),
+        "peak_gflops": max(peaks, default=None),
+        "runs": [
+            {"bucket": name, "threads": threads, "runs": len(runs), **_summary(runs)}
+            for threads, found in timed.items()
+            for name, runs in found.runs.items()
+        ],
+        "threads": counts[-1],
+        "steps": _steps(plan, timed, counts[-1], max(peaks, default=None)),
+    }
+
+
+def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Timed:
+    """Run programs/time_runs.c. Raises KilnError as Runner.run."""
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         given = Path(folder, "inputs")
         given.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
@@ -76,19 +117,20 @@ def measure(
     if done.status != 0:
         reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise KilnError(f"{bundle.folder}: cannot be timed on {runner.description}: {reason}")
-    runs: dict[str, list[int]] = defaultdict(list)
-    steps: dict[str, list[int]] = defaultdict(list)
+    timed = Timed()
     for line in done.stdout.splitlines():
         match line.split("\t"):
             case ["run", bucket, time]:
-                runs[bucket].append(int(time))
+                timed.runs[bucket].append(int(time))
             case ["step", bucket, _, time]:
-                steps[bucket].append(int(time))
+                timed.steps[bucket].append(int(time))
+            case ["sizes", bucket, *found]:
+                timed.sizes[bucket] = [int(size) for size in found]
             case _:
                 raise KilnError(f"{bundle.folder}: the program printed a line of no known kind: {line!r}")
-    if not runs:
+    if not timed.runs:
         raise KilnError(f"{bundle.folder}: nothing was timed on {runner.description}")
-    return dict(runs), dict(steps)
+    return timed
 
 
 def _summary(runs: Sequence[int]) -> dict[str, float]:
@@ -107,14 +149,59 @@ def _row(figure: Mapping[str, Any]) -> list[str]:
     return [figure["bucket"], str(figure["threads"]), str(figure["runs"]), *times]
 
 
-def _steps(plan: Mapping[str, Any], timed: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
-    found = []
-    for bucket in plan["buckets"]:
-        for step, time in zip(bucket["steps"], timed.get(bucket["name"], ()), strict=False):
-            found.append({"bucket": bucket["name"], "label": step["label"], "ms": time / 1e6})
+def _steps(
+    plan: Mapping[str, Any], timed: Mapping[int, Timed], threads: int, peak: float | None
+) -> list[dict[str, Any]]:
+    """Every step of every bucket that was run, in the plan's order."""
+    found: list[dict[str, Any]] = []
+    names, alone = [dim["name"] for dim in plan["dims"]], timed[1]
+    for number, bucket in enumerate(plan["buckets"]):
+        name = bucket["name"]
+        if name not in alone.steps:
+            continue
+        dims = dict(zip(names, alone.sizes[name], strict=True))
+        steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number, dims)
+        total = sum(step.seconds for step in steps) or 1.0
+        shared = timed[threads].steps[name]
+        found += [
+            {"bucket": name, **_step(step, total, peak), "ms_threads": time / 1e6}
+            for step, time in zip(steps, shared, strict=True)
+        ]
     return found
 
 
-def _print_steps(steps: Sequence[Mapping[str, Any]]) -> None:
-    slowest = sorted(steps, key=lambda step: -step["ms"])[:_SLOWEST]
-    shown.grid(("bucket", "step", "ms"), [(s["bucket"], s["label"], f"{s['ms']:.4g}") for s in slowest])
+def _step(step: Step, total: float, peak: float | None) -> dict[str, Any]:
+    """`ms` and what follows from it are those of one thread."""
+    share = step.of_peak(None if peak is None else peak * 1e9)
+    return {
+        "index": step.index,
+        "label": step.label,
+        "ops": step.ops,
+        "kernel": step.kernel,
+        "family": step.family,
+        "ms": step.seconds * 1e3,
+        "share": step.seconds / total,
+        "operations": step.operations,
+        "gflops": step.rate,
+        "of_peak": share,
+        "params_bytes": step.params,
+        "read_bytes": step.read,
+        "written_bytes": step.written,
+    }
+
+
+def _print_steps(figures: Mapping[str, Any]) -> None:
+    if figures["peak_gflops"] is not None:
+        print(f"one core's peak: {figures['peak_gflops']:.0f} GFLOP/s in float32")
+    slowest = sorted(figures["steps"], key=lambda step: -step["ms"])[:_SLOWEST]
+    shown.grid(
+        ("bucket", "#", "step", "ms", "of the time", "GFLOP/s", "of peak"),
+        [
+            (
+                *(s["bucket"], str(s["index"]), s["label"], f"{s['ms']:.4g}", f"{s['share']:.1%}"),
+                f"{s['gflops']:.1f}" if s["operations"] else "",
+                "" if s["of_peak"] is None else f"{s['of_peak']:.0%}",
+            )
+            for s in slowest
+        ],
+    )

@@ -71,7 +71,36 @@ def render(
     padding: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """The page as text. Everything but plan, target and size may be empty: its section then is left out."""
-    environment = jinja2.Environment(
+    used = budget.used_bytes(size)
+    code = {row["name"]: row for row in (size.get("linked") or {}).get("buckets", [])}
+    rows: list[Mapping[str, Any]] = [{**row, **code.get(row["name"], {})} for row in plan_rows(plan)]
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            plan=plan,
+            target=target,
+            size=size,
+            used=used,
+            manifest=manifest,
+            golden=golden,
+            tolerance=tolerance.get("tolerance", tolerance),
+            errors=_errors(test),
+            test=test,
+            tools=manifest.get("tools") or _tools(),
+            buckets=[_bucket(plan, size, *pair) for pair in zip(plan["buckets"], rows, strict=True)],
+            has_buckets=has_buckets(rows),
+            padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
+            flash=_flash(plan, size),
+            flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan["buckets"]),
+            parameters=sorted(plan["params"]["tensors"], key=lambda t: (-t["bytes"], t["name"])),
+        )
+    )
+
+
+def environment() -> jinja2.Environment:
+    """Where templates and their filters are."""
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -79,31 +108,13 @@ def render(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["bytes"] = arena.bytes_text
-    environment.filters["count"] = _count
-    environment.filters["many"] = _many
-    environment.filters["shape"] = lambda shape: " × ".join(map(sizes.show, shape)) or "scalar"
-    used = budget.used_bytes(size)
-    code = {row["name"]: row for row in (size.get("linked") or {}).get("buckets", [])}
-    rows: list[Mapping[str, Any]] = [{**row, **code.get(row["name"], {})} for row in plan_rows(plan)]
-    return environment.get_template("report.html.j2").render(
-        plan=plan,
-        target=target,
-        size=size,
-        used=used,
-        manifest=manifest,
-        golden=golden,
-        tolerance=tolerance.get("tolerance", tolerance),
-        errors=_errors(test),
-        test=test,
-        tools=manifest.get("tools") or _tools(),
-        buckets=[_bucket(plan, size, *pair) for pair in zip(plan["buckets"], rows, strict=True)],
-        has_buckets=has_buckets(rows),
-        padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
-        flash=_flash(plan, size),
-        flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan["buckets"]),
-        parameters=sorted(plan["params"]["tensors"], key=lambda t: (-t["bytes"], t["name"])),
-    )
+    made.filters["bytes"] = arena.bytes_text
+    made.filters["count"] = _count
+    made.filters["many"] = many
+    made.filters["shape"] = lambda shape: " × ".join(map(sizes.show, shape)) or "scalar"
+    made.filters["time"] = lambda milliseconds: f"{milliseconds:.4g}"
+    made.filters["percent"] = lambda share: "" if share is None else f"{100 * share:.1f} %"
+    return made
 
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "onnx", "onnxruntime", "ai-edge-litert", "numpy")
@@ -123,7 +134,7 @@ def _count(value: int) -> str:
     return f"{value:,}".replace(",", "\u202f")
 
 
-def _many(value: int) -> str:
+def many(value: int) -> str:
     """1234567 as `1.23 million`."""
     for size, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
         if value >= size:
@@ -159,7 +170,7 @@ def _steps(
     for index, step in enumerate(bucket["steps"]):
         kernel = kernels[step["kernel"]]
         ops = [
-            {"name": _short(op["name"]), "attrs": _attributes(op.get("attrs") or {})} for op in kernel["ops"]
+            {"name": short(op["name"]), "attrs": attributes(op.get("attrs") or {})} for op in kernel["ops"]
         ]
         pairs = zip(step["args"], kernel["args"], strict=True)
         places = [_place(given, declared["const"]) for given, declared in pairs]
@@ -192,11 +203,12 @@ def _greatest(expr: Any, bucket: Mapping[str, Any]) -> int:
     return int(sizes.bounds(expr, ranges)[1])
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """An operator's name as people say it: `conv2d`."""
     return name.removeprefix("relax.").removeprefix("nn.")
 
 
-def _attributes(attrs: Mapping[str, Any]) -> str:
+def attributes(attrs: Mapping[str, Any]) -> str:
     """An operator's attributes as text, those left out that have their usual value."""
     shown = {k: v for k, v in sorted(attrs.items()) if k not in _PLAIN or v != _PLAIN[k]}
     return ", ".join(f"{key}={_plain(value)}" for key, value in shown.items())

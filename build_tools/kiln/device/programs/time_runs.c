@@ -6,7 +6,8 @@
  * and then step by step. Prints lines, fields separated by tabs, times in nanoseconds:
  *
  *     run   BUCKET  TIME
- *     step  BUCKET  INDEX  TIME     (the least of STEPPED rounds)
+ *     step  BUCKET  INDEX  TIME     (the median of STEPPED rounds or more, for a quarter as long)
+ *     sizes BUCKET  SIZE...         (of the model's dimensions in that run)
  */
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"
@@ -14,9 +15,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define AT_LEAST 5
-#define AT_MOST  2000 /* lines that have to travel */
-#define STEPPED  5
+#define AT_LEAST        5
+#define AT_MOST         2000 /* lines that have to travel */
+#define STEPPED         5
+#define AT_MOST_STEPPED 200
 
 static kiln_pool pool;
 static kiln_session session;
@@ -35,21 +37,34 @@ static void must(kiln_status status) {
     }
 }
 
-static void time_steps(const workload *w, const char *bucket, uint32_t steps) {
-    uint64_t *least = array_of(steps, sizeof *least);
-    for (int round = 0; round < STEPPED; round++) {
+static int ascending(const void *one, const void *other) {
+    const uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+    return (a > b) - (a < b);
+}
+
+static void time_steps(const workload *w, const char *bucket, uint32_t steps,
+                       uint64_t nanoseconds) {
+    uint64_t *times = array_of((size_t)steps * AT_MOST_STEPPED, sizeof *times); /* [step][round] */
+    const uint64_t end = now() + nanoseconds;
+    size_t rounds = 0;
+    for (; rounds < STEPPED || (rounds < AT_MOST_STEPPED && now() < end); rounds++) {
         must(kiln_begin(&session, w->input, w->output));
         for (uint32_t i = 0; i < steps && kiln_steps_left(&session) > 0; i++) {
-            uint64_t began = now();
+            const uint64_t began = now();
             must(kiln_step(&session));
-            uint64_t took = now() - began;
-            if (round == 0 || took < least[i])
-                least[i] = took;
+            times[(size_t)i * AT_MOST_STEPPED + rounds] = now() - began;
         }
     }
-    for (uint32_t i = 0; i < steps; i++)
-        printf("step\t%s\t%u\t%llu\n", bucket, (unsigned)i, (unsigned long long)least[i]);
-    array_free(least);
+    for (uint32_t i = 0; i < steps; i++) {
+        uint64_t *mine = times + (size_t)i * AT_MOST_STEPPED;
+        qsort(mine, rounds, sizeof *mine, ascending);
+        printf("step\t%s\t%u\t%llu\n", bucket, (unsigned)i, (unsigned long long)mine[rounds / 2]);
+    }
+    array_free(times);
+    printf("sizes\t%s", bucket);
+    for (uint32_t i = 0; i < KILN_MODEL.dims_count; i++)
+        printf("\t%lld", (long long)w->plan.dims[i]);
+    printf("\n");
 }
 
 static void time_workload(const workload *w, const unsigned char *params, kiln_pool *threads,
@@ -65,7 +80,7 @@ static void time_workload(const workload *w, const unsigned char *params, kiln_p
         must(kiln_run(&session, w->input, w->output));
         printf("run\t%s\t%llu\n", bucket->name, (unsigned long long)(now() - began));
     }
-    time_steps(w, bucket->name, bucket->steps);
+    time_steps(w, bucket->name, bucket->steps, nanoseconds / 4);
     kiln_close(&session);
 }
 

@@ -53,7 +53,7 @@ def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
 
 
 def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
-    """bench.json or profile.json: how fast it is. Made anew each time."""
+    """bench.json, or profile.json and a page beside the bundle: how fast it is. Made anew each time."""
     place, name = Place(unit, device), "profile" if steps else "bench"
     flags, inputs = common(unit, dump)
     out = f"{place.folder}/{name}.json"
@@ -68,7 +68,11 @@ def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
     )
     node = declare(stage)[0]
     session().env.AlwaysBuild(node)
-    return node
+    if not steps:
+        return node
+    page = f"{unit.bundle}{f'.{device_name}' if (device_name := place.device_name) else ''}.profile.html"
+    drawn = Stage("profile", place.subject, ["--profile", out, "--out", page], [node], [page], speaks=True)
+    return declare(drawn)[0]
 
 
 def common(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:

@@ -28,6 +28,11 @@ class Place:
             config = text_file(f"{self.folder}/device.json", canonical_json(device_config(self._device)))
             self.flags, self.inputs = ["--device", str(config)], [config]
 
+    @property
+    def device_name(self) -> str | None:
+        """None: the target's own runner."""
+        return self._device.name if self._device else None
+
     def foretold(self, goal: str) -> Callable[[], str] | None:
         """What `scons -n` says of a goal: the commands that would be run on the device."""
         device = self._device

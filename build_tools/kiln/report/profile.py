@@ -1,0 +1,89 @@
+"""Draw profile.json as a page: where a run's time goes, family by family and step by step."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.files import atomic_write, read_json
+from kiln.report.html import attributes, environment, many, short
+
+_LISTED = 8  # facts of a device that are worth a line
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--profile profile.json, --out profile.html."""
+    p.add_argument("--profile", type=Path, required=True, help="what device-bench --steps wrote")
+    p.add_argument("--out", type=Path, required=True, help="the page")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the page and say where it is."""
+    atomic_write(args.out, render(read_json(args.profile)))
+    print(f"{args.out}: where the time goes, step by step")
+
+
+def render(profile: Mapping[str, Any]) -> str:
+    """The page as text, without scripts. `profile` is what `kiln.device.bench.profile` gives."""
+    names = list(dict.fromkeys(step["bucket"] for step in profile["steps"]))
+    device = {k: v for k, v in profile["device"].items() if isinstance(v, (str, int, float))}
+    return (
+        environment()
+        .get_template("profile.html.j2")
+        .render(
+            profile=profile,
+            device=dict(list(device.items())[:_LISTED]),
+            buckets=[
+                _bucket(profile, name, [step for step in profile["steps"] if step["bucket"] == name])
+                for name in names
+            ],
+        )
+    )
+
+
+def _bucket(profile: Mapping[str, Any], name: str, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    most = max((step["share"] for step in steps), default=0.0) or 1.0
+    return {
+        "name": name,
+        "runs": [row for row in profile["runs"] if row["bucket"] == name],
+        "ms": sum(step["ms"] for step in steps),
+        "families": _families(steps),
+        "steps": [_step(step, most) for step in steps],
+    }
+
+
+def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the steps of each kernel family take together, the slowest first."""
+    grouped: dict[str, list[Mapping[str, Any]]] = {}
+    for step in steps:
+        grouped.setdefault(step["family"] or "others", []).append(step)
+    rows = []
+    for name, group in grouped.items():
+        ms, shared = (sum(step[key] for step in group) for key in ("ms", "ms_threads"))
+        known = [step for step in group if step["of_peak"] is not None]
+        timed = sum(step["ms"] for step in known)
+        rows.append(
+            {
+                "name": name,
+                "steps": len(group),
+                "ms": ms,
+                "share": sum(step["share"] for step in group),
+                "of_peak": sum(s["of_peak"] * s["ms"] for s in known) / timed if timed else None,
+                "faster": ms / shared if shared else None,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def _step(step: Mapping[str, Any], most: float) -> dict[str, Any]:
+    ops = [{"name": short(op["name"]), "attrs": attributes(op["attrs"])} for op in step["ops"]]
+    return {
+        **step,
+        "ops": ops,
+        "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
+        "work": many(step["operations"]) if step["operations"] else "",
+        "faster": step["ms"] / step["ms_threads"] if step["ms_threads"] else None,
+        "width": f"{100 * step['share'] / most:.1f}",
+    }
