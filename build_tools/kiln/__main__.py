@@ -18,6 +18,7 @@ STAGES = {
     "specialize": "kiln.specialize.stage",
     "edges": "kiln.specialize.edges",
     "golden": "kiln.golden.stage",
+    "precision": "kiln.precision.stage",
     "tune": "kiln.tune.stage",
     "library": "kiln.libraries.stage",
     "lower": "kiln.kernels.stage",

@@ -59,6 +59,11 @@ KILN_VECTORS(ushort, unsigned short)
 KILN_VECTORS(int, int)
 KILN_VECTORS(uint, unsigned int)
 KILN_VECTORS(float, float)
+typedef _Float16 half; // the compiler rounds to nearest, as a GPU does
+KILN_VECTORS(half, half)
+static inline half __float2half_rn(float x) {
+    return (half)x;
+}
 
 template <class T> static inline T max(T a, T b) {
     return a > b ? a : b;

@@ -18,6 +18,7 @@ CHANGES = [
     ("[airplane", "[aeroplane", {"run"}),
     ("tolerance:", "params: {storage: file}\ntolerance:", {"plan", "source"}),
     ("tolerance:", "threads: none\ntolerance:", {"lower", "plan"}),
+    ("tolerance:", "precision: fp16\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "budget: {ram_bytes: 64KiB}\ntolerance:", {"budget"}),
     (
         "tolerance:",

@@ -82,7 +82,7 @@ LINKED = {
 }
 
 
-def page(*, linked: bool = True, golden: bool = True) -> str:
+def page(*, linked: bool = True, golden: bool = True, precision: dict[str, Any] | None = None) -> str:
     size: dict[str, Any] = {
         "params": {"bytes": 24, "storage": "embedded"},
         "buckets": [{"arena_bytes": 192}],
@@ -103,6 +103,7 @@ def page(*, linked: bool = True, golden: bool = True) -> str:
         test={"runner": "qemu", "checks": [{}], "vectors": [{"name": "random1", "outputs": [result]}]}
         if golden
         else {},
+        precision=precision or {},
     )
 
 
@@ -156,6 +157,24 @@ def test_shown_values() -> None:
     assert "4\u202f000" in tags.text
     assert "arena+64" in tags.text
     assert "8 thousand" in tags.text
+
+
+@pytest.mark.parametrize(
+    ("error", "failed", "told"),
+    [
+        (0.00123, None, "0.00123 |0.5 "),
+        (None, None, "not finite|0.5 "),
+        (0.0, "no such function", "measured when it was built: no such function."),
+    ],
+)
+def test_precision(error: float | None, failed: str | None, told: str) -> None:
+    output = {"name": "y", "error": error, "limit": 0.5, "unit": "", "passed": False}
+    vectors = [] if failed else [{"name": "random1", "outputs": [output]}]
+    tags = Tags()
+    tags.feed(page(precision={"precision": "fp16", "failed": failed, "vectors": vectors}))
+    assert tags.open == []
+    assert "computed in fp16" in tags.text
+    assert all(part in tags.text for part in told.split("|"))
 
 
 def test_arena_is_drawn_to_scale() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -17,6 +17,7 @@ from kiln.config.target import Budget
 
 Format = Literal["onnx", "tflite"]
 Winograd = Literal["auto", "off", "f2", "f4"]
+Precision = Literal["fp32", "fp16"]
 DType = Literal[
     "bool",
     "int8",
@@ -82,6 +83,10 @@ class Tolerance(Section):
     )
     levels: int = Field(default=1, ge=0, description="quantisation steps, for integer outputs")
     outputs: dict[str, Limits] = Field(default_factory=dict, description="other limits for single outputs")
+    fp16: Limits = Field(
+        default=Limits(absolute=1e-3, relative=1e-2),
+        description="with precision: fp16 no limit is below these",
+    )
 
 
 class Params(Section):
@@ -129,6 +134,11 @@ class Model(Section):
         description="3x3 convolutions with fewer multiplications, at an error of up to 4e-6 (f2) or 7e-5 "
         "(f4) on data of unit scale; auto: where it is faster and the target lets weights grow",
     )
+    precision: Precision = Field(
+        default="fp32",
+        description="fp16: tensors between kernels and weights take 16 bits, sums and functions are computed "
+        "in float32; for GPU targets only",
+    )
     byoc: ByocKey = Field(
         default=None,
         description="external libraries: none, names with commas, or a section; null: as the target says",
@@ -165,3 +175,15 @@ class Model(Section):
                 except PlacedError as error:
                     raise PlacedError(("buckets", position, name), str(error)) from None
         return self
+
+    def limits(self) -> dict[str, Any]:
+        """The tolerance in force: with less than float32, no limit is below that precision's own."""
+        plain = self.tolerance.model_dump(mode="json", exclude={"fp16"})
+        if self.precision == "fp32":
+            return plain
+        least = self.tolerance.fp16.model_dump(mode="json", exclude_none=True)
+        for entry in (plain, *plain["outputs"].values()):
+            for key, value in least.items():
+                if entry[key] is not None:
+                    entry[key] = max(entry[key], value)
+        return plain

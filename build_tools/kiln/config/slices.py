@@ -16,9 +16,10 @@ _SLICES: dict[str, tuple[str, ...]] = {
     # With buckets that pad: what they add to a result is held to the tolerance when they are built.
     "golden_padded": ("golden", "preprocess", "inputs", "dims", "special_cases", "tolerance"),
     "tolerance": ("tolerance",),
+    "precision": ("precision",),
     "specialize": ("dims", "inputs", "outputs", "special_cases"),
     "edges": ("inputs", "outputs", "dims", "buckets"),
-    "lower": ("threads", "winograd"),
+    "lower": ("threads", "winograd", "precision"),
     "plan": ("params", "threads", "dims"),
     "source": ("params", "description"),
     "bundle": ("description", "licence"),
@@ -37,6 +38,8 @@ def stage_config(model: Model, stage: str) -> dict[str, Any]:
     if stage not in _SLICES:
         raise ValueError(f"no slice for stage '{stage}'; known: {', '.join(_SLICES)}")
     found = model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
+    if stage == "tolerance":
+        found["tolerance"] = model.limits()
     if stage != "edges" and "dims" in found:  # how the sizes are served is in buckets.json and bucket.json
         found["dims"] = {n: {key: dim[key] for key in _RANGE} for n, dim in found["dims"].items()}
     return found

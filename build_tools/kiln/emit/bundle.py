@@ -36,6 +36,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--golden", type=Path, required=True, help="folder of the golden stage")
     p.add_argument("--tolerance", type=Path, required=True, help="slice with the tolerance, JSON")
     p.add_argument("--size", type=Path, required=True, help="size.json")
+    p.add_argument("--precision", type=Path, help="precision.json, of a model in less than float32")
     p.add_argument("--report", type=Path, help="report.html")
     p.add_argument("--out", type=Path, required=True, help="the bundle's folder")
     p.add_argument("--archive", type=Path, required=True, help="the same as .tar.gz")
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
         consumers.write(folder, name, target.name, str(config.get("description") or ""), plan["threads"])
         manifest = {
             **describe(config, plan, target, read_json(args.size), bundled(folder)),
+            "precision": accuracy(read_json(args.precision) if args.precision else None),
             "source_sha256": hashlib.sha256(args.model_file.read_bytes()).hexdigest(),
             "files": list_files(folder),
         }
@@ -81,6 +83,22 @@ def libraries(plan: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> li
         }
         for about in given
     ]
+
+
+def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arithmetic of a bundle, and by output the greatest error that was measured when it was built.
+
+    In the output's unit, against the reference on the golden vectors; null where a value is no longer finite,
+    or where nothing could be measured.
+    """
+    if measured is None:
+        return {"name": "fp32"}
+    errors: dict[str, list[float]] = {}
+    for vector in measured["vectors"]:
+        for output in vector["outputs"]:
+            errors.setdefault(output["name"], []).append(output["error"])
+    greatest = {name: None if None in found else max(found) for name, found in errors.items()}
+    return {"name": measured["precision"], "errors": None if measured["failed"] else greatest}
 
 
 def describe(

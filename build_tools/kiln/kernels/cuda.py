@@ -138,7 +138,8 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], 
 
     Raises ValueError where no rule maps it to threads.
     """
-    mod = tvm.IRModule({"kernel": _short(func.with_attr("global_symbol", "kernel"))})
+    named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
+    mod = tvm.IRModule({"kernel": _short(named)})
     rules = (_TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)

@@ -7,8 +7,9 @@ runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax, tirx
@@ -20,6 +21,7 @@ from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import cuda, opinfo
 from kiln.kernels.content import digest
 from kiln.kernels.families import macs_of
+from kiln.kernels.half import half_storage
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.legalize import RULES, quantize
 from kiln.kernels.opinfo import OpInfo, refusal
@@ -27,6 +29,11 @@ from kiln.kernels.prepare import free_reshapes, safe_indices, store_quantised
 from kiln.kernels.steps import Builder, Steps, Tensor
 from kiln.kernels.symbols import ranges_of, variables
 from kiln.params import store
+
+if TYPE_CHECKING:
+    from kiln.kernels.pipeline import External
+
+Dump = Callable[[str, tvm.IRModule], None]
 
 # A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
 _RULES = {**RULES, "relax.quantize": partial(quantize, rounded=tirx.nearbyint)}
@@ -118,15 +125,13 @@ class CudaBuilder(Builder):
         )
 
 
-def lower(
-    mod: tvm.IRModule, model: str, target: Target, machine: Machine, dump: Any, external: Any = None
-) -> Steps:
-    """Lower a simplified module whose parameters are constants; `dump` is given the IR after each pass.
+def fused(
+    mod: tvm.IRModule, precision: str = "fp32", dump: Dump | None = None, external: External | None = None
+) -> tuple[tvm.IRModule, store.Tensors]:
+    """A simplified module as fused PrimFuncs, without schedules, and the values of `main`'s parameters.
 
-    `external`: see kiln.kernels.pipeline.External. Raises KilnError for what a GPU cannot run, with the
-    operators.
+    `dump` is given the IR after each pass. `external`: see kiln.kernels.pipeline.External.
     """
-    assert target.cuda is not None
     mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
     params: store.Tensors = {}
 
@@ -154,10 +159,32 @@ def lower(
         ("dead", relax.transform.DeadCodeElimination()),
         # and, by the op info of what has been fused
         *([] if external is None else external.after(params)),
+        # Phase 3: how tensors are stored
+        *([("half", half_storage(params))] if precision == "fp16" else []),
     ]
     for index, (name, step) in enumerate(passes):
         mod = step(mod)
-        dump(f"{index:02d}-{name}", mod)
-    # Phase 3: kernels and launches for each group
+        if dump is not None:
+            dump(f"{index:02d}-{name}", mod)
+    return mod, params
+
+
+def lower(
+    mod: tvm.IRModule,
+    model: str,
+    target: Target,
+    machine: Machine,
+    precision: str,
+    dump: Dump | None,
+    external: External | None = None,
+) -> Steps:
+    """Lower a simplified module whose parameters are constants; `dump` is given the IR after each pass.
+
+    `external`: see kiln.kernels.pipeline.External. Raises KilnError for what a GPU cannot run, with the
+    operators.
+    """
+    assert target.cuda is not None
+    mod, params = fused(mod, precision, dump, external)
+    # Phase 4: kernels and launches for each group
     ops = opinfo.of_functions(mod)
     return CudaBuilder(model, mod, ops, params, machine, cuda.tvm_target(target.cuda)).build()

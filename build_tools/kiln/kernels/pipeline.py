@@ -74,11 +74,12 @@ def lower(
     winograd: str = "off",
     choices: Choices | None = None,
     external: External | None = None,
+    precision: str = "fp32",
 ) -> Steps:
     """Lower a simplified module whose parameters are constants.
 
     `choices`: what was measured on the target's CPU; None: nothing. `external`: passes that give parts of the
-    graph to libraries.
+    graph to libraries. `precision`: of tensors between kernels; other than fp32 on GPUs only.
     """
     if target.cuda is not None:
         from kiln.kernels import cuda_steps  # with TVM's schedules for GPUs, which no other target needs
@@ -87,7 +88,7 @@ def lower(
             if dump is not None:
                 atomic_write(dump / f"{name}.txt", module.script(show_meta=False))
 
-        return cuda_steps.lower(mod, model, target, machine_of(target, threads), shown, external)
+        return cuda_steps.lower(mod, model, target, machine_of(target, threads), precision, shown, external)
     params: store.Tensors = {}
 
     def split(module: tvm.IRModule) -> tvm.IRModule:

@@ -45,8 +45,9 @@ def run(args: argparse.Namespace) -> None:
             raise KilnError(f"{config['name']}: special case '{case.name}': not for target '{target.name}'")
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
         steps = lower(
-            case.module, config["name"], target, threads, dump, config["winograd"], choices, external
-        )
+            case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
+            config["precision"],
+        )  # fmt: skip
         prefix = f"{number}/"
         functions |= steps.functions
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}

@@ -35,6 +35,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--golden", type=Path, help="folder of golden.json; absent: the bundle's golden/")
     p.add_argument("--tolerance", type=Path, help="limits, JSON; absent: those beside golden.json")
     p.add_argument("--test", type=Path, help="test.json, to show measured errors beside what is allowed")
+    p.add_argument("--precision", type=Path, help="precision.json, of a model in less than float32")
     p.add_argument("--out", type=Path, required=True, help="report.html")
 
 
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> None:
         tolerance=_read(args.tolerance or folder / "tolerance.json"),
         test=read_json(args.test) if args.test else {},
         padding=_read(folder / "padding.json"),
+        precision=read_json(args.precision) if args.precision else {},
     )
     atomic_write(args.out, page)
 
@@ -69,6 +71,7 @@ def render(
     tolerance: Mapping[str, Any],
     test: Mapping[str, Any],
     padding: Mapping[str, Any] = MappingProxyType({}),
+    precision: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """The page as text. Everything but plan, target and size may be empty: its section then is left out."""
     used = budget.used_bytes(size)
@@ -87,6 +90,8 @@ def render(
             tolerance=tolerance.get("tolerance", tolerance),
             errors=_errors(test),
             test=test,
+            precision=precision,
+            measured=_errors(precision),
             tools=manifest.get("tools") or _tools(),
             buckets=[_bucket(plan, size, *pair) for pair in zip(plan["buckets"], rows, strict=True)],
             has_buckets=has_buckets(rows),
@@ -245,7 +250,7 @@ def _flash(plan: Mapping[str, Any], size: Mapping[str, Any]) -> list[dict[str, A
 
 
 def _errors(test: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Results of test.json by vector and output name."""
+    """Results of test.json or precision.json by vector and output name."""
     return {
         vector["name"]: {output["name"]: output for output in vector["outputs"]}
         for vector in test.get("vectors", [])

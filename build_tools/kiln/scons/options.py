@@ -7,15 +7,18 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from kiln.config import list_devices, list_models, list_targets
 from kiln.config.check import choices
+from kiln.config.model import Precision
 from kiln.errors import KilnError
 
 OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
     "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
     "byoc": "external libraries that compute parts of the model: none, or names with commas: openblas",
+    "precision": "fp32, or fp16: half the bytes and matrix units, for GPUs; in place of the model's own",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",
     "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
@@ -61,6 +64,7 @@ class Options:
     device_goals: Sequence[str]
     program: Program | None = None
     byoc: str | None = None
+    precision: str | None = None
 
 
 def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
@@ -94,8 +98,18 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     image = _from_where_called(arguments["image"]) if arguments.get("image") else None
     if image is not None and not Path(image).is_file():
         raise KilnError(f"image '{arguments['image']}': no such file")
+    precision = arguments.get("precision")
+    if precision is not None and precision not in get_args(Precision):
+        raise KilnError(f"option 'precision': '{precision}', allowed: {', '.join(get_args(Precision))}")
     return Options(
-        lists["target"], lists["model"], dump == "1", image, device, device_goals, byoc=arguments.get("byoc")
+        lists["target"],
+        lists["model"],
+        dump == "1",
+        image,
+        device,
+        device_goals,
+        byoc=arguments.get("byoc"),
+        precision=precision,
     )
 
 

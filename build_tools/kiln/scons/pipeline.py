@@ -19,10 +19,15 @@ from kiln.scons.unit import Unit
 
 
 def KilnBundle(  # noqa: N802
-    env: Any, model: str, target: str = "host", dump: bool = False, byoc: str | None = None
+    env: Any,
+    model: str,
+    target: str = "host",
+    dump: bool = False,
+    byoc: str | None = None,
+    precision: str | None = None,
 ) -> Bundle:
     """Declare the bundle of `model` for `target`; `dump` writes the IR after each pass."""
-    return bundle(Unit(model, target, byoc), dump)
+    return bundle(Unit(model, target, byoc, precision), dump)
 
 
 def KilnTest(  # noqa: N802
@@ -32,9 +37,10 @@ def KilnTest(  # noqa: N802
     dump: bool = False,
     device: str | None = None,
     byoc: str | None = None,
+    precision: str | None = None,
 ) -> Any:
     """Declare the comparison with the golden vectors; the build fails where they differ."""
-    return tested(Unit(model, target, byoc), dump, device)
+    return tested(Unit(model, target, byoc, precision), dump, device)
 
 
 def KilnRun(  # noqa: N802
@@ -45,9 +51,10 @@ def KilnRun(  # noqa: N802
     image: str | None = None,
     device: str | None = None,
     byoc: str | None = None,
+    precision: str | None = None,
 ) -> Any:
     """Declare a run on a picture; it is done at each build."""
-    return ran(Unit(model, target, byoc), dump, image, device)
+    return ran(Unit(model, target, byoc, precision), dump, image, device)
 
 
 def KilnBench(  # noqa: N802
@@ -58,9 +65,10 @@ def KilnBench(  # noqa: N802
     device: str | None = None,
     steps: bool = False,
     byoc: str | None = None,
+    precision: str | None = None,
 ) -> Any:
     """Declare that runs are timed, with `steps` each step too; it is done at each build."""
-    return timed(Unit(model, target, byoc), dump, device, steps)
+    return timed(Unit(model, target, byoc, precision), dump, device, steps)
 
 
 def KilnDevice(  # noqa: N802
@@ -71,9 +79,10 @@ def KilnDevice(  # noqa: N802
     dump: bool = False,
     device: str = "local",
     byoc: str | None = None,
+    precision: str | None = None,
 ) -> Any:
     """Declare `goal` (flash, rollback or status) on a device; it is done at each build."""
-    return on_device(goal, Unit(model, target, byoc), dump, device)
+    return on_device(goal, Unit(model, target, byoc, precision), dump, device)
 
 
 def KilnProgram(  # noqa: N802
@@ -98,10 +107,15 @@ def KilnDevices(env: Any) -> Any:  # noqa: N802
 
 
 def KilnSize(  # noqa: N802
-    env: Any, model: str, target: str = "host", dump: bool = False, byoc: str | None = None
+    env: Any,
+    model: str,
+    target: str = "host",
+    dump: bool = False,
+    byoc: str | None = None,
+    precision: str | None = None,
 ) -> Any:
     """Declare that the sizes are printed."""
-    return shown(Unit(model, target, byoc), dump)
+    return shown(Unit(model, target, byoc, precision), dump)
 
 
 def KilnTune(  # noqa: N802
@@ -111,9 +125,10 @@ def KilnTune(  # noqa: N802
     dump: bool = False,
     device: str | None = None,
     byoc: str | None = None,
+    precision: str | None = None,
 ) -> Any:
     """Declare that the kernels of `model` are measured, here or on a device, for later builds."""
-    return tune(Unit(model, target, byoc), dump, device)
+    return tune(Unit(model, target, byoc, precision), dump, device)
 
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802

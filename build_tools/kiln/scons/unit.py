@@ -35,8 +35,13 @@ _sources: dict[str, dict[str, Any]] = {}
 class Unit:
     """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone."""
 
-    def __init__(self, model: str, target: str, byoc: str | None = None) -> None:
+    def __init__(
+        self, model: str, target: str, byoc: str | None = None, precision: str | None = None
+    ) -> None:
         self.model, self.target = _model(model), _target(target)
+        if precision is not None:
+            self.model = self.model.model_copy(update={"precision": precision})
+        _can_be(self.model, self.target)
         build = session().build
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
         self.of_model = f"{session().work}/models/{self.name}"
@@ -63,6 +68,15 @@ class Unit:
         found = _file_sources(stage_config(self.model, stage))
         # A missing one is the stage's to report, with the key that names it.
         return [session().env.File(path) for path in found if Path(path).is_file()]
+
+
+def _can_be(model: Model, target: Target) -> None:
+    """Raise KilnError where the target has no arithmetic of the model's precision."""
+    if model.precision != "fp32" and target.cuda is None:
+        raise KilnError(
+            f"model '{model.name}': precision {model.precision} is for targets with an NVIDIA GPU, "
+            f"'{target.name}' has none: fp32"
+        )
 
 
 def _byoc(text: str | None) -> Byoc | None:

@@ -6,6 +6,7 @@ driver is needed. The licence is NVIDIA's (CUDA Toolkit EULA); none of these fil
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import tempfile
@@ -38,7 +39,13 @@ _WHEELS = {
         "x86_64": "df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d",
         "aarch64": "de2dc5a7367974228b0a69588a9acc9340d3768bef1bf38bf0801eb08497cd2d",
     },
+    "nvidia-cuda-cccl": {  # <nv/target>, which cuda_fp16.h includes
+        "x86_64": "d5230098fa2df5021e1a00c0c4eee41797671a91119d31e892463e5ccf3ee326",
+        "aarch64": "6f30b8076b3e69951c459c94ae190bde51924b320076ebaec376d36848b4c76e",
+    },
 }
+# Version and what is taken of a package that is not like the others.
+_OTHER = {"nvidia-cuda-cccl": ("13.3.5.0.6", ("include/nv/",))}
 _ROOT = "nvidia/cu13/"
 # Of each folder only this; the libraries of the runtime are not needed.
 _TAKEN = (
@@ -54,7 +61,7 @@ _TAKEN = (
 
 
 def cuda_toolkit() -> Path:
-    """The folder with bin/nvcc; fetched (125 MB) where it is not in the cache yet.
+    """The folder with bin/nvcc; fetched (130 MB) where it is not in the cache yet.
 
     Raises KilnError where it cannot be fetched, is not what was pinned, or does not exist for this machine.
     """
@@ -63,7 +70,9 @@ def cuda_toolkit() -> Path:
         raise KilnError(
             f"CUDA {VERSION}: no compiler for a machine of type '{machine}', only x86_64, aarch64"
         )
-    folder = cache_dir() / "cuda" / f"{VERSION}-{machine}"
+    # A folder for each set of wheels: an older one would lack what was added since.
+    content = hashlib.sha256(repr((_WHEELS, _TAKEN, _OTHER)).encode()).hexdigest()[:8]
+    folder = cache_dir() / "cuda" / f"{VERSION}-{machine}-{content}"
     if not folder.is_dir():
         _make(folder, machine)
     return folder
@@ -87,7 +96,8 @@ def _make(folder: Path, machine: str) -> None:
 
 
 def _unpack(package: str, sha256: str, work: Path, made: Path) -> None:
-    unpack(package, VERSION, sha256, work, made, _ROOT, _TAKEN)
+    version, taken = _OTHER.get(package, (VERSION, _TAKEN))
+    unpack(package, version, sha256, work, made, _ROOT, taken)
 
 
 def unpack(

@@ -10,6 +10,7 @@ from kiln.scons.builders.fetch import fetch
 from kiln.scons.builders.golden import golden
 from kiln.scons.builders.linked import linked
 from kiln.scons.builders.plan import plan
+from kiln.scons.builders.precision import precision
 from kiln.scons.builders.report import report
 from kiln.scons.builders.size import size
 from kiln.scons.builders.source import source
@@ -45,7 +46,19 @@ def bundle(unit: Unit, dump: bool) -> Bundle:
         "source": given, "link": link, "golden": vectors, "tolerance": tolerance, "size": sizes,
         "report": page, "out": folder, "archive": f"{folder}.tar.gz",
     }  # fmt: skip
-    inputs = [config, tolerance, target, fetch(unit), vector_files, planned.plan, *source_files]
+    measured = precision(unit, dump)
+    if measured is not None:
+        flags["precision"] = measured
+    inputs = [
+        *([] if measured is None else [measured]),
+        config,
+        tolerance,
+        target,
+        fetch(unit),
+        vector_files,
+        planned.plan,
+        *source_files,
+    ]
     stage = Stage(
         "bundle",
         unit.subject,

@@ -6,6 +6,7 @@ from typing import Any
 
 from kiln.scons.builders.golden import golden
 from kiln.scons.builders.plan import plan
+from kiln.scons.builders.precision import precision
 from kiln.scons.builders.size import size
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
@@ -18,11 +19,14 @@ def report(unit: Unit, dump: bool) -> Any:
     out = f"{unit.folder}/report.html"
     given = ["--target", str(target), "--plan", str(planned.plan), "--size", str(sizes)]
     given += ["--golden", vectors, "--tolerance", str(tolerance)]
+    measured = precision(unit, dump)
+    more = [] if measured is None else [measured]
+    given += ["--precision", str(measured)] if more else []
     stage = Stage(
         "report",
         unit.subject,
         ["--bundle", f"{unit.folder}/link", *given, "--out", out],
-        [target, planned.plan, sizes, vector_files, tolerance],
+        [target, planned.plan, sizes, vector_files, tolerance, *more],
         [out],
     )
     return declare(stage)[0]

@@ -1,0 +1,356 @@
+"""fp16: tensors between kernels and parameters are stored in 16 bits; arithmetic stays that of float32.
+
+`half_storage` is IRModule → IRModule, over fused PrimFuncs with op info. It decides for each tensor of `main`
+whether it may be stored as float16, and rewrites the functions that read or write it: what they load is
+widened, what they store is rounded once. So sums, softmax, norms and exponentials are computed in float32
+wherever they stand, as mixed precision wants it (Micikevicius et al., Mixed Precision Training, 2018), and
+the operands of products, which are float16 by then, suit the matrix units of a GPU: these multiply float16
+and add in float32.
+
+Stored in float16 are
+- the results of products and convolutions, and what other operators make of such tensors,
+- parameters with at least two axes of more than one element: weights and tables, not biases.
+Stored in float32 as before are
+- inputs and outputs of the model,
+- results of operators whose range or use asks for more: sums, means, variances, powers, exponentials,
+- parameters of which float16 cannot hold an element (a mask's -1e9),
+- whatever a function reads or writes that is not made of plain loop nests, or that a library computes.
+An operand of a product that is stored in float32 is rounded where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+from tvm.ir import GenericConst, TensorLoad
+from tvm.tirx import PrimFunc
+
+from kiln.graph.bindings import operator
+from kiln.kernels import opinfo
+from kiln.kernels.fused import Nest
+from kiln.kernels.kernel import Array
+from kiln.kernels.opkinds import nests_of
+
+WIDE, HALF = "float32", "float16"
+_LARGEST = float(np.finfo(np.float16).max)
+# Results that may exceed what float16 holds, or whose difference from something else is what is wanted.
+_SENSITIVE = {
+    "abs_square", "cumprod", "cumsum", "exp", "log", "mean", "power", "prod", "rsqrt", "square", "std", "sum",
+    "variance",
+}  # fmt: skip
+
+
+def half_storage(params: dict[str, Array]) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    """The pass. `params`: the values of `main`'s parameters by name; those that change are replaced there."""
+    return lambda mod: _Rewriter(mod, params).run()
+
+
+def is_product(nest: Nest) -> bool:
+    """Whether a nest adds up products of two tensors, each of which has an axis of the result for itself.
+
+    A depthwise convolution does not: it has no use for matrix units.
+    """
+    operands = _operands(nest)
+    if operands is None:
+        return False
+    axes = [{axis.var for axis in nest.axes if _reads(load, axis.var)} for load in operands]
+    return bool(axes[0] - axes[1]) and bool(axes[1] - axes[0])
+
+
+def _operands(nest: Nest) -> tuple[Any, Any] | None:
+    """The two loads of float32 that a nest multiplies and adds to its element, or None."""
+    total = nest.value
+    if not nest.reduced or not isinstance(total, tirx.Add):
+        return None
+    product = next((side for side in (total.a, total.b) if isinstance(side, tirx.Mul)), None)
+    if product is None:
+        return None
+    loads = [product.a, product.b]
+    plain = all(isinstance(load, TensorLoad) and str(load.source.dtype) == WIDE for load in loads)
+    return (loads[0], loads[1]) if plain and not loads[0].source.same_as(loads[1].source) else None
+
+
+def _reads(load: Any, axis: Any) -> bool:
+    found = []
+    for index in load.indices:
+        tvm_ffi.structural_walk(index, ((tirx.Var, lambda v: found.append(1) if v.same_as(axis) else None),))
+    return bool(found)
+
+
+# ---- one function ----
+
+
+def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
+    """`func`, made of plain nests, with its tensors stored as `dtypes` (in the order of opinfo.tensors).
+
+    A sum that would be stored as float16 is kept in float32 until it is whole.
+    """
+    nests = nests_of(func)
+    assert nests is not None
+    places = opinfo.tensors(func)
+    buffers = {
+        place: _buffer(place, dtype) for place, dtype in zip(places, dtypes, strict=True)
+        if str(place.dtype) != dtype
+    }  # fmt: skip
+    read = {load.source for nest in nests for load in _loads(nest.value)}
+    made: list[Any] = []
+    before: list[Any] = []
+    behind: list[Any] = []
+    wide: dict[Any, Any] = {}  # tensor → the float32 form of it that the nests work on
+    rounded: dict[Any, Any] = {}  # tensor of float32 → its float16 form, which products read
+    for nest in nests:
+        target = nest.buffer
+        if target in buffers and (nest.reduced or target in read):
+            wide[target] = _buffer(target, WIDE, f"{target.name}_wide")
+            made.append(wide[target])
+            behind.append(_copy(wide[target], buffers[target]))
+    written = {nest.buffer for nest in nests}
+    for nest in nests:
+        if not is_product(nest):
+            continue
+        for load in _operands(nest) or ():
+            source = load.source
+            if source in rounded or str(buffers.get(source, source).dtype) == HALF:
+                continue
+            rounded[source] = _buffer(source, HALF, f"{source.name}_half")
+            made.append(rounded[source])
+            if source not in written:
+                before.append(_copy(source, rounded[source]))
+    inner = [nest.buffer for nest in nests if nest.buffer not in places]
+    body = [*before]
+    for nest in nests:
+        body.append(_nest(nest, buffers, wide, rounded))
+        if nest.buffer in rounded:
+            body.append(_copy(nest.buffer, rounded[nest.buffer]))
+    body += behind
+    root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(body) if len(body) > 1 else body[0], None,
+                        [*inner, *made])  # fmt: skip
+    params = [buffers.get(param, param) for param in func.params]
+    return PrimFunc(params, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
+
+
+def _buffer(like: Any, dtype: str, name: str | None = None) -> Any:
+    return tirx.decl_buffer(list(like.shape), dtype, name or like.name)
+
+
+def _loads(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
+    return found
+
+
+def _nest(nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], rounded: Mapping[Any, Any]) -> Any:
+    """The nest on the new buffers; a product reads the rounded forms of its operands."""
+    product = is_product(nest)
+
+    def on_load(load: Any) -> Any:
+        source = load.source
+        if source in wide:
+            return tirx.BufferLoad(wide[source], load.indices)
+        if product and source in rounded:
+            return tirx.Cast(WIDE, tirx.BufferLoad(rounded[source], load.indices))
+        if source in buffers:
+            return tirx.Cast(str(source.dtype), tirx.BufferLoad(buffers[source], load.indices))
+        return load
+
+    target = wide.get(nest.buffer, buffers.get(nest.buffer, nest.buffer))
+    value = tvm_ffi.structural_map(nest.value, ((TensorLoad, on_load),))
+    if str(target.dtype) != str(nest.buffer.dtype):
+        value = tirx.Cast(str(target.dtype), value)
+    init = None if nest.init is None else tirx.BufferStore(target, nest.init, nest.store)
+    return _block(nest.axes, nest.reduced, target, nest.store, value, init)
+
+
+def _copy(source: Any, target: Any) -> Any:
+    """A nest that stores `source` in the type of `target`."""
+    axes = [
+        tirx.IterVar(tvm.ir.Range(_zero(extent), extent), tirx.Var(f"c{at}", str(extent.ty.dtype)), 0)
+        for at, extent in enumerate(source.shape)
+    ]
+    indices = [axis.var for axis in axes]
+    value = tirx.Cast(str(target.dtype), tirx.BufferLoad(source, indices))
+    return _block(axes, [], target, indices, value, None)
+
+
+def _block(
+    axes: Sequence[Any], reduced: Sequence[Any], target: Any, store: Sequence[Any], value: Any, init: Any
+) -> Any:
+    """Loops over all axes around target[store] = value."""
+    reads = [_element(load.source, load.indices) for load in _loads(value) if not load.source.same_as(target)]
+    block = s_tir.SBlock(
+        [*axes, *reduced], reads, [_element(target, store)], target.name,
+        tirx.BufferStore(target, value, list(store)), init,
+    )  # fmt: skip
+    every = [*axes, *reduced]
+    loops = [tirx.Var(f"i{at}", str(axis.var.ty.dtype)) for at, axis in enumerate(every)]
+    body: Any = s_tir.SBlockRealize(loops, True, block)
+    for variable, axis in reversed(list(zip(loops, every, strict=True))):
+        body = tirx.For(variable, _zero(axis.dom.extent), axis.dom.extent, tirx.ForKind.SERIAL, body)
+    return body
+
+
+def _zero(like: Any) -> Any:
+    return tirx.const(0, str(like.ty.dtype))
+
+
+def _element(buffer: Any, indices: Sequence[Any]) -> Any:
+    one = [tvm.ir.Range.from_min_extent(index, tirx.const(1, str(index.ty.dtype))) for index in indices]
+    return tirx.BufferRegion(buffer, one)
+
+
+# ---- the module ----
+
+
+def _is_call(expr: Any) -> bool:
+    return operator(expr) == "relax.call_tir"
+
+
+class _Rewriter:
+    """Decides which tensors of `main` are halved, then makes it anew."""
+
+    def __init__(self, mod: tvm.IRModule, params: dict[str, Array]) -> None:
+        self.mod, self.params = mod, params
+        self.main = mod["main"]
+        self.bindings = [binding for block in self.main.body.blocks for binding in block.bindings]
+        self.halved: set[Any] = set()
+        self._made: dict[Any, Any] = {}
+
+    def run(self) -> tvm.IRModule:
+        fixed = self._fixed()
+        count = int(self.main.attrs["num_input"])
+        for param in self.main.params[count:]:
+            if param not in fixed and _fits(self.params[param.name]):
+                self.halved.add(param)
+        for binding in self.bindings:
+            variable, value = binding.var, binding.value
+            if variable in fixed or not _is_wide(variable):
+                continue
+            if operator(value) == "relax.reshape":
+                source = value.args[0]
+                if source in self.halved:
+                    self.halved.add(variable)
+            elif isinstance(value, relax.Var):
+                if value in self.halved:
+                    self.halved.add(variable)
+            elif _is_call(value) and self._is_half_result(value):
+                self.halved.add(variable)
+        return self._rewritten()
+
+    def _fixed(self) -> set[Any]:
+        """The variables that something reads or makes which cannot be rewritten, or that are outputs."""
+        fixed: set[Any] = set()
+
+        def note(expr: Any) -> None:
+            if isinstance(expr, relax.Var):
+                fixed.add(expr)
+
+        def fix(expr: Any) -> None:
+            relax.analysis.post_order_visit(expr, note)
+
+        fix(self.main.body.body)
+        for binding in self.bindings:
+            value = binding.value
+            known = operator(value) == "relax.reshape" or isinstance(value, relax.Var)
+            if _is_call(value):
+                func = self.mod[value.args[0]]
+                arguments = [item for item in value.args[1].fields if isinstance(item.ty, relax.TensorType)]
+                known = isinstance(value.ty, relax.TensorType) and nests_of(func) is not None
+                known = known and len(opinfo.tensors(func)) == len(arguments) + 1
+            if not known:
+                fix(value)
+                fixed.add(binding.var)
+        # What has another name, or another shape, is the same memory.
+        for binding in reversed(self.bindings):
+            value = binding.value
+            source = value.args[0] if operator(value) == "relax.reshape" else value
+            if isinstance(source, relax.Var) and binding.var in fixed:
+                fixed.add(source)
+        return fixed
+
+    def _is_half_result(self, call: Any) -> bool:
+        func = self.mod[call.args[0]]
+        names = [op["name"].removeprefix("nn.") for op in opinfo.of(func)]
+        if not names or names[-1] in _SENSITIVE:
+            return False
+        if any(is_product(nest) for nest in nests_of(func) or ()):
+            return True
+        read = any(item in self.halved and item not in self.main.params for item in call.args[1].fields)
+        return read and not _SENSITIVE.intersection(names)
+
+    def _rewritten(self) -> tvm.IRModule:
+        others = {name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)}
+        builder = relax.BlockBuilder(tvm.IRModule(others, attrs=self.mod.attrs))
+        renamed: dict[Any, Any] = {}
+        for param in self.main.params:
+            if param in self.halved:
+                renamed[param] = relax.Var(param.name, relax.TensorType(param.ty.shape, HALF))
+                self.params[param.name] = self.params[param.name].astype(np.float16)
+        swap = _Renamer(renamed)
+        params = [renamed.get(param, param) for param in self.main.params]
+        with builder.function("main", params, attrs=dict(self.main.attrs.items())):
+            with builder.dataflow():
+                for binding in self.bindings:
+                    value = self._value(builder, binding, swap)
+                    renamed[binding.var] = builder.emit(value, name_hint=binding.var.name)
+                result = builder.emit_output(swap.visit_expr(self.main.body.body))
+            builder.emit_func_output(result)
+        mod = builder.finalize()
+        return relax.transform.DeadCodeElimination(["main"])(relax.transform.CanonicalizeBindings()(mod))
+
+    def _value(self, builder: Any, binding: Any, swap: _Renamer) -> Any:
+        value = binding.value
+        if not _is_call(value):
+            return swap.visit_expr(value)
+        arguments = [swap.visit_expr(item) for item in value.args[1].fields]
+        if not isinstance(value.ty, relax.TensorType):
+            return relax.call_tir(value.args[0], arguments, list(value.ty.fields))
+        out = relax.TensorType(value.ty.shape, HALF) if binding.var in self.halved else value.ty
+        dtypes = [str(item.ty.dtype) for item in arguments if isinstance(item.ty, relax.TensorType)]
+        dtypes.append(str(out.dtype))
+        variable = value.args[0]
+        if HALF in dtypes or any(is_product(nest) for nest in nests_of(self.mod[variable]) or ()):
+            variable = self._stored(builder, variable, dtypes)
+        return relax.call_tir(variable, arguments, out)
+
+    def _stored(self, builder: Any, variable: Any, dtypes: list[str]) -> Any:
+        key = variable, tuple(dtypes)
+        if key not in self._made:
+            func = stored_as(self.mod[variable], dtypes)
+            func = func.without_attr("global_symbol") if "global_symbol" in func.attrs else func
+            self._made[key] = builder.add_func(func, f"{variable.name_hint}_half")
+        return self._made[key]
+
+
+def _is_wide(variable: Any) -> bool:
+    return isinstance(variable.ty, relax.TensorType) and str(variable.ty.dtype) == WIDE
+
+
+def _fits(value: Array) -> bool:
+    """Whether a parameter is a matrix or more, and float16 holds its elements."""
+    if str(value.dtype) != WIDE or sum(size > 1 for size in value.shape) < 2:
+        return False
+    finite = value[np.isfinite(value)]
+    return not finite.size or bool(np.abs(finite).max() <= _LARGEST)
+
+
+@relax.expr_functor.mutator
+class _Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    """Puts other variables in the place of those in `names`."""
+
+    def __init__(self, names: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.names = names
+
+    def visit_var_(self, var: Any) -> Any:
+        return self.names.get(var, var)
+
+    def visit_dataflow_var_(self, var: Any) -> Any:
+        return self.names.get(var, var)
+
+    def visit_generic_const_(self, op: GenericConst) -> Any:
+        return op

@@ -1,0 +1,77 @@
+"""precision: the error of a model in less than float32, measured on its golden vectors."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.files import read_json, write_json
+from kiln.golden.compare import compare, limits_for, read_tensor
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Folders of the graph of each bucket, the golden vectors, and slices of the model's configuration."""
+    parser.add_argument(
+        "--in", dest="sources", type=Path, action="append", required=True,
+        help="folder of the stage before lower; once for each bucket, in the order of golden.json",
+    )  # fmt: skip
+    parser.add_argument("--golden", type=Path, required=True, help="folder of the golden stage")
+    parser.add_argument("--config", type=Path, required=True, help="slice with the precision, JSON")
+    parser.add_argument("--tolerance", type=Path, required=True, help="slice with the tolerance, JSON")
+    parser.add_argument("--out", type=Path, required=True, help="precision.json")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write for each vector and output the greatest error against the reference, and what is allowed.
+
+    An error is null where a value is not finite, but the reference's is. `failed` says why there are no
+    figures, where this machine cannot run the model's functions.
+    """
+    precision = read_json(args.config)["precision"]
+    tolerance = read_json(args.tolerance)["tolerance"]
+    golden = read_json(args.golden / "golden.json")
+    names = [bucket["name"] for bucket in golden.get("buckets", [{"name": None}])]
+    vectors: list[dict[str, Any]] = []
+    failed = None
+    for name, source in zip(names, args.sources, strict=True):
+        own = [vector for vector in golden["vectors"] if vector.get("bucket") == name]
+        try:
+            vectors += _measured(source, precision, args.golden, own, tolerance)
+        except Exception as error:  # TVM's own kinds: a figure is missing, the bundle is not worse for it
+            failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    order = [vector["name"] for vector in golden["vectors"]]
+    vectors.sort(key=lambda vector: order.index(vector["name"]))
+    write_json(args.out, {"format": 1, "precision": precision, "vectors": vectors, "failed": failed})
+
+
+def _measured(
+    source: Path, precision: str, folder: Path, vectors: list[Any], tolerance: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    from kiln.kernels.cases import cases_of
+    from kiln.kernels.cuda_steps import fused
+    from kiln.params import store
+    from kiln.precision.evaluate import Evaluator
+
+    if not vectors:
+        return []
+    # A special case computes the same as the general function, which takes every input.
+    module, params = fused(cases_of(store.load(source))[0].module, precision)
+    evaluator = Evaluator(module, params)
+    rows = []
+    for vector in vectors:
+        given, wanted = (
+            [read_tensor(folder / port["file"], port["dtype"], port["shape"]) for port in vector[side]]
+            for side in ("inputs", "outputs")
+        )
+        outputs = []
+        results = evaluator.run(given, vector.get("dims", {}))
+        for port, got, want in zip(vector["outputs"], results, wanted, strict=True):
+            found = compare(got, want, limits_for(tolerance, port["name"]), port["quantised"])
+            error = found.error if math.isfinite(found.error) else None
+            row = {"name": port["name"], "error": error, "limit": found.limit, "unit": found.unit}
+            outputs.append({**row, "passed": found.passed})
+        rows.append({"name": vector["name"], "outputs": outputs})
+    return rows
