@@ -37,8 +37,14 @@ def _either(name: str, one: Any, other: Any) -> Any:
     return is_op(name)(one, other) | is_op(name)(other, one)
 
 
-def _followed(anchor: Any, bias: bool, residual: bool, activation: str | None) -> tuple[Any, dict[str, Any]]:
-    """The pattern of `anchor` with what follows it, and the operands that this adds."""
+def _followed(
+    anchor: Any, bias: bool, residual: str | None, activation: str | None
+) -> tuple[Any, dict[str, Any]]:
+    """The pattern of `anchor` with what follows it, and the operands that this adds.
+
+    `residual`: on which side of the sum it stands. Where both sides are products, only one of them may be
+    read by this sum alone, and a pattern that allows either side finds the first.
+    """
     operands: dict[str, Any] = {}
     root = anchor
     if bias:
@@ -46,7 +52,8 @@ def _followed(anchor: Any, bias: bool, residual: bool, activation: str | None) -
         root = _either("relax.add", root, operands["bias"])
     if residual:
         operands["residual"] = wildcard()
-        root = _either("relax.add", root, operands["residual"])
+        sides = (root, operands["residual"])
+        root = is_op("relax.add")(*(sides if residual == "right" else reversed(sides)))
     if activation == "relu":
         root = is_op("relax.nn.relu")(root)
     if activation == "clip":
@@ -58,10 +65,11 @@ def _followed(anchor: Any, bias: bool, residual: bool, activation: str | None) -
 
 def _table(name: str, anchor_name: str, fixed: Any, check: Any, depth: Any) -> list[Pattern]:
     found = []
-    for bias, residual, activation in _forms():
+    forms = [(*form, side) for form in _forms() for side in (("right", "left") if form[1] else (None,))]
+    for bias, residual, activation, side in forms:
         x, w = wildcard(), fixed()
         anchor = is_op(anchor_name)(x, w)
-        root, operands = _followed(anchor, bias, residual, activation)
+        root, operands = _followed(anchor, bias, side, activation)
         options = {"bias": bias or None, "residual": residual or None, "activation": activation}
         found.append(Pattern(name, root, anchor, {"x": x, "w": w, **operands}, check, options, depth))
     return found

@@ -60,10 +60,10 @@ def add_libraries(libraries: Sequence[LibraryFolder], plan: Mapping[str, Any], f
         for name in library.about["files"]:
             shutil.copyfile(library.path / "lib" / name, folder / "lib" / name)
         linked += [folder / "lib" / name for name in library.about["link"]]
-        if (library.path / "licence.txt").is_file():
+        for text in sorted(library.path.glob("licence*.txt")):
             (folder / "licences").mkdir(exist_ok=True)
-            licence = folder / "licences" / f"{library.about['backend']}.txt"
-            shutil.copyfile(library.path / "licence.txt", licence)
+            name = library.about["backend"] + text.name.removeprefix("licence")
+            shutil.copyfile(text, folder / "licences" / name)
     if used:
         write_json(folder / "lib" / LIST, {"libraries": [library.about for library in used]})
     return linked

@@ -110,6 +110,7 @@ def _copy(path: Path, folder: Path, name: str) -> None:
     out = folder / name
     if name.startswith("lib/") and ".so" in path.name:
         out = folder / "lib" / (_soname(path) or path.name)
+    out.parent.mkdir(parents=True, exist_ok=True)  # headers may lie in folders
     try:
         shutil.copyfile(path, out)
     except OSError as error:

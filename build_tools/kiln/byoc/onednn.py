@@ -1,0 +1,352 @@
+"""oneDNN: convolutions with any groups, strides and dilation, dense layers, products of activations.
+
+Primitives are made once, when a model is opened, for exactly the sizes of a subgraph; bias, residual and
+activation are their post-ops. The library runs in the thread that calls it: Kiln's threads share rows of an
+image or of a matrix, cut where the build says, so that results do not depend on how many there are.
+
+Weights of products and of depthwise convolutions are stored in the form that the library's code for the
+target's vector unit reads, and are read in place. For other convolutions it chooses the block of output
+channels (8 to 64) by the processor's caches, and computes with any other form a thousand times slower:
+those are stored as they are and reordered when a model is opened, once in a process, into memory of the
+library. On a processor with another vector unit than the target's the same happens to what it cannot use as
+stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kiln.byoc.backend import Backend, Code, Facts, Library, Wheel
+from kiln.byoc.onednn_source import COMMON, CONV, PRODUCT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.byoc.match import Array, Match
+
+_VERSION = "2023.2.0"  # of the wheels; oneDNN 3.2
+_HEADERS = {
+    "dnnl.h": "eefd6013694bb1852d83b392e6c978b38441511b6ffe874c3cf8d4cbac7257ba",
+    "dnnl_common.h": "98a01d9441dd8056551df53402cb90bfc00b92ca11a51c45649c76ce175ddf65",
+    "dnnl_common_types.h": "29fa2e895a7af44e0418a1bf92675b7af9a02d55b63296bd79197a44adc2afdd",
+    "dnnl_config.h": "6979dce6c950746f8c11f26dbf68b23bb492ce216c258bc03dd43c5513ece59c",
+    "dnnl_types.h": "86af0d3958198bf3457afabedf1a58e476f215be7053e4eb335075b39ae8164d",
+    "dnnl_version.h": "416bbdfb3c9ea2ff03fc6e3507ae325afcbfae99799cc65c46045f9f27deace5",
+}
+_CPU, _DEVEL = (f"{name}-{_VERSION}" for name in ("onednn_cpu_gomp", "onednn_devel_cpu_gomp"))
+
+LIBRARY = Library(
+    name="oneDNN",
+    # As its THIRD-PARTY-PROGRAMS says of Xbyak, ITT, Level Zero's headers, Boost and LLVM.
+    licence="Apache-2.0 AND BSD-3-Clause AND MIT AND BSL-1.0 AND Apache-2.0 WITH LLVM-exception",
+    symbols=("dnnl_primitive_execute",),
+    headers=tuple(f"oneapi/dnnl/{name}" for name in _HEADERS),
+    shared=("libdnnl.so",),
+    wheels={
+        "x86_64": [
+            Wheel(
+                "onednn-cpu-gomp",
+                _VERSION,
+                "manylinux1_x86_64",
+                {
+                    f"{_CPU}.data/data/lib/libdnnl.so.3": (
+                        "lib/libdnnl.so.3",
+                        "e6376208cf6bacb041c346b504207e3aa1189a13f941c92a4383a55ac27058ae",
+                    ),
+                    f"{_CPU}.data/data/share/doc/onednn/LICENSE": (
+                        "licence.txt",
+                        "9dad27256276bb4fce6725c162ef619b5aa2e8abc8f341a4dab0b870aad55664",
+                    ),
+                    f"{_CPU}.data/data/share/doc/onednn/THIRD-PARTY-PROGRAMS": (
+                        "licence_third_party.txt",
+                        "07c6ee4e5e0a85f562ac8bb05a6e0fa2bfea3f2b312b36ffc5e3080da600bc28",
+                    ),
+                },
+                link=("libdnnl.so",),
+            ),
+            Wheel(
+                "onednn-devel-cpu-gomp",
+                _VERSION,
+                "manylinux1_x86_64",
+                {
+                    f"{_DEVEL}.data/data/include/oneapi/dnnl/{name}": (f"include/oneapi/dnnl/{name}", digest)
+                    for name, digest in _HEADERS.items()
+                },
+            ),
+        ]
+    },
+)
+
+_LANES = {"avx512": 16, "avx2": 8}  # channels in a block of depthwise weights
+_TASK = 1 << 20  # multiply-adds below which a task is not worth its call
+_ROWS = 64  # of an open product: a primitive for so many, and one for the rest
+_VECTOR = (
+    8  # below so many rows the library's code for any number of rows is faster than that for a known one
+)
+
+
+def patterns() -> list[Any]:
+    """Products and convolutions with what can follow them."""
+    from kiln.byoc import products
+
+    return [*products.dense(), *products.matmul(), *products.conv2d()]
+
+
+def groups() -> list[Any]:
+    """The same, in fused functions."""
+    from kiln.byoc import products
+
+    return products.groups("dense", "conv2d")
+
+
+def generate(match: Match, facts: Facts) -> Code | None:
+    """Primitives for the sizes of the match; None for a convolution of open height or width."""
+    if match.pattern == "matmul":
+        return _batched(match, facts)
+    attrs, w = match.anchor["attrs"], match.operands["w"].shape
+    if match.pattern == "conv2d":
+        once = all(step == 1 for step in attrs["strides"]) and not any(attrs["padding"])
+        if tuple(w[:2]) != (1, 1) or attrs["groups"] != 1 or not once:
+            return _convolution(match, facts)
+    return _product(match, facts)
+
+
+def _convolution(match: Match, facts: Facts) -> Code | None:
+    """A task is some rows of an image; one thread does all images at once where their number is known."""
+    from kiln.byoc.onednn_rows import cut
+    from kiln.kernels.symbols import product
+
+    x, y, attrs = match.operands["x"].shape, match.output.shape, match.anchor["attrs"]
+    kh, kw, per_group, _ = match.operands["w"].shape
+    if not all(isinstance(size, int) for size in (*x[1:], *y[1:])):
+        return None
+    (_, height, width, depth), (_, out_height, out_width, columns) = x, y
+    together = facts.threads == 1 and isinstance(x[0], int)
+    work = out_height * out_width * columns * kh * kw * per_group
+    few = isinstance(x[0], int) and x[0] >= facts.threads
+    chunks = 1 if together or few else max(1, min(facts.threads, out_height, work // _TASK))
+    rows = cut(height, out_height, kh, attrs, chunks)
+    _, left, _, right = attrs["padding"]
+    shapes = sorted({row.shape for row in rows})
+    packed, tag = _depthwise(match, facts)
+    names = {
+        "PARTS": len(shapes), "CHUNKS": len(rows), "IMAGES": x[0] if together else 1, "TAKES_STORED": 0,
+        "IN": depth, "OUT": columns, "KH": kh, "KW": kw, "GROUPS": attrs["groups"],
+        "WIDTH": width, "OUT_WIDTH": out_width, "LEFT": left, "RIGHT": right,
+        "STRIDE_H": attrs["strides"][0], "STRIDE_W": attrs["strides"][1],
+        "DILATION_H": attrs["dilation"][0], "DILATION_W": attrs["dilation"][1],
+    }  # fmt: skip
+    tables = [
+        "static const struct shape { int64_t height, out_height, top, bottom; } shapes[PARTS] = {",
+        *(f"    {{{', '.join(map(str, shape))}}}," for shape in shapes),
+        "};",
+        "/* Of each task of an image: its part, where its rows begin, floats of its output. */",
+        "static const struct chunk { int32_t part; int64_t x, y, size; } chunks[CHUNKS] = {",
+        *(
+            f"    {{{shapes.index(row.shape)}, {row.first * width * depth}, "
+            f"{row.out_first * out_width * columns}, {row.out_rows * out_width * columns}}},"
+            for row in rows
+        ),
+        "};",
+    ]
+    images = 1 if together else x[0]
+    body = [
+        "const int64_t image = task / CHUNKS;",
+        "const struct chunk *chunk = &chunks[task % CHUNKS];",
+        f"float *to = y + image * {out_height * out_width * columns} + chunk->y;",
+        *_residual(match, "chunk->size * IMAGES"),
+        f"const dnnl_status_t status = run(&parts[chunk->part], x + image * {height * width * depth} + "
+        f"chunk->x, {_weights(match)}, to);",
+    ]
+    constants = {"w": match.operands["w"].value if packed is None else packed}
+    total = product([images, len(rows)])
+    return _code(match, facts, names, tag, tables, CONV, body, total, [], constants)
+
+
+def _depthwise(match: Match, facts: Facts) -> tuple[Array | None, str | None]:
+    """Weights of a depthwise convolution, channels in whole blocks, and the library's name for that."""
+    import numpy as np
+
+    weights, lanes = match.operands["w"].value, _LANES.get(facts.isa)
+    assert weights is not None
+    channels = weights.shape[3]
+    if lanes is None or weights.shape[2] != 1 or match.anchor["attrs"]["groups"] != channels:
+        return None, None
+    padded = np.pad(weights, ((0, 0), (0, 0), (0, 0), (0, -channels % lanes)))
+    return padded, f"dnnl_hwioG{lanes}g"
+
+
+def _product(match: Match, facts: Facts) -> Code:
+    """A product with a constant matrix; a task is some of its rows."""
+    from kiln.kernels.symbols import ceil_div, product
+
+    weights = match.operands["w"].value
+    assert weights is not None
+    depth, columns = weights.shape[-2:]
+    weights, tag = weights.reshape(depth, columns), None
+    rows = product(match.output.shape[:-1])
+    if isinstance(rows, int):
+        step = rows
+        if facts.threads > 1 and rows * depth * columns > _TASK:
+            step = max(_VECTOR, -(-_TASK // (depth * columns)), -(-rows // facts.threads))
+        rest = rows % step
+        parts = [step, rest] if rest else [step if step >= _VECTOR else None]
+    else:
+        step, parts = _ROWS, [_ROWS, None]
+    if None not in parts and facts.isa == "avx512" and columns >= 64:
+        weights, tag = _blocked(weights), "dnnl_BA16a64b"
+    names = {
+        "PARTS": len(parts), "BATCHED": 0, "BATCH": 1, "DEPTH": depth, "COLUMNS": columns,
+        "TAKES_STORED": 1, "IS_OPEN": int(None in parts),
+    }  # fmt: skip
+    size = str(rows) if isinstance(rows, int) else "rows"
+    call = f"&parts[PART], x + first * DEPTH, {_weights(match)}, to"
+    known = f"run({call.replace('PART', '0', 1)})"
+    last = len(parts) - 1
+    other = call.replace("PART", str(last), 1)
+    tail = f"run({other})" if parts[-1] is not None else f"run_open({other}, 1, count, DEPTH, COLUMNS)"
+    body = [
+        f"const int64_t first = task * {step};",
+        f"const int64_t count = {size} - first < {step} ? {size} - first : {step};",
+        "(void)count;",
+        "float *to = y + first * COLUMNS;",
+        *_residual(match, "count * COLUMNS"),
+        "const dnnl_status_t status = "
+        + (f"{tail};" if last == 0 else f"count == {step} ? {known} : {tail};"),
+    ]
+    sizes = [] if isinstance(rows, int) else [("rows", rows)]
+    return _code(
+        match,
+        facts,
+        names,
+        tag,
+        _rows_table(parts),
+        PRODUCT,
+        body,
+        ceil_div(rows, step),
+        sizes,
+        {"w": weights},
+    )
+
+
+def _blocked(weights: Array) -> Array:
+    """(depth, columns) in blocks of 16 x 64, blocks of a column one after the other, filled up with zeros."""
+    import numpy as np
+
+    depth, columns = weights.shape
+    padded = np.pad(weights, ((0, -depth % 16), (0, -columns % 64)))
+    blocks = padded.reshape(padded.shape[0] // 16, 16, padded.shape[1] // 64, 64)
+    return np.ascontiguousarray(blocks.transpose(2, 0, 1, 3))
+
+
+def _batched(match: Match, facts: Facts) -> Code:
+    """Products of two matrices for each place in the batch axes; a task is one of them, or all are one."""
+    from kiln.kernels.symbols import product
+
+    x, w = match.operands["x"].shape, match.operands["w"].shape
+    batch = product(x[:-2])
+    alone = facts.threads == 1 or (isinstance(batch, int) and batch == 1)
+    sizes = {"batch": batch if alone else 1, "rows": x[-2], "depth": x[-1], "columns": w[-1]}
+    is_open = [name for name, size in sizes.items() if not isinstance(size, int)]
+    names = {
+        "PARTS": 1, "TAKES_STORED": 1, "BATCHED": 1, "IS_OPEN": int(bool(is_open)),
+        **{name.upper(): size if name not in is_open else "ANY" for name, size in sizes.items()
+           if name != "rows"},
+    }  # fmt: skip
+    at = {name: name if name in is_open else str(size) for name, size in sizes.items()}
+    call = (
+        f"&parts[0], x + task * {at['rows']} * {at['depth']}, w + task * {at['depth']} * {at['columns']}, "
+        f"NULL, y + task * {at['rows']} * {at['columns']}"
+    )
+    extents = ", ".join(at[name] for name in ("batch", "rows", "depth", "columns"))
+    body = [f"const dnnl_status_t status = {f'run_open({call}, {extents})' if is_open else f'run({call})'};"]
+    table = _rows_table([None if "rows" in is_open else x[-2]])
+    given = [(name, sizes[name]) for name in is_open]
+    return _code(match, facts, names, None, table, PRODUCT, body, 1 if alone else batch, given, {})
+
+
+def _rows_table(parts: list[Any]) -> list[str]:
+    sizes = ", ".join("DNNL_RUNTIME_DIM_VAL" if rows is None else str(rows) for rows in parts)
+    return [f"static const int64_t rows_of[PARTS] = {{{sizes}}};"]
+
+
+def _residual(match: Match, count: str) -> list[str]:
+    """The library adds to what is in the output."""
+    if "residual" not in match.operands:
+        return []
+    return ["if (residual != y)", f"    memcpy(to, residual + (to - y), sizeof *y * (size_t)({count}));"]
+
+
+def _weights(match: Match) -> str:
+    return "w, bias" if "bias" in match.operands else "w, NULL"
+
+
+def _code(
+    match: Match,
+    facts: Facts,
+    names: Mapping[str, Any],
+    tag: str | None,
+    tables: list[str],
+    kind: str,
+    body: list[str],
+    total: Any,
+    sizes: list[tuple[str, Any]],
+    constants: Mapping[str, Any],
+) -> Code:
+    """The whole source: `body` does one of `total` tasks."""
+    from kiln.byoc import products
+
+    limits, bias = products.limits(match), products.bias_of(match)
+    operands = ["x", "w"] + [name for name in ("bias", "residual") if name in match.operands]
+    known = {**names, "BIAS": int(bias is not None), "RESIDUAL": int("residual" in match.operands)}
+    defined = [f"#define {name} {value}" for name, value in known.items()]
+    if limits is not None:
+        defined += [
+            f"#define {name} {_number(limit)}" for name, limit in zip(("LOW", "HIGH"), limits, strict=True)
+        ]
+    defined += [f"#define STORED_TAG {tag}"] if tag is not None else []
+    shared = facts.threads > 1 and not (isinstance(total, int) and total == 1)
+    inside = [name for name, _ in sizes]
+    tasks = total if shared else None
+    count = [] if shared or isinstance(total, int) else [("tasks", total)]
+    parameters = [f"const float *{name}" for name in operands] + ["float *y"]
+    parameters += [f"int32_t {name}" for name in [*inside, *(name for name, _ in count)]]
+    parameters += ["int32_t begin", "int32_t end"] if shared else []
+    first, last = ("begin", "end") if shared else ("0", "tasks" if count else str(total))
+    stored = dict(constants) | ({"bias": bias} if bias is not None else {})
+    made = [f"const float *{name}" for name in operands if name in stored]
+    lines = [
+        *defined, COMMON, *tables, kind,
+        f"static int32_t SYMBOL_make({', '.join(made) or 'void'}) {{",
+        *(["    (void)bias;"] if bias is not None else []),
+        f"    return make({'w' if 'w' in stored else 'NULL'});",
+        "}\n",
+        f"int32_t SYMBOL({', '.join(parameters)}) {{",
+        f"    for (int64_t task = {first}; task < {last}; task++) {{",
+        *(f"        {line}" for line in body),
+        "        if (status != dnnl_success)",
+        "            return (int32_t)status;",
+        "    }",
+        "    return 0;",
+        "}\n",
+    ]  # fmt: skip
+    in_place = ["residual"] if "residual" in match.operands else []
+    extents = [size for _, size in [*sizes, *count]]
+    return Code("\n".join(lines), operands, stored, extents, tasks, in_place, opens=True)
+
+
+def _number(value: float) -> str:
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    return f"({float(value)!r}f)"
+
+
+BACKEND = Backend(
+    "onednn",
+    archs=("x86_64",),
+    library=LIBRARY,
+    generate=generate,
+    patterns=patterns,
+    groups=groups,
+    layouts={"x": "(…, k) or NHWC", "w": "(k, n) or HWIO"},
+)

@@ -1,0 +1,46 @@
+"""An image cut into ranges of output rows, each a convolution of its own over the rows that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Output rows [out_first, out_first + out_rows), made from `rows` input rows that begin at `first`.
+
+    `top`, `bottom`: rows of padding that these add. Input rows after the last that is read belong to none.
+    """
+
+    first: int
+    rows: int
+    out_first: int
+    out_rows: int
+    top: int
+    bottom: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """What decides the primitive: input rows, output rows, padding."""
+        return self.rows, self.out_rows, self.top, self.bottom
+
+
+def cut(height: int, out_height: int, kernel: int, attrs: Mapping[str, Any], chunks: int) -> list[Rows]:
+    """At most `chunks` ranges, as even as they can be; one, where a range would read nothing but padding."""
+    stride, dilation = attrs["strides"][0], attrs["dilation"][0]
+    top, bottom = attrs["padding"][0], attrs["padding"][2]
+    if chunks == 1:
+        return [Rows(0, height, 0, out_height, top, bottom)]
+    step = -(-out_height // chunks)
+    found = []
+    for out_first in range(0, out_height, step):
+        out_rows = min(step, out_height - out_first)
+        begin = out_first * stride - top
+        end = begin + (out_rows - 1) * stride + (kernel - 1) * dilation + 1
+        first, last = max(begin, 0), min(end, height)
+        if last <= first:
+            return cut(height, out_height, kernel, attrs, 1)
+        found.append(Rows(first, last - first, out_first, out_rows, max(-begin, 0), max(end - height, 0)))
+    return found
