@@ -15,11 +15,11 @@ from pathlib import Path
 
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write
+from kiln.tune.counted import make_plugin
 
 from benchmarks.contenders import Folders
 from benchmarks.workers import ROOT, say
 
-PROGRAM = Path(__file__).parent / "programs" / "count.c"
 DEBIAN = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
 WHEELS = ("ai-edge-litert", "numpy", "flatbuffers")
 PARTS = {  # QEMU's name → the number that Arm gave it
@@ -70,24 +70,9 @@ def prepare(folders: Folders) -> Arm64:
     if not listed.is_file() or listed.read_text().split() != pinned:
         _wheels(folder, pinned, folders)
         atomic_write(listed, "\n".join(pinned))
-    plugin, qemu = make_plugin(folder)
+    plugin, qemu = make_plugin(emulator, folder)
     packages = ", ".join(line.replace("==", " ") for line in pinned)
     return Arm64(folder, plugin, f"QEMU {qemu}, {packages}")
-
-
-def make_plugin(folder: Path) -> tuple[Path, str]:
-    """The plugin for the QEMU that there is, compiled into `folder`, and that QEMU's version."""
-    emulator = shutil.which("qemu-aarch64") or "qemu-aarch64"
-    version = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"version ([0-9]+)\.([0-9.]+)", version)
-    if found is None:
-        raise KilnError(f"{emulator}: no version that it tells of")
-    plugin = folder / f"libcount-{found[1]}.so"
-    interface = 1 if int(found[1]) < 9 else 2
-    flags = ["-O2", "-shared", "-fPIC", f"-DPLUGIN_VERSION={interface}"]
-    if not plugin.is_file() or plugin.stat().st_mtime < PROGRAM.stat().st_mtime:
-        _call([_compiler(), *flags, str(PROGRAM), "-o", str(plugin)])
-    return plugin, f"{found[1]}.{found[2]}"
 
 
 def describe_processor(root: Path, arguments: Sequence[str]) -> None:
@@ -170,13 +155,6 @@ def _wheels(folder: Path, pinned: list[str], folders: Folders) -> None:
 def _requirements() -> list[str]:
     lines = (ROOT / "benchmarks/requirements.txt").read_text().splitlines()
     return [line for line in lines if "==" in line]
-
-
-def _compiler() -> str:
-    found = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if found is None:
-        raise KilnError("instructions: a C compiler is needed for QEMU's plugin; on Debian: apt install gcc")
-    return found
 
 
 def _call(command: list[str], where: Path | None = None) -> str:

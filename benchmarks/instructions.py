@@ -1,7 +1,7 @@
 """`./kiln bench instructions`: how many instructions a run takes on 64-bit ARM, Kiln beside XNNPACK (LiteRT).
 
 No ARM machine is needed: QEMU runs the same worker as on this machine, in Debian's Python for arm64, and a
-plugin counts (programs/count.c). What start, loading and the first run take is left out: counted are three
+plugin counts (the one of `tune`). What start, loading and the first run take is left out: counted are three
 runs less one. An instruction is no nanosecond; the counts show how much work is left beside multiply-adds.
 """
 

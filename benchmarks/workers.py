@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -33,8 +34,10 @@ class Worker:
             "PYTHONDONTWRITEBYTECODE": "",
         }
         self.started = time.monotonic()
+        self._log, self._said_before = log, 0
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
+            self._said_before = log.stat().st_size if log.exists() else 0
         with (log or Path(os.devnull)).open("ab") as noise:
             self._process = subprocess.Popen(
                 [str(python), "-m", "benchmarks.worker", json.dumps(request)],
@@ -68,8 +71,16 @@ class Worker:
             raise WorkerError(f"the process died with status {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
-            raise WorkerError(answer["failed"])
+            raise WorkerError(with_reason(answer["failed"], self._printed()))
         return answer
+
+    def _printed(self) -> str:
+        """What the process has printed."""
+        if self._log is None:
+            return ""
+        with self._log.open("rb") as stream:
+            stream.seek(self._said_before)
+            return stream.read().decode(errors="replace")
 
     def turn(self, seconds: float) -> dict[str, Any]:
         """Let it run, and only it, for about so long; its measurements."""
@@ -92,6 +103,17 @@ class Worker:
     def _signal(self, number: int) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, number)
+
+
+def with_reason(failed: str, printed: str) -> str:
+    """`failed`; where it ends in a colon, the peer has printed why: its last line that tells of an error."""
+    if not failed.endswith(":"):
+        return failed
+    lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines() if line.strip()]
+    telling = [
+        line for line in lines if re.search(r"error|not |cannot|fail|unsupported", line, re.IGNORECASE)
+    ]
+    return f"{failed} {' '.join((telling or lines or ['nothing is said'])[-1].split())[:300]}"
 
 
 def ask(

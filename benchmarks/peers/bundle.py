@@ -31,6 +31,7 @@ class _Config(ctypes.Structure):
         ("flags", ctypes.c_uint32),
         ("on_step", ctypes.c_void_p),
         ("user", ctypes.c_void_p),
+        ("gpu", ctypes.c_int32),
     )
 
 

@@ -40,7 +40,7 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, stdout=sys.stderr, check=False)
     if done.returncode != 0:
         name = Path(command[0]).name
-        raise RuntimeError(f"{name} cannot convert it, build/bench/peers.log says why")
+        raise RuntimeError(f"{name} cannot convert it:")
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:

@@ -51,7 +51,7 @@ def converter() -> Path:
 def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False)
     if done.returncode != 0:
-        raise RuntimeError("onnx2tf cannot convert it, build/bench/peers.log says why")
+        raise RuntimeError("onnx2tf cannot convert it:")
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:

@@ -27,7 +27,7 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     options = ["-f", kind, "--modelFile", str(source), "--MNNModel", str(made), "--bizCode", "MNN"]
     done = subprocess.run([sys.executable, "-c", CONVERT, *options], stdout=sys.stderr, check=False)
     if not made.is_file():
-        raise RuntimeError(f"MNN's converter refuses it, exit status {done.returncode}")
+        raise RuntimeError(f"MNN's converter refuses it, exit status {done.returncode}:")
     return made
 
 

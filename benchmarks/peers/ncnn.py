@@ -36,7 +36,7 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False)
     made = folder / "model.ncnn.param"
     if not made.is_file():
-        raise RuntimeError(f"pnnx refuses it, exit status {done.returncode}")
+        raise RuntimeError(f"pnnx refuses it, exit status {done.returncode}:")
     for rest in {*folder.glob("model.*"), *folder.glob("model_*")} - {made, made.with_suffix(".bin")}:
         os.unlink(rest)
     return made
@@ -53,7 +53,7 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
     net.opt.use_bf16_storage = False
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     if net.load_param(str(file)) or net.load_model(str(file.with_suffix(".bin"))):
-        raise RuntimeError("ncnn cannot load what pnnx made of it")
+        raise RuntimeError("ncnn cannot load what pnnx made of it:")
     names, outputs = net.input_names(), net.output_names()
     arrays = [np.ascontiguousarray(value[0]) for value in inputs]  # ncnn.Mat does not keep them alive
     given = list(zip(names, [ncnn.Mat(value) for value in arrays], arrays, strict=True))

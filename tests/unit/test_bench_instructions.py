@@ -12,9 +12,10 @@ import pytest
 from kiln.config import load_target
 from kiln.device.link import link
 from kiln.errors import KilnError
+from kiln.tune.counted import make_plugin
 
 from benchmarks.__main__ import main
-from benchmarks.arm64 import describe_processor, interpreter, make_plugin
+from benchmarks.arm64 import describe_processor, interpreter
 from benchmarks.instructions import Row, multiply_adds
 
 LOOP = """
@@ -32,7 +33,7 @@ def test_the_plugin_counts_every_instruction(tmp_path: Path) -> None:
     source = tmp_path / "loop.c"
     source.write_text(LOOP)
     program = link(load_target("aarch64_musl"), [source], ["-O1", "-static"], work=tmp_path, name="loop")
-    plugin, _ = make_plugin(tmp_path)
+    plugin, _ = make_plugin("qemu-aarch64", tmp_path)
     counts = []
     for words in range(3):
         out = tmp_path / "count"

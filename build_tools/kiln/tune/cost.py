@@ -2,7 +2,7 @@
 
     cycles = instructions / ISSUE + L1_MISS * misses of the L1 cache
 
-Instructions and misses are counted by programs/count_kernels.c, with caches of the sizes that the target's
+Instructions and misses are counted by programs/count.c, with caches of the sizes that the target's
 YAML names, while the kernel runs on weights that no cache holds. ISSUE is how many instructions a core
 issues in a cycle: 2, or 1 where the target issues in order. L1_MISS is the cycles that a line from the L2
 cache holds up what else there is to do: 2.

@@ -69,22 +69,26 @@ def _counts(subject: Subject, lines: Iterator[str]) -> Counts:
 
 
 def _with_plugin(target: Target, folder: Path) -> Target:
-    """`target` with an emulator that counts; the plugin is compiled for this machine."""
-    plugin, source = folder / "count_kernels.so", PROGRAMS / "count_kernels.c"
-    command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-O2", "-shared", "-fPIC"]
-    command.append(f"-DPLUGIN_VERSION={_version(target)}")
-    run_tool([*command, str(source), "-o", str(plugin)], "compiling QEMU's plugin")
+    """`target` with an emulator that counts."""
     cache, emulator = target.cache, target.emulator
     assert emulator is not None
+    plugin, _ = make_plugin(emulator.command, folder)
     given = f"{plugin},out=counts,l1={cache.l1d},l2={cache.l2},line={cache.line}"
     counting = emulator.model_copy(update={"args": [*emulator.args, "-plugin", given]})
     return target.model_copy(update={"emulator": counting})
 
 
-def _version(target: Target) -> int:
-    """The version of its interface for plugins that the target's emulator has."""
-    assert target.emulator is not None
-    command = [target.emulator.command, "--version"]
-    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
-    found = re.search(r"version (\d+)", said)
-    return 1 if found is None or int(found[1]) < 9 else 2
+def make_plugin(emulator: str, folder: Path) -> tuple[Path, str]:
+    """programs/count.c, compiled for this machine's `emulator` into `folder`; the emulator's version.
+
+    Raises KilnError where it does not tell its version, or the plugin cannot be compiled.
+    """
+    said = subprocess.run([emulator, "--version"], check=False, capture_output=True, text=True).stdout
+    found = re.search(r"version (\d+)([0-9.]*)", said)
+    if found is None:
+        raise KilnError(f"{emulator}: no version that it tells of")
+    plugin = folder / "count.so"
+    command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-O2", "-shared", "-fPIC"]
+    command.append(f"-DPLUGIN_VERSION={1 if int(found[1]) < 9 else 2}")
+    run_tool([*command, str(PROGRAMS / "count.c"), "-o", str(plugin)], "compiling QEMU's plugin")
+    return plugin, found[1] + found[2]

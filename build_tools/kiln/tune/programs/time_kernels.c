@@ -12,7 +12,7 @@
  *
  * count: Every subject runs twice, each time on other weights and 1 / SHARE of its tasks. Before
  * each kernel of the second run a descriptor is closed that cannot be open, and another one behind
- * it: count_kernels.c waits for them.
+ * it: count.c waits for them.
  *
  * check: Every subject runs once on the inputs and parameters in OPERANDS, one tensor behind the
  * other; its outputs go to RESULTS.

@@ -1,21 +1,26 @@
-/* count_kernels.c: a plugin of QEMU that counts what the kernels of time_kernels.c do.
+/* count.c: a plugin of QEMU that counts what a program does.
  *
  * It is compiled for the machine that emulates, and loaded into qemu-ARCH by
  *
- *     -plugin count_kernels.so,out=FILE,l1=BYTES,l2=BYTES,line=BYTES
+ *     -plugin count.so,out=FILE                                   the whole program
+ *     -plugin count.so,out=FILE,l1=BYTES,l2=BYTES,line=BYTES      what lies between its marks
  *
- * For each stretch between close(MARK) and close(MARK + 1) of the emulated program it appends a
- * line to FILE, fields separated by tabs:
+ * The first writes the number of instructions to FILE when the program ends. The second appends for
+ * each stretch between close(MARK) and close(MARK + 1), as time_kernels.c calls them, a line to
+ * FILE, fields separated by tabs:
  *
  *     INSTRUCTIONS  LOADS  STORES  L1_MISSES  L2_MISSES
  *
  * Misses are of two caches of the given sizes, WAYS-way associative with the least recently used
  * line replaced, that see every load and store of the one thread there is from the program's
- * beginning. The declarations are those of QEMU's documented interface ("QEMU TCG Plugins"):
- * -DPLUGIN_VERSION=1 for QEMU before 9, 2 for later ones; what is used here is the same in both.
+ * beginning. Instructions are counted a block at a time, before it is executed: one that faults
+ * inside of a block counts what follows it too. The declarations are those of QEMU's documented
+ * interface ("QEMU TCG Plugins"; Debian has no package with the header): -DPLUGIN_VERSION=1 for
+ * QEMU before 9, 2 for later ones; what is used here is the same in both.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +55,9 @@ void qemu_plugin_register_vcpu_syscall_cb(qemu_plugin_id_t id,
                                                        uint64_t, uint64_t, uint64_t, uint64_t,
                                                        uint64_t, uint64_t, uint64_t, uint64_t));
 
+void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, void (*call)(qemu_plugin_id_t, void *),
+                                    void *data);
+
 #define EXPORT __attribute__((visibility("default")))
 EXPORT int qemu_plugin_version = PLUGIN_VERSION;
 
@@ -63,8 +71,9 @@ typedef struct {
 
 static cache l1, l2;
 static unsigned line_bits;
-static bool counting;
-static uint64_t instructions, loads, stores, l1_misses, l2_misses;
+static bool whole, counting;
+static _Atomic uint64_t instructions; /* a program that is counted whole may have threads */
+static uint64_t loads, stores, l1_misses, l2_misses;
 static const char *out_path = "counts";
 
 static bool misses(cache *c, uint64_t line) {
@@ -96,13 +105,15 @@ static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
 
 static void on_execution(unsigned cpu, void *data) {
     (void)cpu;
-    instructions += (uintptr_t)data;
+    atomic_fetch_add_explicit(&instructions, (uintptr_t)data, memory_order_relaxed);
 }
 
 static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     (void)id;
     const size_t count = qemu_plugin_tb_n_insns(tb);
     qemu_plugin_register_vcpu_tb_exec_cb(tb, on_execution, NO_REGISTERS, (void *)(uintptr_t)count);
+    if (whole)
+        return;
     for (size_t i = 0; i < count; i++)
         qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(tb, i), on_access, NO_REGISTERS,
                                          LOADS_AND_STORES, NULL);
@@ -114,7 +125,8 @@ static void on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64
     (void)id, (void)cpu, (void)number, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7,
         (void)a8;
     if ((uint32_t)a1 == MARK) {
-        instructions = loads = stores = l1_misses = l2_misses = 0;
+        loads = stores = l1_misses = l2_misses = 0;
+        atomic_store(&instructions, 0);
         counting = true;
     } else if ((uint32_t)a1 == MARK + 1 && counting) {
         counting = false;
@@ -122,9 +134,18 @@ static void on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64
         if (out == NULL)
             exit(3);
         fprintf(out, "%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\n",
-                instructions, loads, stores, l1_misses, l2_misses);
+                atomic_load(&instructions), loads, stores, l1_misses, l2_misses);
         fclose(out);
     }
+}
+
+static void on_end(qemu_plugin_id_t id, void *data) {
+    (void)id, (void)data;
+    FILE *out = fopen(out_path, "w");
+    if (out == NULL)
+        return;
+    fprintf(out, "%" PRIu64 "\n", atomic_load(&instructions));
+    fclose(out);
 }
 
 static bool cache_open(cache *c, uint64_t bytes) {
@@ -136,15 +157,19 @@ static bool cache_open(cache *c, uint64_t bytes) {
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info *info, int argc, char **argv) {
     (void)info;
+    whole = true;
     uint64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, line = 64;
     for (int i = 0; i < argc; i++) {
         const char *value = strchr(argv[i], '=');
         if (value == NULL)
             return -1;
         value++;
-        if (strncmp(argv[i], "out=", 4) == 0)
+        if (strncmp(argv[i], "out=", 4) == 0) {
             out_path = strdup(value);
-        else if (strncmp(argv[i], "l1=", 3) == 0)
+            continue;
+        }
+        whole = false;
+        if (strncmp(argv[i], "l1=", 3) == 0)
             l1_bytes = strtoull(value, NULL, 10);
         else if (strncmp(argv[i], "l2=", 3) == 0)
             l2_bytes = strtoull(value, NULL, 10);
@@ -158,6 +183,9 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info *info, int a
     if (!cache_open(&l1, l1_bytes) || !cache_open(&l2, l2_bytes))
         return -1;
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_block);
-    qemu_plugin_register_vcpu_syscall_cb(id, on_syscall);
+    if (whole)
+        qemu_plugin_register_atexit_cb(id, on_end, NULL);
+    else
+        qemu_plugin_register_vcpu_syscall_cb(id, on_syscall);
     return 0;
 }
