@@ -141,8 +141,9 @@ def run(args: argparse.Namespace) -> None:
             say(f"{one.label}, {threads} thread{'s' if threads > 1 else ''}")
             match = play(subject, files, threads, plan, folders)
             match.left_out |= reasons
+            reasons = dict(match.left_out)  # who failed is not asked again
             made.matches.append(match)
-            files = {c: file for c, file in files.items() if c.name in match.times}  # the others failed
+            files = {c: file for c, file in files.items() if c.name in match.times}
         if args.cold_rounds:
             made.footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
         write(out, made.follow(earlier, subjects.MODELS))  # now, since a run may be interrupted

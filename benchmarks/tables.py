@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from benchmarks.compare import Match, mean_lead
 from benchmarks.contenders import Contender
@@ -15,6 +15,7 @@ TIMES_HEADER = ["model", "threads", "contender", "version", "clock", "median_ms"
 TIMES_HEADER += ["runs", "rounds", "busy", "largest_error"]
 FOOTPRINTS_HEADER = ["model", "contender", "cold_start_s", "cold_best_s", "peak_rss_bytes"]
 FOOTPRINTS_HEADER += ["code_bytes", "weight_bytes"]
+BESIDE = "onnxruntime"  # whose footprint Kiln's is set against
 BUSY = 0.97  # a single thread that got less of its core than this was interrupted
 
 
@@ -26,8 +27,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def milliseconds(seconds: float) -> str:
     """Three significant digits, and never fewer than the integer part has."""
-    value = seconds * 1e3
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return _short(seconds * 1e3)
 
 
 def cell(times: Times | None, fastest: bool, single: bool) -> str:
@@ -76,13 +76,30 @@ def errors_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> s
 
 
 def footprints_table(footprints: Sequence[Footprint]) -> str:
-    """A row for each way to run each model."""
-    rows = []
-    for f in footprints:
-        sizes = [_mega(f.sizes.code), _mega(f.sizes.code + f.sizes.weights)] if f.sizes else ["–", "–"]
-        rows.append([f.model, f.name, milliseconds(f.cold_start), _mega(f.peak_rss), *sizes])
-    header = ["model", "", "cold start, ms", "peak memory, MB", "code and runtime, MB", "with weights, MB"]
-    return markdown(header, rows)
+    """A table for each of start, memory, and deployed bytes; a row a model, a column a way to run it.
+
+    The last column sets Kiln as a C program against ONNX Runtime.
+    """
+    names = list(dict.fromkeys(f.name for f in footprints))
+    models = list(dict.fromkeys(f.model for f in footprints))
+    cells = {(f.model, f.name): f for f in footprints}
+    own = next((name for name in names if name.endswith(", in C")), None)
+    figures: dict[str, Callable[[Footprint], float | None]] = {
+        "cold start, ms": lambda f: f.cold_start * 1e3,
+        "peak memory, MB": lambda f: f.peak_rss / 1e6,
+        "code and runtime, MB": lambda f: f.sizes.code / 1e6 if f.sizes else None,
+        "with weights, MB": lambda f: (f.sizes.code + f.sizes.weights) / 1e6 if f.sizes else None,
+    }
+    tables = []
+    for title, figure in figures.items():
+        rows = []
+        for model in models:
+            values = {name: figure(cells[model, name]) for name in names if (model, name) in cells}
+            least, most = values.get(own or ""), values.get(BESIDE)
+            ratio = f"{most / least:.1f}" if least and most else "–"
+            rows.append([model, *(_short(values.get(name)) for name in names), ratio])
+        tables.append(markdown([title, *names, f"{BESIDE} / {own or 'kiln'}"], rows))
+    return "\n".join(tables)
 
 
 def times_csv(matches: Sequence[Match], versions: Mapping[str, str]) -> str:
@@ -114,6 +131,8 @@ def footprints_csv(footprints: Sequence[Footprint]) -> str:
     return out.getvalue()
 
 
-def _mega(count: float) -> str:
-    value = count / 1e6
+def _short(value: float | None) -> str:
+    """Three significant digits, and never fewer than the integer part has."""
+    if value is None:
+        return "–"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"

@@ -115,11 +115,18 @@ def test_csv_holds_a_line_for_each_time() -> None:
 def test_footprints_have_sizes_only_where_a_model_is_deployed() -> None:
     kiln = Footprint("net", KILN.name, [0.002], [3_000_000], Sizes(50_000, 150_000))
     python = Footprint("net", "Python and numpy", [0.05], [27_000_000])
-    rows = tables.footprints_table([kiln, python]).splitlines()[2:]
-    assert rows == [
-        "| net | kiln host | 2 | 3 | 0.05 | 0.2 |",
-        "| net | Python and numpy | 50 | 27 | – | – |",
+    inside = Footprint("net", f"{KILN.name}, in C", [0.004], [4_000_000], Sizes(50_000, 150_000))
+    peer = Footprint("net", "onnxruntime", [0.1], [90_000_000], Sizes(30_000_000, 100_000))
+    lines = tables.footprints_table([inside, kiln, peer, python]).splitlines()
+    names = "kiln host, in C | kiln host | onnxruntime | Python and numpy | onnxruntime / kiln host, in C"
+    assert lines[0] == f"| cold start, ms | {names} |"
+    assert [line for line in lines if line.startswith("| net")] == [
+        "| net | 4 | 2 | 100 | 50 | 25.0 |",
+        "| net | 4 | 3 | 90 | 27 | 22.5 |",
+        "| net | 0.05 | 0.05 | 30 | – | 600.0 |",
+        "| net | 0.2 | 0.2 | 30.1 | – | 150.5 |",
     ]
+    assert tables.footprints_table([kiln]).splitlines()[2] == "| net | 2 | – |"
     assert tables.footprints_csv([python]).splitlines()[1].endswith(",27000000,,")
 
 
