@@ -90,7 +90,8 @@ typedef enum kiln_status {
     KILN_GPU_FAILED = 74, /* any other error of the driver, detail.value */
 
     /* an external library; detail.value is its own status, detail.name which part it computes */
-    KILN_LIBRARY = 80
+    KILN_LIBRARY = 80,
+    KILN_LIBRARY_ABSENT = 81 /* it cannot be loaded; detail.name is the loader's text */
 } kiln_status;
 
 typedef enum kiln_where {

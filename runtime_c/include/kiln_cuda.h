@@ -21,6 +21,8 @@
 #ifndef KILN_CUDA_H
 #define KILN_CUDA_H
 
+#include <stdbool.h>
+
 #include "kiln.h"
 
 #ifdef __cplusplus
@@ -51,6 +53,34 @@ typedef struct kiln_cuda_shared {
     void *const *kernels; /* (kernels_count) CUfunction */
 } kiln_cuda_shared;
 
+#define KILN_CUDA_LIBRARIES  4  /* that one model may call */
+#define KILN_CUDA_CALL_WORDS 24 /* of state */
+
+/* A step that a library computes, in one session. Its function is called once before the bucket's
+ * graph is captured, with launch false, and makes ready what its launches need; a bucket without a
+ * graph leaves that to the first run. It puts its work on the stream, asks for no memory there, and
+ * returns 0 or the library's own status. */
+typedef struct kiln_cuda_call {
+    void *stream;     /* CUstream of the session */
+    void *handle;     /* what the library's open has made for the session */
+    bool launch;      /* false: put nothing on the stream */
+    const char *text; /* out: the library's own words for the status */
+    uint64_t
+        state[KILN_CUDA_CALL_WORDS]; /* the function's own: zeros at first, kept between calls */
+    uint32_t library;                /* whose it is, plus 1; 0: not called yet */
+} kiln_cuda_call;
+
+typedef int32_t kiln_cuda_function(kiln_cuda_call *call, const void *const *args);
+
+/* A library that is loaded at run time. The context is current in each call. */
+typedef struct kiln_cuda_library {
+    /* Load it, once in a process, and make the session's handle; 0, its own status, or -1 where it
+     * cannot be loaded; *text: its words, or the loader's. */
+    int32_t (*open)(void **handle, const char **text);
+    void (*close)(void *handle);
+    void (*release)(kiln_cuda_call *call); /* what the call has made ready */
+} kiln_cuda_library;
+
 typedef struct kiln_cuda_model {
     const void *image;          /* fatbin */
     const char *archs;          /* what is in it, such as "sm_75, sm_90" */
@@ -61,6 +91,9 @@ typedef struct kiln_cuda_model {
     const uint8_t *has_graph;   /* (buckets) 0: its launches depend on the sizes of a run */
     kiln_cuda_shared *shared;   /* (KILN_CUDA_GPUS) */
     void **functions;           /* (KILN_CUDA_GPUS * kernels_count) */
+    const kiln_cuda_library *const *libraries; /* (libraries_count) or null */
+    uint32_t libraries_count;                  /* at most KILN_CUDA_LIBRARIES */
+    uint32_t calls_count;                      /* steps that they compute, of all buckets */
 } kiln_cuda_model;
 
 extern const kiln_gpu_functions kiln_cuda_functions;
@@ -68,6 +101,11 @@ extern const kiln_gpu_functions kiln_cuda_functions;
 /* Launch a kernel on the stream of the session whose frame this is. 0, or -1. */
 int32_t kiln_cuda_launch(const kiln_frame *frame, uint32_t kernel, const uint32_t *grid_and_block,
                          const void *const *args, uint32_t count);
+
+/* Have a library compute a step: the number of the call, of 0..calls_count - 1, and of the library.
+ * 0, or -1. */
+int32_t kiln_cuda_compute(const kiln_frame *frame, uint32_t call, uint32_t library,
+                          kiln_cuda_function *function, const void *const *args);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,8 @@
  *     2. what all sessions of the model on that GPU share: context, module, kernels, parameters;
  *     3. pinned memory: the session's state, then a place for each tensor that is copied;
  *     4. memory on the GPU: the arena of the largest bucket, inputs, outputs; a stream;
- *     5. for each bucket whose launches are always the same a graph, captured from the plan's
+ *     5. handles of the libraries that compute steps;
+ *     6. for each bucket whose launches are always the same a graph, captured from the plan's
  * steps. A run copies the inputs, launches the bucket's graph or its steps, copies the outputs,
  * waits. Steps that are asked for one by one are launched one by one.
  *
@@ -19,6 +20,7 @@
 #include <string.h>
 
 #include "cuda_driver.h"
+#include "cuda_library.h"
 #include "internal.h"
 
 #define ALIGN    256u /* of every tensor on the GPU; what cuMemAlloc returns is aligned so */
@@ -31,10 +33,15 @@ typedef struct state {
     kiln_cuda_shared *shared;
     uint64_t memory; /* on the GPU */
     void *stream;
-    int failed;             /* CUresult of the launch that failed */
-    DLTensor *tensors;      /* (inputs, then outputs) on the GPU */
-    unsigned char **pinned; /* (inputs, then outputs) */
-    void **graphs;          /* (buckets) executable ones */
+    int failed; /* CUresult of the launch that failed, or a library's status */
+    bool by_library;
+    DLTensor *tensors;                  /* (inputs, then outputs) on the GPU */
+    unsigned char **pinned;             /* (inputs, then outputs) */
+    void **graphs;                      /* (buckets) executable ones */
+    kiln_cuda_call *calls;              /* (calls of the model) */
+    void *handles[KILN_CUDA_LIBRARIES]; /* of the libraries; null: none */
+    const char *library_text; /* where `failed` is a library's status and not the driver's */
+    bool preparing;           /* steps are not to be launched */
     int32_t gpu;
 } state;
 
@@ -68,39 +75,49 @@ static kiln_status check(kiln_session *session, int result, size_t bytes) {
                                       : fail(session, KILN_GPU_FAILED, text, result, 0);
 }
 
-/* ---- the driver -------------------------------------------------------------------------------
+/* The same, after steps: one that a library computes fails with its status and its words. */
+static kiln_status check_steps(kiln_session *session, const state *s, int result) {
+    return result != CU_OK && s->by_library
+               ? fail(session, KILN_LIBRARY, s->library_text, result, 0)
+               : check(session, result, 0);
+}
+
+/* ---- libraries --------------------------------------------------------------------------------
  */
 
-static void note_load_error(void) {
+bool kiln_cuda_load(const char *file, const char *const *symbols, void **functions, uint32_t count,
+                    char *error, size_t error_bytes) {
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    bool complete = library != NULL;
+    for (uint32_t i = 0; complete && i < count; i++) {
+        functions[i] = dlsym(library, symbols[i]);
+        complete = functions[i] != NULL;
+    }
+    if (complete)
+        return true;
     const char *text = dlerror();
     size_t at = 0;
-    for (; text != NULL && text[at] != '\0' && at + 1 < sizeof load_error; at++)
-        load_error[at] = text[at];
-    load_error[at] = '\0';
+    for (; text != NULL && text[at] != '\0' && at + 1 < error_bytes; at++)
+        error[at] = text[at];
+    error[at] = '\0';
+    if (library != NULL)
+        (void)dlclose(library);
+    return false;
 }
 
 /* Under the lock. The library stays: texts of errors lie in it. */
 static kiln_status load_driver(kiln_session *session) {
     if (loaded)
         return KILN_OK;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    cuda_driver found;
-    bool complete = library != NULL;
-#define LOOK_UP(member, symbol, parameters)                                                        \
-    if (complete) {                                                                                \
-        void *address = dlsym(library, symbol);                                                    \
-        memcpy(&found.member, &address, sizeof address);                                           \
-        complete = address != NULL;                                                                \
-    }
-    CU_FUNCTIONS(LOOK_UP)
-#undef LOOK_UP
-    if (!complete) {
-        note_load_error();
-        if (library != NULL)
-            (void)dlclose(library);
+#define SYMBOL(member, symbol, parameters) symbol,
+    static const char *const symbols[] = {CU_FUNCTIONS(SYMBOL)};
+#undef SYMBOL
+    void *found[sizeof symbols / sizeof symbols[0]];
+    _Static_assert(sizeof found == sizeof driver, "a function is an address");
+    if (!kiln_cuda_load("libcuda.so.1", symbols, found, sizeof symbols / sizeof symbols[0],
+                        load_error, sizeof load_error))
         return fail(session, KILN_GPU_DRIVER, load_error[0] == '\0' ? NULL : load_error, 0, 0);
-    }
-    driver = found;
+    memcpy(&driver, found, sizeof driver);
     const int result = driver.init(0);
     if (result == CU_NO_DEVICE) {
         const char *text = NULL;
@@ -230,6 +247,12 @@ static void drop_state(state *s) {
     for (uint32_t i = 0; i < s->model->buckets_count; i++)
         if (s->graphs[i] != NULL)
             (void)driver.executable_free(s->graphs[i]);
+    for (uint32_t i = 0; i < s->cuda->calls_count; i++)
+        if (s->calls[i].library != 0)
+            s->cuda->libraries[s->calls[i].library - 1]->release(&s->calls[i]);
+    for (uint32_t i = 0; i < s->cuda->libraries_count; i++)
+        if (s->handles[i] != NULL)
+            s->cuda->libraries[i]->close(s->handles[i]);
     if (s->stream != NULL)
         (void)driver.stream_destroy(s->stream);
     if (s->memory != 0)
@@ -244,7 +267,8 @@ static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
     const size_t tensors_at = padded(sizeof(state));
     const size_t pinned_at = tensors_at + padded(count * sizeof(DLTensor));
     const size_t graphs_at = pinned_at + padded(count * sizeof(unsigned char *));
-    size_t bytes = graphs_at + padded(model->buckets_count * sizeof(void *));
+    const size_t calls_at = graphs_at + padded(model->buckets_count * sizeof(void *));
+    size_t bytes = calls_at + padded(cuda->calls_count * sizeof(kiln_cuda_call));
     void *memory = NULL;
     const size_t head = bytes;
     for (uint32_t i = 0; i < count; i++)
@@ -258,6 +282,7 @@ static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
     s->tensors = (DLTensor *)(void *)(base + tensors_at);
     s->pinned = (unsigned char **)(void *)(base + pinned_at);
     s->graphs = (void **)(void *)(base + graphs_at);
+    s->calls = (kiln_cuda_call *)(void *)(base + calls_at);
     base += head;
     for (uint32_t i = 0; i < count; base += padded(cuda->tensor_bytes[i]), i++)
         s->pinned[i] = base;
@@ -293,17 +318,35 @@ static kiln_status make_device(kiln_session *session, state *s) {
     return check(session, driver.stream_create(&s->stream, CU_STREAM_NON_BLOCKING), 0);
 }
 
-/* Launch a step; a CUresult. */
+static kiln_status open_libraries(kiln_session *session, state *s) {
+    for (uint32_t i = 0; i < s->cuda->libraries_count; i++) {
+        const char *text = NULL;
+        const int32_t result = s->cuda->libraries[i]->open(&s->handles[i], &text);
+        if (result != 0)
+            return fail(session, result < 0 ? KILN_LIBRARY_ABSENT : KILN_LIBRARY, text, result, 0);
+    }
+    return KILN_OK;
+}
+
+/* Launch a step; a CUresult, or a library's status. */
 static int launch_step(state *s, uint32_t bucket, uint32_t step) {
     s->failed = CU_OK;
+    s->by_library = false;
     (void)s->model->step(&s->frame, bucket, step); /* -1 where `failed` says why */
     return s->failed;
 }
 
 static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
     void *graph = NULL;
+    int result = CU_OK;
+    s->preparing = true;
+    for (uint32_t step = 0; result == CU_OK && step < s->model->buckets[bucket].steps; step++)
+        result = launch_step(s, bucket, step);
+    s->preparing = false;
+    if (result != CU_OK)
+        return check_steps(session, s, result);
     /* Relaxed: the driver may load a kernel when it first sees it launched. */
-    int result = driver.capture_begin(s->stream, CU_CAPTURE_RELAXED);
+    result = driver.capture_begin(s->stream, CU_CAPTURE_RELAXED);
     if (result != CU_OK)
         return check(session, result, 0);
     for (uint32_t step = 0; result == CU_OK && step < s->model->buckets[bucket].steps; step++)
@@ -315,7 +358,7 @@ static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
         result = driver.graph_make(&s->graphs[bucket], graph, 0);
     if (graph != NULL)
         (void)driver.graph_free(graph);
-    return check(session, result, 0);
+    return check_steps(session, s, result);
 }
 
 static kiln_status open_session(kiln_session *session, const kiln_model *model) {
@@ -331,6 +374,8 @@ static kiln_status open_session(kiln_session *session, const kiln_model *model) 
     if (status == KILN_OK) {
         s->shared = shared;
         status = make_device(session, s);
+        if (status == KILN_OK)
+            status = open_libraries(session, s);
         for (uint32_t i = 0; status == KILN_OK && i < model->buckets_count; i++)
             if (cuda->has_graph[i])
                 status = capture(session, s, i);
@@ -448,7 +493,7 @@ static kiln_status run_step(kiln_session *session) {
     if (result == CU_OK && session->step + 1 == session->steps)
         result = end_run(s, session);
     (void)driver.context_pop(&(void *){NULL});
-    return check(session, result, 0);
+    return check_steps(session, s, result);
 }
 
 static kiln_status run_all(kiln_session *session) {
@@ -456,6 +501,7 @@ static kiln_status run_all(kiln_session *session) {
     int result = driver.context_push(s->shared->context);
     if (result != CU_OK)
         return check(session, result, 0);
+    s->by_library = false;
     if (s->graphs[session->bucket] != NULL)
         result = driver.graph_launch(s->graphs[session->bucket], s->stream);
     else
@@ -464,7 +510,7 @@ static kiln_status run_all(kiln_session *session) {
     if (result == CU_OK)
         result = end_run(s, session);
     (void)driver.context_pop(&(void *){NULL});
-    return check(session, result, 0);
+    return check_steps(session, s, result);
 }
 
 const kiln_gpu_functions kiln_cuda_functions = {
@@ -480,11 +526,27 @@ int32_t kiln_cuda_launch(const kiln_frame *frame, uint32_t kernel, const uint32_
     state *s = (state *)(void *)frame; /* the frame is the state's first member */
     void *parameters[MAX_ARGS];
     const uint32_t *size = grid_and_block;
+    if (s->preparing)
+        return 0;
     for (uint32_t i = 0; i < count && i < MAX_ARGS; i++)
         parameters[i] = (void *)&args[i];
     s->failed = driver.launch(s->shared->kernels[kernel], size[0], size[1], size[2], size[3],
                               size[4], size[5], 0, s->stream, parameters, NULL);
     return s->failed == CU_OK ? 0 : -1;
+}
+
+int32_t kiln_cuda_compute(const kiln_frame *frame, uint32_t call, uint32_t library,
+                          kiln_cuda_function *function, const void *const *args) {
+    state *s = (state *)(void *)frame;
+    kiln_cuda_call *one = &s->calls[call];
+    one->stream = s->stream;
+    one->handle = s->handles[library];
+    one->launch = !s->preparing;
+    one->library = library + 1;
+    s->failed = function(one, args);
+    s->by_library = s->failed != 0;
+    s->library_text = one->text;
+    return s->failed == 0 ? 0 : -1;
 }
 
 /* ---- questions ---------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_GPU_MEMORY);
         NAME(KILN_GPU_FAILED);
         NAME(KILN_LIBRARY);
+        NAME(KILN_LIBRARY_ABSENT);
     }
     return "unknown status";
 }
@@ -129,6 +130,8 @@ static const char *message(kiln_status status) {
         return "error %v of the GPU's driver";
     case KILN_LIBRARY:
         return "error %v of the library that computes it";
+    case KILN_LIBRARY_ABSENT:
+        return "a library that the model calls cannot be loaded";
     }
     return "unknown status";
 }

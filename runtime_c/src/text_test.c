@@ -46,6 +46,9 @@ static void test_lines(void) {
            "arena: null, 9223372036854775807 bytes needed");
     expect((kiln_detail){KILN_LIBRARY, KILN_AT_SESSION, "xnnpack: dense", -1, -1, 6, 0, 0, 0},
            "xnnpack: dense: error 6 of the library that computes it");
+    expect((kiln_detail){KILN_LIBRARY_ABSENT, KILN_AT_GPU, "libcublasLt.so.13: no such file", 0, -1,
+                         -1, 0, 0, 0},
+           "libcublasLt.so.13: no such file: a library that the model calls cannot be loaded");
     expect((kiln_detail){KILN_LIBRARY, KILN_AT_STEP, NULL, 3, -1, 6, 0, 0, 0},
            "step 3: error 6 of the library that computes it");
     expect((kiln_detail){KILN_BAD_ALIGNMENT, KILN_AT_INPUT, "x", 0, -1, 2, 0, 0, 4},

@@ -57,11 +57,15 @@ class Library:
 
 @dataclass(frozen=True)
 class Facts:
-    """What code generators may know of a target. `threads`: how many may run tasks of one step."""
+    """What code generators may know of a target. `threads`: how many may run tasks of one step.
+
+    `gpu`: the newest of its GPUs' architectures, such as 90; 0: none.
+    """
 
     arch: str
     isa: str
     threads: int
+    gpu: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,12 @@ class Code:
     `launch`: the source is CUDA C++ then, and SYMBOL a kernel of the bundle's image, which the plan launches.
     It is defined on a line of its own: `extern "C" __global__ void … SYMBOL(const T *operand, …, T *output[,
     int size, …]) {`. Only for a backend whose device is a GPU, without `tasks` and `opens`.
+
+    Without `launch`, such a backend's source is C for the host: `int32_t SYMBOL(kiln_cuda_call *call, const
+    void *const *args)`, as kiln_cuda.h has it; `args` are addresses on the GPU in the order above, then
+    the sizes.
+
+    `scratch`: bytes that the function may use while it runs, behind the output among its parameters.
     """
 
     source: str
@@ -109,6 +119,7 @@ class Code:
     in_place: Sequence[str] = ()
     opens: bool = False
     launch: Launch | None = None
+    scratch: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,7 +130,8 @@ class Backend:
     their op info. Of both, what stands first is tried first. `generate` gets a match and writes its C; None:
     this one is not for the library. `layouts` says in which layouts operands must be, by kind of pattern.
     `device`: where it computes, "cpu" or "cuda" (targets with a `cuda:` section). `include_folders`: of the
-    headers that its kernels are compiled with.
+    headers that its kernels are compiled with. `runtime`: C files that its calls need, compiled once into the
+    model's library; one of a GPU defines `const kiln_cuda_library kiln_library_<name>`.
     """
 
     name: str
@@ -131,3 +143,4 @@ class Backend:
     layouts: Mapping[str, str] = field(default_factory=dict)
     device: str = "cpu"
     include_folders: Callable[[], Sequence[Path]] = lambda: ()
+    runtime: Callable[[], Sequence[Path]] = lambda: ()

@@ -68,6 +68,7 @@ def patterns() -> list[Any]:
 
 def generate(match: Match, facts: Facts) -> Code | None:
     """One kernel; None for few rows, convolutions in groups, and filters that are too large."""
+    from kiln.byoc import products
     from kiln.kernels.symbols import product
 
     x, w, shape = match.operands["x"].shape, match.operands["w"].shape, match.output.shape
@@ -81,8 +82,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
     attrs = match.anchor["attrs"]
     if attrs["groups"] != 1 or max(w[:2]) > _LARGEST:
         return None
-    plain = (1, 1) == tuple(w[:2]) == tuple(attrs["strides"]) and not any(attrs["padding"])
-    return _product(match, rows) if plain else _convolution(match, rows)
+    return _product(match, rows) if products.is_product(match) else _convolution(match, rows)
 
 
 class _Sizes:

@@ -96,6 +96,7 @@ class _Found:
             "in_place": [list(self.code.operands).index(name) for name in self.code.in_place],
             "depth": self.match.depth,
             "opens": list(_opened(self.code)) if self.code.opens else None,
+            "scratch": self.code.scratch,
             "block": None if self.code.launch is None else list(self.code.launch.block),
             "source": re.sub(r"\bSYMBOL(?=\b|_)", self.symbol, source),
         }

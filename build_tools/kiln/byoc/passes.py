@@ -17,7 +17,8 @@ from kiln.graph.pipeline import Pass
 
 def facts_of(target: Target, threads: str) -> Facts:
     """What code generators may know of a target."""
-    return Facts(target.arch, target.vector.isa, 1 if threads == "none" else target.cores)
+    gpu = 0 if target.cuda is None else int(target.cuda.newest.removeprefix("sm_"))
+    return Facts(target.arch, target.vector.isa, 1 if threads == "none" else target.cores, gpu)
 
 
 def external_passes(config: Mapping[str, Any], target: Target, threads: str) -> Passes:

@@ -135,6 +135,17 @@ def is_conv2d(match: Match) -> bool:
     )
 
 
+def is_product(match: Match) -> bool:
+    """Whether a convolution is a product of its rows of channels with a matrix: 1x1, stride 1, unpadded."""
+    attrs = match.anchor["attrs"]
+    return (
+        tuple(match.operands["w"].shape[:2]) == (1, 1)
+        and all(step == 1 for step in attrs["strides"])
+        and not any(attrs["padding"])
+        and attrs["groups"] == 1
+    )
+
+
 def is_matmul(match: Match) -> bool:
     """Whether this is a product of two tensors of floats with equal batch axes."""
     x, w = match.operands["x"], match.operands["w"]

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> None:
         write_json(folder / "golden" / "tolerance.json", read_json(args.tolerance)["tolerance"])
         for kernel in plan["kernels"]:
             if "external" in kernel:
-                atomic_write(folder / "src" / f"{kernel['symbol']}.c", kernel["external"]["source"])
+                language = "cu" if kernel["external"].get("block") else "c"
+                atomic_write(folder / "src" / f"{kernel['symbol']}.{language}", kernel["external"]["source"])
         if args.report:
             _copy(args.report, folder / "report.html")
         consumers.write(folder, name, target.name, str(config.get("description") or ""), plan["threads"])

@@ -21,13 +21,16 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from kiln.byoc.backends import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
+from kiln.emit.headers import include_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json
 from kiln.kernels.opinfo import refusal
 from kiln.kernels.pipeline import tvm_target
 from kiln.libraries.folder import LibraryFolder
+from kiln.paths import data_dir
 
 # What a freestanding device must have anyway; compilers emit calls of these on their own.
 ALLOWED = {"memcpy", "memset", "memmove"}
@@ -66,17 +69,26 @@ def run(args: argparse.Namespace) -> None:
             from kiln.emit.cuda_objects import device_object
 
             device_object(functions, target, plan, args.cache, folder)
-            return  # what libraries compute there is part of the image
-        for name in sorted(functions):
+        for name in sorted(functions) if target.cuda is None else ():
             cached = args.cache / _digest(target) / f"{name}.{_content(functions[name])}.o"
             if not _is_whole(cached, name):
                 made = folder / f"{name}.o"
                 compile_all({name: functions[name]}, target, made, plan)
                 atomic_write(cached, made.read_bytes())
             shutil.copyfile(cached, folder / f"{name}.o")
-        for kernel in plan["kernels"]:
-            if "external" in kernel and kernel["symbol"] in used:
-                compile_call(kernel, target, [LibraryFolder.read(path) for path in args.libraries], folder)
+        libraries = [LibraryFolder.read(path) for path in args.libraries]
+        called = [k for k in plan["kernels"] if "external" in k and k["symbol"] in used and not _in_image(k)]
+        for kernel in called:
+            compile_call(kernel, target, libraries, folder)
+        for name in sorted({kernel["external"]["backend"] for kernel in called}):
+            for source in load(name).runtime():
+                flags = [*c_flags(target), *include_flags()]
+                compile_file(flags, source, folder / f"kiln_{source.stem}.o")
+
+
+def _in_image(kernel: dict[str, Any]) -> bool:
+    """Whether what a backend has written is a kernel of a GPU, and not a function that calls a library."""
+    return bool(kernel["external"].get("block"))
 
 
 def compile_call(
@@ -90,6 +102,8 @@ def compile_call(
     source = folder / f"{kernel['symbol']}.c"
     atomic_write(source, kernel["external"]["source"])
     flags = [*c_flags(target), "-O3", *found[0].compile_flags]
+    if target.cuda is not None:
+        flags += [*include_flags(), f"-I{data_dir('runtime_c') / 'src'}"]
     compile_file(flags, source, folder / f"{kernel['symbol']}.o")
 
 

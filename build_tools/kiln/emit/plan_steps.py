@@ -25,7 +25,7 @@ class Step:
 
     `lines`: the statements that must stand before it. `result`: what the kernel returns, as C spells it.
     `launch`: for a GPU, blocks along x, y and z, then the threads of each. `open`: sizes of the run
-    decide something of it.
+    decide something of it. `library`: for a GPU, the backend whose library computes it; empty: a launch.
     """
 
     symbol: str
@@ -37,6 +37,7 @@ class Step:
     launch: list[str]
     open: bool
     result: str
+    library: str
 
 
 @dataclass(frozen=True)
@@ -73,18 +74,18 @@ class StepMaker:
                 require(0 < tasks <= INT32_MAX, f"{where}.extent", tasks, "1..2147483647")
         # What a graph of launches cannot hold.
         exprs = [arg["expr"] for arg in step["args"] if arg["at"] == "dim"] if self.gpu else []
-        exprs += step["launch"]["grid"] if self.gpu else []
+        exprs += step["launch"]["grid"] if "launch" in step else []
         return Step(
             kernel["symbol"], code.lines, args, extent, kernel["parallel"] and self.threads, step["label"],
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
-            kernel["result"],
+            kernel["result"], kernel["backend"] if self.gpu and "launch" not in step else "",
         )  # fmt: skip
 
     def _launch(
         self, step: Mapping[str, Any], args: list[Any], code: SizeCode, box: Mapping[str, Any], where: str
     ) -> list[str]:
         """Limits are those of every GPU (CUDA C++ Programming Guide, technical specifications)."""
-        if not self.gpu:
+        if not self.gpu or ("launch" not in step and self.kernels[step["kernel"]]["backend"]):
             return []
         grid, block = step["launch"]["grid"], step["launch"]["block"]
         for extents, most, name in ((grid, _GRID, "grid"), (block, _BLOCK, "block")):

@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 
 # static names in plan.c
 _OWN = (
-    "arenas_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
+    "arenas_on_gpu|libraries_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
     "open_failed|open_libraries|run_step|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
@@ -71,9 +71,33 @@ class View:
     params: Mapping[str, Any]
     cuda: Mapping[str, Any] | None = None
 
+    @property
+    def launched(self) -> list[dict[str, Any]]:
+        """For a GPU, the kernels in its image; the others are functions that call a library."""
+        return [kernel for kernel in self.kernels if kernel["symbol"] not in self._computed]
+
+    @property
+    def computed(self) -> list[dict[str, Any]]:
+        """For a GPU, the functions that call a library."""
+        return [kernel for kernel in self.kernels if kernel["symbol"] in self._computed]
+
+    @property
+    def libraries(self) -> list[str]:
+        """For a GPU, the backends whose libraries compute steps."""
+        return sorted({str(kernel["backend"]) for kernel in self.computed})
+
+    @property
+    def calls_count(self) -> int:
+        """How many steps those are."""
+        return sum(bool(step.library) for bucket in self.buckets for step in bucket.steps)
+
+    @property
+    def _computed(self) -> set[str]:
+        return {step.symbol for bucket in self.buckets for step in bucket.steps if step.library}
+
     def kernel_number(self, symbol: str) -> int:
-        """The place of a kernel in `kernels`."""
-        return [kernel["symbol"] for kernel in self.kernels].index(symbol)
+        """The place of a kernel in `launched`."""
+        return [kernel["symbol"] for kernel in self.launched].index(symbol)
 
     @property
     def inputs(self) -> list[Port]:
@@ -194,5 +218,6 @@ def _kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
         "args": kernel["args"],
         "parallel": bool(kernel["parallel"]),
         "result": "void" if kernel.get("external", {}).get("opens") is None else "int32_t",
+        "backend": kernel.get("external", {}).get("backend", ""),
         "ops": " + ".join(op["name"] for op in kernel.get("ops", [])),
     }

@@ -218,12 +218,18 @@ class Builder:
         grid = [self._size(simplify(n), self._sizes) for n in numbers[-3:]] if block else []
         numbers = numbers[:-3] if block else numbers
         extent = self._size(simplify(numbers.pop()), self._sizes) if about["parallel"] else 0
+        scratch = []
+        if about["scratch"]:
+            room = Tensor(self._new_name(), "uint8", [about["scratch"]], "workspace")
+            self.result.tensors[room.name] = room
+            scratch.append(room.name)
         elements = int(np.prod([sizes.bounds(size, self.result.box)[1] for size in output.shape]))
         if symbol not in self._symbols:
             self._symbols.add(symbol)
             dtypes = [self.result.tensors[name].dtype for name in inputs]
             arguments = [{"dtype": dtype, "const": True} for dtype in dtypes]
             arguments.append({"dtype": output.dtype, "const": False})
+            arguments += [{"dtype": "uint8", "const": False} for _ in scratch]
             arguments += [{"dtype": "int32", "const": True, "scalar": True} for _ in numbers]
             self.result.kernels.append(
                 {
@@ -233,7 +239,7 @@ class Builder:
                     "family": about["backend"],
                     "ops": about["ops"],
                     "flops": 2 * about["depth"] * elements,
-                    "external": {key: about[key] for key in ("backend", "key", "opens", "source")},
+                    "external": {key: about[key] for key in ("backend", "key", "opens", "block", "source")},
                 }
             )
         self.result.steps.append(
@@ -243,6 +249,7 @@ class Builder:
                 "args": [
                     *inputs,
                     output.name,
+                    *scratch,
                     *({"dim": self._size(n, self._sizes)} for n in numbers),
                 ],
                 "writes": [output.name],

@@ -19,7 +19,7 @@ def runtime(unit: Unit) -> tuple[str, Any]:
         "compile",
         f"{unit.target.name}/runtime",
         ["--runtime", unit.threads, "--target", str(target), "--out", folder],
-        [target, _runtime_source()],
+        [target, runtime_source()],
         [],
         folder=folder,
         listing=f"{folder}.list.json",
@@ -35,7 +35,7 @@ def generated(unit: Unit, dump: bool) -> tuple[str, Any]:
         "compile",
         unit.subject,
         ["--source", given, "--name", unit.name, "--target", str(target), "--out", folder],
-        [target, _runtime_source(), *files],
+        [target, runtime_source(), *files],
         [],
         folder=folder,
         listing=f"{folder}.list.json",
@@ -43,7 +43,7 @@ def generated(unit: Unit, dump: bool) -> tuple[str, Any]:
     return folder, declare(stage)[0]
 
 
-def _runtime_source() -> Any:
+def runtime_source() -> Any:
     """runtime_c's content, as a value and not as files: once installed it lies outside of the project."""
     parts = [digest.of_folder(data_dir("runtime_c") / part) for part in ("include", "src")]
     return session().env.Value(" ".join(["runtime_c", *parts]))

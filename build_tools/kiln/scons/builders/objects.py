@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.builders.compiled import runtime_source
 from kiln.scons.builders.library import libraries
 from kiln.scons.builders.lower import lower
 from kiln.scons.builders.plan import plan
@@ -19,6 +20,8 @@ def objects(unit: Unit, dump: bool) -> tuple[str, Any]:
     flags = [word for source, _ in lowered for word in ("--in", source)]
     external, external_files = libraries(unit)
     flags += external
+    # Of a library that is loaded on the device a part of the runtime is compiled.
+    external_files += [runtime_source()] if unit.target.cuda is not None and unit.backends else []
     flags += ["--plan", planned.folder, "--target", str(target), "--cache", f"{session().work}/kernels"]
     stage = Stage(
         "emit-objects",

@@ -1,0 +1,24 @@
+/* cuda_cublas.h: a product that NVIDIA's cuBLASLt computes, for the C that Kiln generates. */
+#ifndef KILN_CUDA_CUBLAS_H
+#define KILN_CUDA_CUBLAS_H
+
+#include "kiln_cuda.h"
+
+#define KILN_CUBLAS_OPEN (-1) /* a size that is an argument */
+
+/* y[b] = f(x[b] w[b] + residual[b] + bias), all row-major: x (rows, depth), y and residual (rows,
+ * columns), w (depth, columns) or, `inside`, (columns, depth). f: nothing, or ReLU. */
+typedef struct kiln_cublas_product {
+    int32_t type;                        /* cudaDataType_t of all of them */
+    int32_t rows, columns, depth, batch; /* or KILN_CUBLAS_OPEN */
+    bool inside, bias, residual, relu;
+    size_t workspace_bytes;
+} kiln_cublas_product;
+
+/* args: x, w, the bias, the residual, y, the workspace, then the open sizes in the order above. */
+int32_t kiln_cublas_compute(kiln_cuda_call *call, const kiln_cublas_product *product,
+                              const void *const *args);
+
+extern const kiln_cuda_library kiln_library_cublas;
+
+#endif

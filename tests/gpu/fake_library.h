@@ -1,0 +1,56 @@
+/* fake_library.h: what the stand-ins for NVIDIA's libraries share. They compute on this processor,
+ * when the stand-in of the driver comes to their place in the stream.
+ *
+ *     KILN_FAKE_LOG           file to which each call is appended: name, result
+ *     KILN_FAKE_LIBRARY_FAIL  NAME:n:result: the n-th call of that function, counted from 0, does
+ * nothing and gives that result
+ */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void say(const char *name, int result) {
+    const char *path = getenv("KILN_FAKE_LOG");
+    FILE *file = path == NULL ? NULL : fopen(path, "a");
+    if (file == NULL)
+        return;
+    fprintf(file, "%s %d\n", name, result);
+    fclose(file);
+}
+
+/* Whether this call is the one that is to fail; *seen: how often its function was called before. */
+static int told_to_fail(const char *name, int *seen, int *result) {
+    const char *text = getenv("KILN_FAKE_LIBRARY_FAIL");
+    char which[80];
+    int at, gives;
+    const int mine = (*seen)++;
+    if (text == NULL || sscanf(text, "%79[^:]:%d:%d", which, &at, &gives) != 3)
+        return 0;
+    if (strcmp(which, name) != 0 || at != mine)
+        return 0;
+    *result = gives;
+    return 1;
+}
+
+#define CALL(...)                                                                                  \
+    static int seen;                                                                               \
+    int result = 0;                                                                                \
+    if (!told_to_fail(__func__, &seen, &result))                                                   \
+        __VA_ARGS__;                                                                               \
+    say(__func__, result);                                                                         \
+    return result
+
+/* Work for the stream, with a copy of what it needs; graphs keep it, so it is never freed. */
+static int put(void *stream, void (*work)(void *data), const void *data, size_t bytes) {
+    int (*launch)(void *, void (*)(void *), void *);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *address = driver == NULL ? NULL : dlsym(driver, "cuLaunchHostFunc");
+    void *copy = malloc(bytes);
+    if (address == NULL || copy == NULL)
+        abort();
+    memcpy(copy, data, bytes);
+    memcpy(&launch, &address, sizeof launch);
+    return launch(stream, work, copy);
+}

@@ -1,0 +1,155 @@
+"""Libraries that are loaded beside the driver, against stand-ins that compute on this processor.
+
+What is tested: results in every bucket, what is asked of the library and when, that all is given back, each
+call's failure, and a library that is not there. What is not: the libraries themselves.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import scons_real
+from kiln.config import load_target
+from kiln.files import read_json
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
+
+from . import attention, double
+from .conftest import TARGET
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
+
+# At exit: what the driver, and the library, have given out and not got back.
+_GIVEN_BACK = {
+    "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0, current 0",
+    "left: handles 0 products 0 layouts 0 preferences 0",
+}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with a bundle whose steps a library computes, the stand-ins, and try_library.c."""
+
+    folder: Path
+    model: str
+    byoc: str
+
+    @property
+    def doubles(self) -> Path:
+        return self.folder / "doubles"
+
+    def run(self, *sizes: int, **settings: object) -> tuple[list[list[str]], list[str]]:
+        """What try_library said, line by line, and the calls that driver and library got."""
+        log = self.folder / "calls"
+        log.unlink(missing_ok=True)
+        kernels = self.folder / "kernels.so"
+        done = subprocess.run(
+            [str(self.folder / "try_library"), *map(str, sizes)],
+            env=double.environment(self.doubles, kernels=kernels, log=log, **settings),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), (settings, done.stdout)
+        calls = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        return [line.split("\t") for line in done.stdout.splitlines()], calls
+
+    def golden(self) -> str:
+        """`scons … test`: golden vectors of every bucket, guards, repeated runs, wrong arguments."""
+        kernels = str(self.folder / "kernels.so")
+        environment = {"LD_LIBRARY_PATH": str(self.doubles), "KILN_FAKE_KERNELS": kernels}
+        what = f"target={TARGET}", f"model={self.model}", f"byoc={self.byoc}"
+        return scons_real.scons(self.folder, *what, "test", **environment)
+
+
+def build(folder: Path, model: str, byoc: str, library: str) -> Project:
+    """The project. `library`: C file of the stand-in and the name under which it is loaded, with a colon."""
+    scons_real.copy_tree(folder)
+    attention.write(folder)
+    scons_real.scons(folder, f"target={TARGET}", f"model={model}", f"byoc={byoc}")
+    project = Project(folder, model, byoc)
+    double.driver(project.doubles)
+    source, name = library.split(":")
+    double.zig(
+        ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined", f"-I{double.HERE}",
+         str(double.HERE / source), "-o", str(project.doubles / name)]
+    )  # fmt: skip
+    stages = folder / "build" / ".stages" / TARGET / model
+    plan = double.read_plan(stages)
+    text = (stages / "objects" / f"{model}.cu").read_text(encoding="utf-8")
+    double.kernels_on_cpu(text, plan, folder / "kernels.so")
+    bundle = folder / "build" / TARGET / model
+    flags = [f'-DKILN_HEADER="{model}.h"', f"-DKILN_MODEL={model}", f"-I{bundle / 'include'}", "-std=c11"]
+    files = [double.HERE / "try_library.c", bundle / "lib" / f"lib{model}.a"]
+    command = [*compiler_command(load_target(TARGET)), *flags, *map(str, files)]
+    run_tool([*command, "-o", str(folder / "try_library")], "linking try_library")
+    return project
+
+
+@pytest.fixture(scope="module")
+def cublas(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("cublas")
+    return build(folder, "attention", "cublas", "fake_cublaslt.c:libcublasLt.so.13")
+
+
+def test_golden_vectors_with_cublas(cublas: Project) -> None:
+    assert "checks of repeated runs, guards and wrong arguments ok" in cublas.golden()
+    manifest = read_json(cublas.folder / "build" / TARGET / "attention" / "manifest.json")
+    (library,) = manifest["libraries"]
+    assert (library["name"], library["heap"], library["files"]) == ("cuBLASLt", "library", [])
+    assert "dense 4x5x24 24x24 bias residual relu" in library["subgraphs"]
+    assert "matmul 4x5x5 4x5x24" in library["subgraphs"]
+
+
+def test_what_cublas_is_asked(cublas: Project) -> None:
+    said, calls = cublas.run(1, 4, 6, 6, 3)
+    assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
+    assert all(line[1] == "KILN_OK" for line in said if line[0] != "same")
+    assert set(calls) >= _GIVEN_BACK
+    count = Counter(call.split()[0] for call in calls)
+    # Products that it gets: 5 dense ones and one of activations; buckets 1, 4, and one of open sizes.
+    assert count["cublasLtCreate"] == 1
+    # The algorithm is asked for before a graph is captured; with open sizes, when they change: 6, then 3.
+    assert count["cublasLtMatmulAlgoGetHeuristic"] == 6 * (2 + 2)
+    # Captured twice; run step by step in the two; the open one run whole and step by step, three times.
+    assert count["cublasLtMatmul"] == 6 * (2 + 2 + 3 * 2)
+    first = [call.split()[0] for call in calls]
+    for at in (i for i, name in enumerate(first) if name == "cuStreamBeginCapture_v2"):
+        end = first.index("cuStreamEndCapture", at)
+        assert set(first[at + 1 : end]) <= {"cublasLtMatmul", "cuLaunchHostFunc", "cuLaunchKernel"}
+
+
+def test_every_failure_of_cublas_is_told_and_nothing_is_left(cublas: Project) -> None:
+    _, calls = cublas.run(1, 6)
+    count = Counter(name for name in (call.split()[0] for call in calls) if name.startswith("cublas"))
+    tried = 0
+    for name, times in count.items():
+        if "Destroy" in name:
+            continue  # nobody to tell
+        for at in sorted({0, times // 2, times - 1}):
+            said, after = cublas.run(1, 6, library_fail=f"{name}:{at}:15")
+            failed = [line for line in said if len(line) > 1 and line[1].startswith("KILN_LIB")]
+            assert [line[1] for line in failed] == ["KILN_LIBRARY"], (name, at, said)
+            wanted = "the requested functionality is not supported: error 15 of the library that computes it"
+            assert failed[0][2] == wanted
+            left = {line for line in after if line.startswith("left: ")}
+            assert left <= _GIVEN_BACK and len(left) == 1 + ("cublasLtCreate 0" in after), (name, at)
+            tried += 1
+    assert tried > 20
+
+
+def test_a_library_that_is_not_there_is_named(cublas: Project) -> None:
+    library = cublas.doubles / "libcublasLt.so.13"
+    library.rename(library.with_suffix(".away"))
+    try:
+        said, calls = cublas.run(1)
+    finally:
+        library.with_suffix(".away").rename(library)
+    (line,) = said
+    assert line[:2] == ["open", "KILN_LIBRARY_ABSENT"]
+    assert line[2].startswith("libcublasLt.so.13: cannot open shared object file")
+    assert line[2].endswith(": a library that the model calls cannot be loaded")
+    assert calls[-1] in _GIVEN_BACK
