@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
@@ -48,22 +47,21 @@ def archiver_command() -> list[str]:
 
 def run(command: Sequence[str], purpose: str) -> None:
     """Run a compiler, linker or archiver. Raises KilnError with its first error."""
-    cache = cache_dir() / "zig"
-    # zig 0.17 takes an object from its cache for a source of an absolute path and headers in a relative one,
-    # though the headers of another working folder made it. So each folder has objects of its own.
-    here = hashlib.sha256(os.fsencode(Path.cwd())).hexdigest()[:16]
-    caches = {"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache / "folders" / here)}
-    environment = {**caches, **os.environ}
     try:
-        done = subprocess.run(
-            command,
-            check=False,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT,
-        )
+        # zig 0.17 takes an object from its local cache for a source of an absolute path and headers in a
+        # relative one, though another working folder's headers made it; and it keeps there all that it ever
+        # made or linked. So each call has one of its own. The global one keeps the C libraries that it built.
+        with tempfile.TemporaryDirectory(prefix="kiln-zig-") as local:
+            caches = {"ZIG_GLOBAL_CACHE_DIR": str(cache_dir() / "zig"), "ZIG_LOCAL_CACHE_DIR": local}
+            done = subprocess.run(
+                command,
+                check=False,
+                env={**caches, **os.environ},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT,
+            )
     except subprocess.TimeoutExpired:
         raise KilnError(f"{purpose}: took longer than its limit of {_TIMEOUT:g} s") from None
     except OSError as error:

@@ -23,3 +23,13 @@ def test_objects_belong_to_the_folder_whose_headers_made_them(
         command = toolchain.compiler_command(load_target("x86_64"))
         toolchain.run([*command, "-c", "-Iinclude", str(source), "-o", "shared.o"], "C")
         assert name.encode() in (folder / "shared.o").read_bytes()
+
+
+def test_a_call_leaves_no_object_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each bundle that was ever linked, weights and all, stays in ~/.cache."""
+    monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.c").write_text("int here(void) { return 1; }\n")
+    command = toolchain.compiler_command(load_target("x86_64"))
+    toolchain.run([*command, "-c", str(tmp_path / "a.c"), "-o", str(tmp_path / "a.o")], "C")
+    assert (tmp_path / "a.o").is_file()
+    assert not list((tmp_path / "cache").rglob("*.o"))
