@@ -12,12 +12,13 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from kiln.config import load_target
 from kiln.device.steps import Step, steps_of
+from kiln.emit.vectors import scalar_kernels
 from kiln.files import atomic_write, read_json
 
 from benchmarks.contenders import Folders
@@ -78,7 +79,12 @@ def profile(
         plan["params"]["bytes"],
     )
     seconds = [median(column) * 1e-9 for column in zip(*measured.rounds, strict=True)]
-    return steps_of(plan, seconds, measured.bucket, subject.interface["dims"]), ceilings
+    scalar = scalar_kernels(plan, read_json(stages / chosen.model / "objects/vectors.json"), 0)
+    steps = [
+        replace(step, label=f"{step.label}, scalar") if step.kernel in scalar else step
+        for step in steps_of(plan, seconds, measured.bucket, subject.interface["dims"])
+    ]
+    return steps, ceilings
 
 
 def report(steps: Sequence[Step], ceilings: Ceilings, most: int) -> str:

@@ -168,6 +168,18 @@ CASES: dict[str, Case] = {
     "cumsum": one((3, 9), lambda x: op.cumsum(x, 1), lambda x: x.cumsum(1, dtype="f8")),
     "cumsum_flat": one((3, 9), lambda x: op.cumsum(x), lambda x: x.cumsum(dtype="f8")),
     "cumsum_of_rows": one((2, 9, 3, 7), lambda x: op.cumsum(x, -3), lambda x: x.cumsum(1, dtype="f8")),
+    **{
+        f"cumsum_of_{length}{'_exclusive' if exclusive else ''}": one(
+            (3, length),
+            lambda x, exclusive=exclusive: op.cumsum(x, 1, exclusive=exclusive),
+            lambda x, exclusive=exclusive: np.cumsum(x, 1, dtype="f8") - (x if exclusive else 0),
+        )
+        for length in (1, 2, 8, 17, 130)
+        for exclusive in (False, True)
+    },
+    "cumprod_of_lines": one(
+        (2, 3, 35), lambda x: op.cumprod(x, 2), lambda x: x.cumprod(2, dtype="i8").astype("i4"), True, "int32"
+    ),
     "cumsum_of_whole_numbers": one(
         (5, 33), lambda x: op.cumsum(x, 0), lambda x: x.cumsum(0, dtype="i4"), True, "int32"
     ),
@@ -216,6 +228,55 @@ CASES: dict[str, Case] = {
             ("transpose", (130, 65), (1, 0)),
         )
     },
+    **{
+        f"woven_{name}_{shape[2]}x{shape[3]}_of_{dtype}": one(shape, make, compute, True, dtype)
+        for dtype in ("float32", "int8")
+        for shape in ((1, 3, 5, 32), (2, 3, 4, 41), (1, 2, 3, 17), (1, 7, 2, 16), (2, 5, 9, 8), (1, 1, 6, 40))
+        for name, make, compute in (
+            ("planes", lambda x: op.permute_dims(x, [0, 2, 3, 1]), lambda x: x.transpose(0, 2, 3, 1)),
+            (
+                "flipped",
+                lambda x: op.permute_dims(op.flip(x, 1), [0, 3, 2, 1]),
+                lambda x: x[:, ::-1].T.transpose(3, 0, 1, 2),
+            ),
+        )
+    },
+    "woven_phases": one(
+        (2, 5, 27, 2, 2),
+        lambda x: op.sigmoid(op.add(op.permute_dims(x, [0, 1, 3, 2, 4]), const([0.5, -1.0]))),
+        lambda x: 1 / (1 + np.exp(-(x.transpose(0, 1, 3, 2, 4) + np.array([0.5, -1])))),
+    ),
+    "woven_pixels_to_numbers": one(
+        (1, 3, 19, 37),
+        lambda x: op.multiply(
+            op.astype(op.permute_dims(x, [0, 2, 3, 1]), "float32"), const([0.5, 2.0, 0.25])
+        ),
+        lambda x: (x.transpose(0, 2, 3, 1) * [0.5, 2.0, 0.25]).astype("f4"),
+        True,
+        "uint8",
+    ),
+    # What lies behind a condition must not be read where that is false.
+    "woven_and_padded": one(
+        (3, 9, 18),
+        lambda x: op.nn.pad(op.permute_dims(x, [1, 2, 0]), [1, 0, 2, 3, 0, 0], "constant", 1.5),
+        lambda x: np.pad(x.transpose(1, 2, 0), [(1, 0), (2, 3), (0, 0)], constant_values=1.5),
+        True,
+    ),
+    **{
+        f"padded_input_{channels}": one(
+            (2, 5, 19, channels),
+            lambda x: op.nn.pad(x, [0, 0, 1, 2, 0, 3, 0, 0], "constant", 0.5),
+            lambda x: np.pad(x, [(0, 0), (1, 2), (0, 3), (0, 0)], constant_values=0.5),
+            True,
+        )
+        for channels in (1, 3, 8, 17)
+    },
+    "transposed_to_one_channel": one(
+        (3, 70, 1, 81),
+        lambda x: op.strided_slice(op.permute_dims(x, [0, 3, 1, 2]), [1], [1], [80]),
+        lambda x: x.transpose(0, 3, 1, 2)[:, 1:80],
+        True,
+    ),
     "transposed_sum": Case(
         ((70, 81), (81, 70)),
         lambda x, y: op.add(op.nn.relu(x), op.permute_dims(y, [1, 0])),

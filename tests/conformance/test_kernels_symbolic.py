@@ -122,6 +122,15 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
     ),
     "concat": ([("n", 5), ("n", 5)], lambda x, y: op.concat([op.nn.relu(x), y], axis=0)),
     "transpose": ([(4, "n", 3)], lambda x: op.nn.relu(op.permute_dims(x, [2, 1, 0]))),
+    "woven planes": ([("m", 3, "n", 21)], lambda x: op.nn.relu(op.permute_dims(x, [0, 2, 3, 1]))),
+    "woven open planes": (
+        [(3, "m", "n"), (3,)],
+        lambda x, scale: op.multiply(op.permute_dims(x, [1, 2, 0]), scale),
+    ),
+    "woven phases": (
+        [("m", "n", 2, 2)],
+        lambda x: op.sigmoid(op.permute_dims(x, [0, 2, 1, 3])),
+    ),
     "convolution": (
         [("m", "n", 9, 5)],
         lambda x: op.nn.relu(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kiln.config import list_models
+from kiln.emit.vectors import scalar_kernels
 from kiln.files import read_json
 
 from .building import Project
@@ -33,6 +34,11 @@ PAIRS = [
     ("aarch64", "paraphrase_minilm_l3"),
 ]
 
+# A step of fewer bytes is over before vectors would matter.
+LARGE = 1 << 14
+# Kernels of larger tensors that may work on single numbers, by their step's label, and why.
+SCALAR: dict[str, str] = {}
+
 pytestmark = pytest.mark.slow
 
 
@@ -47,6 +53,11 @@ def test_a_model_agrees_with_its_reference(project: Project, target: str, model:
     assert len(results["vectors"]) >= 3 and len(results["checks"]) >= 150
     for output in (output for vector in results["vectors"] for output in vector["outputs"]):
         assert output["error"] <= output["limit"]
+    stages = project.build / ".stages" / target / model
+    plan, vectors = read_json(stages / "plan/plan.json"), read_json(stages / "objects/vectors.json")
+    scalar = scalar_kernels(plan, vectors, LARGE)
+    labels = {s["label"] for bucket in plan["buckets"] for s in bucket["steps"] if s["kernel"] in scalar}
+    assert labels <= set(SCALAR)
     manifest = read_json(project.build / target / model / "manifest.json")
     for bucket in manifest["buckets"]:
         # Tensors that live at the same time cannot take less; the planner may take a little more.

@@ -3,6 +3,8 @@
 The cache is a folder of objects, each named after what it was made from: the kernel's symbol, which holds a
 digest of its content, and a digest of the target and of TVM's version. Objects are put there whole or not at
 all, so that builds at the same time can share it; an object is checked before it is used.
+
+Beside the objects lies vectors.json: by kernel, whether its loops work on vectors (emit/vectors.py).
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from kiln.byoc.backends import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import include_flags
+from kiln.emit.vectors import read_loops
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, atomic_write, read_json
+from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.kernels.opinfo import refusal
 from kiln.kernels.pipeline import tvm_target
 from kiln.libraries.folder import LibraryFolder
@@ -69,13 +72,18 @@ def run(args: argparse.Namespace) -> None:
             from kiln.emit.cuda_objects import device_object
 
             device_object(functions, target, plan, args.cache, folder)
+        vectors: dict[str, dict[str, int]] = {}
         for name in sorted(functions) if target.cuda is None else ():
             cached = args.cache / _digest(target) / f"{name}.{_content(functions[name])}.o"
-            if not _is_whole(cached, name):
+            about = cached.with_suffix(".vectors.json")
+            if not _is_whole(cached, name) or not about.is_file():
                 made = folder / f"{name}.o"
-                compile_all({name: functions[name]}, target, made, plan)
+                ir = compile_all({name: functions[name]}, target, made, plan)
+                write_json(about, read_loops(ir, name).describe())
                 atomic_write(cached, made.read_bytes())
             shutil.copyfile(cached, folder / f"{name}.o")
+            vectors[name] = read_json(about)
+        write_json(folder / "vectors.json", vectors)
         libraries = [LibraryFolder.read(path) for path in args.libraries]
         called = [k for k in plan["kernels"] if "external" in k and k["symbol"] in used and not _in_image(k)]
         for kernel in called:
@@ -128,16 +136,16 @@ def _is_whole(path: Path, symbol: str) -> bool:
 
 def compile_all(
     functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path, plan: dict[str, Any]
-) -> None:
-    """Write one object with the functions of a plan.
+) -> str:
+    """Write one object with the functions of a plan; LLVM's text of what it was made from.
 
     Raises KilnError, naming the operators, where LLVM refuses one or needs more for it than a freestanding
     device has.
     """
     try:
-        compile_object(functions, target, path)
+        ir = compile_object(functions, target, path)
         if not missing_symbols(path):
-            return
+            return ir
     except Exception as error:  # TVM's code generator raises many kinds
         failed: Exception | None = error
     else:
@@ -156,13 +164,14 @@ def compile_all(
     raise KilnError(f"{plan['name']}: the kernels cannot be compiled together: {failed}") from failed
 
 
-def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> None:
-    """Write one relocatable object with the functions, in the order of their names."""
+def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> str:
+    """Write one relocatable object with the functions, in the order of their names; its optimised LLVM IR."""
     description = tvm_target(target)
     ordered = {name: functions[name] for name in sorted(functions)}
     build = tvm.get_global_func("target.build.llvm")
     compiled = build(tvm.IRModule(ordered), description)
     compiled.write_to_file(str(path), "o")
+    return str(compiled.inspect_source("ll"))
 
 
 def missing_symbols(path: Path) -> list[str]:

@@ -10,6 +10,7 @@ from tvm import relax
 
 from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
+from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.group_norm import group_norms
 from kiln.graph.integer import integer_arithmetic
@@ -47,6 +48,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("norms", norms),
     ("clean", clean),
     # Phase 2: layout. NHWC inside, and no transpose that another one undoes.
+    ("convolutions", plain_convolutions),
     ("layout", channels_last),
     ("normalize", relax.transform.Normalize()),
     ("transposes", cancel_transposes),

@@ -46,14 +46,15 @@ for _name in (
 
 
 class CudaBuilder(Builder):
-    """Walks `main` once and adds launches."""
+    """Walks `main` once and adds launches. No tensor lies inside another: paddings cost no copy here."""
+
+    halos = False
 
     def __init__(
         self, model: str, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], params: dict[str, Array],
         machine: Machine, target: tvm.target.Target,
     ) -> None:  # fmt: skip
         super().__init__(model, mod, ops, params, machine, target)
-        self._views = {}  # no tensor inside another: paddings cost no copy here
         self._launches: dict[Any, cuda.Launches] = {}
 
     def _group(

@@ -8,16 +8,17 @@ and in the arena.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import PrimFunc
 
+from kiln.config.sizes import SizeExpr
 from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
 from kiln.kernels.kernel import Argument, Expr, Kernel, chunks, define, int64, serial, store, vector
@@ -44,6 +45,22 @@ def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
     widths = [int(width) for width in attrs["pad_width"]]
     inside = len(widths) == 8 and not any(widths[:2] + widths[6:]) and min(widths) >= 0
     return (widths, float(attrs["pad_value"])) if inside and attrs["pad_mode"] == "constant" else None
+
+
+def padded_view(ops: list[OpInfo], ty: Any) -> View | None:
+    """Where in its result, of type `ty`, a spatial padding puts what it pads; None for open sizes."""
+    padding = spatial_padding(ops)
+    if padding is None or any(is_open(size) for size in ty.shape):
+        return None
+    return View(tuple(int(size) for size in ty.shape), tuple(padding[0][0::2]), padding[1])
+
+
+def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInfo]]:
+    """A function that copies a tensor, and its op info; sizes that are no numbers are open."""
+    extents = [size if isinstance(size, int) else te.var(f"n{at}", "int64") for at, size in enumerate(shape)]
+    data = te.placeholder(extents, dtype=dtype, name="data")
+    info: OpInfo = {"name": "copy", "kind": "elementwise", "attrs": {}, "out_dtype": dtype}
+    return te.create_prim_func([data, te.compute(extents, lambda *at: data(*at), name="copy")]), [info]
 
 
 def keep_padding_apart(mod: tvm.IRModule) -> tvm.IRModule:
@@ -88,11 +105,9 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]]) -> dict[Any, 
             continue
         if not is_simple(producer) or not all(is_simple(reader.value) for reader in readers[source]):
             continue
-        widths, value = padding
-        if any(is_open(size) for size in binding.value.ty.shape):
-            continue
-        full = tuple(int(size) for size in binding.value.ty.shape)
-        views[source] = View(full, tuple(widths[0::2]), value)
+        view = padded_view(ops[binding.value.args[0].name_hint], binding.value.ty)
+        if view is not None:
+            views[source] = view
     return views
 
 

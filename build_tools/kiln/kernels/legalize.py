@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.ir import Op
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as script
 
 from kiln.graph.bindings import constant
-from kiln.kernels.kernel import serial
 from kiln.kernels.math import round_small
 from kiln.kernels.ranking import arg_extreme, topk
-from kiln.kernels.symbols import extent, int64, is_open
+from kiln.kernels.scan import scan_rule
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -81,45 +76,6 @@ def _default(name: str) -> Any:
     return Op.get(name).get_attr("FLegalize")
 
 
-def _scan(compute: Any, combine: Callable[[Any, Any], Any], start: int) -> Any:
-    """A rule for a running sum or product, which TVM's own rules leave to libraries.
-
-    `compute` is topi's, which goes down one line after the other. Where the axis is not the last, lines lie
-    side by side: there a whole row of them is kept going, element beside element.
-    """
-
-    def rule(builder: Any, call: Any) -> Any:
-        attrs = call.attrs
-        data, dtype, exclusive = call.args[0], str(call.ty.dtype), bool(attrs.exclusive)
-        axis = None if attrs.axis is None else int(attrs.axis) % len(data.ty.shape)
-        sizes = [extent(size) for size in data.ty.shape]
-        static = not any(is_open(size) for size in sizes)
-        if axis is None or not static or str(data.ty.dtype) != dtype or math.prod(sizes[axis + 1 :]) == 1:
-            return builder.call_te(compute, data, axis, dtype, exclusive)
-        before, length, beside = math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])
-
-        def rows(source: Any, target: Any) -> Any:
-            with IRBuilder() as made:
-                x, y = (script.buffer_proxy(buffer) for buffer in (source, target))
-                with serial(before) as outer:
-                    first = outer * int64(length * beside)
-                    with serial(beside) as j:
-                        y[first + j] = tirx.const(start, dtype) if exclusive else x[first + j]
-                    with serial(length - 1) as step, serial(beside) as j:
-                        last = first + step * int64(beside) + j
-                        here = last + int64(beside)
-                        y[here] = combine(y[last], x[last if exclusive else here])
-            return made.get()
-
-        def scan(x: Any) -> Any:
-            out = tirx.decl_buffer(x.shape, dtype, "scanned")
-            return te.extern([x.shape], [x], lambda i, o: rows(i[0], o[0]), dtype=dtype, out_buffers=[out])
-
-        return builder.call_te(scan, data, primfunc_name_hint="scan")
-
-    return rule
-
-
 def einsum(builder: Any, call: Any) -> Any:
     """relax.einsum of two tensors over one axis → one sum of products; TVM's own form hides which it is."""
     operands = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
@@ -150,6 +106,6 @@ RULES = {
     "relax.einsum": einsum,
     "relax.quantize": quantize,
     "relax.topk": topk,
-    "relax.cumsum": _scan(topi.cumsum, operator.add, 0),
-    "relax.cumprod": _scan(topi.cumprod, operator.mul, 1),
+    "relax.cumsum": scan_rule(topi.cumsum, operator.add, 0),
+    "relax.cumprod": scan_rule(topi.cumprod, operator.mul, 1),
 }

@@ -15,12 +15,14 @@ Accuracy     Lanes along a reduced axis change the order of a float sum: its err
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as replace_fields
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
+from kiln.kernels import weave
 from kiln.kernels.fused import Fused, Nest, replace
 from kiln.kernels.kernel import (
     Expr,
@@ -38,6 +40,7 @@ from kiln.kernels.kernel import (
     store,
     vector,
 )
+from kiln.kernels.reduce import Partials, combines, term_of
 from kiln.kernels.sweep import blocks, tasks_of
 from kiln.kernels.symbols import extent, greatest, is_open, product, variables
 
@@ -133,49 +136,43 @@ class _Writer:
             self._reduce(axes[1:], {**bound, axes[0].var: index}, inside)
 
     def across(self, bound: dict[Any, Expr]) -> None:
-        """One output whose last reduced axis is cut into vectors of partial sums."""
-        nest, lanes = self.nest, self.lanes
-        dtype = str(nest.buffer.dtype)
-        last = nest.reduced[-1]
-        length = extent(last.dom.extent)
-        sums = registers([lanes], dtype)
-        with vector(lanes) as lane:
-            store(sums, [lane], self._init(bound))
+        """One output whose last reduced axis is cut into vectors of partial results."""
+        nest = self.nest
+        *before, last = nest.reduced
+        term, length = term_of(nest), extent(last.dom.extent)
+        start = self._init(bound)
+        partial = Partials(type(nest.value), str(nest.buffer.dtype), start, length, self.lanes)
 
         def inside(inner: dict[Any, Expr]) -> None:
-            whole = divide(length, lanes) if is_open(length) else length // lanes
-            with serial(whole) as block, vector(lanes) as lane:
-                here = {**inner, last.var: block * int64(lanes) + lane}
-                store(sums, [lane], self.value(here, load(sums, [lane])))
-            if is_open(length):
-                with serial(modulo(length, lanes)) as rest:
-                    here = {**inner, last.var: length - modulo(length, lanes) + rest}
-                    store(sums, [int64(0)], self.value(here, load(sums, [int64(0)])))
-                return
-            for index in range(length - length % lanes, length):
-                here = {**inner, last.var: int64(index)}
-                store(sums, [int64(0)], self.value(here, load(sums, [int64(0)])))
+            partial.sweep(lambda position: self.fused.value(term, {**inner, last.var: position}, self.stop))
 
-        self._reduce(nest.reduced[:-1], bound, inside)
-        total = load(sums, [int64(0)])
-        for lane in range(1, lanes):
-            total = self.combine(total, load(sums, [int64(lane)]))
-        self.store(bound, total)
-
-    def combine(self, left: Expr, right: Expr) -> Expr:
-        """The reduction's own operation on two partial results."""
-        return type(self.nest.value)(left, right)
+        self._reduce(before, bound, inside)
+        self.store(bound, load(partial.total(), [int64(0)]))
 
 
-def _lanes_across(nest: Nest, lanes: int) -> bool:
+def _lanes_across(nest: Nest, lanes: int, value: Expr) -> bool:
     """Whether lanes should run along the last reduced axis."""
-    if not nest.reduced or greatest(nest.reduced[-1].dom.extent) < lanes:
+    if not nest.reduced or greatest(nest.reduced[-1].dom.extent) < lanes or not combines(nest):
         return False
-    if nest.extents and greatest(nest.extents[-1]) >= min(lanes, 4):
-        return False
-    combines = isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul)
-    own = nest.value.a if combines else None
-    return combines and isinstance(own, TensorLoad) and own.source.same_as(nest.buffer)
+    if not nest.axes or greatest(nest.extents[-1]) < min(lanes, 4):
+        return True
+    # Where neighbouring outputs lie apart in what is read, and neighbouring terms together.
+    inner, last = nest.axes[-1].var, nest.reduced[-1].var
+    along = across = False
+
+    def visit(read: Any) -> None:
+        nonlocal along, across
+        if read.source.same_as(nest.buffer) or not read.indices:
+            return
+        used = [variables(index) for index in read.indices]
+        fast, slow = used[-1], [variable for index in used[:-1] for variable in index]
+        along = along or any(inner.same_as(variable) for variable in fast)
+        across = across or (
+            any(last.same_as(variable) for variable in fast) and any(inner.same_as(v) for v in slow)
+        )
+
+    tvm_ffi.structural_walk(value, ((TensorLoad, visit),))
+    return across and not along
 
 
 def _as_read(fused: Fused, nest: Nest, stored: Sequence[Any]) -> Expr:
@@ -188,13 +185,13 @@ def _as_read(fused: Fused, nest: Nest, stored: Sequence[Any]) -> Expr:
     return fused.value(nest, {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}, stop)
 
 
-def _number(writer: _Writer, nest: Nest, lanes: int) -> None:
-    """An output without axes: one number."""
-    if _lanes_across(nest, lanes):
-        writer.across({})
+def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -> None:
+    """An output of one number."""
+    if across:
+        writer.across(bound)
     else:
         alone = tirx.IterVar((0, 1), "alone", tirx.IterVar.DataPar)
-        writer.points({}, alone, int64(0), 1)
+        writer.points(bound, alone, int64(0), 1)
 
 
 def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> tuple[Kernel, list[Any]]:
@@ -202,9 +199,19 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     inputs = fused.inputs(nest, stored)
     dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
-    outer, inner = (nest.axes[:-1], nest.axes[-1]) if nest.axes else ([], None)
+    read = _as_read(fused, nest, stored)
+    woven = weave.read_weave(nest, read, lanes)
+    if woven is not None:
+        return weave.make(woven, fused, stored, machine, _STEPS)
+    # Vectors run along the last axis that has a length.
+    wide = [axis for axis in nest.axes if is_open(axis.dom.extent) or int(axis.dom.extent) != 1]
+    alone = {axis.var: int64(0) for axis in nest.axes if axis not in wide}
+    in_place = fused.same_index(nest, stored, inputs)
+    nest = replace_fields(nest, axes=wide)
+    outer, inner = (wide[:-1], wide[-1]) if wide else ([], None)
     sizes = [extent(axis.dom.extent) for axis in outer]
-    tiled = _transposed(nest, _as_read(fused, nest, stored))
+    tiled = _transposed(nest, read)
+    across = _lanes_across(nest, lanes, read)
     if tiled is not None:
         sizes[tiled] = -(-sizes[tiled] // _TILE)
     count = product(sizes)
@@ -215,16 +222,16 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)
         with tasks_of(count, tasks is not None, begin, end) as task:
-            bound: dict[Any, Expr] = {}
+            bound: dict[Any, Expr] = dict(alone)
             remaining = task
             for axis, size in reversed(list(zip(outer, sizes, strict=True))):
                 bound[axis.var] = modulo(remaining, size) if axis is not outer[0] else remaining
                 remaining = divide(remaining, size)
             if inner is None:
-                _number(writer, nest, lanes)
+                _number(writer, nest, across, bound)
                 return
             length = extent(inner.dom.extent)
-            if _lanes_across(nest, lanes):
+            if across:
                 if isinstance(length, int) and length == 1:
                     writer.across({**bound, inner.var: int64(0)})
                 else:
@@ -254,6 +261,5 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
                 points(int64(whole * lanes + offset), width)
 
     arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]
-    in_place = fused.same_index(nest, stored, inputs)
     func = define(arguments, tasks, body, aliases=bool(in_place))
     return Kernel(func, tasks, {}, "loops", in_place), [*inputs, nest.buffer]

@@ -13,7 +13,6 @@ Accuracy     Partial sums make a float sum's error smaller; the multiplication i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,22 +28,17 @@ from kiln.kernels.kernel import (
     Machine,
     argument,
     bind,
-    chunks,
     define,
     divide,
     load,
     modulo,
-    registers,
-    serial,
     store,
     vector,
 )
 from kiln.kernels.loops import SMALL
-from kiln.kernels.sweep import remainder, tasks_of
-from kiln.kernels.symbols import Extent, extent, greatest, int64, is_open, product, same, same_shape
-
-# Vectors of partial results of a reduction: enough to hide the latency of an addition.
-_PARTIAL = 4
+from kiln.kernels.reduce import Partials, combines, sweep, term_of
+from kiln.kernels.sweep import tasks_of
+from kiln.kernels.symbols import Extent, extent, greatest, int64, product, same, same_shape
 
 
 @dataclass(frozen=True)
@@ -71,14 +65,6 @@ def _last_axis(nest: Nest, lead: list[Extent], length: Extent) -> Any:
     return along[0] if all(same(axis.dom.extent, 1) for axis in beside) else None
 
 
-def _combines(nest: Nest) -> bool:
-    """Whether a reduction's value is an operation on its own buffer and one more term."""
-    if not isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul):
-        return False
-    own = nest.value.a
-    return isinstance(own, TensorLoad) and own.source.same_as(nest.buffer)
-
-
 def _plain_store(nest: Nest) -> bool:
     places = zip(nest.store, nest.axes, strict=False)
     return len(nest.store) == len(nest.axes) and all(place.same_as(axis.var) for place, axis in places)
@@ -99,7 +85,7 @@ def read_rows(fused: Fused) -> Rows | None:
     for nest in nests:
         if _last_axis(nest, lead, length) is None or not _plain_store(nest):
             return None
-        if nest.reduced and not _combines(nest):
+        if nest.reduced and not combines(nest):
             return None
         if not nest.reduced and nest is not output:
             if kept is not None or str(nest.buffer.dtype) != dtype:
@@ -130,7 +116,7 @@ def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
         return None if here else tvm_ffi.VisitInterrupt(read)
 
     bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
-    value = fused.value(_term(nest) if nest.reduced else nest, bound, made)
+    value = fused.value(term_of(nest) if nest.reduced else nest, bound, made)
     return tvm_ffi.structural_walk(value, ((TensorLoad, visit),)) is None
 
 
@@ -150,7 +136,7 @@ class _Row:
         bound = {other.var: int64(0) for other in nest.axes}
         bound |= {other.var: index for other, index in zip(nest.axes, self.lead, strict=False)}
         bound[axis.var] = position
-        term = nest if not nest.reduced else _term(nest)
+        term = nest if not nest.reduced else term_of(nest)
         return self.fused.value(term, bound, self.reads)
 
     def elementwise(self, nest: Nest, lanes: int) -> None:
@@ -161,84 +147,17 @@ class _Row:
                 value = self.value(nest, first + lane)
                 store(self.output, [*self.lead, first + lane], _by_reciprocal(value, first + lane))
 
-        _sweep(self.rows.length, lanes, 1, lambda first, width, _: visit(first, width))
+        sweep(self.rows.length, lanes, 1, lambda first, width, _: visit(first, width))
         if nest is not self.rows.output:
             self.reads[nest.buffer] = lambda where: load(self.output, [*self.lead, where[-1]])
 
     def reduce(self, nest: Nest, lanes: int) -> None:
         """Combine the row into one number, which later nests read from a register."""
-        dtype, operation = str(nest.buffer.dtype), type(nest.value)
-        start = replace(nest.init, {}, {})
-        partial: dict[tuple[int, int], Any] = {}
-        length = self.rows.length
-        if is_open(length):
-            widths = [(number, lanes) for number in range(_PARTIAL)]
-            widths += [(_PARTIAL, 1 << power) for power in range(lanes.bit_length() - 1)]
-        else:
-            widths = [(number, lanes) for number in range(min(length // lanes, _PARTIAL))]
-            widths += [(_PARTIAL, width) for _, width in chunks(length % lanes, lanes)]
-        for key in widths:
-            partial[key] = registers([key[1]], dtype)
-            with vector(key[1]) as lane:
-                store(partial[key], [lane], start)
-
-        def visit(first: Expr, width: int, number: int) -> None:
-            sums = partial[(number if width == lanes else _PARTIAL, width)]
-            with vector(width) as lane:
-                term = self.value(nest, first + lane)
-                store(sums, [lane], operation(load(sums, [lane]), term))
-
-        _sweep(self.rows.length, lanes, _PARTIAL, visit)
-        total = _combine(list(partial.values()), operation, dtype)
+        dtype, start = str(nest.buffer.dtype), replace(nest.init, {}, {})
+        partial = Partials(type(nest.value), dtype, start, self.rows.length, lanes)
+        partial.sweep(lambda position: self.value(nest, position))
+        total = partial.total()
         self.reads[nest.buffer] = lambda _where: load(total, [int64(0)])
-
-
-def _term(nest: Nest) -> Nest:
-    """`nest` with only what it adds as its value."""
-    return Nest(nest.buffer, nest.axes, nest.reduced, nest.store, nest.value.b, nest.init)
-
-
-def _sweep(length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, int], None]) -> None:
-    """visit(first, width, number) over [0, length): vectors, `parts` in turn, and then narrower ones."""
-    step = parts * lanes
-    most = greatest(length)
-    if most >= step:
-        with serial(divide(length, step) if is_open(length) else length // step) as block:
-            for number in range(parts):
-                visit(block * int64(step) + int64(number * lanes), lanes, number)
-    if is_open(length):
-        if parts > 1 and most >= lanes:
-            done = length - modulo(length, step)
-            with serial(divide(modulo(length, step), lanes)) as block:
-                visit(done + block * int64(lanes), lanes, 0)
-        remainder(length, lanes, lambda first, width: visit(first, width, 0))
-        return
-    done = length - length % step
-    for number, first in enumerate(range(done, length - length % lanes, lanes)):
-        visit(int64(first), lanes, number)
-    done = length - length % lanes
-    for offset, width in chunks(length - done, lanes):
-        visit(int64(done + offset), width, 0)
-
-
-def _combine(parts: list[Any], operation: Any, dtype: str) -> Any:
-    """One register with all elements of `parts` combined, halves by halves."""
-    waiting = sorted(parts, key=lambda part: int(part.shape[0]), reverse=True)
-    while len(waiting) > 1 or int(waiting[0].shape[0]) > 1:
-        width = int(waiting[0].shape[0])
-        if len(waiting) > 1 and int(waiting[1].shape[0]) == width:
-            result = registers([width], dtype)
-            with vector(width) as lane:
-                store(result, [lane], operation(load(waiting[0], [lane]), load(waiting[1], [lane])))
-            waiting = [*waiting[2:], result]
-        else:
-            half = registers([width // 2], dtype)
-            with vector(width // 2) as lane:
-                upper = load(waiting[0], [lane + int64(width // 2)])
-                store(half, [lane], operation(load(waiting[0], [lane]), upper))
-            waiting = [half, *waiting[1:]]
-        waiting.sort(key=lambda part: int(part.shape[0]), reverse=True)
-    return waiting[0]
 
 
 def _by_reciprocal(value: Expr, position: Expr) -> Expr:
@@ -280,7 +199,7 @@ def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ..
                 refused.append(read.source)
 
         bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
-        source = _term(nest) if nest.reduced else nest
+        source = term_of(nest) if nest.reduced else nest
         stop.pop(nest.buffer, None)
         tvm_ffi.structural_walk(fused.value(source, bound, stop), ((TensorLoad, visit),))
     return tuple(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from kiln.config import sizes
@@ -25,7 +25,15 @@ from kiln.kernels import abi
 from kiln.kernels.content import digest
 from kiln.kernels.families import Part, kernels_of
 from kiln.kernels.gemm_int import narrow
-from kiln.kernels.halo import View, border, find_views, spatial_padding, with_views
+from kiln.kernels.halo import (
+    View,
+    border,
+    copy_of,
+    find_views,
+    padded_view,
+    spatial_padding,
+    with_views,
+)
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.opinfo import OpInfo, refusal
 from kiln.kernels.symbols import divided, ranges_of, simplify, variables
@@ -82,7 +90,9 @@ def _is_tensor(argument: Any) -> bool:
 
 
 class Builder:
-    """Walks `main` once and adds steps."""
+    """Walks `main` once and adds steps. `halos`: tensors may lie inside larger ones (kernels/halo.py)."""
+
+    halos = True
 
     def __init__(
         self, model: str, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], params: dict[str, Array],
@@ -101,7 +111,7 @@ class Builder:
         # Kernels that are lowered, by the hash of what they were made from.
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
         self._groups: dict[Any, Any] = {}
-        self._views = find_views(mod, ops)
+        self._views = find_views(mod, ops) if self.halos else {}
         self._view_of: dict[str, View] = {}  # tensors that are read through a view
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
         self._whole: dict[str, str] = {}  # a tensor read through a view → the one it lies in
@@ -201,7 +211,13 @@ class Builder:
         types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
         view = self._views.get(var)
         if view is not None:
-            return self._haloed(call, inputs, ops, view)
+            return self._haloed(self.mod[call.args[0]], variable.name_hint, inputs, ops, view)
+        view = padded_view(ops, call.ty) if self.halos else None
+        if view is not None:  # nobody could write inside: a copy does, row by row without a condition
+            source = self.result.tensors[inputs[0]]
+            func, copies = copy_of(source.shape, source.dtype)
+            name = f"copy of {source.shape} {source.dtype}"
+            return self._whole[self._haloed(func, name, inputs, copies, view)]
         outputs = [self._tensor(self._new_name(), ty, "activation").name for ty in types]
         self._group(self._bare(call), ops, inputs, outputs, variable.name_hint)
         return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
@@ -290,16 +306,18 @@ class Builder:
             view.value,
         )
 
-    def _haloed(self, call: Any, inputs: list[str], ops: list[OpInfo], view: View) -> str:
+    def _haloed(
+        self, func: tirx.PrimFunc, name: str, inputs: list[str], ops: list[OpInfo], view: View
+    ) -> str:
         """Add a group whose result lies inside a padded tensor, and the step that fills the border."""
-        whole = Tensor(self._new_name(), str(call.ty.dtype), list(view.full), "activation")
-        inner = Tensor(
-            self._new_name(), whole.dtype, [int(s) for s in call.ty.shape], "activation", whole.name
-        )
+        made = func.params[-1]
+        whole = Tensor(self._new_name(), str(made.dtype), list(view.full), "activation")
+        shape: list[SizeExpr] = [int(size) for size in made.shape]
+        inner = Tensor(self._new_name(), whole.dtype, shape, "activation", whole.name)
         self.result.tensors |= {whole.name: whole, inner.name: inner}
         self._view_of[inner.name] = view
         self._whole[inner.name] = whole.name
-        self._group(self.mod[call.args[0]], ops, inputs, [inner.name], call.args[0].name_hint)
+        self._group(func, ops, inputs, [inner.name], name)
         lanes = self.machine.lanes(whole.dtype)
         kernel = border(view, tuple(inner.shape), whole.dtype, lanes)
         buffer = kernel.func.params[0]
@@ -479,15 +497,8 @@ class Builder:
         source = self.result.tensors[name]
         made = Tensor(self._new_name(), source.dtype, source.shape, "activation")
         self.result.tensors[made.name] = made
-        shape = [
-            size if isinstance(size, int) else te.var(f"n{at}", "int64")
-            for at, size in enumerate(source.shape)
-        ]
-        data = te.placeholder(shape, dtype=source.dtype, name="data")
-        copy = te.compute(shape, lambda *at: data(*at), name="copy")
-        func = te.create_prim_func([data, copy])
-        info: OpInfo = {"name": "copy", "kind": "elementwise", "attrs": {}, "out_dtype": source.dtype}
-        self._group(func, [info], [name], [made.name], f"copy_output{index}")
+        func, copies = copy_of(source.shape, source.dtype)
+        self._group(func, copies, [name], [made.name], f"copy_output{index}")
         return made.name
 
     def _drop_unused(self) -> None:

@@ -1,0 +1,75 @@
+"""Convolutions: those that have no kernels of their own take the form of one that has.
+
+A convolution along one axis is one over images of a single line: (N, C, W) and (N, W, C) become (N, 1, W, C),
+and kernels (1, K, I, O). Moving the channels is a transpose, which graph/layout.py moves to where it
+vanishes; the axis of size 1 costs nothing. Kernels of NHWC in another order, such as TFLite's depthwise ones,
+become HWIO. Guarantees: same results. Leaves alone kernels that are computed at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls, shape_of
+
+# Where the channels of a tensor and the axes of a kernel lie: layout → how it is transposed.
+_DATA = {"NCW": [0, 2, 1], "NWC": None}
+_KERNELS = {"OIW": (2, 1, 0), "WIO": (0, 1, 2)}
+
+
+def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
+    attrs = call.attrs
+    layout, weights = str(attrs.data_layout), constant(call.args[1])
+    if layout not in _DATA or str(attrs.kernel_layout) not in _KERNELS or weights is None:
+        return None
+    if str(attrs.out_layout) != layout:
+        return None
+    kernel = np.transpose(weights, _KERNELS[str(attrs.kernel_layout)])[None]
+    moved, data = _DATA[layout], call.args[0]
+    if moved is not None:
+        data = rewriter.emit(relax.op.permute_dims(data, moved))
+    batch, width, channels = shape_of(data)
+    left, right = integers(attrs.padding)
+    lines = rewriter.emit(
+        relax.op.nn.conv2d(
+            rewriter.emit(relax.op.reshape(data, [batch, 1, width, channels])),
+            const(kernel, str(weights.dtype)),
+            strides=[1, *integers(attrs.strides)],
+            padding=[0, left, 0, right],
+            dilation=[1, *integers(attrs.dilation)],
+            groups=int(attrs.groups),
+            data_layout="NHWC",
+            kernel_layout="HWIO",
+            out_dtype=str(call.ty.dtype),
+        )
+    )
+    batch, _, width, channels = shape_of(lines)
+    result = relax.op.reshape(lines, [batch, width, channels])
+    return result if moved is None else relax.op.permute_dims(rewriter.emit(result), moved)
+
+
+def _conv2d(_rewriter: CallRewriter, call: Any) -> Any:
+    attrs, weights = call.attrs, constant(call.args[1])
+    layout = str(attrs.kernel_layout)
+    if str(attrs.data_layout) != "NHWC" or layout == "HWIO" or len(layout) != 4 or weights is None:
+        return None
+    return relax.op.nn.conv2d(
+        call.args[0],
+        const(np.transpose(weights, [layout.index(axis) for axis in "HWIO"]), str(weights.dtype)),
+        strides=integers(attrs.strides),
+        padding=integers(attrs.padding),
+        dilation=integers(attrs.dilation),
+        groups=int(attrs.groups),
+        data_layout="NHWC",
+        kernel_layout="HWIO",
+        out_dtype=str(call.ty.dtype),
+    )
+
+
+def plain_convolutions(mod: tvm.IRModule) -> tvm.IRModule:
+    """See the module's docstring."""
+    return rewrite_calls(mod, {"relax.nn.conv1d": _conv1d, "relax.nn.conv2d": _conv2d})

@@ -1,0 +1,79 @@
+"""Convolutions along one axis, and kernels in another order, become those that have kernels of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.graph.convolutions import plain_convolutions
+from kiln.graph.pipeline import simplify
+from relaxed import calls, const, module, operators, run_by_tvm
+from tvm import relax
+
+op = relax.op
+RNG = np.random.default_rng(8)
+
+
+def _close(made: Any, changed: Any, shape: tuple[int, ...]) -> None:
+    x = RNG.uniform(-1, 1, shape).astype("f4")
+    for want, got in zip(run_by_tvm(made, [x]), run_by_tvm(changed, [x]), strict=True):
+        assert got.shape == want.shape
+        assert np.abs(got - want).max() <= 1e-5 * max(1.0, np.abs(want).max())
+
+
+def _weights(*shape: int) -> Any:
+    return const(RNG.standard_normal(shape).astype("f4"))
+
+
+@pytest.mark.parametrize(
+    ("stride", "dilation", "groups", "padding"),
+    [(1, 1, 1, (0, 0)), (3, 1, 2, (1, 2)), (1, 2, 6, (2, 0)), (2, 2, 1, (3, 3))],
+)
+def test_a_convolution_along_one_axis(stride: int, dilation: int, groups: int, padding: Any) -> None:
+    weights = _weights(12, 6 // groups, 5)
+
+    def body(x: Any) -> Any:
+        return op.nn.conv1d(x, weights, strides=stride, padding=padding, dilation=dilation, groups=groups)
+
+    made = module([((2, 6, 31), "float32")], body)
+    changed = plain_convolutions(made)
+    assert "nn.conv2d" in operators(changed) and "nn.conv1d" not in operators(changed)
+    _close(made, changed, (2, 6, 31))
+
+
+def test_a_chain_of_them_has_no_transpose_between() -> None:
+    def body(x: Any) -> Any:
+        for channels in ((4, 9), (9, 7), (7, 5)):
+            y = op.nn.conv1d(x, _weights(*channels[::-1], 3), padding=1)
+            x = op.nn.relu(op.add(y, _weights(1, channels[1], 1)))
+        return x
+
+    made = module([((1, 4, 20), "float32")], body)
+    changed = simplify(made)
+    assert operators(changed).count("permute_dims") == 2
+    found = operators(changed)
+    # Nothing stands between a convolution and what can be fused with it.
+    for at in (index for index, name in enumerate(found) if name == "nn.conv2d"):
+        assert found[at + 1 : at + 3] == ["add", "nn.relu"]
+    _close(made, changed, (1, 4, 20))
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("HWOI", (3, 3, 8, 1)), ("OHWI", (8, 3, 3, 1))])
+def test_kernels_in_another_order(layout: str, shape: tuple[int, ...]) -> None:
+    weights = _weights(*shape)
+    made = module(
+        [((1, 6, 7, 8), "float32")],
+        lambda x: op.nn.conv2d(
+            x, weights, padding=1, groups=8, data_layout="NHWC", kernel_layout=layout, out_layout="NHWC"
+        ),
+    )
+    changed = plain_convolutions(made)
+    (call,) = calls(changed)
+    assert str(call.attrs.kernel_layout) == "HWIO"
+    _close(made, changed, (1, 6, 7, 8))
+
+
+def test_kernels_that_are_inputs_stay() -> None:
+    made = module([((1, 4, 9), "float32"), ((2, 4, 3), "float32")], op.nn.conv1d)
+    assert operators(plain_convolutions(made)) == ["nn.conv1d"]
