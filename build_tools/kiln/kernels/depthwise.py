@@ -41,6 +41,7 @@ from kiln.kernels.kernel import (
 )
 from kiln.kernels.opinfo import OpInfo
 from kiln.kernels.sweep import blocks, tasks_of
+from kiln.kernels.symbols import greatest, is_open, product, same
 
 
 def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
@@ -64,7 +65,7 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
 
     Sums and the shared inputs of one kernel row must fit the registers.
     """
-    free, width = machine.registers - conv.kernel_w - 2, int(conv.out_w)
+    free, width = machine.registers - conv.kernel_w - 2, greatest(conv.out_w)
     fitting = [1]
     for length in range(2, min(8, width) + 1):
         inputs = (length - 1) * conv.stride_w + 1
@@ -73,6 +74,8 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
             fitting.append(length)
 
     def row(length: int) -> float:
+        if is_open(conv.out_w):
+            return _cycles(conv, length) / length
         rest = width % length
         return width // length * _cycles(conv, length) + (_cycles(conv, rest) if rest else 0)
 
@@ -97,10 +100,11 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
     x comes from further away than the second cache: long runs count for more then.
     """
     lines = (conv.kernel_h - 1) * conv.dilation_h + 1
-    read = lines * int(conv.width) + conv.kernel_h * conv.kernel_w
+    width, height = greatest(conv.width), greatest(conv.height)
+    read = lines * width + conv.kernel_h * conv.kernel_w
     step = machine.vector_bits // 8
     most, whole = machine.l1_bytes * 3 // 4 // (read * step), conv.channels // machine.lanes("float32")
-    x_bytes = int(conv.height) * int(conv.width) * conv.channels * 4
+    x_bytes = height * width * conv.channels * 4
     if most * step < _RUN or most >= whole or x_bytes > machine.l2_bytes:
         return 0
     # Chunks alike need no code for a narrower one.
@@ -114,16 +118,16 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     accumulator = str(anchor.buffer.dtype)
     lanes = machine.lanes("float32")
     measured = conv.choice(machine).strip if accumulator == "float32" else None
-    strip = strip_length(machine, conv) if measured is None else min(measured, int(conv.out_w))
+    strip = strip_length(machine, conv) if measured is None else min(measured, greatest(conv.out_w))
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param) for param in buffers_read]
-    arguments[0] = Argument(x_param.name, [int(np.prod(x_param.shape))], str(x_param.dtype))
+    arguments[0] = Argument(x_param.name, [greatest(product(list(x_param.shape)))], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype))
     whole, rest = divmod(conv.channels, lanes)
     vectors = chunk_vectors(machine, conv)
     full = whole // vectors if vectors else 0  # chunks; one more takes the channels that they leave
     chunked = full + (conv.channels > full * vectors * lanes)
-    lines = conv.batch * conv.out_h
+    lines = product([conv.batch, conv.out_h])
     # Fewer operations a load than a matrix product: it takes longer for the same number.
     tasks = chunked * lines if machine.shares(4 * conv.macs // lanes) else None
 
@@ -142,7 +146,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     channel = first + int64(vectors * lanes + offset)
                     _strip(conv, buffers, line, column, count, channel, width, accumulator, element)
 
-            blocks(int(conv.out_w), strip, pixels)
+            blocks(conv.out_w, strip, pixels)
 
         with tasks_of(chunked * lines, tasks is not None, begin, end) as task:
             # Lines of one chunk follow each other: what they share is in the cache.
@@ -172,7 +176,7 @@ def _strip(
     """`count` output pixels of row `line` from column `first`, for `width` channels from `channel`."""
     x, weights = buffers[0], buffers[1]
     n, h = divide(line, conv.out_h), modulo(line, conv.out_h)
-    if conv.batch == 1:
+    if same(conv.batch, 1):
         n, h = int64(0), line
     sums = registers([count, width], accumulator)
     for index in range(count):

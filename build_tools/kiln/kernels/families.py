@@ -20,21 +20,22 @@ Made = tuple[Kernel, list[Any]]
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels for groups that begin with one of some operators; what follows goes into its epilogue."""
+    """Kernels for groups that begin with one of some operators; what follows goes into its epilogue.
+
+    Sizes may be known only at run time (kernels/symbols.py).
+    """
 
     applies: Callable[[OpInfo, Fused, Nest, set[int]], bool]
     make: Callable[[OpInfo, Fused, Nest, Nest, Machine], Made | list[Made]]
     # whether it is the fastest and allowed; the next family is asked otherwise
     pays: Callable[[OpInfo, Fused, Nest, Machine], bool] = lambda *_: True
-    # whether it takes sizes that are known only at run time (kernels/symbols.py)
-    open: bool = False
 
 
 FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
-    Family(conv2d.applies, conv2d.make, open=True),
-    Family(contraction.applies, contraction.make, open=True),
+    Family(conv2d.applies, conv2d.make),
+    Family(contraction.applies, contraction.make),
 ]
 
 
@@ -86,8 +87,7 @@ def kernels_of(
         parts: list[Part] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)
-        families = [family for family in FAMILIES if family.open or not _is_open(func)]
-        for family in families if anchor is not None and ops else []:
+        for family in FAMILIES if anchor is not None and ops else []:
             assert anchor is not None
             if family.applies(ops[0], fused, anchor, constants) and family.pays(
                 ops[0], fused, anchor, machine

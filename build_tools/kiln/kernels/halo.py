@@ -23,18 +23,24 @@ from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
 from kiln.kernels.kernel import Argument, Expr, Kernel, chunks, define, int64, serial, store, vector
 from kiln.kernels.opinfo import OpInfo, of
-from kiln.kernels.symbols import is_open
+from kiln.kernels.sweep import blocks
+from kiln.kernels.symbols import Extent, extent, greatest, is_open, product, simplify
 
 OPAQUE = 8
 
 
 @dataclass(frozen=True)
 class View:
-    """A tensor that lies inside a larger one of shape `full`, its first element at `origin`."""
+    """A tensor that lies inside a larger one: so many elements before and after it on each axis."""
 
-    full: tuple[int, ...]
     origin: tuple[int, ...]
+    after: tuple[int, ...]
     value: float
+
+    def full(self, shape: Sequence[Extent]) -> list[Extent]:
+        """The larger tensor's shape, where the inner one's is `shape`."""
+        sums = zip(self.origin, shape, self.after, strict=True)
+        return [simplify(before + extent(size) + after) for before, size, after in sums]
 
 
 def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
@@ -47,12 +53,13 @@ def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
     return (widths, float(attrs["pad_value"])) if inside and attrs["pad_mode"] == "constant" else None
 
 
-def padded_view(ops: list[OpInfo], ty: Any) -> View | None:
-    """Where in its result, of type `ty`, a spatial padding puts what it pads; None for open sizes."""
+def padded_view(ops: list[OpInfo]) -> View | None:
+    """Where in its result a spatial padding puts what it pads."""
     padding = spatial_padding(ops)
-    if padding is None or any(is_open(size) for size in ty.shape):
+    if padding is None:
         return None
-    return View(tuple(int(size) for size in ty.shape), tuple(padding[0][0::2]), padding[1])
+    widths, value = padding
+    return View(tuple(widths[0::2]), tuple(widths[1::2]), value)
 
 
 def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInfo]]:
@@ -105,7 +112,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]]) -> dict[Any, 
             continue
         if not is_simple(producer) or not all(is_simple(reader.value) for reader in readers[source]):
             continue
-        view = padded_view(ops[binding.value.args[0].name_hint], binding.value.ty)
+        view = padded_view(ops[binding.value.args[0].name_hint])
         if view is not None:
             views[source] = view
     return views
@@ -141,7 +148,7 @@ def with_views(func: PrimFunc, views: Mapping[int, View]) -> PrimFunc:
     replaced: dict[Any, tuple[Any, View]] = {}
     for position, view in views.items():
         old = params[position]
-        params[position] = tirx.decl_buffer(list(view.full), str(old.dtype), old.name)
+        params[position] = tirx.decl_buffer(view.full(old.shape), str(old.dtype), old.name)
         replaced[old] = (params[position], view)
 
     def moved(indices: Any, view: View) -> list[Expr]:
@@ -163,38 +170,43 @@ def with_views(func: PrimFunc, views: Mapping[int, View]) -> PrimFunc:
     return PrimFunc(params, body, None, attrs=func.attrs)
 
 
-def border(view: View, inner: tuple[int, ...], dtype: str, lanes: int) -> Kernel:
-    """A kernel that fills what lies around a view of shape `inner` (N, H, W, C)."""
-    _, height, width, channels = view.full
+def border(view: View, inner: Sequence[Extent], dtype: str, lanes: int) -> Kernel:
+    """A kernel that fills what lies around a view of shape `inner` (N, H, W, C; C is a number)."""
+    images, height, width, channels = view.full(inner)
     _, top, left, _ = view.origin
-    line = width * channels
+    line, rows = width * channels, inner[1]
     fill = tirx.const(int(view.value) if "int" in dtype else view.value, dtype)
 
     def body(buffers: list[Any], _begin: Expr, _end: Expr) -> None:
-        def run(first: Expr, count: int) -> None:
+        def part(first: Expr, size: int) -> None:
+            with vector(size) as lane:
+                store(buffers[0], [first + lane], fill)
+
+        def run(first: Expr, count: Extent) -> None:
+            if is_open(count):
+                blocks(count, lanes, lambda offset, size: part(first + offset, size))
+                return
             whole = count // lanes
             if whole:
-                with serial(whole) as block, vector(lanes) as lane:
-                    store(buffers[0], [first + block * int64(lanes) + lane], fill)
+                with serial(whole) as block:
+                    part(first + block * int64(lanes), lanes)
             for offset, size in chunks(count - whole * lanes, lanes):
-                with vector(size) as lane:
-                    store(buffers[0], [first + int64(whole * lanes + offset) + lane], fill)
+                part(first + int64(whole * lanes + offset), size)
 
-        with serial(view.full[0]) as image:
+        with serial(images) as image:
             base = image * int64(height * line)
             # In memory the end of one row and the start of the next lie together.
-            sides = (width - inner[2]) * channels
-            start = (top * width + left) * channels
-            if start:
+            sides = (left + view.after[2]) * channels
+            start = simplify((top * width + left) * channels)
+            if is_open(start) or start:
                 run(base, start)
-            if sides and inner[1] > 1:
-                with serial(inner[1] - 1) as row:
+            if sides and (is_open(rows) or rows > 1):
+                with serial(rows - 1) as row:
                     run(base + (row + int64(top)) * int64(line) + int64((left + inner[2]) * channels), sides)
-            rest = start + (inner[1] - 1) * line + inner[2] * channels
-            if height * line - rest:
-                run(base + int64(rest), height * line - rest)
+            rest = simplify(start + (rows - 1) * line + inner[2] * channels)
+            end = simplify(height * line - rest)
+            if is_open(end) or end:
+                run(base + int64(rest), end)
 
-    size = 1
-    for extent in view.full:
-        size *= extent
+    size = greatest(product([images, height, width, channels]))
     return Kernel(define([Argument("padded", [size], dtype)], None, body, False), None, {}, "border")

@@ -23,6 +23,7 @@ from kiln.frontend.symbols import part_of, to_size
 from kiln.graph.bindings import operator
 from kiln.kernels import abi
 from kiln.kernels.content import digest
+from kiln.kernels.factors import whole_products
 from kiln.kernels.families import Part, kernels_of
 from kiln.kernels.gemm_int import narrow
 from kiln.kernels.halo import (
@@ -31,7 +32,6 @@ from kiln.kernels.halo import (
     copy_of,
     find_views,
     padded_view,
-    spatial_padding,
     with_views,
 )
 from kiln.kernels.kernel import Array, Machine
@@ -82,6 +82,12 @@ class Steps:
             "kernels": self.kernels,
             "steps": self.steps,
         }
+
+
+def _plus(size: SizeExpr, more: int) -> SizeExpr:
+    if isinstance(size, int) or not more:
+        return size if not more else size + more
+    return ["+", size, more]
 
 
 def _is_tensor(argument: Any) -> bool:
@@ -206,18 +212,19 @@ class Builder:
         variable = call.args[0]
         inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]
         ops = self.ops.get(variable.name_hint, [])
-        if len(inputs) == 1 and inputs[0] in self._view_of and self._is_border(ops, call, inputs[0]):
+        if len(inputs) == 1 and inputs[0] in self._view_of and self._is_border(ops, inputs[0]):
             return self._whole[inputs[0]]
         types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
         view = self._views.get(var)
         if view is not None:
-            return self._haloed(self.mod[call.args[0]], variable.name_hint, inputs, ops, view)
-        view = padded_view(ops, call.ty) if self.halos else None
+            shape = [self._size(size, self._sizes) for size in call.ty.shape]
+            return self._haloed(self._bare(call), variable.name_hint, shape, inputs, ops, view)
+        view = padded_view(ops) if self.halos else None
         if view is not None:  # nobody could write inside: a copy does, row by row without a condition
             source = self.result.tensors[inputs[0]]
             func, copies = copy_of(source.shape, source.dtype)
             name = f"copy of {source.shape} {source.dtype}"
-            return self._whole[self._haloed(func, name, inputs, copies, view)]
+            return self._whole[self._haloed(func, name, source.shape, inputs, copies, view)]
         outputs = [self._tensor(self._new_name(), ty, "activation").name for ty in types]
         self._group(self._bare(call), ops, inputs, outputs, variable.name_hint)
         return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
@@ -295,41 +302,44 @@ class Builder:
         self._count += 1
         return f"t{self._count}"
 
-    def _is_border(self, ops: list[OpInfo], call: Any, name: str) -> bool:
+    def _is_border(self, ops: list[OpInfo], name: str) -> bool:
         """Whether this padding is the one whose result the tensor's producer has written already."""
-        padding = spatial_padding(ops)
-        view = self._view_of[name]
-        shape = tuple(int(size) for size in call.ty.shape)
-        return padding is not None and (shape, tuple(padding[0][0::2]), padding[1]) == (
-            view.full,
-            view.origin,
-            view.value,
-        )
+        return padded_view(ops) == self._view_of[name]
 
     def _haloed(
-        self, func: tirx.PrimFunc, name: str, inputs: list[str], ops: list[OpInfo], view: View
-    ) -> str:
-        """Add a group whose result lies inside a padded tensor, and the step that fills the border."""
-        made = func.params[-1]
-        whole = Tensor(self._new_name(), str(made.dtype), list(view.full), "activation")
-        shape: list[SizeExpr] = [int(size) for size in made.shape]
-        inner = Tensor(self._new_name(), whole.dtype, shape, "activation", whole.name)
+        self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
+        view: View,
+    ) -> str:  # fmt: skip
+        """Add a group whose result, of `shape`, lies inside a padded tensor, and the step for the border."""
+        around = [before + after for before, after in zip(view.origin, view.after, strict=True)]
+        dtype = str([param for param in func.params if tirx.is_buffer_var(param)][-1].dtype)
+        outer_shape = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
+        whole = Tensor(self._new_name(), dtype, outer_shape, "activation")
+        inner = Tensor(self._new_name(), dtype, shape, "activation", whole.name)
         self.result.tensors |= {whole.name: whole, inner.name: inner}
         self._view_of[inner.name] = view
         self._whole[inner.name] = whole.name
         self._group(func, ops, inputs, [inner.name], name)
-        lanes = self.machine.lanes(whole.dtype)
-        kernel = border(view, tuple(inner.shape), whole.dtype, lanes)
-        buffer = kernel.func.params[0]
+        # Sizes that are open get variables of the kernel's own, so that equal borders are one kernel.
+        extents: list[Any] = [
+            size if isinstance(size, int) else tirx.Var(f"n{axis}", "int64")
+            for axis, size in enumerate(shape)
+        ]
+        pairs = zip(extents, shape, strict=True)
+        values = {extent: size for extent, size in pairs if isinstance(extent, tirx.Var)}
         info: OpInfo = {
             "name": "nn.pad",
             "kind": "injective",
             "attrs": {"pad_value": view.value},
             "out_dtype": whole.dtype,
         }
-        part = Part(kernel, [buffer], 0)
-        symbol, _ = self._kernel(part, [info])
-        self._step(symbol, part, [info], [whole.name], [whole.name], {})
+        box = {variable: sizes.bounds(size, self.result.box) for variable, size in values.items()}
+        with ranges_of(box):
+            kernel = border(view, extents, whole.dtype, self.machine.lanes(whole.dtype))
+            part = Part(kernel, [kernel.func.params[0]], 0)
+            symbol, _ = self._kernel(part, [info])
+            arguments = [whole.name, *({"dim": values[variable]} for variable in kernel.sizes)]
+            self._step(symbol, part, [info], arguments, [whole.name], values)
         return inner.name
 
     def _group(
@@ -342,14 +352,21 @@ class Builder:
         views = {i: self._view_of[item] for i, item in enumerate(places) if item in self._view_of}
         small = frozenset(i for i in known if narrow(self.result.params[inputs[i]]))
         key = (name, known, small, tuple(views.items()), repr(list(values.values())))
+        if key not in self._groups and values:
+            bare = [p for p in func.params if tirx.is_buffer_var(p)]
+            func = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs)
+            func, made = whole_products(func, values)
+            replaced = [product.a for product in made.values()]
+            values = {
+                **{old: value for old, value in values.items() if old not in replaced},
+                **{new: self._size(product, values) for new, product in made.items()},
+            }
+        elif values:
+            values = self._groups[key][2]
         box = {variable: sizes.bounds(value, self.result.box) for variable, value in values.items()}
         with ranges_of(box):
             if key not in self._groups:
                 func = with_views(func, views)
-                if values:
-                    func = tirx.PrimFunc(
-                        [p for p in func.params if tirx.is_buffer_var(p)], func.body, None, attrs=func.attrs
-                    )
                 parts = []
                 try:
                     for part in kernels_of(func, ops, set(known), self.machine, views, small):

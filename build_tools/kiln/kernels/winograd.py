@@ -10,6 +10,7 @@ Schedule     Where weights are small or tiles many: blocks of tiles whose transf
              weight is read once and the products divide by planes and panels.
              Planes are a cache line apart from a multiple of their size, else all of a tile's lines would
              fall into the same set of the cache.
+             Of open sizes the number of blocks is open; blocks that hold no tile are left out.
              Tiles over the edge read the last row and column again; only real outputs are stored, with the
              epilogue, each exactly once.
 Applies      NHWC/HWIO, float32, constant weights, groups 1, no padding left in the op, where `pays`.
@@ -23,7 +24,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
@@ -52,6 +52,8 @@ from kiln.kernels.kernel import (
 )
 from kiln.kernels.opinfo import OpInfo
 from kiln.kernels.sweep import blocks, tasks_of
+from kiln.kernels.symbols import Extent, ceil_div, greatest, is_open, same, simplify
+from kiln.kernels.symbols import product as product_of
 from kiln.kernels.winograd_rule import Form, form_of
 from kiln.kernels.winograd_transforms import data_line, output_line, pack_weights
 
@@ -63,8 +65,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     attrs, x, weights = op["attrs"], fused.params[0], fused.params[1]
     if any(str(item.dtype) != "float32" for item in (x, weights, anchor.buffer)):
         return False
-    sizes = [*x.shape, *weights.shape, *anchor.buffer.shape]
-    if not all(isinstance(size, tirx.IntImm) for size in sizes):
+    if any(is_open(size) for size in [*weights.shape, x.shape[-1]]):
         return False
     steps = [*attrs["strides"], *attrs["dilation"], attrs["groups"]]
     square = [int(size) for size in weights.shape[:2]] == [3, 3] and all(int(step) == 1 for step in steps)
@@ -82,8 +83,8 @@ class Phases:
 
     def __init__(self, conv: Convolution, form: Form, machine: Machine) -> None:
         self.conv, self.m, self.size = conv, form.m, form.m + 2
-        self.down, self.across = -(-conv.out_h // form.m), -(-conv.out_w // form.m)
-        self.tiles = conv.batch * self.down * self.across
+        self.down, self.across = ceil_div(conv.out_h, form.m), ceil_div(conv.out_w, form.m)
+        self.tiles: Extent = product_of([conv.batch, self.down, self.across])
         self.lanes, self.line = machine.lanes("float32"), 16
         self.held = form.block  # tiles in the buffers of transformed data
         self.data_plane = self.held * conv.channels + self.line
@@ -114,9 +115,15 @@ class Phases:
     def _place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
         """(image, first output row, first output column) of a tile."""
         each = self.down * self.across
-        inside = modulo(tile, each) if self.conv.batch > 1 else tile
-        image = divide(tile, each) if self.conv.batch > 1 else int64(0)
+        one = same(self.conv.batch, 1)
+        inside = tile if one else modulo(tile, each)
+        image = int64(0) if one else divide(tile, each)
         return image, divide(inside, self.across) * int64(self.m), modulo(inside, self.across) * int64(self.m)
+
+    def _rest(self, extent: Extent) -> int:
+        """The fewest outputs that the last tile along an axis of `extent` outputs has; at most m."""
+        rest = simplify(modulo(extent, self.m))
+        return 1 if is_open(rest) else int(rest) or self.m
 
     def _channels(self, count: int, visit: Any) -> None:
         """visit(first channel, width) for vectors of channels."""
@@ -132,20 +139,21 @@ class Phases:
         conv, size = self.conv, self.size
         image, row, column = self._place(tile)
 
-        def clamped(first: Expr, offset: int, tiles: int, last: int) -> Expr:
-            """first + offset, no further than `last`, where some tile would go further."""
+        def clamped(first: Expr, offset: int, extent: Extent) -> Expr:
+            """first + offset, no further than the input of the last of `extent` outputs."""
             position = first + int64(offset)
-            return tirx.min(position, int64(last)) if (tiles - 1) * self.m + offset > last else position
+            beyond = offset - 1 > self._rest(
+                extent
+            )  # the last tile's real outputs read two more than they are
+            return tirx.min(position, int64(extent + 1)) if beyond else position
 
         def line_of(i: int) -> Expr:
-            height = clamped(row, i, self.down, conv.out_h + 1) + int64(conv.top)
+            height = clamped(row, i, conv.out_h) + int64(conv.top)
             line = (image * int64(conv.height) + height) * int64(conv.width) + int64(conv.left)
             return line * int64(conv.channels)
 
         rows = [bind(line_of(i)) for i in range(size)]
-        columns = [
-            bind(clamped(column, j, self.across, conv.out_w + 1) * int64(conv.channels)) for j in range(size)
-        ]
+        columns = [bind(clamped(column, j, conv.out_w) * int64(conv.channels)) for j in range(size)]
         first = bind(start + slot * int64(conv.channels))
 
         def channels(channel: Expr, width: int) -> None:
@@ -216,9 +224,9 @@ class Phases:
                     kept = registers([width], "float32")
                     _write(kept, int64(0), width, value)
                     inside = []
-                    if conv.out_h % m > 0 and i >= conv.out_h % m:
+                    if i >= self._rest(conv.out_h):
                         inside.append(row + int64(i) < int64(conv.out_h))
-                    if conv.out_w % m > 0 and j >= conv.out_w % m:
+                    if j >= self._rest(conv.out_w):
                         inside.append(column + int64(j) < int64(conv.out_w))
                     self.when(inside, functools.partial(put, i, j, channel, width, kept))
 
@@ -268,7 +276,7 @@ class _Group:
         self.read = parameters(fused, anchor, last)
         self.overwritten = may_overwrite(fused, anchor, last, self.read)
         conv = phases.conv
-        self.x_argument = Argument(self.x.name, [int(np.prod(self.x.shape))], "float32")
+        self.x_argument = Argument(self.x.name, [greatest(product_of(list(self.x.shape)))], "float32")
         count = phases.planes * phases.panels * conv.channels * phases.tile.columns
         self.weights_argument = Argument(self.weights.name, [count], "float32")
 
@@ -288,10 +296,9 @@ class _Group:
             data = builder.alloc_buffer([slots * phases.data_size], "float32")
             products = builder.alloc_buffer([slots * phases.product_size], "float32")
             element = self._epilogue(buffers[2:])
-            with tasks_of(slots, slots > 1, begin, end) as task, serial(form.rounds) as turn:
-                data_start = bind(task * int64(phases.data_size))
-                start = bind(task * int64(phases.product_size))
-                first = bind((task * int64(form.rounds) + turn) * int64(form.block))
+            exact = not is_open(phases.tiles) and slots * form.rounds * form.block == phases.tiles
+
+            def block(first: Expr, data_start: Expr, start: Expr) -> None:
                 with serial(form.block) as slot:
                     tile = bind(tirx.min(first + slot, int64(phases.tiles - 1)))
                     phases.transform_inputs(buffers[0], data, data_start, tile, slot)
@@ -299,12 +306,19 @@ class _Group:
                     phases.multiply(data, data_start, buffers[1], products, start, plane, panel)
                 with serial(form.block) as slot:
                     tile = bind(first + slot)
-                    beyond = slots * form.rounds * form.block > phases.tiles
-                    conditions = [tile < int64(phases.tiles)] if beyond else []
+                    conditions = [] if exact else [tile < int64(phases.tiles)]
                     phases.when(
                         conditions,
                         lambda: phases.transform_outputs(products, start, tile, slot, element),
                     )
+
+            with tasks_of(slots, slots > 1, begin, end) as task, serial(form.rounds) as turn:
+                data_start = bind(task * int64(phases.data_size))
+                start = bind(task * int64(phases.product_size))
+                first = bind((task * int64(form.rounds) + turn) * int64(form.block))
+                # Small sizes leave tasks without a tile.
+                some = [first < int64(phases.tiles)] if is_open(phases.tiles) else []
+                phases.when(some, functools.partial(block, first, data_start, start))
 
         arguments = [self.x_argument, self.weights_argument, *(argument(p) for p in self.read[2:])]
         tasks = form.tasks if form.tasks > 1 else None

@@ -7,6 +7,7 @@ The rule compares estimates in cycles of one core:
 
 and takes the lowest; direct wins unless 10 % are gained, and F2 unless F4 gains 10 % on it, for it needs less
 than half the memory. Weights count as cold: in a network they are.
+Sizes that are open count at their greatest.
 `winograd: f2 | f4` of a model goes before the estimate; what weights may grow by goes before both.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from kiln.kernels.conv2d import Convolution
 from kiln.kernels.gemm import choose_tile
 from kiln.kernels.kernel import Machine
+from kiln.kernels.symbols import Extent, ceil_div, greatest, is_open, product
 from kiln.kernels.winograd_transforms import growth
 
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
@@ -38,7 +40,7 @@ class Form:
     block: int
     staged: bool
     tasks: int
-    rounds: int
+    rounds: Extent
 
 
 def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int) -> float:
@@ -49,16 +51,16 @@ def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int
     return planes * max(compute, depth * padded * 4 / _BYTES_A_CYCLE)
 
 
-def tiles_of(conv: Convolution, m: int) -> int:
+def tiles_of(conv: Convolution, m: int) -> Extent:
     """Tiles of a convolution, over all images."""
-    return int(conv.batch) * -(-int(conv.out_h) // m) * -(-int(conv.out_w) // m)
+    return product([conv.batch, ceil_div(conv.out_h, m), ceil_div(conv.out_w, m)])
 
 
 def estimate(conv: Convolution, m: int, machine: Machine) -> float:
     """Cycles with tiles of m x m outputs; m = 0 for direct convolution."""
     if m == 0:
-        return _products(machine, int(conv.rows), conv.out_channels, 9 * conv.channels, 1)
-    tiles, lanes = tiles_of(conv, m), machine.lanes("float32")
+        return _products(machine, greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
+    tiles, lanes = greatest(tiles_of(conv, m)), machine.lanes("float32")
     inputs, outputs = _TRANSFORM[m]
     transforms = tiles * (-(-conv.channels // lanes) * inputs + -(-conv.out_channels // lanes) * outputs)
     return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
@@ -83,16 +85,19 @@ def form_of(conv: Convolution, machine: Machine) -> Form | None:
 
 def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None) -> Form:
     """The blocks of a convolution with tiles of m x m outputs; `block`: tiles in one, 0 for all."""
-    tiles = tiles_of(conv, m)
+    all_tiles = tiles_of(conv, m)
+    tiles, open_ = greatest(all_tiles), is_open(all_tiles)
     weights = (m + 2) ** 2 * conv.channels * conv.out_channels * 4
     each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4  # bytes of a tile between phases
     rows = choose_tile(machine, tiles, conv.out_channels).rows
     if block is None:
-        staged = weights > machine.l2_bytes and tiles * each <= _STAGED
+        staged = weights > machine.l2_bytes and tiles * each <= _STAGED and not open_
         block = 0 if staged else 2 * rows
     shared = machine.shares(conv.macs // machine.lanes("float32") // (2 if m == 2 else 4))
     if block == 0:
         return Form(m, tiles, shared, 1, 1)
     tasks = min(machine.cores, tiles) if shared else 1
+    if open_:
+        return Form(m, block, False, tasks, ceil_div(all_tiles, tasks * block))
     rounds = -(-tiles // (tasks * block))
     return Form(m, -(-tiles // (tasks * rounds)), False, tasks, rounds)
