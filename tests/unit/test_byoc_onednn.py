@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ from kiln.byoc.backends import load
 from kiln.byoc.partition import Partition, externals
 from kiln.config import load_target
 from kiln.emit.compile import c_flags, compile_file
+from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.graph.bindings import constant
 from kiln.graph.clip import clip_to_min_max
+from kiln.libraries.find import locate
 from kiln.libraries.folder import LibraryFolder
 from kiln.libraries.stage import collect
 from kiln.toolchain import compiler_command
@@ -271,3 +274,25 @@ def test_open_heights_are_left_to_kiln() -> None:
         ),
     )
     assert not externals(Partition(Facts("x86_64", "avx2", 1)).graph(load("onednn"))(mod))
+
+
+def test_a_library_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    backend, musl = load("onednn"), load_target("x86_64_musl")
+    with pytest.raises(KilnError, match=r"backend 'onednn' for target 'x86_64_musl'.*for glibc"):
+        locate(backend, musl)
+    given = musl.model_copy(update={"libraries": {"onednn": str(tmp_path)}})
+    with pytest.raises(KilnError, match=rf"oneDNN is not there: no .*libdnnl.so under {tmp_path}; give its"):
+        locate(backend, given)
+
+
+def test_a_library_of_the_users_own_is_taken_from_its_folder(onednn: LibraryFolder, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(onednn.path / "include", own / "include")
+    (own / "lib").mkdir()
+    (own / "lib" / "libdnnl.so").symlink_to(onednn.linked[0])
+    target = TARGET.model_copy(update={"libraries": {"onednn": str(own)}})
+    for name in ("include", "lib"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+    about = collect(load("onednn"), target, tmp_path / "out")
+    assert (about["version"], about["files"], about["link"]) == ("of the system", *[["libdnnl.so.3"]] * 2)
+    assert (tmp_path / "out" / "include" / "oneapi" / "dnnl" / "dnnl.h").is_file()
