@@ -33,11 +33,26 @@ class Wheel:
 
 
 @dataclass(frozen=True)
+class Deb:
+    """Files of one of Debian's packages. `path`: in Debian's archive, with its version; `files`: path in the
+    package → (path in the library's folder, SHA-256); several may be `licence.txt`, one after the other."""
+
+    path: str
+    files: Mapping[str, tuple[str, str]]
+
+    @property
+    def version(self) -> str:
+        """`libxnnpack0 0.0~git20220216.ae108ef-2`"""
+        name, version, _ = self.path.rsplit("/", 1)[1].split("_")
+        return f"{name} {version}"
+
+
+@dataclass(frozen=True)
 class Library:
     """A library as it is linked.
 
-    `wheels`: by architecture, the pinned wheels that Kiln fetches by itself. Where there is none, `headers`
-    and `shared` (file names, .so or .a) are looked for in the folder that the target's `libraries:` names,
+    `wheels` and `debs`: by architecture, the pinned packages that Kiln fetches by itself; programs are linked
+    with all libraries of `debs`. Where there is none, `headers` and `shared` (file names, .so or .a) are looked for in the folder that the target's `libraries:` names,
     then in `folder`, then where Debian's `package` puts them. `defines` are for compiling against a wheel.
     `heap`: who owns the memory that the library takes at run time, "none" or "library". `symbols` are what
     generated C calls.
@@ -51,6 +66,7 @@ class Library:
     package: str = ""
     folder: str | None = None
     wheels: Mapping[str, Sequence[Wheel]] = field(default_factory=dict)
+    debs: Mapping[str, Sequence[Deb]] = field(default_factory=dict)
     defines: Sequence[str] = ()
     heap: str = "library"
 
@@ -85,7 +101,8 @@ class Code:
     parameters. `constants`: by operand the form in which a constant is stored (packed at build time).
     `sizes`: expressions of open sizes, passed as int32. `tasks`: the function then computes tasks
     [begin, end), which are independent of each other. `in_place`: operands of which each element is read only
-    to compute the output's element of the same index.
+    to compute the output's element of the same index. `reads_past`: so many bytes behind an operand are read
+    too, whatever they hold; Kiln sees to it that there are some.
 
     `opens`: the library makes something ready once, such as weights in an order of its own. The source then
     defines two functions, which return 0 or a positive number, the library's own status (`kiln_open` or the
@@ -117,6 +134,7 @@ class Code:
     sizes: Sequence[Any] = ()
     tasks: Any = None
     in_place: Sequence[str] = ()
+    reads_past: int = 0
     opens: bool = False
     launch: Launch | None = None
     scratch: int = 0

@@ -94,6 +94,7 @@ class _Found:
             "anchor": self.match.anchor["attrs"],
             "parallel": self.code.tasks is not None,
             "in_place": [list(self.code.operands).index(name) for name in self.code.in_place],
+            "reads_past": self.code.reads_past,
             "depth": self.match.depth,
             "opens": list(_opened(self.code)) if self.code.opens else None,
             "scratch": self.code.scratch,

@@ -44,13 +44,16 @@ Box = Mapping[str, tuple[int, int]]
 
 @dataclass
 class Tensor:
-    """A tensor of the plan. `alias`: it is the same memory as that tensor, seen with another shape."""
+    """A tensor of the plan. `alias`: it is the same memory as that tensor, seen with another shape.
+
+    `slack`: bytes behind it that a library may read."""
 
     name: str
     dtype: str
     shape: list[SizeExpr]
     kind: str  # input, param, activation, workspace
     alias: str | None = None
+    slack: int = 0
 
     def describe(self, box: Box | None = None) -> dict[str, Any]:
         """Its entry in steps.json; `bytes` are those of the greatest sizes of `box`."""
@@ -58,7 +61,8 @@ class Tensor:
         for size in self.shape:
             elements *= sizes.bounds(size, box or {})[1]
         width = (int(tvm.DataType(self.dtype).bits) + 7) // 8
-        return {**self.__dict__, "bytes": elements * width}
+        about = {name: value for name, value in self.__dict__.items() if name != "slack"}
+        return {**about, "bytes": elements * width + self.slack}
 
 
 @dataclass
@@ -121,6 +125,7 @@ class Builder:
         self._view_of: dict[str, View] = {}  # tensors that are read through a view
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
         self._whole: dict[str, str] = {}  # a tensor read through a view → the one it lies in
+        self._copies: dict[str, str] = {}  # of inputs that libraries read
         self._count = 0
         self._given: dict[Any, dict[Any, SizeExpr]] = {}
 
@@ -235,7 +240,7 @@ class Builder:
         about = json.loads(str(self.mod.attrs["kiln.externals"]))[symbol]
         tensors = [item for item in call.args[1].fields if _is_tensor(item)]
         numbers = [size for item in call.args[1].fields if not _is_tensor(item) for size in item.values]
-        inputs = [self._value(item) for item in tensors]
+        inputs = [self._readable(self._value(item), about["reads_past"]) for item in tensors]
         output = self._tensor(self._new_name(), call.ty, "activation")
         block = about["block"]  # of a kernel on a GPU, whose grid stands behind the sizes
         grid = [self._size(simplify(n), self._sizes) for n in numbers[-3:]] if block else []
@@ -284,6 +289,20 @@ class Builder:
             }
         )
         return output.name
+
+    def _readable(self, name: str, slack: int) -> str:
+        """The tensor with so many bytes behind it that can be read too, in a copy where the memory is not the
+        arena's. A parameter is never read past: it ends before another or before what fills the image up."""
+        root = self._root(name)
+        if slack == 0 or root.kind == "param":
+            return name
+        if root.kind == "input":
+            if name not in self._copies:
+                self._copies[name] = self._copy(name, f"copy_{name}")
+            name = self._copies[name]
+            root = self._root(name)
+        root.slack = max(root.slack, slack)
+        return name
 
     def _bare(self, call: Any) -> tirx.PrimFunc:
         """The function of a call with sizes that are given as arguments written out."""
@@ -509,13 +528,17 @@ class Builder:
         """The tensor of output `index`: one that no input, parameter or other output shares memory with."""
         root = self._root(name)
         taken = {self._root(other).name for other in self.result.outputs}
-        if root.kind == "activation" and root.name not in taken:
+        if root.kind == "activation" and root.name not in taken and not root.slack:
             return name
+        return self._copy(name, f"copy_output{index}")
+
+    def _copy(self, name: str, key: str) -> str:
+        """Add the step that copies a tensor; `key`: what no other copy is called. The copy."""
         source = self.result.tensors[name]
         made = Tensor(self._new_name(), source.dtype, source.shape, "activation")
         self.result.tensors[made.name] = made
         func, copies = copy_of(source.shape, source.dtype)
-        self._group(func, copies, [name], [made.name], f"copy_output{index}")
+        self._group(func, copies, [name], [made.name], key)
         return made.name
 
     def _drop_unused(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.byoc.backend import Backend, Wheel
+from kiln.byoc.backend import Backend, Deb, Library, Wheel
 from kiln.config import Target
 from kiln.errors import KilnError
 
@@ -20,9 +20,10 @@ DEBIAN = {
 
 @dataclass(frozen=True)
 class Located:
-    """`wheels` to fetch, or the `files` themselves: path in the library's folder → where it lies."""
+    """Packages to fetch, or the `files` themselves: path in the library's folder → where it lies."""
 
     wheels: tuple[Wheel, ...] = ()
+    debs: tuple[Deb, ...] = ()
     files: tuple[tuple[str, Path], ...] = ()
 
 
@@ -33,14 +34,15 @@ def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Locat
     """
     library = backend.library
     given = target.libraries.get(backend.name, library.folder)
-    if given is None and target.arch in library.wheels:
+    packages = _packages(library, target.arch)
+    if given is None and packages is not None:
         if target.libc.name != "glibc" or target.libc.static:
             raise KilnError(
-                f"byoc: backend '{backend.name}' for target '{target.name}': the wheels of {library.name} "
-                f"are shared libraries for glibc, the target's C library is {_libc(target)}; "
+                f"byoc: backend '{backend.name}' for target '{target.name}': the packages of {library.name} "
+                f"have shared libraries for glibc, the target's C library is {_libc(target)}; "
                 f"give a folder with its own: libraries: {{{backend.name}: …}}"
             )
-        return Located(wheels=tuple(library.wheels[target.arch]))
+        return packages
     base = Path(given) if given is not None else root
     if given is not None and not base.is_dir():
         raise KilnError(f"byoc: backend '{backend.name}' for target '{target.name}': no folder '{given}'")
@@ -63,6 +65,13 @@ def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Locat
             f"no {', '.join(missing)} under {base}; {hint}"
         )
     return Located(files=tuple(files))
+
+
+def _packages(library: Library, arch: str) -> Located | None:
+    """What Kiln fetches by itself, if there is something."""
+    if arch in library.wheels:
+        return Located(wheels=tuple(library.wheels[arch]))
+    return Located(debs=tuple(library.debs[arch])) if arch in library.debs else None
 
 
 def _libc(target: Target) -> str:

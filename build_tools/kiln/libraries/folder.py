@@ -48,5 +48,7 @@ def link_flags(folder: Path) -> list[str]:
 
 def with_rpath(files: Sequence[str], places: Iterable[str]) -> list[str]:
     """Libraries to link; shared ones are looked for in `places` when the program starts."""
-    shared = any(".so" in Path(name).name for name in files)
-    return [*files, *(f"-Wl,-rpath,{place}" for place in places)] if shared else list(files)
+    if not any(".so" in Path(name).name for name in files):
+        return list(files)
+    # A library may have been built for a newer C library than the oldest that the target allows.
+    return [*files, "-Wl,--allow-shlib-undefined", *(f"-Wl,-rpath,{place}" for place in places)]

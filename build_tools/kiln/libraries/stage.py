@@ -12,12 +12,13 @@ from typing import Any
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from kiln.byoc.backend import Backend, Wheel
+from kiln.byoc.backend import Backend, Deb, Wheel
 from kiln.byoc.backends import load
 from kiln.config import Target
 from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
+from kiln.libraries import debian
 from kiln.libraries.find import locate
 from kiln.sources import cache, pypi
 
@@ -45,24 +46,31 @@ def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
     library, located = backend.library, locate(backend, target)
     for wheel in located.wheels:
         _fetch(wheel, folder)
+    for deb in located.debs:
+        debian.fetch(deb, folder)
     for name, path in located.files:
         _copy(path, folder, name)
     files = sorted(path.name for path in (folder / "lib").iterdir())
     for name in files:
         _check(folder / "lib" / name, target, backend)
-    version = "+".join(f"{wheel.package} {wheel.version}" for wheel in located.wheels)
+    versions = [f"{wheel.package} {wheel.version}" for wheel in located.wheels]
+    versions += [deb.version for deb in located.debs if any(name.startswith("lib/") for name in _names(deb))]
     return {
         "backend": backend.name,
         "name": library.name,
         "licence": " AND ".join(wheel.licence or library.licence for wheel in located.wheels)
         or library.licence,
-        "version": version or "of the system",
+        "version": "+".join(versions) or "of the system",
         "defines": list(library.defines) if located.wheels else [],
         "heap": library.heap,
         # What a program is linked with; a library's own needs lie beside it and are found when it is loaded.
-        "link": [name for name in files if _stem(name) in _wanted(backend, located.wheels)],
+        "link": [name for name in files if located.debs or _stem(name) in _wanted(backend, located.wheels)],
         "files": files,
     }
+
+
+def _names(deb: Deb) -> list[str]:
+    return [name for name, _ in deb.files.values()]
 
 
 def _stem(name: str) -> str:

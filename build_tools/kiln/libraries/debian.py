@@ -1,0 +1,94 @@
+"""Files of Debian's packages: fetched from its archive, checked, and taken out; nothing is installed or run."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+
+from kiln.byoc.backend import Deb
+from kiln.errors import KilnError
+from kiln.sources import cache
+
+# Where packages are, and where those of releases that have left the first place are.
+MIRRORS = ("https://deb.debian.org/debian/", "http://archive.debian.org/debian/")
+_SECONDS = 60  # without a word from a server
+_DATA = "data.tar.xz"
+
+
+def fetch(deb: Deb, folder: Path, mirrors: Iterable[str] = MIRRORS) -> None:
+    """Put the package's files into `folder`, each from the cache of what was fetched before if it is there.
+
+    Raises KilnError for a package that cannot be had and for a file with another content than expected.
+    """
+    absent = []
+    for path, (name, digest) in deb.files.items():
+        found = cache.lookup(digest, Path(path).name)
+        if found is None:
+            absent.append(path)
+        else:
+            _put(found, folder, name)
+    if not absent:
+        return
+    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as place:
+        archive = _download(deb, Path(place) / "package.deb", mirrors)
+        data = _data(deb, archive)
+        for path in absent:
+            name, digest = deb.files[path]
+            member = Path(place) / "member"
+            member.write_bytes(_member(deb, data, path))
+            _put(cache.keep(member, digest, Path(path).name, f"{deb.path}: {path}"), folder, name)
+
+
+def _put(path: Path, folder: Path, name: str) -> None:
+    out = folder / name
+    if out.name == "licence.txt" and out.exists():
+        with out.open("ab") as stream:
+            stream.write(b"\n" + path.read_bytes())
+    else:
+        cache.copy(path, out)
+
+
+def _download(deb: Deb, out: Path, mirrors: Iterable[str]) -> Path:
+    reason = "no mirror"
+    for mirror in mirrors:
+        try:
+            with (
+                urllib.request.urlopen(mirror + deb.path, timeout=_SECONDS) as answer,
+                out.open("wb") as file,
+            ):
+                shutil.copyfileobj(answer, file, 1 << 20)
+            return out
+        except (urllib.error.URLError, OSError) as error:
+            reason = f"{mirror}: {getattr(error, 'reason', None) or error}"
+    raise KilnError(f"{deb.path}: cannot download from Debian's archive: {reason}")
+
+
+def _data(deb: Deb, archive: Path) -> tarfile.TarFile:
+    """The files of a package: an ar archive with a compressed tar archive in it (deb(5))."""
+    command = [sys.executable, "-m", "ziglang", "ar", "p", str(archive), _DATA]
+    done = subprocess.run(command, capture_output=True, check=False)
+    try:
+        if done.returncode != 0:
+            raise ValueError(done.stderr.decode(errors="replace").strip())
+        return tarfile.open(fileobj=BytesIO(lzma.decompress(done.stdout)))
+    except (ValueError, lzma.LZMAError, tarfile.TarError) as error:
+        raise KilnError(f"{deb.path}: cannot be read as a package of Debian: {error}") from error
+
+
+def _member(deb: Deb, data: tarfile.TarFile, path: str) -> bytes:
+    try:
+        stream = data.extractfile(f"./{path}")
+    except KeyError:
+        stream = None
+    if stream is None:
+        raise KilnError(f"{deb.path}: no file '{path}' in it")
+    return stream.read()
