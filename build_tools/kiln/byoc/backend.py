@@ -35,10 +35,12 @@ class Wheel:
 @dataclass(frozen=True)
 class Deb:
     """Files of one of Debian's packages. `path`: in Debian's archive, with its version; `files`: path in the
-    package → (path in the library's folder, SHA-256); several may be `licence.txt`, one after the other."""
+    package → (path in the library's folder, SHA-256); several may be `licence.txt`, one after the other.
+    `licence`: of what it holds (an SPDX expression). Programs are linked with all of its libraries."""
 
     path: str
     files: Mapping[str, tuple[str, str]]
+    licence: str = ""
 
     @property
     def version(self) -> str:
@@ -51,9 +53,10 @@ class Deb:
 class Library:
     """A library as it is linked.
 
-    `wheels` and `debs`: by architecture, the pinned packages that Kiln fetches by itself; programs are linked
-    with all libraries of `debs`. Where there is none, `headers` and `shared` (file names, .so or .a) are looked for in the folder that the target's `libraries:` names,
-    then in `folder`, then where Debian's `package` puts them. `defines` are for compiling against a wheel.
+    `wheels` and `debs`: by architecture, the pinned packages that Kiln fetches by itself. Where there are
+    none, `headers` and `shared` (file names, .so or .a) are looked for in the folder that the target's
+    `libraries:` names, then in `folder`, then where Debian's `package` puts them. `defines` are for compiling
+    against a wheel.
     `heap`: who owns the memory that the library takes at run time, "none" or "library". `symbols` are what
     generated C calls.
     """

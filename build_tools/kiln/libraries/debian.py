@@ -1,4 +1,4 @@
-"""Files of Debian's packages: fetched from its archive, checked, and taken out; nothing is installed or run."""
+"""Files of Debian's packages: fetched from its archive, checked, taken out; nothing is installed or run."""
 
 from __future__ import annotations
 

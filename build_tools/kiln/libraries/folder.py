@@ -50,5 +50,7 @@ def with_rpath(files: Sequence[str], places: Iterable[str]) -> list[str]:
     """Libraries to link; shared ones are looked for in `places` when the program starts."""
     if not any(".so" in Path(name).name for name in files):
         return list(files)
-    # A library may have been built for a newer C library than the oldest that the target allows.
-    return [*files, "-Wl,--allow-shlib-undefined", *(f"-Wl,-rpath,{place}" for place in places)]
+    # A library may have been built for a newer C library than the oldest that the target allows. And one
+    # that only other libraries need is found only where the program itself needs it (ld.so(8), DT_RUNPATH).
+    flags = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
+    return [*flags, *files, *(f"-Wl,-rpath,{place}" for place in places)]

@@ -19,7 +19,7 @@ from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.libraries import debian
-from kiln.libraries.find import locate
+from kiln.libraries.find import Located, locate
 from kiln.sources import cache, pypi
 
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "armv7": "EM_ARM"}
@@ -54,23 +54,25 @@ def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
     for name in files:
         _check(folder / "lib" / name, target, backend)
     versions = [f"{wheel.package} {wheel.version}" for wheel in located.wheels]
-    versions += [deb.version for deb in located.debs if any(name.startswith("lib/") for name in _names(deb))]
+    versions += [deb.version for deb in located.debs if _inside(deb)]
+    packages: list[Wheel | Deb] = [*located.wheels, *(deb for deb in located.debs if _inside(deb))]
+    licences = [package.licence or library.licence for package in packages]
     return {
         "backend": backend.name,
         "name": library.name,
-        "licence": " AND ".join(wheel.licence or library.licence for wheel in located.wheels)
-        or library.licence,
+        "licence": " AND ".join(dict.fromkeys(licences)) or library.licence,
         "version": "+".join(versions) or "of the system",
         "defines": list(library.defines) if located.wheels else [],
         "heap": library.heap,
         # What a program is linked with; a library's own needs lie beside it and are found when it is loaded.
-        "link": [name for name in files if located.debs or _stem(name) in _wanted(backend, located.wheels)],
+        "link": [name for name in files if _stem(name) in _wanted(backend, located)],
         "files": files,
     }
 
 
-def _names(deb: Deb) -> list[str]:
-    return [name for name, _ in deb.files.values()]
+def _inside(deb: Deb) -> list[str]:
+    """The libraries of a package."""
+    return [Path(name).name for name, _ in deb.files.values() if name.startswith("lib/")]
 
 
 def _stem(name: str) -> str:
@@ -78,10 +80,11 @@ def _stem(name: str) -> str:
     return name.split(".so")[0].removesuffix(".a")
 
 
-def _wanted(backend: Backend, wheels: tuple[Wheel, ...]) -> set[str]:
-    if not wheels:
+def _wanted(backend: Backend, located: Located) -> set[str]:
+    if located.files:
         return {_stem(name) for name in backend.library.shared}
-    return {_stem(name) for wheel in wheels for name in wheel.link}
+    names = [name for wheel in located.wheels for name in wheel.link]
+    return {_stem(name) for name in [*names, *(n for deb in located.debs for n in _inside(deb))]}
 
 
 def _fetch(wheel: Wheel, folder: Path) -> None:
