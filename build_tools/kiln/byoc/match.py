@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +37,9 @@ class Operand:
         return not all(isinstance(size, int) for size in self.shape)
 
     def __str__(self) -> str:
-        return "x".join(str(size).replace(" ", "") for size in self.shape) or "scalar"
+        # TIR writes `high // T.int64(2)`.
+        sizes = (re.sub(r"T\.int64\((-?\d+)\)| ", r"\1", str(size)) for size in self.shape)
+        return "x".join(sizes) or "scalar"
 
 
 @dataclass(frozen=True)
