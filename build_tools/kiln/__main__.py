@@ -21,6 +21,7 @@ STAGES = {
     "precision": "kiln.precision.stage",
     "tune": "kiln.tune.stage",
     "library": "kiln.libraries.stage",
+    "byoc-choose": "kiln.tune.choose",
     "lower": "kiln.kernels.stage",
     "plan": "kiln.plan.stage",
     "emit-objects": "kiln.emit.objects",

@@ -65,8 +65,17 @@ def refusal(backend: Backend, target: Target) -> str | None:
 
 
 def wanted(byoc: Byoc, target: Target) -> list[Backend]:
-    """The backends that a configuration names. Raises KilnError for one that cannot serve the target."""
-    found = [load(name) for name in byoc.backends]
+    """The backends that a configuration names; of `auto` alone, all that can serve the target.
+
+    Raises KilnError for one that is named and cannot serve the target.
+    """
+    if byoc.auto and target.cuda is not None:
+        raise KilnError(
+            f"byoc: auto: parts of models are not timed on GPUs; name backends for target '{target.name}'"
+        )
+    if byoc.auto and not byoc.named:
+        return [backend for backend in map(load, names()) if refusal(backend, target) is None]
+    found = [load(name) for name in byoc.named]
     for backend in found:
         reason = refusal(backend, target)
         if reason is not None:

@@ -49,7 +49,8 @@ class Match:
     `operands` by the pattern's names; `ops`: op info of its operators in order, the `anchor` first among
     those that matter; `options`: what the pattern itself says (`{"bias": True, "activation": "relu"}`).
     `depth`: multiply-adds for one element of the output, where they are known; `limits`:
-    what an activation that was found in op info keeps values between.
+    what an activation that was found in op info keeps values between. `calls`: of a match in the graph its
+    operators in order, each with the variable that it is bound to.
     """
 
     pattern: str
@@ -60,6 +61,7 @@ class Match:
     options: Mapping[str, Any] = field(default_factory=dict)
     depth: int = 0
     limits: tuple[float, float] | None = None
+    calls: Sequence[tuple[Any, Any]] = ()
 
     @property
     def key(self) -> str:
@@ -113,6 +115,7 @@ class Pattern:
         made = Match(
             self.name, operands, Operand.of(call), ops, {**describe(anchor), "kind": "opaque"}, self.options
         )
+        made = replace(made, calls=[(variables[one], one) for one in inside])
         return (replace(made, depth=self.depth(made)), inside) if self.check(made) else None
 
 

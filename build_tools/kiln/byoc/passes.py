@@ -22,19 +22,23 @@ def facts_of(target: Target, threads: str) -> Facts:
 
 
 def external_passes(config: Mapping[str, Any], target: Target, threads: str) -> Passes:
-    """The passes that byoc.json asks for: {"byoc": the section, "backends": names}."""
+    """The passes that byoc.json asks for: {"byoc": the section, "backends": names}, and with `auto`
+    {"chosen": by subgraph the backend that computes it}."""
     byoc = Byoc.model_validate(config["byoc"])
     backends = [load(name) for name in config["backends"]]
-    return Passes(backends, Partition(facts_of(target, threads), Chosen(byoc)))
+    return Passes(backends, Partition(facts_of(target, threads), Chosen(byoc, config.get("chosen"))))
 
 
 class Chosen:
-    """Whether a library computes a subgraph: as the configuration's globs say."""
+    """Whether a library computes a subgraph: as the configuration's globs say and, where times have decided
+    (`chosen`), as these say."""
 
-    def __init__(self, byoc: Byoc) -> None:
-        self.byoc = byoc
+    def __init__(self, byoc: Byoc, chosen: Mapping[str, str] | None = None) -> None:
+        self.byoc, self.chosen = byoc, chosen
 
     def __call__(self, backend: Backend, match: Match, code: Code) -> bool:
+        if self.chosen is not None and self.chosen.get(match.key) != backend.name:
+            return False
         key = f"{backend.name} {match.key}"
         return _any(self.byoc.take, key) and not _any(self.byoc.leave, key)
 

@@ -13,7 +13,11 @@ _WORD = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Byoc(Section):
-    """Backends by name, the first one that takes a subgraph first; none: everything is Kiln's own."""
+    """Backends by name, the first one that takes a subgraph first; none: everything is Kiln's own.
+
+    `auto` among them: for each subgraph the faster one of Kiln's own kernels and the other backends that are
+    named, or every one that can be had for the target.
+    """
 
     backends: list[str] = Field(
         default_factory=list, description="backends, in the order in which they are asked"
@@ -27,7 +31,7 @@ class Byoc(Section):
     def _names(self) -> Byoc:
         for name in self.backends:
             if not _WORD.fullmatch(name) or name == "none":
-                raise ValueError(f"none, or names of backends with commas expected, got '{name}'")
+                raise ValueError(f"none, auto, or names of backends with commas expected, got '{name}'")
         return self
 
     @property
@@ -35,9 +39,19 @@ class Byoc(Section):
         """Whether any backend is asked."""
         return bool(self.backends)
 
+    @property
+    def auto(self) -> bool:
+        """Whether times decide."""
+        return "auto" in self.backends
+
+    @property
+    def named(self) -> list[str]:
+        """The backends, without the word that is none."""
+        return [name for name in self.backends if name != "auto"]
+
 
 def read(value: Any) -> Any:
-    """`none`, `name,name` or a list of those words as the section that they stand for."""
+    """`none`, `auto`, `name,name` or a list of those words as the section that they stand for."""
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")]
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):

@@ -40,7 +40,7 @@ def KilnTest(  # noqa: N802
     precision: str | None = None,
 ) -> Any:
     """Declare the comparison with the golden vectors; the build fails where they differ."""
-    return tested(Unit(model, target, byoc, precision), dump, device)
+    return tested(Unit(model, target, byoc, precision, device), dump, device)
 
 
 def KilnRun(  # noqa: N802
@@ -54,7 +54,7 @@ def KilnRun(  # noqa: N802
     precision: str | None = None,
 ) -> Any:
     """Declare a run on a picture; it is done at each build."""
-    return ran(Unit(model, target, byoc, precision), dump, image, device)
+    return ran(Unit(model, target, byoc, precision, device), dump, image, device)
 
 
 def KilnBench(  # noqa: N802
@@ -68,7 +68,7 @@ def KilnBench(  # noqa: N802
     precision: str | None = None,
 ) -> Any:
     """Declare that runs are timed, with `steps` each step too; it is done at each build."""
-    return timed(Unit(model, target, byoc, precision), dump, device, steps)
+    return timed(Unit(model, target, byoc, precision, device), dump, device, steps)
 
 
 def KilnDevice(  # noqa: N802
@@ -82,7 +82,7 @@ def KilnDevice(  # noqa: N802
     precision: str | None = None,
 ) -> Any:
     """Declare `goal` (flash, rollback or status) on a device; it is done at each build."""
-    return on_device(goal, Unit(model, target, byoc, precision), dump, device)
+    return on_device(goal, Unit(model, target, byoc, precision, device), dump, device)
 
 
 def KilnProgram(  # noqa: N802

@@ -33,10 +33,17 @@ _sources: dict[str, dict[str, Any]] = {}
 
 
 class Unit:
-    """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone."""
+    """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone.
+
+    `device`: where parts of the model are timed, if they are (`byoc=auto`)."""
 
     def __init__(
-        self, model: str, target: str, byoc: str | None = None, precision: str | None = None
+        self,
+        model: str,
+        target: str,
+        byoc: str | None = None,
+        precision: str | None = None,
+        device: str | None = None,
     ) -> None:
         self.model, self.target = _model(model), _target(target)
         if precision is not None:
@@ -52,7 +59,8 @@ class Unit:
         self.source = f"{self.of_model}/source.{self.model.format}"
         self.source_name = _known_to_the_user(self.model, self.source)
         self.byoc = _byoc(byoc) or self.model.byoc or self.target.byoc or Byoc()
-        self.backends = _backends(self.byoc, self.target) if self.byoc.wanted else []
+        self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})
+        self.device = device
 
     def slice(self, stage: str) -> Any:
         """The model's slice for a stage, as a file that changes only when the slice does."""
@@ -90,15 +98,24 @@ def _byoc(text: str | None) -> Byoc | None:
         raise KilnError(f"option 'byoc': {reason}") from None
 
 
-def _backends(byoc: Byoc, target: Target) -> list[Backend]:
-    """The backends to be asked. Raises KilnError where one, or its library, cannot be had for the target."""
+def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]]:
+    """The backends to be asked, and by name why one is not that `auto` would ask.
+
+    Raises KilnError where one that is named, or its library, cannot be had for the target.
+    """
     from kiln.byoc.backends import wanted  # only where a library is asked for
     from kiln.libraries.find import locate
 
-    found = wanted(byoc, target)
-    for backend in found:
-        locate(backend, target)
-    return found
+    found, absent = [], {}
+    for backend in wanted(byoc, target):
+        try:
+            locate(backend, target)
+            found.append(backend)
+        except KilnError as error:
+            if byoc.named:
+                raise
+            absent[backend.name] = str(error)
+    return found, absent
 
 
 def _known_to_the_user(model: Model, copy: str) -> str:

@@ -19,6 +19,7 @@ from kiln.config import Target
 from kiln.device.runners import Runner
 from kiln.errors import KilnError
 from kiln.kernels.choices import RULES
+from kiln.libraries.folder import LibraryFolder
 from kiln.tune.program import by_group, link_program, operands_of
 from kiln.tune.subject import Subject
 
@@ -47,14 +48,18 @@ class Bench:
     worth, wins = 0.97, 0.75
     how, unit = "time", "us"
 
-    def __init__(self, target: Target, runner: Runner, cold_bytes: int) -> None:
-        """`cold_bytes`: how much memory passes before the same weights are read again."""
+    def __init__(
+        self, target: Target, runner: Runner, cold_bytes: int, libraries: Sequence[LibraryFolder] = ()
+    ) -> None:
+        """`cold_bytes`: how much memory passes before the same weights are read again. `libraries`: those
+        that subjects call."""
         self.target, self.runner, self.cold_bytes = target, runner, cold_bytes
+        self.libraries = libraries
 
     def race(self, subjects: Sequence[Subject], milliseconds: int = MILLISECONDS) -> list[Timed]:
         """Time subjects; of each key one follows the rules. Raises KilnError where they cannot be run."""
         with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
-            program = link_program(subjects, self.target, Path(place))
+            program = link_program(subjects, self.target, Path(place), self.libraries)
             words = ["time", str(milliseconds), str(self.cold_bytes)]
             said = self._run(program, words, {}, {})
         taken: dict[str, list[int]] = defaultdict(list)
@@ -100,6 +105,8 @@ class Bench:
                 )
 
     def _run(self, program: Path, words: Sequence[str], send: dict[str, Path], fetch: dict[str, Path]) -> str:
+        names = [(one, name) for one in self.libraries for name in one.about["files"] if ".so" in name]
+        send = {**send, **{name: one.path / "lib" / name for one, name in names}}
         done = self.runner.run(program, words, send=send, fetch=fetch, timeout=TIMEOUT)
         if done.status != 0:
             reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]

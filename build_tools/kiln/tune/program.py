@@ -9,7 +9,8 @@ import tvm
 
 from kiln.config import Target
 from kiln.device.link import link_flags
-from kiln.emit.objects import compile_object
+from kiln.emit.objects import compile_call, compile_object
+from kiln.libraries.folder import LibraryFolder, with_rpath
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 from kiln.tune.subject import Call, Subject
@@ -17,8 +18,12 @@ from kiln.tune.subject import Call, Subject
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
-def link_program(subjects: Sequence[Subject], target: Target, folder: Path) -> Path:
+def link_program(
+    subjects: Sequence[Subject], target: Target, folder: Path, libraries: Sequence[LibraryFolder] = ()
+) -> Path:
     """Compile and link the program of `subjects` in `folder`; neighbours with one key are a group.
+
+    `libraries`: those that subjects call.
 
     Raises KilnError with the compiler's first error.
     """
@@ -27,11 +32,16 @@ def link_program(subjects: Sequence[Subject], target: Target, folder: Path) -> P
         functions.update(subject.functions)
     made, table, program = folder / "kernels.o", folder / "subjects.c", folder / "time_kernels"
     compile_object(functions, target, made)
+    for external in (one for subject in subjects for one in subject.externals):
+        compile_call(dict(external), target, libraries, folder)
+    calls = [str(path) for path in sorted(folder.glob("*.o")) if path != made]
+    files = [str(path) for library in libraries for path in library.linked]
+    external_flags = with_rpath(files, [*(str(one.path.resolve() / "lib") for one in libraries), "$ORIGIN"])
     table.write_text(table_of(subjects), encoding="utf-8")
     sources = [str(table), str(PROGRAMS / "time_kernels.c")]
     flags = [*link_flags(target, "none"), "-O2", f"-I{PROGRAMS}"]
     run_tool(
-        [*compiler_command(target), *flags, *sources, str(made), "-o", str(program)],
+        [*compiler_command(target), *flags, *sources, str(made), *calls, *external_flags, "-o", str(program)],
         f"linking candidates for target '{target.name}'",
     )
     return program
@@ -57,10 +67,30 @@ def table_of(subjects: Sequence[Subject]) -> str:
             "};",
             "",
         ]
-        rows.append(f'    {{"{name}", {number}, run_{name}, tensors_{name}, {len(subject.memory)}}},')
+        head += _open(subject)
+        opens = f"open_{name}" if subject.opened else "NULL"
+        rows.append(
+            f'    {{"{name}", {number}, run_{name}, tensors_{name}, {len(subject.memory)}, {opens}}},'
+        )
     return "\n".join(
         [*head, "const subject SUBJECTS[] = {", *rows, "};", f"const int SUBJECTS_COUNT = {len(rows)};", ""]
     )
+
+
+def _open(subject: Subject) -> list[str]:
+    """The function that has libraries make ready what they need."""
+    if not subject.opened:
+        return []
+    calls = []
+    for call in subject.opened:
+        arguments = ", ".join(f"m[{place}]" for place in call.arguments)
+        calls.append((f"int {call.symbol}({_types(call) or 'void'});", f"{call.symbol}({arguments})"))
+    return [
+        *(declared for declared, _ in calls),
+        f"static int open_{subject.name}(unsigned char *const *m) {{",
+        f"    return {' || '.join(f'{called} != 0' for _, called in calls)};",
+        "}",
+    ]
 
 
 def _types(call: Call) -> str:

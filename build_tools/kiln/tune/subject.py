@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,10 @@ class Call:
 
 class Subject:
     """A kernel (or several that belong together) made with one choice."""
+
+    # Of a part that a library computes: the plan's entries of its kernels, and what is to be called once.
+    externals: Sequence[Mapping[str, Any]] = ()
+    opened: Sequence[Call] = ()
 
     def __init__(
         self, name: str, key: str, choice: Choice, target: Target, threads: str, *, values: bool = False

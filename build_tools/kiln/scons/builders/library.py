@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kiln.config import canonical_json
+from kiln.scons.builders.place import Place
+from kiln.scons.builders.specialize import specialize
+from kiln.scons.part import parts
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare, text_file
 from kiln.scons.unit import Unit
@@ -29,14 +33,42 @@ def libraries(unit: Unit) -> tuple[list[str], list[Any]]:
     return flags, inputs
 
 
-def byoc(unit: Unit) -> tuple[list[str], list[Any]]:
+def byoc(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:
     """What `lower` gets: the configuration, and the sources of the user's own backends."""
     if not unit.backends:
         return [], []
     names = [backend.name for backend in unit.backends]
-    text = canonical_json({"byoc": unit.byoc.model_dump(mode="json"), "backends": names})
-    config = text_file(f"{unit.folder}/byoc.json", text)
-    return ["--byoc", str(config)], [config, *(node for name in names for node in _source(name))]
+    asked = {"byoc": unit.byoc.model_dump(mode="json"), "backends": names}
+    if unit.byoc.auto:
+        asked["absent"] = unit.absent
+    config = text_file(f"{unit.folder}/byoc.json", canonical_json(asked))
+    sources = [node for name in names for node in _source(name)]
+    if unit.byoc.auto:
+        config = _chosen(unit, dump, config, sources)
+    return ["--byoc", str(config)], [config, *sources]
+
+
+def _chosen(unit: Unit, dump: bool, config: Any, sources: Sequence[Any]) -> Any:
+    """byoc.json with what computes each part, by times; of all buckets, which share their weights."""
+    flags, inputs = libraries(unit)
+    place, lower, target = Place(unit, unit.device), unit.slice("lower"), unit.target_json()
+    out = f"{unit.folder}/byoc-chosen.json"
+    for part in parts(unit):
+        folder, files = specialize(part, dump)
+        flags += ["--in", folder]
+        inputs += files
+    stage = Stage(
+        "byoc-choose",
+        place.subject,
+        [
+            *(*flags, *place.flags, "--target", str(target), "--config", str(lower), "--byoc", str(config)),
+            *("--times", f"{unit.of_target}/byoc-times.json", "--out", out),
+        ],
+        [*inputs, *place.inputs, target, lower, config, *sources],
+        [out],
+        speaks=True,
+    )
+    return declare(stage)[0]
 
 
 def _source(name: str) -> list[Any]:

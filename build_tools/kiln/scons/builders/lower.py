@@ -21,7 +21,7 @@ def _lower(part: Part, dump: bool) -> tuple[str, list[Any]]:
     unit = part.unit
     config, target, folder = unit.slice("lower"), unit.target_json(), f"{part.folder}/lower"
     before, files = specialize(part, dump)
-    external, external_files = byoc(unit)
+    external, external_files = byoc(unit, dump)
     dumps = f"{part.folder}/dump/lower"
     stage = Stage(
         "lower",

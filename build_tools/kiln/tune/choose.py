@@ -1,0 +1,217 @@
+"""byoc-choose: for each part of a model that libraries could compute, whether one does, by their times.
+
+Times are kept in a file for a target. One is used again as long as what was timed is the same: the kernels,
+by their content, the library's version and the call, and the CPU. So a repeated build chooses the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.byoc.backends import load
+from kiln.byoc.passes import Chosen
+from kiln.config import Target, canonical_json, cpus, target_config
+from kiln.config.byoc import Byoc
+from kiln.config.host import read_cpuinfo
+from kiln.device import hostcpu, shown
+from kiln.device.known import read_device
+from kiln.device.runners import open_runner
+from kiln.device.runners.remote import RemoteRunner, remote_runner
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.kernels import known
+from kiln.kernels.choices import choices_of
+from kiln.kernels.pipeline import lower
+from kiln.libraries.folder import LibraryFolder
+from kiln.tune.measure import Bench
+from kiln.tune.parts import Part, PartSubject, parts_of, passes_for
+
+_COLD = 32 << 20  # bytes that are read before each run, of the order of what a network reads
+_MILLISECONDS = 40
+_BATCH = 6  # parts whose subjects are one program
+OWN = "kiln"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--in", dest="sources", type=Path, action="append", required=True,
+        help="what the lower stage reads; once for each bucket",
+    )  # fmt: skip
+    parser.add_argument("--target", type=Path, required=True, help="target.json")
+    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
+    parser.add_argument("--byoc", type=Path, required=True, help="byoc.json")
+    parser.add_argument(
+        "--library", dest="libraries", type=Path, action="append", default=[],
+        help="folder of the library stage",
+    )  # fmt: skip
+    parser.add_argument("--device", type=Path, help="device.json: measure there")
+    parser.add_argument("--times", type=Path, required=True, help="file of the times that are known")
+    parser.add_argument("--out", type=Path, required=True, help="byoc.json with what was chosen")
+
+
+def run(args: argparse.Namespace) -> None:
+    config, asked = read_json(args.config), read_json(args.byoc)
+    target = Target.model_validate(read_json(args.target))
+    known.check(target)
+    threads = config.get("threads") or target.threads
+    byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
+    libraries = [LibraryFolder.read(path) for path in args.libraries]
+    parts = parts_of(args.sources, backends, target, threads, Chosen(byoc))
+    maker = _Maker(config, target, threads, {one.about["backend"]: one.about for one in libraries})
+    races = [maker.race(number, part) for number, part in enumerate(parts.values())]
+    with _place(target, args.device, config["name"], libraries) as (bench, where):
+        print(f"{config['name']} on {target.name}: {where.text}", flush=True)
+        times = _timed(races, bench, where.cpu, args.times)
+    chosen = {race.part.key: best for race in races if (best := _fastest(times[race.part.key])) != OWN}
+    table = [
+        {"part": race.part.key, "count": race.part.count, "times": times[race.part.key],
+         "chosen": chosen.get(race.part.key, OWN)}
+        for race in races
+    ]  # fmt: skip
+    _say(table, asked, where)
+    write_json(args.out, {**asked, "chosen": chosen, "measured_on": where.cpu, "parts": table})
+
+
+@dataclass(frozen=True)
+class _Where:
+    """`cpu`: whose times count, None where nothing can be timed; then any that are known do."""
+
+    cpu: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class _Race:
+    """A part's subjects, Kiln's own first, and for each library what its time is kept under."""
+
+    part: Part
+    subjects: Sequence[PartSubject]
+    digests: Mapping[str, str]
+
+
+class _Maker:
+    def __init__(
+        self, config: Mapping[str, Any], target: Target, threads: str, about: Mapping[str, Any]
+    ) -> None:
+        self.config, self.target, self.threads, self.about = config, target, threads, about
+        self.choices = choices_of(target)
+
+    def race(self, number: int, part: Part) -> _Race:
+        own = self._subject(f"s{number}", part)
+        others = {
+            backend.name: self._subject(f"s{number}_{backend.name}", part, backend)
+            for backend in part.backends
+        }
+        digests = {name: self._digest(own, other, name) for name, other in others.items()}
+        return _Race(part, [own, *others.values()], digests)
+
+    def _subject(self, name: str, part: Part, backend: Any = None) -> PartSubject:
+        external = None if backend is None else passes_for(backend, self.target, self.threads)
+        steps = lower(
+            part.module,
+            name,
+            self.target,
+            self.threads,
+            None,
+            self.config["winograd"],
+            self.choices,
+            external,
+        )
+        return PartSubject(name, part.key, steps, None if backend is None else backend.name)
+
+    def _digest(self, own: PartSubject, other: PartSubject, backend: str) -> str:
+        sources = [one["external"]["source"].replace(other.name, "") for one in other.externals]
+        facts = [sorted(own.content), sources, self.about[backend]["version"], target_config(self.target)]
+        return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:24]
+
+
+def _timed(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path: Path) -> dict[str, Any]:
+    """By part, and by who computes it, the time in microseconds and its ratio to Kiln's own, and whether it
+    is worth it. What is not known is timed where there is a bench, and kept."""
+    kept: dict[str, Any] = read_json(path) if path.is_file() else {}
+
+    def entry(digest: str) -> Any:
+        by_cpu = kept.get(digest, {})
+        return by_cpu.get(cpu) if cpu is not None else next(iter(by_cpu.values()), None)
+
+    missing = [race for race in races if any(entry(digest) is None for digest in race.digests.values())]
+    while bench is not None and missing:
+        batch, missing = missing[:_BATCH], missing[_BATCH:]
+        own = 0.0
+        for timed in bench.race([one for race in batch for one in race.subjects], _MILLISECONDS):
+            backend = getattr(timed.subject.choice, "backend", None)
+            if backend is None:
+                own = timed.us
+                continue
+            race = next(race for race in batch if race.part.key == timed.subject.key)
+            worth = timed.ratio <= bench.worth and timed.wins >= bench.wins
+            about = {
+                OWN: round(own, 1),
+                "us": round(timed.us, 1),
+                "ratio": round(timed.ratio, 3),
+                "worth": worth,
+            }
+            kept.setdefault(race.digests[backend], {})[str(cpu)] = about
+        write_json(path, kept)
+    return {race.part.key: {name: entry(digest) for name, digest in race.digests.items()} for race in races}
+
+
+def _fastest(times: Mapping[str, Any]) -> str:
+    worth = {name: about["ratio"] for name, about in times.items() if about is not None and about["worth"]}
+    return min(worth, key=lambda name: (worth[name], name)) if worth else OWN
+
+
+def _say(table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], where: _Where) -> None:
+    for name, reason in asked.get("absent", {}).items():
+        print(f"{name} is not asked: {reason}")
+    if not table:
+        print("no part of the model is for a library")
+        return
+    names = list(asked["backends"])
+    head = ("part", "times", f"{OWN}, us", *(f"{name}, us" for name in names), "computed by")
+    shown.grid(head, [_row(entry, names) for entry in table])
+    taken = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
+    total = sum(entry["count"] for entry in table)
+    print(f"libraries compute {taken} of {total} parts: those where they were measured to be faster")
+
+
+def _row(entry: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    times = {name: about for name, about in entry["times"].items() if about is not None}
+    own = f"{min(about[OWN] for about in times.values()):.1f}" if times else "?"
+    said = [
+        "-" if name not in entry["times"] else f"{times[name]['us']:.1f}" if name in times else "?"
+        for name in names
+    ]
+    return [entry["part"], str(entry["count"]), own, *said, entry["chosen"]]
+
+
+@contextmanager
+def _place(
+    target: Target, device: Path | None, model: str, libraries: Sequence[LibraryFolder]
+) -> Iterator[tuple[Bench | None, _Where]]:
+    """What times parts: the device where one is given, else this machine where it runs the target's code."""
+    if device is not None:
+        with remote_runner(read_device(device), target, model) as runner:
+            if not isinstance(runner, RemoteRunner):
+                raise KilnError(f"{runner.description}: it has no shell, and parts cannot be timed there")
+            text = f"parts are timed on {runner.description}"
+            yield Bench(target, runner, _COLD, libraries), _Where("+".join(runner.cores) or model, text)
+        return
+    reason = hostcpu.obstacle(target)
+    if reason is None:
+        runner = open_runner("local", target)
+        cpu = "+".join(cpus.names(read_cpuinfo())) or "this machine"
+        text = f"parts are timed on {runner.description}, {cpu}"
+        yield Bench(target, runner, _COLD, libraries), _Where(cpu, text)
+        return
+    text = (
+        f"parts cannot be timed here: {reason}; what has been timed elsewhere counts, and the others stay "
+        "Kiln's own; device=NAME times them on a device"
+    )
+    yield None, _Where(None, text)

@@ -1,0 +1,190 @@
+"""Parts of a model that a library could compute: what there is, and each as a subject to be timed.
+
+A part is timed for itself: once as Kiln's own kernels, once for each library that takes it, at its greatest
+sizes. In the network its input lies where the layer before has left it: so neither a copy of it counts, which
+a library wants only of the caller's own tensors, nor the padding around it, which the kernel before writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from kiln.byoc.backend import Backend, Code
+from kiln.byoc.match import Match
+from kiln.byoc.partition import Partition
+from kiln.byoc.passes import Passes, facts_of
+from kiln.config import Target
+from kiln.kernels.cases import cases_of
+from kiln.kernels.choices import RULES, Choice
+from kiln.kernels.steps import Steps, Tensor
+from kiln.params import store
+from kiln.plan.lifetimes import root_of
+from kiln.tune.subject import Call, Memory, Subject
+
+# Steps between a part's input and its kernels that are not there in a network.
+_MOVES = ("copy", "pad")
+
+
+@dataclass
+class Part:
+    """A subgraph by its key, how often the model has it, and the backends that would compute it."""
+
+    key: str
+    module: tvm.IRModule
+    count: int = 0
+    backends: list[Backend] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Library(Choice):
+    """In the place of a choice of Kiln's own: the backend that computes it."""
+
+    backend: str = ""
+
+
+def parts_of(
+    sources: Iterable[Path], backends: Sequence[Backend], target: Target, threads: str, allowed: Any
+) -> dict[str, Part]:
+    """The parts of a model's buckets by key. `allowed` says of a match whether its backend may have it."""
+    found: dict[str, Part] = {}
+    for source in sources:
+        for case in cases_of(store.load(source)):
+            counts: dict[str, int] = {}
+            for backend in backends:
+                for match in _matches(case.module, backend, target, threads, allowed):
+                    part = found.get(match.key)
+                    if part is None:
+                        part = found[match.key] = Part(match.key, module_of(match, _greatest(case.module)))
+                    if backend not in part.backends:
+                        part.backends.append(backend)
+                    if part.backends[0] is backend:
+                        counts[match.key] = counts.get(match.key, 0) + 1
+            for key, count in counts.items():
+                found[key].count = max(found[key].count, count)
+    return found
+
+
+def _matches(mod: tvm.IRModule, backend: Backend, target: Target, threads: str, allowed: Any) -> list[Match]:
+    found: list[Match] = []
+
+    def note(_backend: Backend, match: Match, code: Code) -> bool:
+        if allowed(backend, match, code):
+            found.append(match)
+        return False
+
+    Partition(facts_of(target, threads), note).graph(backend)(mod)
+    return found
+
+
+def _greatest(mod: tvm.IRModule) -> Mapping[str, int]:
+    """The greatest value of each variable in shapes, by its name."""
+    dims = json.loads(str((mod["main"].attrs or {}).get("kiln.dims", "{}")))
+    return {name: int(dim["max"]) for name, dim in dims.items()}
+
+
+def module_of(match: Match, greatest: Mapping[str, int]) -> tvm.IRModule:
+    """A module with one match alone, open sizes at their greatest."""
+
+    def known(size: Any) -> int:
+        if isinstance(size, int):
+            return size
+        values: dict[Any, Any] = {}
+
+        def visit(node: Any) -> None:
+            if isinstance(node, tirx.Var):
+                values[node] = tirx.IntImm(node.dtype, greatest[node.name])
+
+        tirx.stmt_functor.post_order_visit(size, visit)
+        return int(tvm.sym.Analyzer().simplify(tirx.stmt_functor.substitute(size, values)))
+
+    places: list[tuple[Any, Any]] = []
+    for name, operand in match.operands.items():
+        if operand.value is None and not any(operand.expr.same_as(expr) for expr, _ in places):
+            shape = [known(size) for size in operand.shape]
+            places.append((operand.expr, relax.Var(name, relax.TensorType(shape, operand.dtype))))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [param for _, param in places]):
+        with builder.dataflow():
+            for var, call in match.calls:
+                args = [next((new for old, new in places if old.same_as(arg)), arg) for arg in call.args]
+                places.append((var, builder.emit(relax.Call(call.op, args, call.attrs))))
+            output = builder.emit_output(places[-1][1])
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+def passes_for(backend: Backend, target: Target, threads: str) -> Passes:
+    """Passes that give a backend all that it takes."""
+    return Passes([backend], Partition(facts_of(target, threads)))
+
+
+class PartSubject(Subject):
+    """A part as Kiln's own kernels compute it, or a library."""
+
+    def __init__(self, name: str, key: str, steps: Steps, backend: str | None = None) -> None:
+        self.name, self.key = name, key
+        self.choice = RULES if backend is None else Library(backend=backend)
+        self.functions = {
+            f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")
+            for symbol, func in steps.functions.items()
+        }
+        self.content = frozenset(kernel["symbol"] for kernel in steps.kernels)
+        tensors = {tensor: about.describe(steps.box) for tensor, about in steps.tensors.items()}
+        moves = [step for step in steps.steps if step["label"] in _MOVES and step["writes"] != steps.outputs]
+        kept = [step for step in steps.steps if step not in moves]
+        inputs = {root_of(tensors, made) for step in moves for made in step["writes"]}
+        largest = max(steps.params, key=lambda param: steps.params[param].nbytes, default=None)
+        kinds = {steps.outputs[0]: "OUTPUT", **({largest: "WEIGHTS"} if largest is not None else {})}
+        owners = [tensor for tensor in steps.tensors.values() if tensor.alias is None]
+        self.memory = [
+            Memory(
+                tensor.name,
+                int(tensors[tensor.name]["bytes"]),
+                kinds.get(tensor.name, "INPUT" if _is_given(tensor, inputs) else "SCRATCH"),
+            )
+            for tensor in owners
+        ]
+        places = {memory.name: index for index, memory in enumerate(self.memory)}
+
+        def at(argument: str) -> int:
+            return places[root_of(tensors, argument)]
+
+        known = {kernel["symbol"]: kernel for kernel in steps.kernels}
+        self.calls = [
+            Call(
+                f"{name}_{step['kernel']}",
+                tuple(at(argument) for argument in step["args"]),
+                int(step["extent"]) if known[step["kernel"]]["parallel"] else None,
+            )
+            for step in kept
+        ]
+        self.externals = [
+            _renamed(known[step["kernel"]], name) for step in kept if "external" in known[step["kernel"]]
+        ]
+        self.opened = [
+            Call(
+                f"{name}_{step['kernel']}_open",
+                tuple(at(step["args"][place]) for place in known[step["kernel"]]["external"]["opens"]),
+                None,
+            )
+            for step in kept
+            if known[step["kernel"]].get("external", {}).get("opens") is not None
+        ]
+
+
+def _is_given(tensor: Tensor, inputs: set[str]) -> bool:
+    return tensor.kind in ("input", "param") or tensor.name in inputs
+
+
+def _renamed(kernel: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The entry of a kernel whose symbol, in its source too, begins with a subject's name."""
+    symbol, external = kernel["symbol"], kernel["external"]
+    source = external["source"].replace(symbol, f"{name}_{symbol}")
+    return {"symbol": f"{name}_{symbol}", "external": {**external, "source": source}}
