@@ -37,6 +37,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--tolerance", type=Path, required=True, help="slice with the tolerance, JSON")
     p.add_argument("--size", type=Path, required=True, help="size.json")
     p.add_argument("--precision", type=Path, help="precision.json, of a model in less than float32")
+    p.add_argument("--byoc", type=Path, help="what was chosen for each part, with byoc=auto")
     p.add_argument("--report", type=Path, help="report.html")
     p.add_argument("--out", type=Path, required=True, help="the bundle's folder")
     p.add_argument("--archive", type=Path, required=True, help="the same as .tar.gz")
@@ -62,11 +63,17 @@ def run(args: argparse.Namespace) -> None:
         manifest = {
             **describe(config, plan, target, read_json(args.size), bundled(folder)),
             "precision": accuracy(read_json(args.precision) if args.precision else None),
+            "byoc": _choice(read_json(args.byoc)) if args.byoc else None,
             "source_sha256": hashlib.sha256(args.model_file.read_bytes()).hexdigest(),
             "files": list_files(folder),
         }
         write_json(folder / "manifest.json", manifest)
     pack(args.out, args.archive)
+
+
+def _choice(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """What `byoc=auto` has chosen for each part, and by which times in microseconds."""
+    return {"measured_on": chosen["measured_on"], "parts": chosen["parts"]}
 
 
 def libraries(plan: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from kiln.errors import KilnError
 OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
     "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
-    "byoc": "libraries that compute parts of the model: none, or names with commas, see docs/libraries.md",
+    "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
     "precision": "fp32, or fp16: half the bytes and matrix units, for GPUs; in place of the model's own",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from kiln.byoc.backends import load
 from kiln.byoc.passes import Chosen
 from kiln.config import Target, canonical_json, cpus, target_config
 from kiln.config.byoc import Byoc
 from kiln.config.host import read_cpuinfo
-from kiln.device import hostcpu, shown
+from kiln.device import hostcpu
 from kiln.device.known import read_device
 from kiln.device.runners import open_runner
 from kiln.device.runners.remote import RemoteRunner, remote_runner
@@ -35,6 +41,7 @@ from kiln.tune.parts import Part, PartSubject, parts_of, passes_for
 _COLD = 32 << 20  # bytes that are read before each run, of the order of what a network reads
 _MILLISECONDS = 40
 _BATCH = 6  # parts whose subjects are one program
+_WIDTH = 160  # of the table: a part's name is not to be broken
 OWN = "kiln"
 
 
@@ -175,7 +182,10 @@ def _say(table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], where: _W
         return
     names = list(asked["backends"])
     head = ("part", "times", f"{OWN}, us", *(f"{name}, us" for name in names), "computed by")
-    shown.grid(head, [_row(entry, names) for entry in table])
+    grid = Table(*head, box=box.SIMPLE)
+    for entry in table:
+        grid.add_row(*map(Text, _row(entry, names)))
+    Console(file=sys.stdout, highlight=False, width=_WIDTH).print(grid)
     taken = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
     total = sum(entry["count"] for entry in table)
     print(f"libraries compute {taken} of {total} parts: those where they were measured to be faster")

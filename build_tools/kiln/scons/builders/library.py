@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from kiln.config import canonical_json
@@ -33,22 +32,24 @@ def libraries(unit: Unit) -> tuple[list[str], list[Any]]:
     return flags, inputs
 
 
-def byoc(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:
-    """What `lower` gets: the configuration, and the sources of the user's own backends."""
+def byoc(unit: Unit, dump: bool) -> Any:
+    """byoc.json: which backends are asked, and with `auto` what computes each part; None without any."""
     if not unit.backends:
-        return [], []
+        return None
     names = [backend.name for backend in unit.backends]
     asked = {"byoc": unit.byoc.model_dump(mode="json"), "backends": names}
     if unit.byoc.auto:
         asked["absent"] = unit.absent
     config = text_file(f"{unit.folder}/byoc.json", canonical_json(asked))
-    sources = [node for name in names for node in _source(name)]
-    if unit.byoc.auto:
-        config = _chosen(unit, dump, config, sources)
-    return ["--byoc", str(config)], [config, *sources]
+    return _chosen(unit, dump, config) if unit.byoc.auto else config
 
 
-def _chosen(unit: Unit, dump: bool, config: Any, sources: Sequence[Any]) -> Any:
+def sources(unit: Unit) -> list[Any]:
+    """The user's own backends."""
+    return [node for backend in unit.backends for node in _source(backend.name)]
+
+
+def _chosen(unit: Unit, dump: bool, config: Any) -> Any:
     """byoc.json with what computes each part, by times; of all buckets, which share their weights."""
     flags, inputs = libraries(unit)
     place, lower, target = Place(unit, unit.device), unit.slice("lower"), unit.target_json()
@@ -64,7 +65,7 @@ def _chosen(unit: Unit, dump: bool, config: Any, sources: Sequence[Any]) -> Any:
             *(*flags, *place.flags, "--target", str(target), "--config", str(lower), "--byoc", str(config)),
             *("--times", f"{unit.of_target}/byoc-times.json", "--out", out),
         ],
-        [*inputs, *place.inputs, target, lower, config, *sources],
+        [*inputs, *place.inputs, target, lower, config, *sources(unit)],
         [out],
         speaks=True,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kiln.scons.builders.library import byoc
+from kiln.scons.builders.library import byoc, sources
 from kiln.scons.builders.specialize import specialize
 from kiln.scons.part import Part, parts
 from kiln.scons.stage import Stage, declare
@@ -21,7 +21,9 @@ def _lower(part: Part, dump: bool) -> tuple[str, list[Any]]:
     unit = part.unit
     config, target, folder = unit.slice("lower"), unit.target_json(), f"{part.folder}/lower"
     before, files = specialize(part, dump)
-    external, external_files = byoc(unit, dump)
+    chosen = byoc(unit, dump)
+    external = [] if chosen is None else ["--byoc", str(chosen)]
+    external_files = [] if chosen is None else [chosen, *sources(unit)]
     dumps = f"{part.folder}/dump/lower"
     stage = Stage(
         "lower",

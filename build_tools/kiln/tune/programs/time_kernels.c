@@ -130,7 +130,8 @@ static void cool(const workspace *w, const subject *s) {
     for (size_t at = 0; at < w->weights_bytes; at += ALIGNMENT)
         seen = w->weights[at];
     for (int i = 0; i < s->count; i++)
-        for (size_t at = 0; s->tensors[i].kind == INPUT && at < s->tensors[i].bytes; at += ALIGNMENT)
+        for (size_t at = 0; s->tensors[i].kind == INPUT && at < s->tensors[i].bytes;
+             at += ALIGNMENT)
             seen = w->places[i][at];
 }
 

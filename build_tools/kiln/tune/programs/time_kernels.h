@@ -27,7 +27,8 @@ typedef struct {
     void (*run)(unsigned char *const *memory, int share, void (*mark)(int end));
     const tensor *tensors;
     int count;
-    /* What a library makes ready once, of its parameters in `memory`; 0 when it has. NULL: nothing. */
+    /* What a library makes ready once, of its parameters in `memory`; 0 when it has. NULL: nothing.
+     */
     int (*open)(unsigned char *const *memory);
 } subject;
 

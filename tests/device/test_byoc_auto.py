@@ -1,0 +1,139 @@
+"""byoc=auto: a library that is slow is not taken, one that is fast is; a choice is kept and told."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from kiln.config import load_target
+from kiln.device.hostcpu import obstacle
+from kiln.files import read_json, write_json
+from onnx import TensorProto, helper, numpy_helper
+
+from .building import Project
+
+# A backend whose library is C in a header. `work` is what a call does before it computes.
+BACKEND = '''
+from pathlib import Path
+from kiln.byoc.backend import Backend, Code, Library
+
+def patterns():
+    from kiln.byoc import products
+    return products.dense()
+
+def generate(match, facts):
+    weights = match.operands["w"].value
+    if "bias" in match.operands or match.output.is_open:
+        return None
+    depth, columns = weights.shape
+    rows = match.output.shape[0]
+    text = """
+#include <NAME.h>
+static float kept[{count}];
+static int32_t SYMBOL_make(const float *w) {{
+    for (int i = 0; i < {count}; i++) kept[i] = w[i];
+    return 0;
+}}
+int32_t SYMBOL(const float *x, const float *w, float *y) {{
+    (void)w;
+    NAME_product(x, kept, y, {rows}, {depth}, {columns});
+    return 0;
+}}
+"""
+    source = text.format(count=depth * columns, rows=rows, depth=depth, columns=columns)
+    return Code(source, ["x", "w"], {"w": weights}, reads_past=16, opens=True)
+
+BACKEND = Backend(
+    "NAME", archs=["x86_64"], generate=generate, patterns=patterns,
+    library=Library("a library", licence="MIT", symbols=[], headers=["NAME.h"], heap="none",
+                    folder=str(Path(__file__).parent)),
+)
+'''
+HEADER = """
+#include <stdint.h>
+static inline void NAME_product(const float *x, const float *w, float *y, int rows, int depth, int columns) {
+    for (volatile int wait = 0; wait < WORK; wait++)
+        ;
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) {
+            float sum = 0;
+            for (int k = 0; k < depth; k++)
+                sum += x[i * depth + k] * w[k * columns + j];
+            y[i * columns + j] = sum;
+        }
+}
+"""
+
+
+def write_network(path: str) -> None:
+    """y = softmax(x * 24x40) * 40x8"""
+    draw = np.random.default_rng(1)
+    weights = [
+        numpy_helper.from_array(draw.normal(0, 0.3, shape).astype("float32"), name)
+        for name, shape in (("w1", (24, 40)), ("w2", (40, 8)))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w2"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "two",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 24])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [16, 8])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+@pytest.fixture
+def at_home(project: Project) -> Project:
+    reason = obstacle(load_target("x86_64"))
+    if reason is not None:
+        pytest.skip(f"x86_64: {reason}")
+    folder = project.folder / "backends"
+    for name, work in (("busy", 200_000), ("plain", 0)):
+        (folder / "include").mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text(BACKEND.replace("NAME", name))
+        (folder / "include" / f"{name}.h").write_text(HEADER.replace("NAME", name).replace("WORK", str(work)))
+    write_network(str(project.folder / "two.onnx"))
+    return project
+
+
+def test_times_decide_and_are_kept(at_home: Project) -> None:
+    words = ("target=x86_64", "model=two.onnx", "byoc=auto,busy,plain", "test")
+    said = at_home.make(*words)
+    assert "two on x86_64: parts are timed on host CPU" in said and "of 2 parts" in said
+    chosen = read_json(at_home.build / ".stages" / "x86_64" / "two" / "byoc-chosen.json")
+    keys = ["dense 16x24 24x40", "dense 16x40 40x8"]
+    assert sorted(part["part"] for part in chosen["parts"]) == keys
+    for part in chosen["parts"]:
+        times = part["times"]
+        assert set(times) == {"busy", "plain"} and not times["busy"]["worth"]
+        assert times["busy"]["us"] > times["plain"]["us"] > 0 and times["busy"]["kiln"] > 0
+        assert part["chosen"] == ("plain" if times["plain"]["worth"] else "kiln")
+    manifest = read_json(at_home.build / "x86_64" / "two" / "manifest.json")
+    assert manifest["byoc"] == {"measured_on": chosen["measured_on"], "parts": chosen["parts"]}
+
+    # Nothing is done again; and where the choice is lost, the times are not.
+    assert "parts are timed" not in at_home.make(*words)
+    times = at_home.build / ".stages" / "x86_64" / "byoc-times.json"
+    known = read_json(times)
+    for by_cpu in known.values():
+        for about in by_cpu.values():
+            about.update(us=1.0, ratio=0.5 if about["us"] < 50 else 0.7, worth=True)
+    write_json(times, known)
+    (at_home.build / ".stages" / "x86_64" / "two" / "byoc-chosen.json").unlink()
+    at_home.make(*words)
+    (library,) = read_json(at_home.build / "x86_64" / "two" / "manifest.json")["libraries"]
+    assert (library["backend"], library["subgraphs"]) == ("plain", keys)
+    assert read_json(times) == known
+
+
+def test_what_cannot_be_timed_stays(at_home: Project) -> None:
+    text = (at_home.folder / "backends" / "plain.py").read_text()
+    (at_home.folder / "backends" / "plain.py").write_text(text.replace('"x86_64"', '"aarch64"'))
+    said = at_home.make("target=aarch64", "model=two.onnx", "byoc=auto,plain")
+    assert "parts cannot be timed here" in said and "libraries compute 0 of 2 parts" in said
+    (at_home.folder / "backends" / "plain.py").write_text(text)
