@@ -19,15 +19,17 @@ from kiln.files import read_json
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 
-from . import attention, double
+from . import double, small_models
 from .conftest import TARGET
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
+_OF_CUDNN = "left: handles 0 descriptors 0"
 # At exit: what the driver, and the library, have given out and not got back.
 _GIVEN_BACK = {
     "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0, current 0",
     "left: handles 0 products 0 layouts 0 preferences 0",
+    _OF_CUDNN,
 }
 
 
@@ -68,7 +70,7 @@ class Project:
 def build(folder: Path, model: str, byoc: str, library: str) -> Project:
     """The project. `library`: C file of the stand-in and the name under which it is loaded, with a colon."""
     scons_real.copy_tree(folder)
-    attention.write(folder)
+    small_models.write(folder)
     scons_real.scons(folder, f"target={TARGET}", f"model={model}", f"byoc={byoc}")
     project = Project(folder, model, byoc)
     double.driver(project.doubles)
@@ -108,7 +110,7 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
     said, calls = cublas.run(1, 4, 6, 6, 3)
     assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
     assert all(line[1] == "KILN_OK" for line in said if line[0] != "same")
-    assert set(calls) >= _GIVEN_BACK
+    assert {call for call in calls if call.startswith("left: ")} == _GIVEN_BACK - {_OF_CUDNN}
     count = Counter(call.split()[0] for call in calls)
     # Products that it gets: 5 dense ones and one of activations; buckets 1, 4, and one of open sizes.
     assert count["cublasLtCreate"] == 1
@@ -122,21 +124,52 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
         assert set(first[at + 1 : end]) <= {"cublasLtMatmul", "cuLaunchHostFunc", "cuLaunchKernel"}
 
 
-def test_every_failure_of_cublas_is_told_and_nothing_is_left(cublas: Project) -> None:
-    _, calls = cublas.run(1, 6)
-    count = Counter(name for name in (call.split()[0] for call in calls) if name.startswith("cublas"))
+@pytest.fixture(scope="module")
+def cudnn(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("cudnn")
+    return build(folder, "convolutions", "cudnn", "fake_cudnn.c:libcudnn.so.9")
+
+
+def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
+    assert "checks of repeated runs, guards and wrong arguments ok" in cudnn.golden()
+    manifest = read_json(cudnn.folder / "build" / TARGET / "convolutions" / "manifest.json")
+    (library,) = manifest["libraries"]
+    assert {key for key in library["subgraphs"] if key.startswith("conv2d 4x")} == {
+        "conv2d 4x9x8x4 3x3x4x12 p1x1x1x1 s2x1 bias relu",
+        "conv2d 4x5x8x12 3x3x12x12 p2x1x2x1 d2x1 bias relu",
+        "conv2d 4x5x8x12 1x1x12x12 bias residual relu",
+        "conv2d 4x5x8x12 1x3x12x7 p0x1x0x1 bias",
+    }
+
+
+def test_what_cudnn_is_asked(cudnn: Project) -> None:
+    said, calls = cudnn.run(1, 4, 6, 6, 3)
+    assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
+    assert {call for call in calls if call.startswith("left: ")} >= {_OF_CUDNN}
+    count = Counter(call.split()[0] for call in calls)
+    assert count["cudnnGetConvolutionForwardAlgorithm_v7"] == 4 * (2 + 2)
+    assert count["cudnnConvolutionBiasActivationForward"] == 4 * (2 + 2 + 3 * 2)
+
+
+@pytest.mark.parametrize("library", ["cublas", "cudnn"])
+def test_every_failure_is_told_and_nothing_is_left(library: str, request: pytest.FixtureRequest) -> None:
+    project: Project = request.getfixturevalue(library)
+    words = {"cublas": "the requested functionality is not supported", "cudnn": "CUDNN_STATUS_NOT_SUPPORTED"}
+    code = {"cublas": 15, "cudnn": 3000}[library]
+    _, calls = project.run(1, 6)
+    count = Counter(name for name in (call.split()[0] for call in calls) if name.startswith(library))
     tried = 0
     for name, times in count.items():
         if "Destroy" in name:
             continue  # nobody to tell
         for at in sorted({0, times // 2, times - 1}):
-            said, after = cublas.run(1, 6, library_fail=f"{name}:{at}:15")
-            failed = [line for line in said if len(line) > 1 and line[1].startswith("KILN_LIB")]
+            said, after = project.run(1, 6, library_fail=f"{name}:{at}:{code}")
+            failed = [line for line in said if line[1].startswith("KILN_LIB")]
             assert [line[1] for line in failed] == ["KILN_LIBRARY"], (name, at, said)
-            wanted = "the requested functionality is not supported: error 15 of the library that computes it"
-            assert failed[0][2] == wanted
+            assert failed[0][2] == f"{words[library]}: error {code} of the library that computes it"
             left = {line for line in after if line.startswith("left: ")}
-            assert left <= _GIVEN_BACK and len(left) == 1 + ("cublasLtCreate 0" in after), (name, at)
+            opened = f"{library}{'Lt' if library == 'cublas' else ''}Create 0" in after
+            assert left <= _GIVEN_BACK and len(left) == 1 + opened, (name, at)
             tried += 1
     assert tried > 20
 

@@ -13,7 +13,7 @@ from kiln.config.check import choices
 from kiln.errors import KilnError
 
 # Kiln's own. A new one is a file here and a word in this line.
-OWN = ("openblas", "onednn", "xnnpack", "cutlass", "cublas")
+OWN = ("openblas", "onednn", "xnnpack", "cutlass", "cublas", "cudnn")
 USER = "backends"  # folder of the user's own, in the one that is built in
 
 

@@ -1,0 +1,106 @@
+"""cuDNN: convolutions on NVIDIA GPUs.
+
+The library is loaded on the device when a session is opened; it is several hundred megabytes, so no bundle
+holds it, and a program starts without it. What it is asked, and how, is runtime_c/src/cuda_cudnn.c; the C
+that is generated here only holds the sizes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.byoc.backend import Backend, Code, Facts, Library
+
+if TYPE_CHECKING:
+    from kiln.byoc.match import Match
+
+LIBRARY = Library(
+    name="cuDNN",
+    licence="LicenseRef-NVIDIA-cuDNN-SLA",
+    symbols=("cudnnConvolutionBiasActivationForward",),
+    heap="library",
+)
+_WORKSPACE = 32 << 20  # algorithms that want more are passed over
+_SIZES = ("batch", "height", "width", "rows", "columns")
+
+_TEXT = """\
+#include "cuda_cudnn.h"
+
+kiln_cuda_function SYMBOL;
+
+int32_t SYMBOL(kiln_cuda_call *call, const void *const *args) {{
+    static const kiln_cudnn_convolution convolution = {{
+        .batch = {batch}, .height = {height}, .width = {width}, .rows = {rows}, .columns = {columns},
+        .channels = {channels}, .filters = {filters},
+        .filter_height = {filter_height}, .filter_width = {filter_width},
+        .padding = {padding}, .stride = {stride}, .dilation = {dilation},
+        .residual = {residual}, .relu = {relu},
+        .workspace_bytes = {workspace}u,
+    }};
+    return kiln_cudnn_compute(call, &convolution, args);
+}}
+"""
+
+
+def patterns() -> list[Any]:
+    """Convolutions with what can follow them."""
+    from kiln.byoc import products
+
+    return products.conv2d()
+
+
+def generate(match: Match, facts: Facts) -> Code | None:
+    """One cudnnConvolutionBiasActivationForward; None for what it does not compute.
+
+    That is: a convolution without a bias, in groups, with other limits than ReLU's, or with a padding that
+    differs from side to side.
+    """
+    from kiln.byoc import products
+
+    attrs, value, bias = match.anchor["attrs"], match.operands["w"].value, products.bias_of(match)
+    padding = list(attrs["padding"])
+    limits = products.limits(match)
+    if bias is None or attrs["groups"] != 1 or limits not in (None, (0.0, float("inf"))):
+        return None
+    if padding[:2] != padding[2:]:
+        return None
+    assert value is not None
+    sizes = dict(zip(_SIZES, [*match.operands["x"].shape[:3], *match.output.shape[1:3]], strict=True))
+    r, s, channels, filters = value.shape
+    is_residual = "residual" in match.operands
+    source = _TEXT.format(
+        **{name: size if isinstance(size, int) else "KILN_CUDNN_OPEN" for name, size in sizes.items()},
+        channels=channels, filters=filters, filter_height=r, filter_width=s,
+        padding=_pair(padding[:2]), stride=_pair(attrs["strides"]), dilation=_pair(attrs["dilation"]),
+        residual=str(is_residual).lower(), relu=str(limits is not None).lower(), workspace=_WORKSPACE,
+    )  # fmt: skip
+    added = ["residual"] if is_residual else []
+    return Code(
+        source, ["x", "w", "bias", *added], {"w": value.transpose(3, 0, 1, 2).copy(), "bias": bias},
+        [size for size in sizes.values() if not isinstance(size, int)],
+        in_place=added, scratch=_WORKSPACE,
+    )  # fmt: skip
+
+
+def _pair(numbers: Any) -> str:
+    return "{" + ", ".join(str(int(number)) for number in numbers) + "}"
+
+
+def runtime() -> list[Path]:
+    """What loads the library, and calls it."""
+    from kiln.paths import data_dir
+
+    return [data_dir("runtime_c") / "src" / "cuda_cudnn.c"]
+
+
+BACKEND = Backend(
+    "cudnn",
+    archs=("x86_64", "aarch64"),
+    library=LIBRARY,
+    generate=generate,
+    patterns=patterns,
+    layouts={"x": "NHWC", "w": "(n, h, w, c)"},
+    device="cuda",
+    runtime=runtime,
+)
