@@ -23,7 +23,7 @@ from kiln.byoc.passes import Chosen, Passes
 from kiln.config import load_target, sizes
 from kiln.config.byoc import Byoc
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import external_kernels, fatbin
+from kiln.emit.cuda_objects import external_kernels, fatbin, source_of
 from kiln.errors import KilnError
 from kiln.kernels.pipeline import lower
 from kiln.kernels.steps import Steps
@@ -39,7 +39,8 @@ RANDOM = np.random.default_rng(11)
 
 
 def _weights(*shape: int) -> Array:
-    return RANDOM.standard_normal(shape, np.float32)
+    """Numbers that float16 holds."""
+    return RANDOM.standard_normal(shape, np.float32).astype(np.float16).astype(np.float32)
 
 
 def _dense(x: Any, depth: int, columns: int) -> Any:
@@ -87,8 +88,29 @@ CASES: dict[str, tuple[list[list[int]], Callable[..., Any], str]] = {
 }
 
 
-def _passes() -> Passes:
-    return Passes([load("cutlass")], Partition(Facts("x86_64", "avx2", 1), Chosen(Byoc())))
+# The same with tensor cores: their tiles need a depth that is even.
+HALVES: dict[str, tuple[list[list[int]], Callable[..., Any], str]] = {
+    "half_dense": (
+        [[2, 70, 42], [2, 70, 36]],
+        lambda x, r: relax.op.nn.relu(relax.op.add(_dense(x, 42, 36), r)),
+        "dense 2x70x42 42x36 bias residual relu",
+    ),
+    "half_batched": ([[3, 9, 24], [3, 24, 40]], relax.op.matmul, "matmul 3x9x24 3x24x40"),
+    "half_conv": (
+        [[2, 13, 11, 4]],
+        lambda x: _clip(
+            relax.op.add(_conv(x, 3, 2, 4, 37, strides=[2, 1], padding=[1, 0, 0, 1]), const(_weights(37))),
+            -1.5,
+            6.0,
+        ),
+        "conv2d 2x13x11x4 3x2x4x37 p1x0x0x1 s2x1 bias clip",
+    ),
+}
+
+
+def _passes(precision: str = "fp32") -> Passes:
+    facts = Facts("x86_64", "avx2", 1, 90, precision)
+    return Passes([load("cutlass")], Partition(facts, Chosen(Byoc())))
 
 
 def _open_rows() -> tvm.IRModule:
@@ -112,16 +134,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
     """The modules, the steps of each, and a library of all their kernels."""
     mods = {
         name: module([(shape, "float32") for shape in shapes], graph)
-        for name, (shapes, graph, _) in CASES.items()
+        for name, (shapes, graph, _) in {**CASES, **HALVES}.items()
     }
     mods["open"] = _open_rows()
+    mods["chain"] = module(
+        [([16, 64], "float32")],
+        lambda x: relax.op.nn.relu(_dense(relax.op.nn.relu(_dense(x, 64, 48)), 48, 24)),
+    )
+    precisions = {name: "fp16" if name in HALVES or name == "chain" else "fp32" for name in mods}
     steps = {
-        name: lower(_counted(mod), "m", TARGET, "none", external=_passes()) for name, mod in mods.items()
+        name: lower(
+            _counted(mod), "m", TARGET, "none", external=_passes(precisions[name]), precision=precisions[name]
+        )
+        for name, mod in mods.items()
     }
     out = tmp_path_factory.mktemp("cutlass") / "kernels.so"
     plan = _plan(steps)
     text, _ = external_kernels(plan)
-    return mods, steps, ctypes.CDLL(str(double.kernels_on_cpu("", plan, out, external=text)))
+    functions = {name: func for one in steps.values() for name, func in one.functions.items()}
+    own = source_of(functions, Cuda(archs=ARCHS, ptx=False))
+    return mods, steps, ctypes.CDLL(str(double.kernels_on_cpu(own, plan, out, external=text)))
 
 
 def _counted(mod: tvm.IRModule) -> tvm.IRModule:
@@ -169,6 +201,25 @@ def test_a_kernel_computes_what_the_graph_says(
     np.testing.assert_allclose(_run(library, steps[name], inputs, {}), want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", list(HALVES))
+def test_tensor_cores_multiply_what_float16_holds(made: Any, name: str) -> None:
+    """Sums of exact products, in float32, rounded once: the error is that of a float16 number."""
+    mods, steps, library = made
+    inputs = [_weights(*shape) for shape in HALVES[name][0]]
+    assert HALVES[name][2] in [k["external"]["key"] for k in steps[name].kernels if "external" in k]
+    (want,) = run_by_tvm(mods[name], inputs)
+    np.testing.assert_allclose(_run(library, steps[name], inputs, {}), want, rtol=1e-3, atol=1e-4)
+
+
+def test_between_two_products_nothing_is_converted(made: Any) -> None:
+    mods, steps, library = made
+    labels = [step["label"].split("+")[0] for step in steps["chain"].steps]
+    assert labels == ["astype", "matmul", "matmul", "astype"]
+    x = _weights(16, 64)
+    (want,) = run_by_tvm(mods["chain"], [x])
+    np.testing.assert_allclose(_run(library, steps["chain"], [x], {}), want, rtol=5e-3, atol=5e-2)
+
+
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_open_sizes(made: Any, count: int) -> None:
     mods, steps, library = made
@@ -181,7 +232,8 @@ def test_open_sizes(made: Any, count: int) -> None:
 def test_machine_code_for_every_architecture(made: Any, tmp_path: Path) -> None:
     """ptxas accepts a kernel of each form."""
     _, steps, _ = made
-    text, include = external_kernels(_plan({name: steps[name] for name in ("dense", "dilated")}))
+    names = ("dense", "dilated", "half_dense", "half_conv")
+    text, include = external_kernels(_plan({name: steps[name] for name in names}))
     image = fatbin(text, Cuda(archs=ARCHS, ptx=False), tmp_path, include)
     assert images_of(image) == [(2, 75), (2, 87), (2, 90)]
 

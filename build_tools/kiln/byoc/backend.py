@@ -78,13 +78,14 @@ class Library:
 class Facts:
     """What code generators may know of a target. `threads`: how many may run tasks of one step.
 
-    `gpu`: the newest of its GPUs' architectures, such as 90; 0: none.
+    `gpu`: the newest of its GPUs' architectures, such as 90; 0: none. `precision`: of tensors, fp32 or fp16.
     """
 
     arch: str
     isa: str
     threads: int
     gpu: int = 0
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,9 @@ class Code:
     void *const *args)`, as kiln_cuda.h has it; `args` are addresses on the GPU in the order above, then
     the sizes.
 
+    `dtypes`: by operand, and `output`, the type that the function reads or writes where it is not that of the
+    graph; Kiln converts (for `patterns` only, and not constants, which are stored as they are given).
+
     `scratch`: bytes that the function may use while it runs, behind the output among its parameters.
     """
 
@@ -141,6 +145,7 @@ class Code:
     opens: bool = False
     launch: Launch | None = None
     scratch: int = 0
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 CUTLASS is headers: nvcc makes its kernels at build time, and the device needs no library. A kernel is made of
 its threadblock-level parts (byoc/cuda/kiln_cutlass.cuh), with the sizes of the subgraph as constants; float32
 is computed by FFMA instructions, no rounding to tf32. Weights are stored with the depth inside.
+
+With `precision: fp16` tensor cores multiply float16 numbers, add in float32 (the bias too), and store
+float16. They load several numbers at a time: a depth that is odd is not for them.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kiln.byoc.backend import Backend, Code, Facts, Launch, Library, Wheel
 
@@ -34,6 +39,9 @@ LIBRARY = Library(
 
 # Tiles of the output, the largest first: rows and columns of a block, then those of one of its warps.
 _TILES = ((128, 128, 32, 64), (128, 64, 64, 32), (64, 64, 32, 32), (64, 32, 32, 32))
+# With tensor cores a warp's tile is larger along the rows; a tile that is 32 columns wide is too narrow.
+_TENSOR_TILES = ((128, 128, 64, 32), (128, 64, 64, 32), (64, 64, 32, 32))
+_LARGEST_HALF = float(np.finfo("float16").max)
 _ENOUGH = 96  # blocks: about as many as a GPU has multiprocessors
 _LEAST = 8  # rows: with fewer most of a tile is idle, and a product is a matter of reading the weights
 _LARGEST = 32  # rows or columns of a filter: CUTLASS keeps a bit for each
@@ -44,7 +52,7 @@ _TEXT = """\
 struct SYMBOL_limits {{
     static constexpr float low = {low}, high = {high};
 }};
-using SYMBOL_tile = kiln::Simt<{tile}>;
+using SYMBOL_tile = kiln::{tile};
 using SYMBOL_kernel = kiln::{kernel};
 extern "C" __global__ void __launch_bounds__({threads}) SYMBOL({parameters}) {{
     SYMBOL_kernel::run(x, w, {bias}, {residual}, y, {sizes});
@@ -73,16 +81,17 @@ def generate(match: Match, facts: Facts) -> Code | None:
 
     x, w, shape = match.operands["x"].shape, match.operands["w"].shape, match.output.shape
     if match.pattern == "matmul":
-        return _matmul(match, x[-2], w[-1], x[-1], product(x[:-2]))
+        return _matmul(match, facts, x[-2], w[-1], x[-1], product(x[:-2]))
     rows = product(shape[:-1])
     if isinstance(rows, int) and rows < _LEAST:
         return None
     if match.pattern == "dense":
-        return _product(match, rows)
+        return _product(match, facts, rows)
     attrs = match.anchor["attrs"]
     if attrs["groups"] != 1 or max(w[:2]) > _LARGEST:
         return None
-    return _product(match, rows) if products.is_product(match) else _convolution(match, rows)
+    made = _product if products.is_product(match) else _convolution
+    return made(match, facts, rows)
 
 
 class _Sizes:
@@ -98,24 +107,27 @@ class _Sizes:
         return name
 
 
-def _product(match: Match, rows: Any) -> Code:
+def _product(match: Match, facts: Facts, rows: Any) -> Code | None:
     value = match.operands["w"].value
     assert value is not None
     sizes, (depth, columns) = _Sizes(), match.operands["w"].shape[-2:]
     weights = value.reshape(depth, columns)
     numbers = [sizes.text("rows", rows), columns, depth]
-    return _code(match, _PRODUCT, (rows, columns, 1), sizes, _joined(numbers), weights.T.copy())
+    return _code(
+        match, facts, _PRODUCT, (rows, columns, 1), [depth], sizes, _joined(numbers), weights.T.copy()
+    )
 
 
-def _matmul(match: Match, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
+def _matmul(match: Match, facts: Facts, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
     if isinstance(rows, int) and rows < _LEAST:
         return None
     sizes = _Sizes()
     numbers = [sizes.text(*item) for item in (("rows", rows), ("columns", columns), ("depth", depth))]
-    return _code(match, _BATCHED, (rows, columns, batch), sizes, _joined(numbers), None)
+    inner = [depth, columns]
+    return _code(match, facts, _BATCHED, (rows, columns, batch), inner, sizes, _joined(numbers), None)
 
 
-def _convolution(match: Match, rows: Any) -> Code:
+def _convolution(match: Match, facts: Facts, rows: Any) -> Code | None:
     attrs, value = match.anchor["attrs"], match.operands["w"].value
     assert value is not None
     sizes, names = _Sizes(), ("batch", "height", "width", "channels")
@@ -125,7 +137,8 @@ def _convolution(match: Match, rows: Any) -> Code:
     # Padding below and right follows from the sizes of the output.
     numbers = [n, h, w, c, k, r, s, p, q, *attrs["padding"][:2], *attrs["strides"], *attrs["dilation"]]
     size = f"{{{_joined(numbers)}, cutlass::conv::Mode::kCrossCorrelation, 1, 1}}"
-    return _code(match, _CONVOLUTION, (rows, k, 1), sizes, size, value.transpose(3, 0, 1, 2).copy())
+    weights = value.transpose(3, 0, 1, 2).copy()
+    return _code(match, facts, _CONVOLUTION, (rows, k, 1), [value.shape[2]], sizes, size, weights)
 
 
 def _joined(numbers: Sequence[Any]) -> str:
@@ -140,40 +153,63 @@ _CONVOLUTION = "Convolution<SYMBOL_tile, SYMBOL_limits, {residual}>"
 
 
 def _code(
-    match: Match, kernel: str, extents: tuple[Any, Any, Any], sizes: _Sizes, numbers: str, weights: Any
-) -> Code:
-    """`extents`: rows, columns and batch of the output; `weights`: as they are stored, None: computed."""
+    match: Match, facts: Facts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any], sizes: _Sizes,
+    numbers: str, weights: Any,
+) -> Code | None:  # fmt: skip
+    """`extents`: rows, columns and batch of the output; `weights`: as they are stored, None: computed.
+
+    `inner`: the innermost axes of what is read.
+    """
     from kiln.byoc import products
     from kiln.kernels.symbols import ceil_div
 
     rows, columns, batch = extents
-    tile = _tile(rows, columns, batch)
-    threads = 32 * (tile[0] // tile[2]) * (tile[1] // tile[3])
+    half = facts.precision == "fp16"
+    element = "cutlass::half_t" if half else "float"
+    rectangle = _tile(rows, columns, batch, _TENSOR_TILES if half else _TILES)
+    threads = 32 * (rectangle[0] // rectangle[2]) * (rectangle[1] // rectangle[3])
+    tile = f"Simt<{_joined(rectangle)}>"
     bias = products.bias_of(match)
+    constants = {"w": weights, "bias": bias}
+    dtypes: dict[str, str] = {}
+    if half:
+        align = min(_aligned(size) for size in inner)
+        if align == 1 or (weights is not None and np.abs(weights).max(initial=0) > _LARGEST_HALF):
+            return None
+        tile = f"Tensor<{_joined([*rectangle, align, _aligned(columns)])}>"
+        constants["w"] = None if weights is None else weights.astype("float16")
+        dtypes = dict.fromkeys(("x", "w", "residual", "output"), "float16")
     low, high = products.limits(match) or (float("-inf"), float("inf"))
     added = [name for name in ("bias", "residual") if name in match.operands]
     operands = ["x", "w", *added]
-    parameters = [*(f"const float *{name}" for name in operands), "float *y"]
+    parameters = [f"const {'float' if name == 'bias' else element} *{name}" for name in operands]
     source = _TEXT.format(
-        low=_literal(low), high=_literal(high), tile=_joined(tile), threads=threads, sizes=numbers,
+        low=_literal(low), high=_literal(high), tile=tile, threads=threads, sizes=numbers,
         kernel=kernel.format(residual=str("residual" in added).lower()),
-        parameters=_joined([*parameters, *(f"int {name}" for name in sizes.open)]),
+        parameters=_joined([*parameters, f"{element} *y", *(f"int {name}" for name in sizes.open)]),
         **{name: name if name in added else "nullptr" for name in ("bias", "residual")},
     )  # fmt: skip
-    constants = {"w": weights, "bias": bias}
     return Code(
         source, operands, {name: value for name, value in constants.items() if value is not None},
         list(sizes.open.values()), in_place=[name for name in added if name == "residual"],
-        launch=Launch((ceil_div(rows, tile[0]), ceil_div(columns, tile[1]), batch), (threads, 1, 1)),
+        launch=Launch(
+            (ceil_div(rows, rectangle[0]), ceil_div(columns, rectangle[1]), batch), (threads, 1, 1)
+        ),
+        dtypes=dtypes,
     )  # fmt: skip
 
 
-def _tile(rows: Any, columns: Any, batch: Any) -> tuple[int, int, int, int]:
+def _aligned(size: Any) -> int:
+    """How many float16 numbers can be loaded at once from rows of this size: 16 bytes at most."""
+    return next(n for n in (8, 4, 2, 1) if n == 1 or (isinstance(size, int) and size % n == 0))
+
+
+def _tile(rows: Any, columns: Any, batch: Any, tiles: Sequence[tuple[int, int, int, int]]) -> Any:
     """The largest tile with enough blocks for a GPU; a middle one where sizes are open."""
     if not all(isinstance(size, int) for size in (rows, columns, batch)):
-        return _TILES[2] if not isinstance(columns, int) or columns > 32 else _TILES[3]
-    fits = (tile for tile in _TILES if -(-rows // tile[0]) * -(-columns // tile[1]) * batch >= _ENOUGH)
-    return next(fits, _TILES[-1])
+        return tiles[-1] if isinstance(columns, int) and columns <= 32 else tiles[2]
+    fits = (tile for tile in tiles if -(-rows // tile[0]) * -(-columns // tile[1]) * batch >= _ENOUGH)
+    return next(fits, tiles[-1])
 
 
 def _literal(value: float) -> str:

@@ -75,14 +75,21 @@ class _Found:
         for name in self.code.operands:
             operand = self.match.operands[name]
             packed = self.code.constants.get(name)
-            arguments.append(visit(operand.expr) if packed is None else const(packed, str(packed.dtype)))
+            expr = visit(operand.expr) if packed is None else const(packed, str(packed.dtype))
+            if packed is None and name in self.code.dtypes:
+                expr = relax.op.astype(expr, self.code.dtypes[name])
+            arguments.append(expr)
         code = self.code
         numbers = [*code.sizes, *([] if code.tasks is None else [code.tasks])]
         numbers += [] if code.launch is None else code.launch.grid
         if numbers:
             whole = [tirx.IntImm("int64", n) if isinstance(n, int) else n for n in numbers]
             arguments.append(relax.ShapeExpr(whole))
-        return relax.call_dps_packed(self.symbol, relax.Tuple(arguments), self.match.output.expr.ty)
+        output = self.match.output
+        dtype = self.code.dtypes.get("output", output.dtype)
+        ty = relax.TensorType(output.expr.ty.shape, dtype)
+        made = relax.call_dps_packed(self.symbol, relax.Tuple(arguments), ty)
+        return made if dtype == output.dtype else relax.op.astype(made, output.dtype)
 
     def describe(self, backend: Backend) -> dict[str, Any]:
         """Its entry in `kiln.externals`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from kiln.byoc.backend import Backend, Code, Facts
 from kiln.byoc.backends import load
+from kiln.byoc.casts import cancel_casts
 from kiln.byoc.match import Match
 from kiln.byoc.partition import Partition
 from kiln.config import Target
@@ -15,18 +16,21 @@ from kiln.config.byoc import Byoc
 from kiln.graph.pipeline import Pass
 
 
-def facts_of(target: Target, threads: str) -> Facts:
+def facts_of(target: Target, threads: str, precision: str = "fp32") -> Facts:
     """What code generators may know of a target."""
     gpu = 0 if target.cuda is None else int(target.cuda.newest.removeprefix("sm_"))
-    return Facts(target.arch, target.vector.isa, 1 if threads == "none" else target.cores, gpu)
+    return Facts(target.arch, target.vector.isa, 1 if threads == "none" else target.cores, gpu, precision)
 
 
-def external_passes(config: Mapping[str, Any], target: Target, threads: str) -> Passes:
+def external_passes(
+    config: Mapping[str, Any], target: Target, threads: str, precision: str = "fp32"
+) -> Passes:
     """The passes that byoc.json asks for: {"byoc": the section, "backends": names}, and with `auto`
     {"chosen": by subgraph the backend that computes it}."""
     byoc = Byoc.model_validate(config["byoc"])
     backends = [load(name) for name in config["backends"]]
-    return Passes(backends, Partition(facts_of(target, threads), Chosen(byoc, config.get("chosen"))))
+    facts = facts_of(target, threads, precision)
+    return Passes(backends, Partition(facts, Chosen(byoc, config.get("chosen"))))
 
 
 class Chosen:
@@ -55,7 +59,9 @@ class Passes:
         self.backends, self.partition = backends, partition
 
     def before(self) -> list[tuple[str, Pass]]:
-        return [(f"byoc_{backend.name}", self.partition.graph(backend)) for backend in self.backends]
+        given = [(f"byoc_{backend.name}", self.partition.graph(backend)) for backend in self.backends]
+        half = self.partition.facts.precision == "fp16"
+        return [*given, ("byoc_casts", cancel_casts)] if half else given
 
     def after(self, values: Mapping[str, Any]) -> list[tuple[str, Pass]]:
         return [

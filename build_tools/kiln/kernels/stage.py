@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> None:
     known.check(target)
     threads = config.get("threads") or target.threads
     choices = choices_of(target)
-    external = external_passes(read_json(args.byoc), target, threads) if args.byoc else None
+    external = None
+    if args.byoc:
+        external = external_passes(read_json(args.byoc), target, threads, config["precision"])
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     values: store.Tensors = {}
     cases: list[dict[str, Any]] = []

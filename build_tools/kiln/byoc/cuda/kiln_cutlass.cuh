@@ -31,7 +31,7 @@ template <class Element, int Count, bool Residual, class Limits> struct Output {
     using ElementC = Element;
     using ElementZ = Element;
     using ElementT = Element;
-    using ElementVector = Element;
+    using ElementVector = float;
     using ElementAccumulator = float;
     using ElementCompute = float;
     static int const kElementsPerAccess = Count;
@@ -91,6 +91,36 @@ template <int Rows, int Columns, int WarpRows, int WarpColumns> struct Simt {
     static int const stages = 2;
 #endif
     static int const align = 1, align_out = 1;
+    template <class Base, class Op>
+    using Epilogue = typename cutlass::conv::kernel::detail::DefaultConvEpilogueWithBroadcastSimt<
+        Arch, typename Base::Shape, typename Base::WarpMmaOperator, Element, Element, float, Op,
+        Base::kElementsPerAccess>::Epilogue;
+};
+
+// The same with tensor cores: float16 is multiplied, float32 added, float16 stored. Align: what the
+// depth, and AlignOut what the columns are a multiple of, in elements.
+template <int Rows, int Columns, int WarpRows, int WarpColumns, int Align, int AlignOut>
+struct Tensor {
+    using Element = cutlass::half_t;
+    using Class = cutlass::arch::OpClassTensorOp;
+    using Block = GemmShape<Rows, Columns, 32>;
+    using Warp = GemmShape<WarpRows, WarpColumns, 32>;
+    using Operator = cutlass::arch::OpMultiplyAdd;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    using Arch = cutlass::arch::Sm80;
+    using Instruction = GemmShape<16, 8, 16>;
+    static int const stages = 3;
+#else
+    using Arch = cutlass::arch::Sm75;
+    using Instruction = GemmShape<16, 8, 8>;
+    static int const stages = 2;
+#endif
+    static int const align = Align, align_out = AlignOut;
+    template <class Base, class Op>
+    using Epilogue =
+        typename cutlass::conv::kernel::detail::DefaultConvEpilogueWithBroadcastTensorOp<
+            Arch, typename Base::Shape, typename Base::WarpMmaOperator, Base::kPartitionsK, Element,
+            Element, float, Op, Base::kElementsPerAccess>::Epilogue;
 };
 
 template <class Tile, class Limits, bool Residual, class LayoutW> struct Product {
@@ -103,16 +133,13 @@ template <class Tile, class Limits, bool Residual, class LayoutW> struct Product
         typename Tile::Instruction, Op, Swizzle, Tile::stages, false,
         typename Tile::Operator>::GemmKernel;
     using Mma = typename Base::Mma;
-    using Epilogue = typename cutlass::conv::kernel::detail::DefaultConvEpilogueWithBroadcastSimt<
-        typename Tile::Arch, typename Base::Epilogue::Shape,
-        typename Base::Epilogue::WarpMmaOperator, Element, Element, Element, Op,
-        Base::Epilogue::kElementsPerAccess>::Epilogue;
+    using Epilogue = typename Tile::template Epilogue<typename Base::Epilogue, Op>;
     union Shared {
         typename Mma::SharedStorage loop;
         typename Epilogue::SharedStorage epilogue;
     };
 
-    static CUTLASS_DEVICE void run(Element const *x, Element const *w, Element const *bias,
+    static CUTLASS_DEVICE void run(Element const *x, Element const *w, float const *bias,
                                    Element const *residual, Element *y, int rows, int columns,
                                    int depth) {
         alignas(16) __shared__ char memory[sizeof(Shared)];
@@ -143,8 +170,8 @@ template <class Tile, class Limits, bool Residual, class LayoutW> struct Product
                                                           size, thread, at);
         typename Epilogue::TensorTileIterator none(params_t, nullptr, size, thread, at);
         Epilogue epilogue(shared.epilogue, thread, warp, lane);
-        epilogue(Op({}), bias == nullptr ? nullptr : const_cast<Element *>(bias) + at.column(),
-                 y_at, sums, residual_at, none, size, at);
+        epilogue(Op({}), bias == nullptr ? nullptr : const_cast<float *>(bias) + at.column(), y_at,
+                 sums, residual_at, none, size, at);
     }
 };
 
@@ -159,7 +186,7 @@ template <class Tile, class Limits, bool Residual> struct Convolution {
         cutlass::conv::IteratorAlgorithm::kOptimized, cutlass::conv::StrideSupport::kStrided,
         Tile::align, Tile::align>::Kernel;
 
-    static CUTLASS_DEVICE void run(Element const *x, Element const *w, Element const *bias,
+    static CUTLASS_DEVICE void run(Element const *x, Element const *w, float const *bias,
                                    Element const *residual, Element *y,
                                    cutlass::conv::Conv2dProblemSize const &size) {
         alignas(16) __shared__ char memory[sizeof(typename Kernel::SharedStorage)];
@@ -169,7 +196,7 @@ template <class Tile, class Limits, bool Residual> struct Convolution {
         typename Kernel::Arguments const arguments(
             size, {const_cast<Element *>(x), of_x}, {const_cast<Element *>(w), of_w},
             {const_cast<Element *>(residual), of_y}, {y, of_y}, {},
-            cutlass::conv::SplitKMode::kSerial, const_cast<Element *>(bias), nullptr, 0, size.K);
+            cutlass::conv::SplitKMode::kSerial, const_cast<float *>(bias), nullptr, 0, size.K);
         typename Kernel::Params const params(arguments);
         Kernel()(params, *reinterpret_cast<typename Kernel::SharedStorage *>(memory));
     }

@@ -1,0 +1,37 @@
+"""byoc_casts: IRModule → IRModule. float16 that was widened and is narrowed again is read as it was.
+
+Between two calls of libraries that compute in float16 stand two conversions (`Code.dtypes`); the second gives
+the first one's operand back, bit by bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import operator
+
+_CAST = "relax.astype"
+
+
+@relax.expr_functor.mutator
+class _Canceller(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.definitions = relax.analysis.get_var2val(mod["main"])
+
+    def visit_call_(self, call: Any) -> Any:
+        if operator(call) == _CAST and str(call.ty.dtype) == "float16":
+            wide = self.definitions.get(call.args[0], None)
+            if wide is not None and operator(wide) == _CAST and str(wide.args[0].ty.dtype) == "float16":
+                return self.visit_expr(wide.args[0])
+        return self.visit_expr_post_order(call)
+
+
+def cancel_casts(mod: tvm.IRModule) -> tvm.IRModule:
+    """The pass. What nothing reads any more is left to dead-code elimination."""
+    mutator = _Canceller(mod)
+    mutator.builder_.update_func(mod.get_global_var("main"), mutator.visit_expr(mod["main"]))
+    return relax.transform.DeadCodeElimination()(mutator.builder_.get().with_attrs(dict(mod.attrs or {})))
