@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from kiln.byoc.backend import Backend, Code
 from kiln.byoc.match import Match
@@ -24,6 +24,7 @@ from kiln.config import Target
 from kiln.kernels.cases import cases_of
 from kiln.kernels.choices import RULES, Choice
 from kiln.kernels.steps import Steps, Tensor
+from kiln.kernels.symbols import greatest, ranges_of, variables
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
 from kiln.tune.subject import Call, Memory, Subject
@@ -61,7 +62,7 @@ def parts_of(
                 for match in _matches(case.module, backend, target, threads, allowed):
                     part = found.get(match.key)
                     if part is None:
-                        part = found[match.key] = Part(match.key, module_of(match, _greatest(case.module)))
+                        part = found[match.key] = Part(match.key, module_of(match, _ranges(case.module)))
                     if backend not in part.backends:
                         part.backends.append(backend)
                     if part.backends[0] is backend:
@@ -83,26 +84,20 @@ def _matches(mod: tvm.IRModule, backend: Backend, target: Target, threads: str, 
     return found
 
 
-def _greatest(mod: tvm.IRModule) -> Mapping[str, int]:
-    """The greatest value of each variable in shapes, by its name."""
+def _ranges(mod: tvm.IRModule) -> Mapping[str, tuple[int, int]]:
+    """The least and the greatest value of each variable in shapes, by its name."""
     dims = json.loads(str((mod["main"].attrs or {}).get("kiln.dims", "{}")))
-    return {name: int(dim["max"]) for name, dim in dims.items()}
+    return {name: (int(dim["min"]), int(dim["max"])) for name, dim in dims.items()}
 
 
-def module_of(match: Match, greatest: Mapping[str, int]) -> tvm.IRModule:
+def module_of(match: Match, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:
     """A module with one match alone, open sizes at their greatest."""
 
     def known(size: Any) -> int:
         if isinstance(size, int):
             return size
-        values: dict[Any, Any] = {}
-
-        def visit(node: Any) -> None:
-            if isinstance(node, tirx.Var):
-                values[node] = tirx.IntImm(node.dtype, greatest[node.name])
-
-        tirx.stmt_functor.post_order_visit(size, visit)
-        return int(tvm.sym.Analyzer().simplify(tirx.stmt_functor.substitute(size, values)))
+        with ranges_of({variable: ranges[variable.name] for variable in variables(size)}):
+            return greatest(size)
 
     places: list[tuple[Any, Any]] = []
     for name, operand in match.operands.items():
