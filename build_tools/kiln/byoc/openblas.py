@@ -9,79 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.byoc.backend import Backend, Code, Facts, Library, Wheel
+from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.openblas_library import LIBRARY
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
-
-_HEADERS = {
-    "cblas.h": "bb05d0d79716e4b45035f5739f3f0b7649e6ef0df0fad43298052bbcde5c7676",
-}
-_LICENCE = "51b0d449fdce3b1fabfead1af1cc6eff1df46a70b378c27dc0f5663afc6cc66a"
-_VERSION = "0.3.31.188.0"
-# What the wheels hold beside OpenBLAS itself.
-_LICENCES = {
-    "libgfortran": "GPL-3.0-or-later WITH GCC-exception-3.1",
-    "libquadmath": "LGPL-2.1-or-later",
-}
-
-
-def _wheel(platform: str, config: str, shared: dict[str, str]) -> Wheel:
-    inside = "scipy_openblas32"
-    licence = f"{inside}-{_VERSION}.dist-info/licenses/LICENSE.txt"
-    files = {
-        f"{inside}/include/cblas.h": ("include/cblas.h", _HEADERS["cblas.h"]),
-        f"{inside}/include/openblas_config.h": ("include/openblas_config.h", config),
-        licence: ("licence.txt", _LICENCE),
-        **{f"{inside}/lib/{name}": (f"lib/{name}", digest) for name, digest in shared.items()},
-    }
-    held = [_LICENCES[name.split("-")[0]] for name in shared if name.split("-")[0] in _LICENCES]
-    terms = " AND ".join(["BSD-3-Clause", *held])
-    return Wheel("scipy-openblas32", _VERSION, platform, files, link=("libscipy_openblas.so",), licence=terms)
-
-
-LIBRARY = Library(
-    name="OpenBLAS",
-    licence="BSD-3-Clause",
-    symbols=("cblas_sgemm", "openblas_set_num_threads"),
-    headers=("cblas.h", "openblas_config.h"),
-    shared=("libopenblas.so",),
-    package="libopenblas-dev",
-    wheels={
-        "x86_64": [
-            _wheel(
-                "manylinux2014_x86_64",
-                "2e1085094ea1a7e9a84a16fef0514a6a0cbd7470dc9e61f5963227ddb1e5e66f",
-                {
-                    "libscipy_openblas.so": (
-                        "1209e25e77d668246de596be4570f32c1c60eb3b551534d2fbdc31aa6c11a6bf"
-                    ),
-                    "libgfortran-040039e1.so.5.0.0": (
-                        "0352e75f0719d9a299cb52919977eb5d7bd249d1fcad06d5e14030b272aae619"
-                    ),
-                    "libquadmath-96973f99.so.0.0.0": (
-                        "934c22ded0e7d169c4d4678876c96051adf3d94545da962f60b41659b075da3b"
-                    ),
-                },
-            )
-        ],
-        "aarch64": [
-            _wheel(
-                "manylinux2014_aarch64",
-                "14dbce822d666b1b83d9d33edf38306a89b070c4c91f01647ea8797a135b11c0",
-                {
-                    "libscipy_openblas.so": (
-                        "260508f00c11242d0ba56fff42b5d97e383210c5437fc8cc2efc129708316d23"
-                    ),
-                    "libgfortran-daac5196.so.5.0.0": (
-                        "038a5e3c53dfc3e3c00dd55c7f734cc8a0afa08f5557e07a0158c8e7695254f5"
-                    ),
-                },
-            )
-        ],
-    },
-    defines=("KILN_OPENBLAS=scipy_",),  # what the wheel's symbols begin with
-)
 
 _FEW = 32  # rows; below, threads share columns
 _COLUMNS = 64

@@ -69,9 +69,8 @@ def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Locat
 
 def _packages(library: Library, arch: str) -> Located | None:
     """What Kiln fetches by itself, if there is something."""
-    if arch in library.wheels:
-        return Located(wheels=tuple(library.wheels[arch]))
-    return Located(debs=tuple(library.debs[arch])) if arch in library.debs else None
+    wheels, debs = library.wheels.get(arch, ()), library.debs.get(arch, ())
+    return Located(tuple(wheels), tuple(debs)) if wheels or debs else None
 
 
 def _libc(target: Target) -> str:

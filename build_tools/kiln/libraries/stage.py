@@ -56,7 +56,7 @@ def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
     versions = [f"{wheel.package} {wheel.version}" for wheel in located.wheels]
     versions += [deb.version for deb in located.debs if _inside(deb)]
     packages: list[Wheel | Deb] = [*located.wheels, *(deb for deb in located.debs if _inside(deb))]
-    licences = [package.licence or library.licence for package in packages]
+    licences = [term for package in packages for term in (package.licence or library.licence).split(" AND ")]
     return {
         "backend": backend.name,
         "name": library.name,
