@@ -148,6 +148,8 @@ def _timed(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path: P
         return by_cpu.get(cpu) if cpu is not None else next(iter(by_cpu.values()), None)
 
     missing = [race for race in races if any(entry(digest) is None for digest in race.digests.values())]
+    if len(missing) < len(races):
+        print(f"the times of {len(races) - len(missing)} of {len(races)} parts are known from before")
     while bench is not None and missing:
         batch, missing = missing[:_BATCH], missing[_BATCH:]
         own = 0.0
