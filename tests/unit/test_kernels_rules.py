@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,3 +122,15 @@ def test_chunks_of_channels_leave_lines_in_the_first_cache(name: str) -> None:
     assert chunk_vectors(machine, _depthwise(5, 16, 3)) == 0  # all of them fit
     assert chunk_vectors(machine, _depthwise(112, 512, 3)) == 0  # far away
     assert chunk_vectors(machine, _depthwise(5, 480, 3)) > 0
+
+
+def test_chunks_of_what_comes_from_further_away_are_whole_cache_lines() -> None:
+    wide = dataclasses.replace(
+        _machine("x86_64"), isa="avx512", vector_bits=512, registers=32, l1_bytes=48 << 10, l2_bytes=1 << 20
+    )
+    assert chunk_vectors(wide, _depthwise(80, 96, 3)) == 1
+    assert chunk_vectors(wide, _depthwise(160, 240, 5)) == 1  # lines stay in the second cache
+    assert chunk_vectors(wide, _depthwise(160, 480, 5)) == 2
+    assert chunk_vectors(wide, _depthwise(56, 128, 3)) == 0  # eight columns share the sets of a cache line
+    assert chunk_vectors(wide, _depthwise(320, 16, 3)) == 0
+    assert chunk_vectors(_machine("x86_64"), _depthwise(80, 96, 3)) == 0
