@@ -134,6 +134,7 @@ def test_times_decide_and_are_kept(at_home: Project) -> None:
 def test_what_cannot_be_timed_stays(at_home: Project) -> None:
     text = (at_home.folder / "backends" / "plain.py").read_text()
     (at_home.folder / "backends" / "plain.py").write_text(text.replace('"x86_64"', '"aarch64"'))
-    said = at_home.make("target=aarch64", "model=two.onnx", "byoc=auto,plain")
+    choice = "build/.stages/aarch64/two/byoc-chosen.json"
+    said = at_home.make("target=aarch64", "model=two.onnx", "byoc=auto,plain", choice)
     assert "parts cannot be timed here" in said and "libraries compute 0 of 2 parts" in said
     (at_home.folder / "backends" / "plain.py").write_text(text)
