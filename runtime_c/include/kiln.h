@@ -89,7 +89,8 @@ typedef enum kiln_status {
     KILN_GPU_MEMORY = 73, /* out of memory, on the GPU or pinned */
     KILN_GPU_FAILED = 74, /* any other error of the driver, detail.value */
 
-    /* an external library; detail.value is its own status, detail.name which part it computes */
+    /* an external library; detail.value is its own status, detail.name which part it
+     * computes, on a GPU what the library says of it */
     KILN_LIBRARY = 80,
     KILN_LIBRARY_ABSENT = 81 /* it cannot be loaded; detail.name is the loader's text */
 } kiln_status;

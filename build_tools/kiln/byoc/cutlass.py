@@ -44,6 +44,7 @@ _TENSOR_TILES = ((128, 128, 64, 32), (128, 64, 64, 32), (64, 64, 32, 32))
 _LARGEST_HALF = float(np.finfo("float16").max)
 _ENOUGH = 96  # blocks: about as many as a GPU has multiprocessors
 _LEAST = 8  # rows: with fewer most of a tile is idle, and a product is a matter of reading the weights
+_MOST = 65535  # blocks along z: products of one call
 _LARGEST = 32  # rows or columns of a filter: CUTLASS keeps a bit for each
 
 _TEXT = """\
@@ -119,7 +120,7 @@ def _product(match: Match, facts: Facts, rows: Any) -> Code | None:
 
 
 def _matmul(match: Match, facts: Facts, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
-    if isinstance(rows, int) and rows < _LEAST:
+    if (isinstance(rows, int) and rows < _LEAST) or (isinstance(batch, int) and batch > _MOST):
         return None
     sizes = _Sizes()
     numbers = [sizes.text(*item) for item in (("rows", rows), ("columns", columns), ("depth", depth))]

@@ -24,6 +24,7 @@ _OWN = (
     "open_failed|open_libraries|run_step|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
+_MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
 _STORAGES = ("embedded", "section", "file")
 
 
@@ -175,6 +176,10 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
     distinct = len({bucket.name.upper() for bucket in buckets}) == len(buckets)
     require(distinct, "buckets", "a name twice", "each once, upper and lower case being the same")
     called = {step.symbol: step for bucket in buckets for step in bucket.steps}
+    libraries = len({step.library for step in called.values() if step.library})
+    require(
+        libraries <= _MAX_LIBRARIES, "kernels", f"{libraries} libraries on a GPU", f"at most {_MAX_LIBRARIES}"
+    )
     return View(
         name, plan["target"], plan["model_hash"], plan["threads"], ports, buckets,
         selection(ports.dims, plan["buckets"]), cases, [k for k in kernels if k["symbol"] in called],
