@@ -197,7 +197,7 @@ static int make(const kiln_cuda_call *call, const kiln_cublas_product *p, made *
 }
 
 int32_t kiln_cublas_compute(kiln_cuda_call *call, const kiln_cublas_product *p,
-                              const void *const *args) {
+                            const void *const *args) {
     made *m = (made *)(void *)call->state;
     const void *const *next = args;
     const void *const x = *next++, *const w = *next++;

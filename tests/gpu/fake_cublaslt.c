@@ -1,5 +1,5 @@
-/* fake_cublaslt.c: stands in for libcublasLt.so.13 in tests: products of float matrices stored by
- * columns, as cuBLASLt's documentation defines them. See fake_library.h.
+/* fake_cublaslt.c: stands in for libcublasLt.so.13 in tests: products of float and half matrices
+ * stored by columns, as cuBLASLt's documentation defines them. See fake_library.h.
  *
  * It refuses what the documentation forbids: sizes that do not fit, pointers that are less aligned
  * than the heuristic was told, an algorithm for other sizes, a workspace smaller than it asked for.
@@ -9,16 +9,19 @@
 enum {
     INVALID = 7,
     NOT_SUPPORTED = 15,
+    FLOAT = 0,
+    HALF = 2,
     MAGIC = 0x4b696c6e
 };
 
 typedef struct desc {
     int transposed;
     uint32_t epilogue;
-    const float *bias;
+    const void *bias;
 } desc;
 
 typedef struct layout {
+    int type;
     uint64_t rows, columns;
     int64_t leading, stride;
     int32_t batch;
@@ -45,8 +48,8 @@ typedef struct work {
     desc d;
     layout a, b, c;
     float alpha, beta;
-    const float *at_a, *at_b, *at_c;
-    float *out;
+    const void *at_a, *at_b, *at_c;
+    void *out;
     void *workspace;
     size_t bytes;
 } work;
@@ -107,10 +110,10 @@ int cublasLtMatrixLayoutCreate(void **made, int type, uint64_t rows, uint64_t co
                                int64_t leading) {
     CALL({
         layout *l = calloc(1, sizeof *l);
-        *l = (layout){rows, columns, leading, 0, 1};
+        *l = (layout){type, rows, columns, leading, 0, 1};
         *made = l;
         layouts++;
-        result = type == 0 && leading >= (int64_t)rows ? 0 : INVALID;
+        result = (type == FLOAT || type == HALF) && leading >= (int64_t)rows ? 0 : INVALID;
     });
 }
 int cublasLtMatrixLayoutDestroy(void *given) {
@@ -164,8 +167,8 @@ static int sizes_of(const desc *d, const layout *a, const layout *b, const layou
     const uint64_t m = d->transposed ? a->columns : a->rows,
                    k = d->transposed ? a->rows : a->columns;
     *how = (algorithm){MAGIC, m, b->columns, k, (uint64_t)c->batch, 1024, 0, 0};
-    return b->rows == k && c->rows == m && c->columns == b->columns && a->batch == c->batch &&
-           b->batch == c->batch;
+    return a->type == b->type && b->type == c->type && b->rows == k && c->rows == m &&
+           c->columns == b->columns && a->batch == c->batch && b->batch == c->batch;
 }
 
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b, void *c, void *d,
@@ -184,6 +187,10 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b
     });
 }
 
+static float get(const void *from, int type, int64_t at) {
+    return type == HALF ? (float)((const _Float16 *)from)[at] : ((const float *)from)[at];
+}
+
 static void multiply(void *data) {
     const work *w = data;
     const layout *a = &w->a, *b = &w->b, *c = &w->c;
@@ -195,15 +202,21 @@ static void multiply(void *data) {
                 const int64_t here = at * c->stride + j * c->leading + i;
                 float sum = 0;
                 for (int64_t k = 0; k < depth; k++)
-                    sum += w->at_a[at * a->stride +
-                                   (w->d.transposed ? i * a->leading + k : k * a->leading + i)] *
-                           w->at_b[at * b->stride + j * b->leading + k];
+                    sum += get(w->at_a, a->type,
+                               at * a->stride +
+                                   (w->d.transposed ? i * a->leading + k : k * a->leading + i)) *
+                           get(w->at_b, b->type, at * b->stride + j * b->leading + k);
                 sum *= w->alpha;
                 if (w->beta != 0)
-                    sum += w->beta * w->at_c[here];
+                    sum += w->beta * get(w->at_c, c->type, here);
                 if (w->d.epilogue & 4)
-                    sum += w->d.bias[i];
-                w->out[here] = (w->d.epilogue & 2) && sum < 0 ? 0 : sum;
+                    sum += get(w->d.bias, c->type, i);
+                if ((w->d.epilogue & 2) && sum < 0)
+                    sum = 0;
+                if (c->type == HALF)
+                    ((_Float16 *)w->out)[here] = (_Float16)sum;
+                else
+                    ((float *)w->out)[here] = sum;
             }
 }
 

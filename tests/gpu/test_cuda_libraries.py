@@ -24,6 +24,7 @@ from .conftest import TARGET
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
+_CUBLAS = "fake_cublaslt.c:libcublasLt.so.13"
 _OF_CUDNN = "left: handles 0 descriptors 0"
 # At exit: what the driver, and the library, have given out and not got back.
 _GIVEN_BACK = {
@@ -39,7 +40,7 @@ class Project:
 
     folder: Path
     model: str
-    byoc: str
+    byoc: tuple[str, ...]
 
     @property
     def doubles(self) -> Path:
@@ -63,15 +64,15 @@ class Project:
         """`scons … test`: golden vectors of every bucket, guards, repeated runs, wrong arguments."""
         kernels = str(self.folder / "kernels.so")
         environment = {"LD_LIBRARY_PATH": str(self.doubles), "KILN_FAKE_KERNELS": kernels}
-        what = f"target={TARGET}", f"model={self.model}", f"byoc={self.byoc}"
+        what = f"target={TARGET}", f"model={self.model}", *self.byoc
         return scons_real.scons(self.folder, *what, "test", **environment)
 
 
-def build(folder: Path, model: str, byoc: str, library: str) -> Project:
+def build(folder: Path, model: str, library: str, *byoc: str) -> Project:
     """The project. `library`: C file of the stand-in and the name under which it is loaded, with a colon."""
     scons_real.copy_tree(folder)
     small_models.write(folder)
-    scons_real.scons(folder, f"target={TARGET}", f"model={model}", f"byoc={byoc}")
+    scons_real.scons(folder, f"target={TARGET}", f"model={model}", *byoc)
     project = Project(folder, model, byoc)
     double.driver(project.doubles)
     source, name = library.split(":")
@@ -94,7 +95,7 @@ def build(folder: Path, model: str, byoc: str, library: str) -> Project:
 @pytest.fixture(scope="module")
 def cublas(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("cublas")
-    return build(folder, "attention", "cublas", "fake_cublaslt.c:libcublasLt.so.13")
+    return build(folder, "attention", _CUBLAS, "byoc=cublas")
 
 
 def test_golden_vectors_with_cublas(cublas: Project) -> None:
@@ -104,6 +105,13 @@ def test_golden_vectors_with_cublas(cublas: Project) -> None:
     assert (library["name"], library["heap"], library["files"]) == ("cuBLASLt", "library", [])
     assert "dense 4x5x24 24x24 bias residual relu" in library["subgraphs"]
     assert "matmul 4x5x5 4x5x24" in library["subgraphs"]
+
+
+def test_half_precision_with_cublas(tmp_path: Path) -> None:
+    project = build(tmp_path, "attention", _CUBLAS, "byoc=cublas", "precision=fp16")
+    assert "checks of repeated runs, guards and wrong arguments ok" in project.golden()
+    _, calls = project.run(4)
+    assert sum(call.startswith("cublasLtMatmul ") for call in calls) == 6 * 3, "two captures, one by steps"
 
 
 def test_what_cublas_is_asked(cublas: Project) -> None:
@@ -127,7 +135,7 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
 @pytest.fixture(scope="module")
 def cudnn(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("cudnn")
-    return build(folder, "convolutions", "cudnn", "fake_cudnn.c:libcudnn.so.9")
+    return build(folder, "convolutions", "fake_cudnn.c:libcudnn.so.9", "byoc=cudnn")
 
 
 def test_golden_vectors_with_cudnn(cudnn: Project) -> None:

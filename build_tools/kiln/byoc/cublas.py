@@ -2,7 +2,8 @@
 
 The library is loaded on the device when a session is opened; it is several hundred megabytes and comes with
 CUDA there, so no bundle holds it, and a program starts without it. What it is asked, and how, is
-runtime_c/src/cuda_cublas.c; the C that is generated here only holds the sizes.
+runtime_c/src/cuda_cublas.c; the C that is generated here only holds the sizes. With `precision: fp16` float16
+numbers are multiplied and added in float32, the bias is one of them, and float16 is stored.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ LIBRARY = Library(
 # What NVIDIA's documentation recommends (cuBLAS, "cuBLAS Workspace"): 32 MiB from Hopper on, else 4 MiB.
 _WORKSPACE = {True: 32 << 20, False: 4 << 20}
 _HOPPER = 90
+_LARGEST_HALF = 65504.0  # of the numbers that float16 holds
 _SIZES = ("rows", "columns", "depth", "batch")
 
 _TEXT = """\
@@ -33,7 +35,7 @@ kiln_cuda_function SYMBOL;
 
 int32_t SYMBOL(kiln_cuda_call *call, const void *const *args) {{
     static const kiln_cublas_product product = {{
-        .rows = {rows}, .columns = {columns}, .depth = {depth}, .batch = {batch},
+        .type = {type}, .rows = {rows}, .columns = {columns}, .depth = {depth}, .batch = {batch},
         .inside = {inside}, .bias = {bias}, .residual = {residual}, .relu = {relu},
         .workspace_bytes = {workspace},
     }};
@@ -66,17 +68,20 @@ def generate(match: Match, facts: Facts) -> Code | None:
         "depth": w.shape[-2],
         "batch": product(x[:-2]) if batched else 1,
     }
-    constants: dict[str, Any] = {}
-    if w.value is not None:
-        constants["w"] = w.value.reshape(w.value.shape[-2:]).T.copy()
-    bias = products.bias_of(match)
-    if bias is not None:
-        constants["bias"] = bias
+    half = facts.precision == "fp16"
+    weights = None if w.value is None else w.value.reshape(w.value.shape[-2:]).T
+    given = {"w": weights, "bias": products.bias_of(match)}
+    constants = {name: value for name, value in given.items() if value is not None}
+    if half and any(abs(value).max(initial=0) > _LARGEST_HALF for value in constants.values()):
+        return None
+    dtype = "float16" if half else "float32"
+    constants = {name: value.astype(dtype, order="C") for name, value in constants.items()}
     added = [name for name in ("bias", "residual") if name in match.operands]
     workspace = _WORKSPACE[facts.gpu >= _HOPPER]
     source = _TEXT.format(
         **{name: size if isinstance(size, int) else "KILN_CUBLAS_OPEN" for name, size in extents.items()},
         **{name: str(name in added).lower() for name in ("bias", "residual")},
+        type="KILN_CUBLAS_HALF" if half else "KILN_CUBLAS_FLOAT",
         inside=str(not batched).lower(),
         relu=str(products.limits(match) is not None).lower(),
         workspace=f"{workspace}u",
@@ -88,6 +93,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
         [extents[name] for name in _SIZES if not isinstance(extents[name], int)],
         in_place=[name for name in added if name == "residual"],
         scratch=workspace,
+        dtypes=dict.fromkeys(("x", "w", "residual", "output"), "float16") if half else {},
     )
 
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kiln.byoc.backend import Backend, Code, Facts, Launch, Library, Wheel
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ LIBRARY = Library(
 _TILES = ((128, 128, 32, 64), (128, 64, 64, 32), (64, 64, 32, 32), (64, 32, 32, 32))
 # With tensor cores a warp's tile is larger along the rows; a tile that is 32 columns wide is too narrow.
 _TENSOR_TILES = ((128, 128, 64, 32), (128, 64, 64, 32), (64, 64, 32, 32))
-_LARGEST_HALF = float(np.finfo("float16").max)
+_LARGEST_HALF = 65504.0  # of the numbers that float16 holds
 _ENOUGH = 96  # blocks: about as many as a GPU has multiprocessors
 _LEAST = 8  # rows: with fewer most of a tile is idle, and a product is a matter of reading the weights
 _MOST = 65535  # blocks along z: products of one call
@@ -175,7 +173,7 @@ def _code(
     dtypes: dict[str, str] = {}
     if half:
         align = min(_aligned(size) for size in inner)
-        if align == 1 or (weights is not None and np.abs(weights).max(initial=0) > _LARGEST_HALF):
+        if align == 1 or (weights is not None and abs(weights).max(initial=0) > _LARGEST_HALF):
             return None
         tile = f"Tensor<{_joined([*rectangle, align, _aligned(columns)])}>"
         constants["w"] = None if weights is None else weights.astype("float16")
