@@ -107,6 +107,7 @@ def test_golden_vectors_with_cublas(cublas: Project) -> None:
     assert "matmul 4x5x5 4x5x24" in library["subgraphs"]
 
 
+@pytest.mark.slow
 def test_half_precision_with_cublas(tmp_path: Path) -> None:
     project = build(tmp_path, "attention", _CUBLAS, "byoc=cublas", "precision=fp16")
     assert "checks of repeated runs, guards and wrong arguments ok" in project.golden()
