@@ -149,6 +149,83 @@ template <class T> static T __shfl_sync(unsigned, T value, int from, int width =
     return kiln_exchange(value, lane / width * width + from % width, true);
 }
 
+// ---- matrix units
+// -----------------------------------------------------------------------------------------------
+
+// Which thread has which element of a fragment is the hardware's affair. Here thread t of a warp
+// has 8 elements of C: row t / 2, columns from t % 2 * 8 on. It keeps that row of A, and those
+// columns of B. The sums of a tile are then made in the order of k.
+namespace nvcuda {
+namespace wmma {
+struct matrix_a {};
+struct matrix_b {};
+struct accumulator {};
+struct row_major {};
+struct col_major {};
+enum layout_t {
+    mem_row_major,
+    mem_col_major
+};
+template <class Use, int M, int N, int K, class T, class Layout = void> struct fragment {
+    static_assert(M == 16 && N == 16 && K == 16, "other tiles are not known");
+    T at[K][8]; // A: [k][0]; B: [k][column]; C: [0][column]
+};
+static inline unsigned kiln_row() {
+    return kiln_now % 32 / 2;
+}
+static inline unsigned kiln_column() {
+    return kiln_now % 2 * 8;
+}
+// As on a GPU: a fragment begins at 32 bytes, a row at 16 bytes.
+template <class T> static void kiln_check(const T *from, unsigned stride) {
+    if ((uintptr_t)from % 32 != 0 || stride * sizeof(T) % 16 != 0)
+        abort();
+}
+template <class T, class L>
+static void load_matrix_sync(fragment<matrix_a, 16, 16, 16, T, L> &to, const T *from, unsigned s) {
+    kiln_check(from, s);
+    const bool rows = __is_same(L, row_major);
+    for (unsigned k = 0; k < 16; k++)
+        to.at[k][0] = rows ? from[kiln_row() * s + k] : from[k * s + kiln_row()];
+}
+template <class T, class L>
+static void load_matrix_sync(fragment<matrix_b, 16, 16, 16, T, L> &to, const T *from, unsigned s) {
+    kiln_check(from, s);
+    const bool rows = __is_same(L, row_major);
+    for (unsigned k = 0; k < 16; k++)
+        for (unsigned j = 0; j < 8; j++) {
+            const unsigned column = kiln_column() + j;
+            to.at[k][j] = rows ? from[k * s + column] : from[column * s + k];
+        }
+}
+template <class T> static void fill_fragment(fragment<accumulator, 16, 16, 16, T> &to, T value) {
+    for (unsigned j = 0; j < 8; j++)
+        to.at[0][j] = value;
+}
+template <class T, class A, class B>
+static void mma_sync(fragment<accumulator, 16, 16, 16, float> &to,
+                     const fragment<matrix_a, 16, 16, 16, T, A> &a,
+                     const fragment<matrix_b, 16, 16, 16, T, B> &b,
+                     const fragment<accumulator, 16, 16, 16, float> &c) {
+    for (unsigned j = 0; j < 8; j++) {
+        float sum = c.at[0][j];
+        for (unsigned k = 0; k < 16; k++)
+            sum += (float)a.at[k][0] * (float)b.at[k][j];
+        to.at[0][j] = sum;
+    }
+}
+static void store_matrix_sync(float *to, const fragment<accumulator, 16, 16, 16, float> &from,
+                              unsigned s, layout_t layout) {
+    kiln_check(to, s);
+    for (unsigned j = 0; j < 8; j++) {
+        const unsigned column = kiln_column() + j;
+        to[layout == mem_row_major ? kiln_row() * s + column : column * s + kiln_row()] =
+            from.at[0][j];
+    }
+}
+} // namespace wmma
+} // namespace nvcuda
+
 static void kiln_enter() {
     kiln_fiber *self = &kiln_fibers[kiln_now];
     kiln_body(kiln_args);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,16 @@ def test_an_operator_that_is_no_loop_nest_keeps_its_tensors() -> None:
         relax.op.matmul(x, const(WEIGHTS["second"][0, 0])), 1)), "fp16")  # fmt: skip
     assert dtypes(mod)["matmul"] == ["float32", "float16", "float32"]
     assert dtypes(mod)["cumsum"] == ["float32", "float32"]
+
+
+def test_an_error_function() -> None:
+    weights = const(WEIGHTS["second"][0, 0])
+    graph = module([((4, 16), "float32")], lambda x: relax.op.nn.gelu(relax.op.matmul(x, weights)))
+    x = R.standard_normal((4, 16)).astype(np.float32)
+    (got,) = Evaluator(*fused(graph, "fp16")).run([x], {})
+    product = half(x) @ half(WEIGHTS["second"][0, 0])
+    want = product * 0.5 * (1 + np.vectorize(math.erf)(product / math.sqrt(2)))
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
 def test_open_sizes() -> None:

@@ -24,8 +24,10 @@ from tvm.s_tir import dlight
 
 from kiln.config.target import Cuda
 from kiln.kernels.abi import pointers
+from kiln.kernels.cuda_tensor import TensorProduct
 from kiln.kernels.symbols import is_open
 
+_TENSOR = TensorProduct()
 _TILED = dlight.gpu.Matmul()
 _SHARED_SUMS = (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
 _PLAIN = dlight.gpu.Fallback()
@@ -140,7 +142,7 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], 
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     mod = tvm.IRModule({"kernel": _short(named)})
-    rules = (_TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
+    rules = (_TENSOR, _TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)
     mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)

@@ -1,0 +1,158 @@
+"""Products on matrix units: what they compute, by an emulation of wmma, for even and odd sizes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from kiln.config.target import Cuda
+from kiln.emit.cuda_objects import fatbin, source_of
+from kiln.kernels import cuda
+from kiln.kernels.half import stored_as
+from tvm import te, topi
+
+from . import double
+from .test_cuda_kernels import ARCHS, _conv, _run
+
+Array = npt.NDArray[Any]
+F, H = "float32", "float16"
+
+
+def _silu(x: Any) -> Any:
+    return topi.multiply(x, topi.sigmoid(x))
+
+
+def _batched(a: Any, b: Any) -> Any:
+    k = te.reduce_axis((0, a.shape[-1]), "k")
+    shape = [*a.shape[:-1], b.shape[-1]]
+    return te.compute(shape, lambda s, h, i, j: te.sum(a[s, h, i, k] * b[s, h, k, j], axis=k), "batched")
+
+
+# name → shapes and types of the inputs, type of the result, the computation, the same by NumPy
+Case = tuple[list[tuple[tuple[int, ...], str]], str, Callable[..., Any], Callable[..., Array]]
+CASES: dict[str, Case] = {
+    **{
+        f"product_{m}_{n}_{k}": ([((m, k), H), ((k, n), H)], H, topi.matmul, lambda a, b: a @ b)
+        for m, n, k in [(16, 16, 16), (64, 64, 64), (8, 8, 8), (33, 41, 70), (130, 20, 9), (65, 200, 48)]
+    },
+    "bias_relu": (
+        [((40, 64), H), ((64, 24), H), ((24,), F)],
+        H,
+        lambda a, b, c: topi.nn.relu(topi.add(topi.matmul(a, b), c)),
+        lambda a, b, c: np.maximum(a @ b + c, 0),
+    ),
+    "residual_silu": (
+        [((40, 50), H), ((50, 72), H), ((40, 72), H)],
+        H,
+        lambda a, b, c: _silu(topi.add(topi.matmul(a, b), c)),
+        lambda a, b, c: (a @ b + c) / (1 + np.exp(-(a @ b + c))),
+    ),
+    "from_float32": ([((40, 64), F), ((64, 24), H)], F, topi.matmul, lambda a, b: a.astype(H).astype(F) @ b),
+    "transposed": (
+        [((30, 20), H), ((50, 20), H)],
+        H,
+        lambda a, b: topi.matmul(a, b, False, True),
+        lambda a, b: a @ b.T,
+    ),
+    "attention": (
+        [((2, 3, 37, 24), H), ((2, 3, 24, 37), H)],
+        H,
+        _batched,
+        lambda a, b: a @ b,
+    ),
+    "conv": (
+        [((2, 9, 9, 5), H), ((3, 3, 5, 17), H), ((17,), F)],
+        H,
+        lambda x, w, b: topi.nn.relu(topi.add(topi.nn.conv2d_nhwc(x, w, 2, [1, 1, 1, 1], 1), b)),
+        lambda x, w, b: np.maximum(_conv(x, w, 2, 1) + b, 0),
+    ),
+    "pointwise": (
+        [((1, 7, 7, 32), H), ((1, 1, 32, 64), H), ((1, 7, 7, 64), H)],
+        H,
+        lambda x, w, r: topi.add(topi.nn.conv2d_nhwc(x, w, 1, 0, 1), r),
+        lambda x, w, r: _conv(x, w, 1, 0) + r,
+    ),
+    "first_conv": (
+        [((1, 20, 20, 3), F), ((7, 7, 3, 16), H)],
+        H,
+        lambda x, w: topi.nn.conv2d_nhwc(x, w, 2, [3, 3, 3, 3], 1),
+        lambda x, w: _conv(x.astype(H).astype(F), w, 2, 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lowered() -> tuple[dict[str, cuda.Launches], str]:
+    target = cuda.tvm_target(Cuda(archs=ARCHS, ptx=False))
+    found, functions = {}, {}
+    for name, (inputs, out, compute, _) in CASES.items():
+        tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
+        func = te.create_prim_func([*tensors, compute(*tensors)])
+        found[name] = cuda.lower(stored_as(func, [*(dtype for _, dtype in inputs), out]), target)
+        for number, launch in enumerate(found[name].launches):
+            symbol = f"{name}_{number}"
+            functions[symbol] = launch.func.with_attr("global_symbol", symbol)
+    return found, source_of(functions, Cuda(archs=ARCHS, ptx=False))
+
+
+@pytest.fixture(scope="module")
+def library(
+    lowered: tuple[dict[str, cuda.Launches], str], tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    found, source = lowered
+    names = [f"{name}_{i}" for name, one in found.items() for i in range(len(one.launches))]
+    plan = {"kernels": [{"symbol": name} for name in names]}
+    out = tmp_path_factory.mktemp("tensor") / "kernels.so"
+    return ctypes.CDLL(str(double.kernels_on_cpu(source, plan, out)))
+
+
+@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("order", ["0", "1"])
+def test_values(
+    lowered: tuple[dict[str, cuda.Launches], str],
+    library: ctypes.CDLL,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    order: str,
+) -> None:
+    monkeypatch.setenv("KILN_CUDA_REVERSED", order)
+    inputs, out, _, reference = CASES[name]
+    random = np.random.default_rng(7)
+    given = [random.standard_normal(shape).astype(dtype) for shape, dtype in inputs]
+    want = reference(*(value.astype(F) for value in given))
+    (launch,) = lowered[0][name].launches
+    assert lowered[0][name].scratch == [], "what follows a product is computed with it"
+    got = np.full(want.shape, np.nan, out)
+    arrays = [*given, got]
+    words = [arrays[a.position].ctypes.data for a in launch.arguments]
+    _run(getattr(library, f"{name}_0_on_cpu"), launch.grid, launch.block, words)
+    np.testing.assert_allclose(got, want.astype(out), rtol=2e-3 if out == H else 1e-5, atol=2e-3)
+
+
+def test_all_use_the_matrix_units(lowered: tuple[dict[str, cuda.Launches], str]) -> None:
+    for name in CASES:
+        begin = lowered[1].index(f" {name}_0(", lowered[1].rindex(f" {name}_0(") - 1)
+        assert "wmma::mma_sync" in lowered[1][begin : lowered[1].index("\n}\n", begin)], name
+
+
+def test_a_row_does_not(tmp_path: Path) -> None:
+    """Fifteen of sixteen rows of a fragment would be padding."""
+    x, w = te.placeholder((1, 64), F, "x"), te.placeholder((64, 50), F, "w")
+    func = stored_as(te.create_prim_func([x, w, topi.matmul(x, w)]), [H, H, H])
+    target = Cuda(archs=ARCHS, ptx=False)
+    functions = {
+        f"row_{i}": launch.func.with_attr("global_symbol", f"row_{i}")
+        for i, launch in enumerate(cuda.lower(func, cuda.tvm_target(target)).launches)
+    }
+    assert "wmma" not in source_of(functions, target).split('extern "C"', 1)[1]
+
+
+def test_ptxas_takes_them_for_every_architecture(
+    lowered: tuple[dict[str, cuda.Launches], str], tmp_path: Path
+) -> None:
+    assert fatbin(lowered[1], Cuda(archs=ARCHS, ptx=False), tmp_path)
