@@ -84,7 +84,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]]) -> dict[Any, 
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     calls = [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
     made = {binding.var: binding.value for binding in calls}
-    blocked = _used_otherwise(main, bindings)
+    blocked = used_otherwise(main, bindings)
     simple: dict[str, bool] = {}
 
     def is_simple(call: Any) -> bool:
@@ -118,7 +118,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]]) -> dict[Any, 
     return views
 
 
-def _used_otherwise(main: Any, bindings: list[Any]) -> set[Any]:
+def used_otherwise(main: Any, bindings: list[Any]) -> set[Any]:
     """Variables that something else than a kernel reads: outputs, reshapes, tuples."""
     found: set[Any] = set()
 

@@ -16,6 +16,7 @@ from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import opinfo
 from kiln.kernels.choices import Choices
 from kiln.kernels.halo import keep_padding_apart
+from kiln.kernels.joined import keep_concats_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
 from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
@@ -110,6 +111,7 @@ def lower(
         ("patterns", relax.transform.AnnotateTIROpPattern()),
         ("kinds", opinfo.annotate),
         ("padding_apart", keep_padding_apart),
+        ("concats_apart", keep_concats_apart),
         ("fuse", relax.transform.FuseOps(2)),
         ("fuse_tir", opinfo.fuse_tir),
         ("barriers", cancel_transposes),  # the reshapes that kept fusion apart

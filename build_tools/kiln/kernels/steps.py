@@ -6,7 +6,7 @@ The result is plain data; nothing after this stage needs to know Relax.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from kiln.kernels.halo import (
     padded_view,
     with_views,
 )
+from kiln.kernels.joined import find_joins
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.opinfo import OpInfo, refusal
 from kiln.kernels.symbols import divided, ranges_of, simplify, variables
@@ -122,6 +123,9 @@ class Builder:
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
         self._groups: dict[Any, Any] = {}
         self._views = find_views(mod, ops) if self.halos else {}
+        self._joins = find_joins(mod, ops, self._views) if self.halos else {}
+        self._parts = self._find_parts()  # operand of a joined concat → the concat, its view
+        self._joined: dict[Any, Tensor] = {}  # concat → the tensor that its operands lie in
         self._view_of: dict[str, View] = {}  # tensors that are read through a view
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
         self._whole: dict[str, str] = {}  # a tensor read through a view → the one it lies in
@@ -220,6 +224,13 @@ class Builder:
         if len(inputs) == 1 and inputs[0] in self._view_of and self._is_border(ops, inputs[0]):
             return self._whole[inputs[0]]
         types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+        if var in self._joins:
+            return self._join(var, inputs)
+        if var in self._parts:
+            concat, place = self._parts[var]
+            whole = self._whole_of(concat)
+            size = [int(extent) for extent in call.ty.shape]
+            return self._inside(self.mod[variable], variable.name_hint, size, inputs, ops, place, whole)
         view = self._views.get(var)
         if view is not None:
             shape = [self._size(size, self._sizes) for size in call.ty.shape]
@@ -330,15 +341,39 @@ class Builder:
         view: View,
     ) -> str:  # fmt: skip
         """Add a group whose result, of `shape`, lies inside a padded tensor, and the step for the border."""
-        around = [before + after for before, after in zip(view.origin, view.after, strict=True)]
         dtype = str([param for param in func.params if tirx.is_buffer_var(param)][-1].dtype)
+        whole = self._around(view, shape, dtype)
+        inner = self._inside(func, name, shape, inputs, ops, view, whole)
+        self._border(view, inner, whole)
+        return inner
+
+    def _around(self, view: View, shape: Sequence[SizeExpr], dtype: str) -> Tensor:
+        """The tensor in which one of `shape` lies as `view` says."""
+        around = [before + after for before, after in zip(view.origin, view.after, strict=True)]
         outer_shape = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
         whole = Tensor(self._new_name(), dtype, outer_shape, "activation")
-        inner = Tensor(self._new_name(), dtype, shape, "activation", whole.name)
-        self.result.tensors |= {whole.name: whole, inner.name: inner}
+        self.result.tensors[whole.name] = whole
+        return whole
+
+    def _inside(
+        self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
+        view: View, whole: Tensor,
+    ) -> str:  # fmt: skip
+        """Add a group whose result, of `shape`, lies inside another tensor."""
+        inner = self._inner(view, shape, whole)
+        self._group(func, ops, inputs, [inner], name)
+        return inner
+
+    def _inner(self, view: View, shape: list[SizeExpr], whole: Tensor) -> str:
+        inner = Tensor(self._new_name(), whole.dtype, shape, "activation", whole.name)
+        self.result.tensors[inner.name] = inner
         self._view_of[inner.name] = view
         self._whole[inner.name] = whole.name
-        self._group(func, ops, inputs, [inner.name], name)
+        return inner.name
+
+    def _border(self, view: View, inner: str, whole: Tensor) -> None:
+        """Add the step that fills what lies around a view."""
+        shape = self.result.tensors[inner].shape
         # Sizes that are open get variables of the kernel's own, so that equal borders are one kernel.
         extents: list[Any] = [
             size if isinstance(size, int) else tirx.Var(f"n{axis}", "int64")
@@ -359,7 +394,40 @@ class Builder:
             symbol, _ = self._kernel(part, [info])
             arguments = [whole.name, *({"dim": values[variable]} for variable in kernel.sizes)]
             self._step(symbol, part, [info], arguments, [whole.name], values)
-        return inner.name
+
+    def _find_parts(self) -> dict[Any, tuple[Any, View]]:
+        calls = {b.var: b.value for block in self.mod["main"].body.blocks for b in block.bindings}
+        return {
+            operand: (concat, view)
+            for concat, join in self._joins.items()
+            for operand, view, direct in zip(
+                calls[concat].args[1].fields, join.views, join.direct, strict=True
+            )
+            if direct
+        }
+
+    def _whole_of(self, concat: Any) -> Tensor:
+        """The tensor of a joined concat, there from its first operand on."""
+        if concat not in self._joined:
+            join = self._joins[concat]
+            shape = [int(size) for size in concat.ty.shape]
+            self._joined[concat] = self._around(join.place, shape, str(concat.ty.dtype))
+        return self._joined[concat]
+
+    def _join(self, concat: Any, inputs: list[str]) -> str:
+        """What a concat still needs whose operands lie in its place: copies of the others, a border."""
+        join, whole = self._joins[concat], self._whole_of(concat)
+        for source, view, direct in zip(inputs, join.views, join.direct, strict=True):
+            if not direct:
+                tensor = self.result.tensors[source]
+                func, copies = copy_of(tensor.shape, tensor.dtype)
+                name = f"copy of {tensor.shape} {tensor.dtype}"
+                self._inside(func, name, tensor.shape, [source], copies, view, whole)
+        if not any((*join.place.origin, *join.place.after)):
+            return whole.name
+        inner = self._inner(join.place, [int(size) for size in concat.ty.shape], whole)
+        self._border(join.place, inner, whole)
+        return inner
 
     def _group(
         self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str

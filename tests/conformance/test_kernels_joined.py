@@ -1,0 +1,133 @@
+"""Concats without a kernel: results, and which operands are written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.graph.pipeline import simplify
+from relaxed import const, module, run_by_tvm
+from tvm import relax
+
+from .lowered import Compiled, close, runnable
+
+op = relax.op
+RNG = np.random.default_rng(21)
+
+
+def conv(x: Any, inputs: int, outputs: int, size: int = 1, groups: int = 1) -> Any:
+    weights = const(RNG.standard_normal((outputs, inputs // groups, size, size)) / (inputs * size))
+    return op.nn.conv2d(x, weights, padding=size // 2, groups=groups)
+
+
+def _branches(x: Any) -> Any:
+    """Of every family, odd widths; behind it a 1x1 convolution."""
+    a = op.nn.relu(conv(x, 7, 5))
+    b = op.nn.silu(conv(a, 5, 17, 3))
+    c = conv(x, 7, 7, 3, groups=7)
+    d = op.nn.max_pool2d(x, 3, 1, 1)
+    return conv(op.concat([a, b, c, d], 1), 36, 9)
+
+
+def _padded(x: Any) -> Any:
+    """The whole lies in the larger tensor of the padding behind it."""
+    return op.nn.relu(conv(op.concat([conv(x, 7, 8), op.nn.relu(conv(x, 7, 3, 3))], 1), 11, 6, 3))
+
+
+def _read_again(x: Any) -> Any:
+    """Operands that others read too, as a residual and through a padding."""
+    a, b = conv(x, 7, 6), op.nn.relu(conv(x, 7, 6))
+    whole = conv(op.concat([a, b], 1), 12, 6)
+    return op.add(op.add(whole, a), op.nn.avg_pool2d(b, 3, 1, 1))
+
+
+def _twice(x: Any) -> Any:
+    a = op.nn.relu(conv(x, 7, 9))
+    return conv(op.concat([a, conv(x, 7, 9), a], 1), 27, 5)
+
+
+def _lines(x: Any) -> Any:
+    """Along the height; a padding of the second operand looks like the way to its place."""
+    a, b = conv(x, 7, 8), op.nn.relu(conv(x, 7, 8))
+    whole = conv(op.concat([a, b], 2), 8, 3)
+    padded = op.nn.pad(b, [0, 0, 0, 0, 11, 0, 0, 0], "constant", 0.0)
+    return op.add(whole, conv(padded, 8, 3))
+
+
+def _resized(x: Any) -> Any:
+    small = op.nn.max_pool2d(conv(x, 7, 8), 2, 2)
+    big = op.image.resize2d(small, (11, 10), method="nearest_neighbor")
+    return conv(op.concat([big, conv(x, 7, 4)], 1), 12, 4, 3)
+
+
+# name → (what it computes, kernels that are left of its concats)
+BODIES: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "branches": (_branches, 0),
+    "padded": (_padded, 0),
+    "read_again": (_read_again, 0),
+    "twice": (_twice, 1),
+    "lines": (_lines, 0),
+    "resized": (_resized, 0),
+}
+
+
+def _steps(compiled: Compiled, name: str) -> int:
+    return sum(name in step["label"].split("+") for step in compiled.steps)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", BODIES)
+def test_the_result_is_the_concats(name: str, batch: int, tmp_path: Path) -> None:
+    body, left = BODIES[name]
+    made = module([((batch, 7, 11, 10), "float32")], body)
+    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    assert _steps(compiled, "concat") == left
+    x = RNG.standard_normal((batch, 7, 11, 10)).astype("f4")
+    for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
+        close(got, want, 2e-5)
+
+
+def test_it_may_be_the_models_output(tmp_path: Path) -> None:
+    def body(x: Any) -> Any:
+        a, b = (
+            op.nn.relu(op.nn.conv2d(x, weights, data_layout="NHWC", kernel_layout="HWIO")) for weights in both
+        )
+        return op.concat([a, b], 3)
+
+    both = [const(RNG.standard_normal((1, 1, 7, width)) / 7) for width in (3, 8)]
+    made = module([((1, 5, 6, 7), "float32")], body)
+    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    assert _steps(compiled, "concat") == 0 and len(compiled.steps) == 2
+    x = RNG.standard_normal((1, 5, 6, 7)).astype("f4")
+    close(compiled.run([x])[0], run_by_tvm(made, [x])[0])
+
+
+def test_an_input_is_copied_to_its_place(tmp_path: Path) -> None:
+    weights = const(RNG.standard_normal((1, 1, 7, 12)) / 7)
+
+    def body(x: Any) -> Any:
+        return op.concat([x, op.nn.conv2d(x, weights, data_layout="NHWC", kernel_layout="HWIO")], 3)
+
+    made = module([((2, 5, 6, 7), "float32")], body)
+    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    assert sorted(step["label"] for step in compiled.steps) == ["conv2d", "copy"]
+    x = RNG.standard_normal((2, 5, 6, 7)).astype("f4")
+    close(compiled.run([x])[0], run_by_tvm(made, [x])[0])
+
+
+def test_not_where_more_would_be_alive(tmp_path: Path) -> None:
+    """A small operand long before a large one: the whole would be alive while the peak is reached."""
+
+    def body(x: Any) -> Any:
+        builder = relax.BlockBuilder.current()
+        early = builder.emit(conv(x, 8, 8))
+        y = builder.emit(op.nn.relu(conv(x, 8, 40)))
+        y = builder.emit(op.nn.relu(conv(y, 40, 40)))
+        late = builder.emit(conv(y, 40, 8))
+        return conv(op.concat([early, late], 1), 16, 4)
+
+    made = module([((1, 8, 12, 12), "float32")], body)
+    assert _steps(Compiled(simplify(made), runnable("x86_64"), tmp_path), "concat") == 1
