@@ -97,3 +97,24 @@ def test_the_whole_list_of_passes(tmp_path: Path) -> None:
 def test_simplifying_again_changes_nothing() -> None:
     once = simplify(module([((1, 3, 10, 8), "float32")], _network))
     assert operators(simplify(once)) == operators(once)
+
+
+def test_attention_computes_nothing_twice() -> None:
+    """As exporters write it: the mask made anew in each layer, queries, keys and values from one product."""
+    weights = const(RNG.standard_normal((8, 24)).astype("f4"))
+    constants = {name: const(value) for name, value in (("one", 1.0), ("many", -1e4), ("scale", 0.35))}
+
+    def layer(x: Any, mask: Any) -> Any:
+        hidden = op.multiply(op.subtract(constants["one"], mask), constants["many"])
+        q, k, v = (op.split(op.matmul(x, weights), 3, -1)[part] for part in range(3))
+        scores = op.multiply(op.matmul(q, op.permute_dims(k, [0, 2, 1])), constants["scale"])
+        return op.matmul(op.nn.softmax(op.add(scores, hidden), -1), v)
+
+    made = module([((1, 6, 8), "float32"), ((1, 1, 6), "float32")], lambda x, m: layer(layer(x, m), m))
+    changed = simplify(made)
+    found = operators(changed)
+    assert found.count("subtract") == 1  # the mask, of both layers
+    assert found.count("matmul") + found.count("einsum") == 2 * 5 and "split" not in found
+    inputs = [RNG.uniform(-1, 1, (1, 6, 8)).astype("f4"), np.ones((1, 1, 6), "f4")]
+    (want,), (got,) = run_by_tvm(made, inputs), run_by_tvm(changed, inputs)
+    assert np.abs(got - want).max() <= 1e-5
