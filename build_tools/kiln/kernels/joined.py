@@ -55,8 +55,13 @@ def _calls(mod: tvm.IRModule) -> list[Any]:
 
 
 def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark concats of images that convolutions, pools or paddings read: fusion would gain nothing."""
+    """Mark concats of images where fusion would gain nothing.
+
+    Those that convolutions, pools or paddings read, and of whose operands at least half, in bytes, are made
+    by kernels that no concat is fused with: resizing and slicing are done by the concat's own kernel.
+    """
     calls = _calls(mod)
+    made = {binding.var: binding.value for binding in calls}
     readers: dict[Any, list[str]] = {}
     for binding in calls:
         for item in binding.value.args[1].fields:
@@ -66,11 +71,25 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
     def fuses(name: str) -> bool:
         return any(op["name"] not in _READERS for op in ops[name])
 
+    def alone(operand: Any) -> bool:
+        """Whether a kernel of its own makes `operand`, up to what is fused behind it."""
+        while (call := made.get(operand)) is not None:
+            kind = ops[call.args[0].name_hint][-1]["kind"]
+            if kind not in ("elementwise", "broadcast"):
+                return str(kind) != "injective"
+            operand = next((item for item in call.args[1].fields if item in made), None)
+        return False
+
+    def worthwhile(call: Any) -> bool:
+        sizes = [(_bytes(operand.ty), alone(operand)) for operand in call.args[1].fields]
+        return 2 * sum(size for size, is_alone in sizes if is_alone) >= sum(size for size, _ in sizes)
+
     refused = {
         binding.value.args[0].name_hint
         for binding in calls
         if len(getattr(binding.value.ty, "shape", None) or ()) != 4
         or any(fuses(name) for name in readers.get(binding.var, []))
+        or (_is_concat(ops[binding.value.args[0].name_hint]) and not worthwhile(binding.value))
     }
     for variable, func in list(mod.functions_items()):
         name = variable.name_hint
