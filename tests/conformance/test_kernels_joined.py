@@ -79,16 +79,21 @@ def _steps(compiled: Compiled, name: str) -> int:
     return sum(name in step["label"].split("+") for step in compiled.steps)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("name", BODIES)
-def test_the_result_is_the_concats(name: str, batch: int, tmp_path: Path) -> None:
+RUNS = [(name, batch, "off") for name in BODIES for batch in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "winograd"), [*RUNS, *((name, 1, "f4") for name in ("branches", "padded"))]
+)
+def test_the_result_is_the_concats(name: str, batch: int, winograd: str, tmp_path: Path) -> None:
     body, left = BODIES[name]
     made = module([((batch, 7, 11, 10), "float32")], body)
-    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path, winograd=winograd).load()
+    assert ("winograd" in compiled.families) == (winograd != "off")
     assert _steps(compiled, "concat") == left
     x = RNG.standard_normal((batch, 7, 11, 10)).astype("f4")
     for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
-        close(got, want, 2e-5)
+        close(got, want, 2e-4 if winograd == "f4" else 2e-5)
 
 
 def test_it_may_be_the_models_output(tmp_path: Path) -> None:

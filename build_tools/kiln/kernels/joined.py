@@ -54,6 +54,12 @@ def _calls(mod: tvm.IRModule) -> list[Any]:
     return [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
 
 
+def _is_image(call: Any) -> bool:
+    """Whether a call makes one tensor of four axes, out of tensors, all of known sizes."""
+    types = [call.ty, *(operand.ty for operand in call.args[1].fields)]
+    return all(_sizes(ty) is not None for ty in types) and len(call.ty.shape) == 4
+
+
 def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
     """Mark concats of images where fusion would gain nothing.
 
@@ -87,7 +93,7 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
     refused = {
         binding.value.args[0].name_hint
         for binding in calls
-        if len(getattr(binding.value.ty, "shape", None) or ()) != 4
+        if not _is_image(binding.value)
         or any(fuses(name) for name in readers.get(binding.var, []))
         or (_is_concat(ops[binding.value.args[0].name_hint]) and not worthwhile(binding.value))
     }
@@ -133,12 +139,10 @@ def find_joins(
     taken: dict[Any, Any] = {}
     for binding in calls:
         call = binding.value
-        if not _is_concat(named(call)) or len(call.ty.shape) != 4:
+        if not _is_concat(named(call)) or not _is_image(call):
             continue
         operands = list(call.args[1].fields)
         shapes = [list(operand.ty.shape) for operand in operands]
-        if any(is_open(size) for shape in [*shapes, call.ty.shape] for size in shape):
-            continue
         direct = tuple(operands.count(one) == 1 and can_lie_inside(one) for one in operands)
         sizes = [math.prod(int(size) for size in shape) for shape in shapes]
         inside = [one for one, is_direct in zip(operands, direct, strict=True) if is_direct]
