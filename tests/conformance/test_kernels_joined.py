@@ -64,11 +64,20 @@ def _resized(x: Any) -> Any:
     return conv(op.concat([*big, conv(x, 7, 4)], 1), 20, 4, 3)
 
 
+def _read_by_a_convolution(x: Any) -> Any:
+    """A convolution reads the first operand, which is copied; the whole lies in a padded tensor."""
+    y = op.nn.silu(conv(x, 7, 24))
+    z = op.nn.silu(conv(conv(y, 24, 5), 5, 24))
+    weights = const(RNG.standard_normal((6, 48, 1, 3)) / 48)
+    return op.nn.conv2d(op.concat([y, z], 1), weights, padding=[0, 1, 0, 1])
+
+
 # name → (what it computes, kernels that are left of its concats)
 BODIES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "branches": (_branches, 0),
     "padded": (_padded, 0),
     "read_again": (_read_again, 0),
+    "read_by_a_convolution": (_read_by_a_convolution, 0),
     "twice": (_twice, 1),
     "lines": (_lines, 0),
     "resized": (_resized, 1),
