@@ -230,7 +230,7 @@ class Builder:
             concat, place = self._parts[var]
             whole = self._whole_of(concat)
             size = [int(extent) for extent in call.ty.shape]
-            return self._inside(self.mod[variable], variable.name_hint, size, inputs, ops, place, whole)
+            return self._inside(self._bare(call), variable.name_hint, size, inputs, ops, place, whole)
         view = self._views.get(var)
         if view is not None:
             shape = [self._size(size, self._sizes) for size in call.ty.shape]
