@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import fatbin, source_of
+from kiln.emit.cuda_objects import image_of, source_of
 from kiln.kernels import cuda
 from kiln.kernels.half import stored_as
 from tvm import te, topi
@@ -155,4 +155,11 @@ def test_a_row_does_not(tmp_path: Path) -> None:
 def test_ptxas_takes_them_for_every_architecture(
     lowered: tuple[dict[str, cuda.Launches], str], tmp_path: Path
 ) -> None:
-    assert fatbin(lowered[1], Cuda(archs=ARCHS, ptx=False), tmp_path)
+    """And each takes no more shared memory than every GPU gives."""
+    _, taken = image_of(lowered[1], Cuda(archs=ARCHS, ptx=False), tmp_path)
+    assert set(taken) == {f"{name}_0" for name in CASES}
+    for kernel, by_arch in taken.items():
+        assert list(by_arch) == ARCHS, kernel
+        for numbers in by_arch.values():
+            assert 0 < numbers["shared_bytes"] <= 48 << 10
+            assert numbers["registers"] > 0 and numbers["bytes"] > 0

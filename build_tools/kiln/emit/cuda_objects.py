@@ -19,8 +19,9 @@ from kiln.byoc.backends import load
 from kiln.config import Target
 from kiln.config.target import Cuda
 from kiln.emit.compile import compile_file
+from kiln.emit.cuda_usage import usage
 from kiln.errors import KilnError
-from kiln.files import atomic_write
+from kiln.files import atomic_write, read_json, write_json
 from kiln.kernels.cuda import tvm_target
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
 from kiln.toolchain import compiler_command
@@ -56,12 +57,13 @@ def device_object(
     source = source_of(functions, target.cuda)
     external, include = external_kernels(plan)
     # They come first: TVM's text defines macros that other headers do not expect.
-    image = fatbin(external + source, target.cuda, cache, include)
+    image, taken = image_of(external + source, target.cuda, cache, include)
     name = plan["name"]
     atomic_write(folder / f"{name}.cu", source)
     if external:
         atomic_write(folder / f"{name}_external.cu", external)
     atomic_write(folder / f"{name}.fatbin", image)
+    write_json(folder / "usage.json", {"image_bytes": len(image), "kernels": taken})
     text = _IMAGE.format(symbol=f"{name}_cuda_image", file=f"{name}.fatbin")
     atomic_write(folder / f"{name}_cuda.S", text)
     flags = [*compiler_command(target), f"-I{folder}"]
@@ -93,6 +95,13 @@ def fatbin(source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()) -
 
     Taken from the folder `cache` where the same source was compiled before. `include`: folders of headers.
     """
+    return image_of(source, cuda, cache, include)[0]
+
+
+def image_of(
+    source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()
+) -> tuple[bytes, dict[str, dict[str, dict[str, int]]]]:
+    """What `fatbin` returns, and what kernels take (kiln.emit.cuda_usage), by kernel and architecture."""
     wanted = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
     if cuda.ptx:
         newest = cuda.newest[3:]
@@ -102,12 +111,17 @@ def fatbin(source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()) -
     facts = [VERSION, *wanted, *map(str, include), *own, source]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     known = cache / "cuda" / f"{digest[:32]}.fatbin"
-    if not known.is_file():
-        atomic_write(known, _compile(source, wanted, known.parent, include))
-    return known.read_bytes()
+    told = known.with_suffix(".json")
+    if not (known.is_file() and told.is_file()):
+        image, taken = _compile(source, wanted, known.parent, include)
+        atomic_write(known, image)
+        write_json(told, taken)
+    return known.read_bytes(), read_json(told)
 
 
-def _compile(source: str, wanted: list[str], folder: Path, include: Sequence[Path]) -> bytes:
+def _compile(
+    source: str, wanted: list[str], folder: Path, include: Sequence[Path]
+) -> tuple[bytes, dict[str, dict[str, dict[str, int]]]]:
     nvcc = cuda_toolkit() / "bin" / "nvcc"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".nvcc-", dir=folder) as name:
@@ -119,9 +133,18 @@ def _compile(source: str, wanted: list[str], folder: Path, include: Sequence[Pat
         command = [str(nvcc), "-fatbin", "-O3", "-w", "-std=c++17", "-ccbin", str(compiler)]
         command += [word for code in wanted for word in ("-gencode", code)]
         command += [f"-I{path}" for path in include]
+        command += ["-keep", "-keep-dir", str(work)]  # the machine code of each architecture
         command += ["--threads=2", "-o", str(work / "kernels.fatbin"), str(work / "kernels.cu")]
         run_tool(command, "compiling kernels for the GPU")
         try:
-            return (work / "kernels.fatbin").read_bytes()
+            image = (work / "kernels.fatbin").read_bytes()
         except OSError as error:
             raise KilnError(f"nvcc has written no {error.filename}") from error
+        taken: dict[str, dict[str, dict[str, int]]] = {}
+        for path in sorted(work.glob("*.cubin")):
+            # kernels.cubin of one, else kernels.compute_75.cubin; beside PTX kernels.compute_90.sm_90.cubin
+            number = re.search(r"_(\w+)\.cubin$", path.name)
+            arch = f"sm_{number[1]}" if number else wanted[0].rpartition("=")[2]
+            for kernel, numbers in usage(path.read_bytes()).items():
+                taken.setdefault(kernel, {})[arch] = numbers
+        return image, taken

@@ -171,6 +171,7 @@ def _steps(
     kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
     linked = size.get("linked") or {}
     code = {kernel["symbol"]: kernel["bytes"] for kernel in linked.get("kernels", [])}
+    taken = {kernel["symbol"]: kernel.get("gpu", {}) for kernel in linked.get("kernels", [])}
     rows = []
     for index, step in enumerate(bucket["steps"]):
         kernel = kernels[step["kernel"]]
@@ -193,11 +194,20 @@ def _steps(
                     ["*", 2, step["macs"]] if "macs" in step else kernel["flops"] or 0, bucket
                 ),
                 "code": code.get(step["kernel"]),
+                "gpu": [_on_gpu(arch, numbers) for arch, numbers in taken.get(step["kernel"], {}).items()],
                 "params": sum(arg.get("bytes") or 0 for arg in step["args"] if arg["at"] == "params"),
                 "places": places,
             }
         )
     return rows
+
+
+def _on_gpu(arch: str, taken: Mapping[str, int]) -> str:
+    """What a kernel takes on a GPU: `sm_90: 72 registers, 26112 B shared`."""
+    parts = [f"{taken['registers']} registers"]
+    parts += [f"{taken['stack_bytes']} B stack"] if taken["stack_bytes"] else []
+    parts += [f"{taken['shared_bytes']} B shared"] if taken["shared_bytes"] else []
+    return f"{arch}: {', '.join(parts)}"
 
 
 def _greatest(expr: Any, bucket: Mapping[str, Any]) -> int:

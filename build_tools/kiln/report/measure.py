@@ -85,6 +85,29 @@ def code_by_part(
     }
 
 
+def on_gpu(plan: Mapping[str, Any], linked: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
+    """`linked` for kernels that run on a GPU: their code is an image among the constants.
+
+    `usage`: usage.json of emit-objects. A kernel's bytes are those of all architectures; `gpu` has what it
+    takes on each.
+    """
+    found = usage["kernels"]
+    bytes_of = {
+        kernel["symbol"]: sum(numbers["bytes"] for numbers in found.get(kernel["symbol"], {}).values())
+        for kernel in plan["kernels"]
+    }
+    kernels = [
+        {**kernel, "bytes": bytes_of[kernel["symbol"]], "gpu": found.get(kernel["symbol"], {})}
+        for kernel in linked["kernels"]
+    ]
+    return {
+        **linked,
+        "code": {**linked["code"], "kernels": usage["image_bytes"]},
+        "kernels": sorted(kernels, key=lambda kernel: (-kernel["bytes"], kernel["symbol"])),
+        "buckets": code_rows(plan, bytes_of),
+    }
+
+
 def _part(member: str, plan_member: str) -> str:
     """What an object of the library is: the runtime's begin with `kiln_`."""
     if member.startswith(("kiln_threads_", "kiln_platform_")):

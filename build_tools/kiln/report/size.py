@@ -17,7 +17,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.report import budget
 from kiln.report.buckets import has_buckets, sizes_text
-from kiln.report.measure import linked_figures, plan_figures
+from kiln.report.measure import linked_figures, on_gpu, plan_figures
 
 _TOP = 8  # kernels and contributors that are listed
 
@@ -34,6 +34,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--target", type=Path, help="target.json")
     p.add_argument("--bundle", type=Path, help="folder with include/ and lib/, to measure what is linked")
     p.add_argument("--config", type=Path, help="the model's own budget, JSON")
+    p.add_argument("--usage", type=Path, help="usage.json: what kernels take on a GPU")
     p.add_argument("--work", type=Path, help="folder where linked programs are kept")
     p.add_argument("--out", type=Path, help="the figures, written only when every budget is kept")
     p.add_argument("--quiet", action="store_true", help="print nothing unless a budget is exceeded")
@@ -52,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
     figures = plan_figures(plan) | {"target": target.name}
     if args.bundle:
         figures["linked"] = linked_figures(plan, args.bundle, target, args.work)
+        if args.usage:
+            figures["linked"] = on_gpu(plan, figures["linked"], read_json(args.usage))
     own = read_json(args.config) if args.config else {}
     budgets = {
         f"model {plan['name']}": own.get("budget", own) or {},
@@ -125,12 +128,24 @@ def print_figures(figures: Mapping[str, Any]) -> None:
         if rest:
             top.add_row(f"{len(rest)} others", "", str(sum(kernel["bytes"] for kernel in rest)))
         console.print(top)
+        _print_gpu(console, linked["kernels"][:_TOP])
     if figures.get("budgets"):
         kept = _table("budgets", "budget", "limit", "used", "left")
         for row in figures["budgets"]:
             left = row["limit"] - row["used"]
             kept.add_row(f"{row['owner']}, {row['kind']}", str(row["limit"]), str(row["used"]), str(left))
         console.print(kept)
+
+
+def _print_gpu(console: Console, kernels: Sequence[Mapping[str, Any]]) -> None:
+    """What the largest kernels take on each architecture, of kernels that run on a GPU."""
+    table = _table("on the GPU", "kernel", "GPU", "code", "registers", "stack", "shared")
+    for kernel in kernels:
+        for arch, taken in kernel.get("gpu", {}).items():
+            figures = (taken[key] for key in ("bytes", "registers", "stack_bytes", "shared_bytes"))
+            table.add_row(kernel["symbol"], arch, *map(str, figures))
+    if table.row_count:
+        console.print(table)
 
 
 CODE = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.scons.builders.linked import linked
+from kiln.scons.builders.objects import objects
 from kiln.scons.builders.plan import plan
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
@@ -25,11 +26,16 @@ def size(unit: Unit, dump: bool) -> Any:
         "--config",
         str(config),
     ]
+    inputs = [config, target, planned.plan, files]
+    if unit.target.cuda is not None:
+        made, made_files = objects(unit, dump)
+        given += ["--usage", f"{made}/usage.json"]
+        inputs.append(made_files)
     stage = Stage(
         "size",
         unit.subject,
         [*given, "--work", f"{unit.folder}/device", "--quiet", "--out", out],
-        [config, target, planned.plan, files],
+        inputs,
         [out],
         speaks=True,
     )
