@@ -17,7 +17,7 @@ from kiln.kernels.half import stored_as
 from tvm import te, topi
 
 from . import double
-from .test_cuda_kernels import ARCHS, _conv, _run
+from .test_cuda_kernels import ARCHS, _conv, run_kernel
 
 Array = npt.NDArray[Any]
 F, H = "float32", "float16"
@@ -130,7 +130,7 @@ def test_values(
     got = np.full(want.shape, np.nan, out)
     arrays = [*given, got]
     words = [arrays[a.position].ctypes.data for a in launch.arguments]
-    _run(getattr(library, f"{name}_0_on_cpu"), launch.grid, launch.block, words)
+    run_kernel(getattr(library, f"{name}_0_on_cpu"), launch.grid, launch.block, words)
     np.testing.assert_allclose(got, want.astype(out), rtol=2e-3 if out == H else 1e-5, atol=2e-3)
 
 

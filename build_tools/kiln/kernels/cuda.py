@@ -23,6 +23,7 @@ from tvm.ir import Call, PointerType, StringImm
 from tvm.s_tir import dlight
 
 from kiln.config.target import Cuda
+from kiln.kernels import cuda_lines
 from kiln.kernels.abi import pointers
 from kiln.kernels.cuda_tensor import TensorProduct
 from kiln.kernels.symbols import is_open
@@ -141,7 +142,7 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], 
     Raises ValueError where no rule maps it to threads.
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
-    mod = tvm.IRModule({"kernel": _short(named)})
+    mod = tvm.IRModule({"kernel": _short(cuda_lines.mapped(named))})
     rules = (_TENSOR, _TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)

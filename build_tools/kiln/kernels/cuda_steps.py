@@ -18,7 +18,7 @@ from kiln.config import Target, sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.graph.transposes import cancel_transposes
-from kiln.kernels import cuda, opinfo
+from kiln.kernels import cuda, cuda_lines, opinfo
 from kiln.kernels.content import digest
 from kiln.kernels.families import macs_of
 from kiln.kernels.half import half_storage
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 Dump = Callable[[str, tvm.IRModule], None]
 
 # A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
-_RULES = {**RULES, "relax.quantize": partial(quantize, rounded=tirx.nearbyint)}
-for _name in (
-    "relax.argmax",
-    "relax.argmin",
-    "relax.topk",
-):  # loops for one processor; TVM's own can be mapped
-    _RULES.pop(_name, None)
+_RULES = {
+    **RULES,
+    **cuda_lines.RULES,
+    "relax.quantize": partial(quantize, rounded=tirx.nearbyint),
+}
+for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared among threads
+    del _RULES[_name]
 
 
 class CudaBuilder(Builder):

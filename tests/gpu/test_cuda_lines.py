@@ -1,0 +1,243 @@
+"""Operators that TVM has no schedule for on GPUs, run on the CPU: running sums, scatter, topk, argmax."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from kiln.config.target import Cuda
+from kiln.emit.cuda_objects import source_of
+from kiln.kernels import cuda, cuda_steps, opinfo
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from . import double
+from .test_cuda_kernels import evaluate, run_kernel
+
+Array = npt.NDArray[Any]
+CUDA = Cuda(archs=["sm_75", "sm_90"], ptx=False)
+OP = relax.op
+
+
+def _floats(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
+
+
+def _whole(*shape: int, below: int, dtype: str = "int64") -> Array:
+    return np.random.default_rng(sum(shape)).integers(0, below, shape).astype(dtype)
+
+
+def _before(x: Array, axis: int) -> Array:
+    """Sums of what stands before each element."""
+    return np.cumsum(x, axis) - x
+
+
+def _scattered(x: Array, places: Array, new: Array, combine: Any = None) -> Array:
+    """ONNX's ScatterND, one update after the other."""
+    result = x.copy()
+    for row in np.ndindex(places.shape[:-1]):
+        at = tuple(places[row])
+        result[at] = new[row] if combine is None else combine(result[at], new[row])
+    return result
+
+
+def _scattered_elements(x: Array, places: Array, new: Array, axis: int, combine: Any = None) -> Array:
+    result = x.copy()
+    for here in np.ndindex(places.shape):
+        at = (*here[:axis], places[here], *here[axis + 1 :])
+        result[at] = new[here] if combine is None else combine(result[at], new[here])
+    return result
+
+
+def _largest(x: Array, count: int, axis: int) -> Array:
+    return np.take(np.argsort(-x, axis, kind="stable"), range(count), axis)
+
+
+_TIES = np.array([[3, 1, 3, 2, 1, 3, 0], [5, 5, 5, 5, 5, 5, 5], [0, 1, 2, 3, 4, 5, 6]], "float32")
+_ROWS = np.array([[3], [0], [3], [10], [3]], "int64")  # one of them more than once
+_PAIRS = _whole(2, 4, 2, below=5)
+
+# name → (inputs, the operator, the same by NumPy)
+CASES: dict[str, tuple[list[Array], Callable[..., Any], Callable[..., Array]]] = {
+    "sum_last": ([_floats(3, 37)], lambda x: OP.cumsum(x, -1), lambda x: np.cumsum(x, -1)),
+    "sum_middle": ([_floats(3, 37, 5)], lambda x: OP.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
+    "sum_many_lines": ([_floats(7, 1031)], lambda x: OP.cumsum(x, 0), lambda x: np.cumsum(x, 0)),
+    "sum_flat": ([_floats(3, 7)], lambda x: OP.cumsum(x), lambda x: np.cumsum(x)),
+    "sum_one": ([_floats(5, 1)], lambda x: OP.cumsum(x, 1), lambda x: x),
+    "sum_before": ([_floats(3, 37)], lambda x: OP.cumsum(x, 1, exclusive=True), lambda x: _before(x, 1)),
+    "sum_cast": (
+        [_whole(3, 37, below=9, dtype="int32")],
+        lambda x: OP.cumsum(x, 1, "int64"),
+        lambda x: np.cumsum(x, 1, "int64"),
+    ),
+    "product": ([_floats(3, 9, 2)], lambda x: OP.cumprod(x, 1), lambda x: np.cumprod(x, 1)),
+    "scatter_rows": (
+        [_floats(11, 3), _ROWS, _floats(5, 3)],
+        lambda x, i, u: OP.scatter_nd(x, i, u),
+        _scattered,
+    ),
+    "scatter_add": (
+        [_floats(11, 3), _ROWS, _floats(5, 3)],
+        lambda x, i, u: OP.scatter_nd(x, i, u, "add"),
+        lambda x, i, u: _scattered(x, i, u, np.add),
+    ),
+    "scatter_points": (
+        [_floats(5, 6, 7), _PAIRS, _floats(2, 4, 7)],
+        lambda x, i, u: OP.scatter_nd(x, i, u, "max"),
+        lambda x, i, u: _scattered(x, i, u, np.maximum),
+    ),
+    "scatter_elements": (
+        [_floats(9, 4), _whole(6, 3, below=9), _floats(6, 3)],
+        lambda x, i, u: OP.scatter_elements(x, i, u, 0),
+        lambda x, i, u: _scattered_elements(x, i, u, 0),
+    ),
+    "scatter_elements_mul": (
+        [_floats(3, 4, 5), _whole(3, 4, 8, below=5), _floats(3, 4, 8)],
+        lambda x, i, u: OP.scatter_elements(x, i, u, 2, "mul"),
+        lambda x, i, u: _scattered_elements(x, i, u, 2, np.multiply),
+    ),
+    "first": ([_TIES], lambda x: OP.argmax(x, 1), lambda x: np.argmax(x, 1)),
+    "first_middle": ([_floats(2, 33, 5)], lambda x: OP.argmin(x, 1), lambda x: np.argmin(x, 1)),
+    "first_long": ([_floats(3, 1001)], lambda x: OP.argmax(x, 1, True), lambda x: np.argmax(x, 1)[:, None]),
+    "largest": ([_TIES], lambda x: OP.topk(x, 4, 1, "indices"), lambda x: _largest(x, 4, 1)),
+    "largest_middle": (
+        [_floats(2, 33, 5)],
+        lambda x: OP.topk(x, 6, 1, "values"),
+        lambda x: np.take_along_axis(x, _largest(x, 6, 1), 1),
+    ),
+}
+
+
+def _function(shapes: list[Any], operator: Callable[..., Any]) -> tirx.PrimFunc:
+    """The fused function of one operator."""
+    builder = relax.BlockBuilder()
+    given = [relax.Var(f"x{i}", shape) for i, shape in enumerate(shapes)]
+    with builder.function("main", given, attrs={"num_input": len(given)}):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(operator(*given)))
+        builder.emit_func_output(result)
+    mod, _ = cuda_steps.fused(builder.get())
+    (func,) = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
+    bare = [param for param in func.params if tirx.is_buffer_var(param)]
+    return tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(opinfo.ATTRIBUTE)
+
+
+def _compiled(found: dict[str, cuda.Launches], out: Path) -> ctypes.CDLL:
+    """All kernels as a library; they are called <case>_<number>."""
+    functions = {
+        f"{name}_{number}": launch.func.with_attr("global_symbol", f"{name}_{number}")
+        for name, one in found.items()
+        for number, launch in enumerate(one.launches)
+    }
+    plan = {"kernels": [{"symbol": symbol} for symbol in functions]}
+    return ctypes.CDLL(str(double.kernels_on_cpu(source_of(functions, CUDA), plan, out)))
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, cuda.Launches], ctypes.CDLL]:
+    target, found = cuda.tvm_target(CUDA), {}
+    for name, (inputs, operator, _) in CASES.items():
+        shapes = [relax.TensorType(x.shape, str(x.dtype)) for x in inputs]
+        found[name] = cuda.lower(_function(shapes, operator), target)
+    return found, _compiled(found, tmp_path_factory.mktemp("lines") / "kernels.so")
+
+
+def _run(
+    library: ctypes.CDLL, name: str, found: cuda.Launches, inputs: list[Array], want: Array, **sizes: int
+) -> None:
+    """Compare what the kernels compute with `want`; integers may be of another width."""
+    place = len(inputs)
+    dtype = next(
+        a.dtype for one in found.launches for a in one.arguments if a.written and a.position == place
+    )
+    got = np.full(want.shape, -7, dtype)
+    arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in found.scratch)]
+    for number, launch in enumerate(found.launches):
+        words = [
+            arrays[a.position].ctypes.data if a.value is None else evaluate(a.value, sizes)
+            for a in launch.arguments
+        ]
+        grid = [evaluate(extent, sizes) for extent in launch.grid]
+        run_kernel(getattr(library, f"{name}_{number}_on_cpu"), grid, launch.block, words)
+    assert got.dtype.kind == want.dtype.kind
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("order", ["0", "1"])
+def test_a_kernel_computes_what_numpy_does(
+    kernels: tuple[dict[str, cuda.Launches], ctypes.CDLL],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    order: str,
+) -> None:
+    monkeypatch.setenv("KILN_CUDA_REVERSED", order)
+    found, library = kernels
+    inputs, _, reference = CASES[name]
+    _run(library, name, found[name], inputs, reference(*inputs))
+
+
+# The first axis of each input is open.
+OPEN = {name: CASES[name] for name in ("sum_last", "sum_many_lines", "scatter_rows", "largest", "first_long")}
+
+
+@pytest.fixture(scope="module")
+def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, cuda.Launches], ctypes.CDLL]:
+    """The same where the first axes of the inputs, n0, n1 and n2, are known only at run time: 1 to 70."""
+    target, found = cuda.tvm_target(CUDA), {}
+    for name, (inputs, operator, _) in OPEN.items():
+        variables = [tirx.Var(f"n{i}", "int64") for i in range(2)]
+        shapes = [
+            relax.TensorType([variables[min(i, 1)], *x.shape[1:]], str(x.dtype)) for i, x in enumerate(inputs)
+        ]
+        found[name] = cuda.lower(
+            _function(shapes, operator), target, lambda size: evaluate(size, {"n0": 70, "n1": 70})
+        )
+    return found, _compiled(found, tmp_path_factory.mktemp("open") / "kernels.so")
+
+
+@pytest.mark.parametrize("name", list(OPEN))
+def test_open_sizes(open_kernels: tuple[dict[str, cuda.Launches], ctypes.CDLL], name: str) -> None:
+    found, library = open_kernels
+    inputs, _, reference = CASES[name]
+    for rows in {1, 2, len(inputs[0])}:
+        given = [inputs[0][:rows], *inputs[1:]]
+        if name == "scatter_rows":
+            given[1] = given[1] % rows
+        sizes = {"n0": rows, "n1": len(inputs[-1])}
+        _run(library, name, found[name], given, reference(*given), **sizes)
+
+
+def test_every_line_has_a_thread(kernels: tuple[dict[str, cuda.Launches], ctypes.CDLL]) -> None:
+    (launch,) = kernels[0]["sum_many_lines"].launches
+    assert launch.grid[0] * launch.block[0] >= 1031
+
+
+def test_statements_between_parallel_loops_have_one_thread(tmp_path: Path) -> None:
+    """Each part sees what those before it have stored; loops within a part stay in their order."""
+
+    def write(x: Any, y: Any) -> Any:
+        x, y = script.buffer_proxy(x), script.buffer_proxy(y)
+        with IRBuilder() as made, script.seq_scope():
+            with script.parallel(1, 2000) as i:
+                y[i] = x[i] * 2.0
+            y[0] = 1.0
+            with script.serial(0, 1999) as i:
+                y[i + 1] = y[i] + y[i + 1]
+            with script.parallel(0, 2000) as i, script.parallel(0, 3) as j:
+                y[i] = y[i] + j
+        return made.get()
+
+    x = te.placeholder((2000,), "float32", "x")
+    y = te.extern([x.shape], [x], lambda i, o: write(i[0], o[0]), dtype="float32", name="y")
+    found = cuda.lower(te.create_prim_func([x, y]), cuda.tvm_target(CUDA))
+    assert len(found.launches) == 3
+    given = np.arange(2000, dtype="float32")
+    want = np.cumsum(np.append([1.0], given[1:] * 2), dtype="float32") + 3
+    _run(_compiled({"parts": found}, tmp_path / "kernels.so"), "parts", found, [given], want)
