@@ -21,18 +21,25 @@ class Case:
 
 
 def special_cases(
-    buckets: Sequence[Mapping[str, Any]], inputs: Sequence[Port], params: Mapping[str, Any]
+    buckets: Sequence[Mapping[str, Any]], inputs: Sequence[Port], params: Mapping[str, Any], on_gpu: bool
 ) -> list[Case]:
-    """The cases in the order in which they are asked. Raises KilnError for one that cannot be."""
+    """The cases in the order in which they are asked. Raises KilnError for one that cannot be.
+
+    `on_gpu`: inputs may lie in a GPU's memory, which cannot be looked at: then they are nothing special.
+    """
     return [
-        _case(buckets, number, inputs, params)
+        _case(buckets, number, inputs, params, on_gpu)
         for number, bucket in enumerate(buckets)
         if bucket.get("when") is not None
     ]
 
 
 def _case(
-    buckets: Sequence[Mapping[str, Any]], number: int, inputs: Sequence[Port], params: Mapping[str, Any]
+    buckets: Sequence[Mapping[str, Any]],
+    number: int,
+    inputs: Sequence[Port],
+    params: Mapping[str, Any],
+    on_gpu: bool,
 ) -> Case:
     bucket, when = buckets[number], buckets[number]["when"]
     where = f"buckets[{number}].when"
@@ -56,4 +63,6 @@ def _case(
         element = ", ".join(str(byte) for byte in c_text.element(inputs[index].dtype, value == "ones"))
         condition = f"kiln_input_filled({about}, (const unsigned char[]){{{element}}})"
         shown = f"is all {value}"
+    if on_gpu:
+        condition = f"frame->inputs[{index}].device.device_type != kDLCUDA && {condition}"
     return Case(number, general, condition, f"{inputs[index].name} {shown}")

@@ -12,7 +12,6 @@ from safetensors import numpy as safetensors
 
 from kiln.byoc.passes import external_passes
 from kiln.config import Target
-from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.kernels import known
 from kiln.kernels.cases import cases_of
@@ -43,8 +42,6 @@ def run(args: argparse.Namespace) -> None:
     values: store.Tensors = {}
     cases: list[dict[str, Any]] = []
     for number, case in enumerate(cases_of(store.load(args.source))):
-        if target.cuda is not None and case.when:
-            raise KilnError(f"{config['name']}: special case '{case.name}': not for target '{target.name}'")
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
         steps = lower(
             case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
