@@ -166,14 +166,25 @@ def _plan(steps: dict[str, Steps]) -> dict[str, Any]:
     return {"kernels": list(kernels.values()), "buckets": [{"steps": one.steps} for one in steps.values()]}
 
 
+def _aligned(array: Array) -> Array:
+    """The same at an address as a tensor has in a session; NumPy's own may be one of 16 bytes."""
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    out = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    out[...] = array
+    return out
+
+
 def _run(library: Any, steps: Steps, inputs: list[Array], dims: dict[str, int]) -> Array:
     """What the steps leave in the one output."""
-    values = {**steps.params, **dict(zip(steps.inputs, inputs, strict=True))}
+    given = {**steps.params, **dict(zip(steps.inputs, inputs, strict=True))}
+    values = {name: _aligned(array) for name, array in given.items()}
     for name, tensor in steps.tensors.items():
         shape = [sizes.evaluate(size, dims) for size in tensor.shape]
         if tensor.alias is not None and tensor.alias in values:
             values[name] = values[tensor.alias].reshape(shape)
-        values.setdefault(name, np.full(shape, np.nan, tensor.dtype))
+        if name not in values:
+            values[name] = _aligned(np.full(shape, np.nan, tensor.dtype))
     for step in steps.steps:
         words = [
             values[arg].ctypes.data if isinstance(arg, str) else sizes.evaluate(arg["dim"], dims)
