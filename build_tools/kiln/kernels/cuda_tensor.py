@@ -21,7 +21,6 @@ from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
-from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
 from tvm.tirx.analysis import undefined_vars
 
 from kiln.kernels.symbols import is_open
@@ -136,6 +135,9 @@ def _scheduled(schedule: Any, product: Any) -> Any:
 
 
 def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool) -> None:
+    # Here, as TVM 0.27 parses intrinsics of every device when it imports these: half a minute of work.
+    from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
+
     names = get_wmma_intrin_group(
         load_scope="shared", store_scope="shared", in_dtype="float16", out_dtype="float32", trans_b=transposed
     )
