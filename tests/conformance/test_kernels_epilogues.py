@@ -177,7 +177,7 @@ def test_an_output_takes_the_place_of_its_residual(kind: str, tmp_path: Path) ->
 
 
 def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two runs over different garbage, the bytes that agree were written: by exactly one task."""
+    """Of two runs over different garbage, the bytes that agree were written: by one task of one step."""
     monkeypatch.setattr(kernel, "SHARED", 0)  # these are small, and would be one task each
     target = runnable("x86_64")
     made = module(
@@ -199,10 +199,12 @@ def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     tensors |= {name: value.copy() for name, value in compiled.result.params.items()}
     split = 0
+    written: dict[str, Any] = {}  # by tensor, for each byte: a padded one has two steps that write it
     for step in compiled.steps:
         output = root_of(compiled.tensors, step["writes"][0])
         roots = [root_of(compiled.tensors, name) for name in step["args"]]
-        writers = np.zeros(tensors[output].nbytes, int)
+        writers = written.setdefault(output, np.zeros(tensors[output].nbytes, int))
+        before = tensors[output].copy()
         for task in range(step["extent"] or 1):
             results = []
             for garbage in (0x5A, 0xC3):
@@ -212,9 +214,12 @@ def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 results.append(tensors[output].view("uint8").reshape(-1).copy())
             writers += results[0] == results[1]
         split += step["extent"] > 1
-        assert writers.min() == writers.max() == 1, step["label"]
+        assert writers.max() == 1, step["label"]
+        tensors[output][...] = before
         compiled.call(step, [_pointer(tensors[name]) for name in roots], range(step["extent"] or 1))
     assert split >= 5
+    for name, writers in written.items():
+        assert writers.min() == 1, name
 
 
 def test_task_numbers_out_of_range_are_cut(tmp_path: Path) -> None:
