@@ -81,7 +81,7 @@ class _Arena:
         view = recorder._view_of.get(name)
         if view is None:
             return self.of(name).bytes.view(dtype).reshape(shape)
-        whole = self.of(name).bytes.view(dtype).reshape(view.full)
+        whole = self.of(name).bytes.view(dtype).reshape([int(size) for size in view.full(shape)])
         return whole[tuple(slice(o, o + size) for o, size in zip(view.origin, shape, strict=True))]
 
 
