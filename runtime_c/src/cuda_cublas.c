@@ -8,7 +8,6 @@
  */
 #include "cuda_cublas.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "cuda_library.h"
@@ -69,15 +68,9 @@ typedef struct suggestion {
        const algorithm *how, void *workspace, size_t workspace_bytes, void *stream))
 
 static struct {
-#define MEMBER(member, symbol, parameters) int(*member) parameters;
-    FUNCTIONS(MEMBER)
-#undef MEMBER
+    FUNCTIONS(KILN_CUDA_MEMBER)
     const char *(*text)(int status);
 } lt;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool loaded;
-static char load_error[160];
 
 /* A call's state. */
 typedef struct made {
@@ -88,29 +81,15 @@ typedef struct made {
 } made;
 _Static_assert(sizeof(made) <= sizeof((kiln_cuda_call *)0)->state, "it lies in the call");
 
-static bool load(void) {
-#define SYMBOL(member, symbol, parameters) symbol,
-    static const char *const symbols[] = {FUNCTIONS(SYMBOL) "cublasLtGetStatusString"};
-#undef SYMBOL
-    void *found[sizeof symbols / sizeof symbols[0]];
-    _Static_assert(sizeof found == sizeof lt, "a function is an address");
-    (void)pthread_mutex_lock(&lock);
-    if (!loaded) {
-        loaded = kiln_cuda_load("libcublasLt.so.13", symbols, found,
-                                sizeof symbols / sizeof symbols[0], load_error, sizeof load_error);
-        if (loaded)
-            memcpy(&lt, found, sizeof lt);
-    }
-    const bool done = loaded;
-    (void)pthread_mutex_unlock(&lock);
-    return done;
-}
-
 static int32_t open_library(void **handle, const char **text) {
-    if (!load()) {
-        *text = load_error;
+    static const char *const symbols[] = {FUNCTIONS(KILN_CUDA_SYMBOL) "cublasLtGetStatusString"};
+    static kiln_cuda_loader loader = {.file = "libcublasLt.so.13",
+                                      .symbols = symbols,
+                                      .functions = &lt,
+                                      .count = sizeof symbols / sizeof symbols[0]};
+    _Static_assert(sizeof symbols == sizeof lt, "a function is an address");
+    if (!kiln_cuda_load(&loader, text))
         return -1;
-    }
     const int32_t status = lt.create(handle);
     if (status != 0)
         *text = lt.text(status);

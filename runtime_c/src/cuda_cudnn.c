@@ -9,7 +9,6 @@
  */
 #include "cuda_cudnn.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "cuda_library.h"
@@ -67,15 +66,9 @@ typedef struct suggestion {
        void *activation, void *of_y, void *y))
 
 static struct {
-#define MEMBER(member, symbol, parameters) int(*member) parameters;
-    FUNCTIONS(MEMBER)
-#undef MEMBER
+    FUNCTIONS(KILN_CUDA_MEMBER)
     const char *(*text)(int status);
 } dnn;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool loaded;
-static char load_error[160];
 
 enum {
     BATCH,
@@ -95,29 +88,15 @@ typedef struct made {
 } made;
 _Static_assert(sizeof(made) <= sizeof((kiln_cuda_call *)0)->state, "it lies in the call");
 
-static bool load(void) {
-#define SYMBOL(member, symbol, parameters) symbol,
-    static const char *const symbols[] = {FUNCTIONS(SYMBOL) "cudnnGetErrorString"};
-#undef SYMBOL
-    void *found[sizeof symbols / sizeof symbols[0]];
-    _Static_assert(sizeof found == sizeof dnn, "a function is an address");
-    (void)pthread_mutex_lock(&lock);
-    if (!loaded) {
-        loaded = kiln_cuda_load("libcudnn.so.9", symbols, found, sizeof symbols / sizeof symbols[0],
-                                load_error, sizeof load_error);
-        if (loaded)
-            memcpy(&dnn, found, sizeof dnn);
-    }
-    const bool done = loaded;
-    (void)pthread_mutex_unlock(&lock);
-    return done;
-}
-
 static int32_t open_library(void **handle, const char **text) {
-    if (!load()) {
-        *text = load_error;
+    static const char *const symbols[] = {FUNCTIONS(KILN_CUDA_SYMBOL) "cudnnGetErrorString"};
+    static kiln_cuda_loader loader = {.file = "libcudnn.so.9",
+                                      .symbols = symbols,
+                                      .functions = &dnn,
+                                      .count = sizeof symbols / sizeof symbols[0]};
+    _Static_assert(sizeof symbols == sizeof dnn, "a function is an address");
+    if (!kiln_cuda_load(&loader, text))
         return -1;
-    }
     const int32_t status = dnn.create(handle);
     if (status != 0)
         *text = dnn.text(status);

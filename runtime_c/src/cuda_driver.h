@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda_library.h"
+
 enum {
     CU_OK = 0,
     CU_OUT_OF_MEMORY = 2,
@@ -61,9 +63,7 @@ enum {
        void **extra))
 
 typedef struct cuda_driver {
-#define MEMBER(member, symbol, parameters) int(*member) parameters;
-    CU_FUNCTIONS(MEMBER)
-#undef MEMBER
+    CU_FUNCTIONS(KILN_CUDA_MEMBER)
 } cuda_driver;
 
 #endif

@@ -6,9 +6,11 @@
  *     3. pinned memory: the session's state, then a place for each tensor that is copied;
  *     4. memory on the GPU: the arena of the largest bucket, inputs, outputs; a stream;
  *     5. handles of the libraries that compute steps;
- *     6. for each bucket whose launches are always the same a graph, captured from the plan's
- * steps. A run copies the inputs, launches the bucket's graph or its steps, copies the outputs,
- * waits. Steps that are asked for one by one are launched one by one.
+ *     6. for each bucket whose launches are always the same a graph, captured from the
+ *        plan's steps.
+ *
+ * A run copies the inputs, launches the bucket's graph or its steps, copies the outputs, waits.
+ * Steps that are asked for one by one are launched one by one.
  *
  * Shared state is changed under one lock; afterwards it is only read. No heap: all memory is the
  * driver's.
@@ -47,8 +49,6 @@ typedef struct state {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cuda_driver driver;
-static bool loaded;
-static char load_error[160];
 
 static kiln_status fail(kiln_session *session, kiln_status status, const char *name, int64_t value,
                         int64_t min) {
@@ -85,46 +85,60 @@ static kiln_status check_steps(kiln_session *session, const state *s, int result
 /* ---- libraries --------------------------------------------------------------------------------
  */
 
-bool kiln_cuda_load(const char *file, const char *const *symbols, void **functions, uint32_t count,
-                    char *error, size_t error_bytes) {
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+/* Under the lock of the loaders. */
+static bool load(kiln_cuda_loader *loader) {
+    void *library = dlopen(loader->file, RTLD_NOW | RTLD_LOCAL);
     bool complete = library != NULL;
-    for (uint32_t i = 0; complete && i < count; i++) {
-        functions[i] = dlsym(library, symbols[i]);
-        complete = functions[i] != NULL;
+    for (uint32_t i = 0; complete && i < loader->count; i++) {
+        void *const function = dlsym(library, loader->symbols[i]);
+        complete = function != NULL;
+        memcpy((unsigned char *)loader->functions + i * sizeof function, &function,
+               sizeof function);
     }
     if (complete)
         return true;
     const char *text = dlerror();
     size_t at = 0;
-    for (; text != NULL && text[at] != '\0' && at + 1 < error_bytes; at++)
-        error[at] = text[at];
-    error[at] = '\0';
+    for (; text != NULL && text[at] != '\0' && at + 1 < sizeof loader->error; at++)
+        loader->error[at] = text[at];
+    loader->error[at] = '\0';
     if (library != NULL)
         (void)dlclose(library);
     return false;
 }
 
-/* Under the lock. The library stays: texts of errors lie in it. */
+bool kiln_cuda_load(kiln_cuda_loader *loader, const char **text) {
+    static pthread_mutex_t loaders = PTHREAD_MUTEX_INITIALIZER;
+    (void)pthread_mutex_lock(&loaders);
+    if (!loader->loaded)
+        loader->loaded = load(loader);
+    const bool done = loader->loaded;
+    (void)pthread_mutex_unlock(&loaders);
+    if (!done)
+        *text = loader->error[0] == '\0' ? NULL : loader->error;
+    return done;
+}
+
+/* Under the lock. */
 static kiln_status load_driver(kiln_session *session) {
-    if (loaded)
+    static const char *const symbols[] = {CU_FUNCTIONS(KILN_CUDA_SYMBOL)};
+    static kiln_cuda_loader loader = {.file = "libcuda.so.1",
+                                      .symbols = symbols,
+                                      .functions = &driver,
+                                      .count = sizeof symbols / sizeof symbols[0]};
+    _Static_assert(sizeof symbols == sizeof driver, "a function is an address");
+    static bool ready;
+    const char *text = NULL;
+    if (ready)
         return KILN_OK;
-#define SYMBOL(member, symbol, parameters) symbol,
-    static const char *const symbols[] = {CU_FUNCTIONS(SYMBOL)};
-#undef SYMBOL
-    void *found[sizeof symbols / sizeof symbols[0]];
-    _Static_assert(sizeof found == sizeof driver, "a function is an address");
-    if (!kiln_cuda_load("libcuda.so.1", symbols, found, sizeof symbols / sizeof symbols[0],
-                        load_error, sizeof load_error))
-        return fail(session, KILN_GPU_DRIVER, load_error[0] == '\0' ? NULL : load_error, 0, 0);
-    memcpy(&driver, found, sizeof driver);
+    if (!kiln_cuda_load(&loader, &text))
+        return fail(session, KILN_GPU_DRIVER, text, 0, 0);
     const int result = driver.init(0);
     if (result == CU_NO_DEVICE) {
-        const char *text = NULL;
         (void)driver.error_text(result, &text);
         return fail(session, KILN_GPU_ABSENT, text, session->config.gpu, 0);
     }
-    loaded = result == CU_OK;
+    ready = result == CU_OK;
     return check(session, result, 0);
 }
 
