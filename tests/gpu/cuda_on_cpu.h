@@ -166,10 +166,33 @@ enum layout_t {
     mem_row_major,
     mem_col_major
 };
+namespace precision {
+struct tf32 {};
+} // namespace precision
+template <class T> struct kiln_stored { typedef T type; };
+template <> struct kiln_stored<precision::tf32> { typedef float type; };
+template <class T> using kiln_element = typename kiln_stored<T>::type;
 template <class Use, int M, int N, int K, class T, class Layout = void> struct fragment {
-    static_assert(M == 16 && N == 16 && K == 16, "other tiles are not known");
-    T at[K][8]; // A: [k][0]; B: [k][column]; C: [0][column]
+    static_assert(M == 16 && N == 16 && (K == 16 || K == 8), "other tiles are not known");
+    kiln_element<T> at[K][8]; // A: [k][0]; B: [k][column]; C: [0][column]
 };
+// cvt.rna.tf32.f32: to 10 bits of mantissa, ties away from zero. The 13 bits behind them are cut
+// off by the matrix units, too: who does not round gets another number.
+static inline float kiln_cut(float x, uint32_t added) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (isnan(x))
+        return x;
+    bits = (bits + added) & 0xffffe000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline float __float_to_tf32(float x) {
+    return kiln_cut(x, 0x1000u);
+}
+template <class T> static inline float kiln_factor(kiln_element<T> x) {
+    return __is_same(T, precision::tf32) ? kiln_cut((float)x, 0) : (float)x;
+}
 static inline unsigned kiln_row() {
     return kiln_now % 32 / 2;
 }
@@ -181,40 +204,44 @@ template <class T> static void kiln_check(const T *from, unsigned stride) {
     if ((uintptr_t)from % 32 != 0 || stride * sizeof(T) % 16 != 0)
         abort();
 }
-template <class T, class L>
-static void load_matrix_sync(fragment<matrix_a, 16, 16, 16, T, L> &to, const T *from, unsigned s) {
+template <int K, class T, class L>
+static void load_matrix_sync(fragment<matrix_a, 16, 16, K, T, L> &to, const kiln_element<T> *from,
+                             unsigned s) {
     kiln_check(from, s);
     const bool rows = __is_same(L, row_major);
-    for (unsigned k = 0; k < 16; k++)
+    for (unsigned k = 0; k < K; k++)
         to.at[k][0] = rows ? from[kiln_row() * s + k] : from[k * s + kiln_row()];
 }
-template <class T, class L>
-static void load_matrix_sync(fragment<matrix_b, 16, 16, 16, T, L> &to, const T *from, unsigned s) {
+template <int K, class T, class L>
+static void load_matrix_sync(fragment<matrix_b, 16, 16, K, T, L> &to, const kiln_element<T> *from,
+                             unsigned s) {
     kiln_check(from, s);
     const bool rows = __is_same(L, row_major);
-    for (unsigned k = 0; k < 16; k++)
+    for (unsigned k = 0; k < K; k++)
         for (unsigned j = 0; j < 8; j++) {
             const unsigned column = kiln_column() + j;
             to.at[k][j] = rows ? from[k * s + column] : from[column * s + k];
         }
 }
-template <class T> static void fill_fragment(fragment<accumulator, 16, 16, 16, T> &to, T value) {
+template <int K, class T>
+static void fill_fragment(fragment<accumulator, 16, 16, K, T> &to, T value) {
     for (unsigned j = 0; j < 8; j++)
         to.at[0][j] = value;
 }
-template <class T, class A, class B>
-static void mma_sync(fragment<accumulator, 16, 16, 16, float> &to,
-                     const fragment<matrix_a, 16, 16, 16, T, A> &a,
-                     const fragment<matrix_b, 16, 16, 16, T, B> &b,
-                     const fragment<accumulator, 16, 16, 16, float> &c) {
+template <int K, class T, class A, class B>
+static void mma_sync(fragment<accumulator, 16, 16, K, float> &to,
+                     const fragment<matrix_a, 16, 16, K, T, A> &a,
+                     const fragment<matrix_b, 16, 16, K, T, B> &b,
+                     const fragment<accumulator, 16, 16, K, float> &c) {
     for (unsigned j = 0; j < 8; j++) {
         float sum = c.at[0][j];
-        for (unsigned k = 0; k < 16; k++)
-            sum += (float)a.at[k][0] * (float)b.at[k][j];
+        for (unsigned k = 0; k < K; k++)
+            sum += kiln_factor<T>(a.at[k][0]) * kiln_factor<T>(b.at[k][j]);
         to.at[0][j] = sum;
     }
 }
-static void store_matrix_sync(float *to, const fragment<accumulator, 16, 16, 16, float> &from,
+template <int K>
+static void store_matrix_sync(float *to, const fragment<accumulator, 16, 16, K, float> &from,
                               unsigned s, layout_t layout) {
     kiln_check(to, s);
     for (unsigned j = 0; j < 8; j++) {

@@ -78,7 +78,7 @@ class Library:
 class Facts:
     """What code generators may know of a target. `threads`: how many may run tasks of one step.
 
-    `gpu`: the newest of its GPUs' architectures, such as 90; 0: none. `precision`: of tensors, fp32 or fp16.
+    `gpu`: the newest of its GPUs' architectures, such as 90; 0: none. `precision`: the model's.
     """
 
     arch: str

@@ -86,8 +86,10 @@ def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
         return ""
     module = tvm.IRModule({name: functions[name] for name in sorted(functions)})
     built = tvm.get_global_func("target.build.cuda")(module, tvm_target(cuda))
-    text = str(built.inspect_source())
-    return re.sub(r"^ *#include <cuda\.h>\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^ *#include <cuda\.h>\n", "", str(built.inspect_source()), flags=re.MULTILINE)
+    # See kiln.kernels.cuda_tensor.with_tf32_fragments.
+    text = re.sub(r"(wmma::matrix_[ab], 16, 16, 8, )half\b", r"\1nvcuda::wmma::precision::tf32", text)
+    return text if "<mma.h>" in text or "wmma::" not in text else f"#include <mma.h>\n{text}"
 
 
 def fatbin(source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()) -> bytes:

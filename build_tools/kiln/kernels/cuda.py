@@ -25,7 +25,7 @@ from tvm.s_tir import dlight
 from kiln.config.target import Cuda
 from kiln.kernels import cuda_lines
 from kiln.kernels.abi import pointers
-from kiln.kernels.cuda_tensor import TensorProduct
+from kiln.kernels.cuda_tensor import TensorProduct, with_tf32_fragments
 from kiln.kernels.symbols import is_open
 
 _TENSOR = TensorProduct()
@@ -152,6 +152,7 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], 
     mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     functions = {str(f.attrs["global_symbol"]): f for f in mod.functions.values() if _is_kernel(f)}
     device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
+    device = tvm.IRModule({v.name_hint: with_tf32_fragments(f) for v, f in device.functions_items()})
     host = mod["kernel"]
     positions = {param: index for index, param in enumerate(host.params)}
     owners: dict[Any, int] = {}

@@ -18,7 +18,7 @@ from kiln.config import Target, sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.graph.transposes import cancel_transposes
-from kiln.kernels import cuda, cuda_lines, opinfo
+from kiln.kernels import cuda, cuda_lines, opinfo, tf32
 from kiln.kernels.content import digest
 from kiln.kernels.families import macs_of
 from kiln.kernels.half import half_storage
@@ -160,8 +160,9 @@ def fused(
         ("dead", relax.transform.DeadCodeElimination()),
         # and, by the op info of what has been fused
         *([] if external is None else external.after(params)),
-        # Phase 3: how tensors are stored
+        # Phase 3: how tensors are stored, or rounded
         *([("half", half_storage(params))] if precision == "fp16" else []),
+        *([("tf32", tf32.products)] if precision == "tf32" else []),
     ]
     for index, (name, step) in enumerate(passes):
         mod = step(mod)

@@ -1,4 +1,5 @@
-"""Products on the matrix units of a GPU: tiles of 16 x 16 x 16 by wmma, float16 operands, float32 sums.
+"""Products on the matrix units of a GPU: tiles of 16 x 16 x 16 by wmma, float16 operands, float32 sums; or of
+16 x 16 x 8, float32 operands that were rounded to tf32.
 
 A product, batched or not, and a convolution are the same thing here: C[s, i, j] = sum over k of A[s, i, k] *
 B[s, k, j], where each of i, j and k may be several axes of the function (of a convolution i is batch, row and
@@ -8,8 +9,8 @@ column, k the window and the channels). What the axes are comes from dlight's an
    padded to whole tiles. None of these tensors exists: that is computed where an element is loaded, so that a
    convolution takes its windows out of the image (im2col) on the way to shared memory.
 2. A block of threads computes a tile of C. In steps over k it loads a slice of A and of B into shared memory,
-   of which each warp feeds its own fragments. Rows there are 8 elements apart from a multiple of 16, so that
-   the rows of a fragment lie in different banks.
+   of which each warp feeds its own fragments. Rows there are 16 or 32 bytes apart from a multiple of 32, so
+   that the rows of a fragment lie in different banks.
 3. The sums go through shared memory once more, and what follows the product (bias, residual, activation,
    rounding) is computed on the way from there to the result.
 """
@@ -17,33 +18,54 @@ column, k the window and the channels). What the axes are comes from dlight's an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
 from kiln.kernels.symbols import is_open
 
-EDGE = 16  # of a fragment, along i, j and k
+EDGE = 16  # of a fragment, along i and j
 _WARP = 32
 # Below this many rows or columns most of a fragment would be padding: one thread an element does less.
-_LEAST = 8
+LEAST = 8
+ROUNDED = "tirx.kiln_tf32"  # the operator that rounds, see kiln.kernels.tf32
+
+
+@dataclass(frozen=True)
+class Form:
+    """Operands as they lie in shared memory: their type, and how many of them a fragment holds along k.
+
+    `apart`: by how many elements rows are longer than a multiple of 16; first where k is contiguous.
+    """
+
+    dtype: str
+    edge: int
+    apart: tuple[int, int]
+
+
+HALF = Form("float16", 16, (8, 8))
+# Of a fragment's elements each lane reads one word: 8 rows by 4 of k, or 4 rows of k by 8 columns.
+TF32 = Form("float32", 8, (4, 8))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What one block of threads computes: warps along i and j, fragments of each, and of a step of k."""
+    """What one block of threads computes: warps along i and j, fragments of each, elements of k in a step."""
 
     warps: tuple[int, int]
     fragments: tuple[int, int]
-    depth: int = 2
+    depth: int = 32
 
     @property
     def sizes(self) -> tuple[int, int, int]:
         """Elements along i, j and k."""
         i, j = (w * f * EDGE for w, f in zip(self.warps, self.fragments, strict=True))
-        return i, j, self.depth * EDGE
+        return i, j, self.depth
 
 
 # All take less than 48 KiB of shared memory. The last one that is not wider than the product is used.
@@ -54,17 +76,18 @@ class TensorProduct:
     """A rule as dlight has them: `apply` returns a schedule, or None for a function that it is not for."""
 
     def apply(self, func: Any, target: Any, _: bool) -> Any:
-        """Schedule `func` if it holds one product of float16 tensors."""
+        """Schedule `func` if it holds one product of float16 tensors, or of operands rounded to tf32."""
         schedule = s_tir.Schedule(func)
         try:
             blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
         except Exception:  # no root block: loops that somebody wrote
             return None
         sums = [block for block in blocks if _sums(schedule.get(block))]
-        if len(sums) != 1 or not _is_half_product(schedule.get(sums[0])):
+        form = _form(schedule, sums[0]) if len(sums) == 1 else None
+        if form is None:
             return None
         try:
-            return _scheduled(schedule, sums[0])
+            return _scheduled(schedule, sums[0], form)
         except Exception:  # TVM's own kinds: several results, a form that cannot be inlined; others can do it
             return None
 
@@ -76,27 +99,32 @@ def _sums(block: Any) -> bool:
     return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)
 
 
-def _is_half_product(block: Any) -> bool:
-    """Whether the block adds products of two float16 tensors, widened, to float32."""
+def _form(schedule: Any, product: Any) -> Form | None:
+    """What a block multiplies and adds to float32: two float16 tensors, widened, or two rounded to tf32."""
+    block = schedule.get(product)
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
-        return False
-    product = store.value.b
-    return (
-        isinstance(product, tirx.Mul)
-        and str(store.buffer.dtype) == "float32"
-        and all(
-            isinstance(side, tirx.Cast) and str(side.value.ty.dtype) == "float16"
-            for side in (product.a, product.b)
-        )
-        and len(block.reads) == 2
-    )
+        return None
+    value = store.value.b
+    if not isinstance(value, tirx.Mul) or str(store.buffer.dtype) != "float32" or len(block.reads) != 2:
+        return None
+    sides = value.a, value.b
+    if all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == "float16" for s in sides):
+        return HALF
+    rounded = {schedule.get(p).body.buffer for p in schedule.get_producers(product) if _rounds(schedule, p)}
+    return TF32 if all(isinstance(s, TensorLoad) and s.source in rounded for s in sides) else None
+
+
+def _rounds(schedule: Any, block: Any) -> bool:
+    store = schedule.get(block).body
+    value = store.value if isinstance(store, tirx.BufferStore) else None
+    return isinstance(value, Call) and str(getattr(value.op, "name", "")) == ROUNDED
 
 
 def _tile(i: Any, j: Any) -> Tile | None:
     """The tile for `i` rows and `j` columns; None where these are too few. Open sizes count as large."""
     sizes = [1 << 20 if is_open(size) else int(size) for size in (i, j)]
-    if min(sizes) < _LEAST:
+    if min(sizes) < LEAST:
         return None
     whole = [-(-size // EDGE) * EDGE for size in sizes]
     fitting = [t for t in TILES if t.sizes[0] <= whole[0] and t.sizes[1] <= whole[1]]
@@ -110,7 +138,7 @@ def _k_is_last(block: Any, read: int) -> bool:
     return any(used.same_as(axis) for used in undefined_vars(index) for axis in summed)
 
 
-def _scheduled(schedule: Any, product: Any) -> Any:
+def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
     block = schedule.get(product)
     transposed = _k_is_last(block, 1)
     reads = [schedule.reindex(product, ("read", number)) for number in (0, 1)]
@@ -130,26 +158,48 @@ def _scheduled(schedule: Any, product: Any) -> Any:
     if tile is None:
         return None
     schedule.pad_einsum(product, [1, *tile.sizes])
-    _compute(schedule, product, tile, transposed)
+    _compute(schedule, product, tile, transposed, form)
     return schedule
 
 
-def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool) -> None:
+@cache
+def _names(form: Form, transposed: bool) -> dict[str, str]:
+    """Names of TVM's intrinsics. It has none for tf32 in 0.27; those are made of the same parts."""
     # Here, as TVM 0.27 parses intrinsics of every device when it imports these: half a minute of work.
-    from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
+    from tvm.s_tir.tensor_intrin import cuda as intrinsics
 
-    names = get_wmma_intrin_group(
-        load_scope="shared", store_scope="shared", in_dtype="float16", out_dtype="float32", trans_b=transposed
-    )
+    if form is HALF:
+        group: dict[str, str] = intrinsics.get_wmma_intrin_group(
+            load_scope="shared", store_scope="shared", in_dtype=HALF.dtype, out_dtype="float32",
+            trans_b=transposed,
+        )  # fmt: skip
+        return group
+    sizes = EDGE, EDGE, form.edge
+    made = {
+        "init": intrinsics.get_wmma_fill_intrin(*sizes, "float32"),
+        "load_a": intrinsics.get_wmma_load_intrin(*sizes, form.dtype, "shared", False, False),
+        "load_b": intrinsics.get_wmma_load_intrin(*sizes, form.dtype, "shared", True, transposed),
+        "compute": intrinsics.get_wmma_sync_intrin(*sizes, form.dtype, "float32", transposed),
+        "store": intrinsics.get_wmma_store_intrin(*sizes, "float32", "shared"),
+    }
+    names = {}
+    for what, (description, code) in made.items():
+        names[what] = f"kiln_tf32_{what}_{'inside' if transposed else 'outside'}"
+        s_tir.TensorIntrin.register(names[what], description, code)
+    return names
+
+
+def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Form) -> None:
+    names = _names(form, transposed)
     batch, i, j, k = schedule.get_loops(product)
     i, ii = schedule.split(i, [None, EDGE])
     j, ji = schedule.split(j, [None, EDGE])
-    k, ki = schedule.split(k, [None, EDGE])
+    k, ki = schedule.split(k, [None, form.edge])
     schedule.reorder(i, j, k, ii, ji, ki)
     fragment = schedule.blockize(ii)
     i_block, i_warp, i_own = schedule.split(i, [None, tile.warps[0], tile.fragments[0]])
     j_block, j_warp, j_own = schedule.split(j, [None, tile.warps[1], tile.fragments[1]])
-    k_step, k_own = schedule.split(k, [None, tile.depth])
+    k_step, k_own = schedule.split(k, [None, tile.depth // form.edge])
     schedule.reorder(i_block, j_block, i_warp, j_warp, k_step, k_own, i_own, j_own)
     schedule.bind(batch, "blockIdx.z")
     schedule.bind(i_block, "blockIdx.x")
@@ -162,7 +212,8 @@ def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool) -> None:
         loaded = schedule.cache_read(fragment, number, "shared")
         schedule.compute_at(loaded, k_step)
         _spread(schedule, loaded, warps)
-        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=8)
+        inside = number == 0 or transposed
+        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=form.apart[0 if inside else 1])
         _inline_before(schedule, loaded)
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
@@ -176,20 +227,21 @@ def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool) -> None:
     schedule.reverse_compute_at(result, j_block)
 
     start = schedule.decompose_reduction(fragment, k_step)
-    for operand, name in zip(operands, ("load_a", "load_b"), strict=True):
-        schedule.tensorize(_fragments(schedule, operand), names[name])
-    schedule.tensorize(_fragments(schedule, sums), names["store"])
+    edges = (EDGE, form.edge), (EDGE, form.edge) if transposed else (form.edge, EDGE)
+    for operand, name, edge in zip(operands, ("load_a", "load_b"), edges, strict=True):
+        schedule.tensorize(_fragments(schedule, operand, edge), names[name])
+    schedule.tensorize(_fragments(schedule, sums, (EDGE, EDGE)), names["store"])
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], names["init"])
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(fragment)[0])[-3], names["compute"])
     _inline_behind(schedule, result)
     _spread(schedule, result, warps)
 
 
-def _fragments(schedule: Any, block: Any) -> Any:
+def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
     """Cut the two last loops of a block into fragments; the loop that is one of them."""
     i, j = schedule.get_loops(block)[-2:]
-    i, ii = schedule.split(i, [None, EDGE])
-    j, ji = schedule.split(j, [None, EDGE])
+    i, ii = schedule.split(i, [None, edge[0]])
+    j, ji = schedule.split(j, [None, edge[1]])
     schedule.reorder(i, j, ii, ji)
     schedule.unroll(i)
     schedule.unroll(j)
@@ -203,6 +255,27 @@ def _spread(schedule: Any, block: Any, warps: int, lanes: int = 4) -> None:
     schedule.bind(y, "threadIdx.y")
     schedule.bind(x, "threadIdx.x")
     schedule.vectorize(own)
+
+
+def with_tf32_fragments(func: Any) -> Any:
+    """A device function with float16 in the place of float32 as the type of its operands' fragments.
+
+    TVM 0.27 refuses to write others; kiln.emit.cuda_objects puts tf32 there, which the size of 16 x 16 x 8
+    tells apart.
+    """
+    found: dict[Any, Any] = {}
+
+    def on_buffer(node: Any) -> None:
+        old = node.buffer
+        if old.scope().startswith("wmma.matrix_") and str(old.dtype) == TF32.dtype:
+            found[old] = tirx.decl_buffer(list(old.shape), HALF.dtype, old.name, scope=old.scope())
+
+    tvm_ffi.structural_walk(func.body, ((tirx.AllocBuffer, on_buffer),))
+    if not found:
+        return func
+    return func.with_body(
+        tvm_ffi.structural_map(func.body, ((tirx.Var, lambda variable: found.get(variable, variable)),))
+    )
 
 
 def _inline_before(schedule: Any, block: Any) -> None:

@@ -55,14 +55,20 @@ def is_product(nest: Nest) -> bool:
 
     A depthwise convolution does not: it has no use for matrix units.
     """
-    operands = _operands(nest)
-    if operands is None:
-        return False
-    axes = [{axis.var for axis in nest.axes if _reads(load, axis.var)} for load in operands]
-    return bool(axes[0] - axes[1]) and bool(axes[1] - axes[0])
+    return all(own_axes(nest))
 
 
-def _operands(nest: Nest) -> tuple[Any, Any] | None:
+def own_axes(nest: Nest) -> tuple[list[Any], list[Any]]:
+    """Of the two operands of a product, the axes of the result that only this one is read along."""
+    loads = operands(nest)
+    if loads is None:
+        return [], []
+    first, second = ([_reads(load, axis.var) for axis in nest.axes] for load in loads)
+    found = list(zip(nest.axes, first, second, strict=True))
+    return [a for a, x, y in found if x and not y], [a for a, x, y in found if y and not x]
+
+
+def operands(nest: Nest) -> tuple[Any, Any] | None:
     """The two loads of float32 that a nest multiplies and adds to its element, or None."""
     total = nest.value
     if not nest.reduced or not isinstance(total, tirx.Add):
@@ -94,7 +100,7 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
     assert nests is not None
     places = opinfo.tensors(func)
     buffers = {
-        place: _buffer(place, dtype) for place, dtype in zip(places, dtypes, strict=True)
+        place: buffer_like(place, dtype) for place, dtype in zip(places, dtypes, strict=True)
         if str(place.dtype) != dtype
     }  # fmt: skip
     read = {load.source for nest in nests for load in _loads(nest.value)}
@@ -106,27 +112,27 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
     for nest in nests:
         target = nest.buffer
         if target in buffers and (nest.reduced or target in read):
-            wide[target] = _buffer(target, WIDE, f"{target.name}_wide")
+            wide[target] = buffer_like(target, WIDE, f"{target.name}_wide")
             made.append(wide[target])
-            behind.append(_copy(wide[target], buffers[target]))
+            behind.append(copy(wide[target], buffers[target]))
     written = {nest.buffer for nest in nests}
     for nest in nests:
         if not is_product(nest):
             continue
-        for load in _operands(nest) or ():
+        for load in operands(nest) or ():
             source = load.source
             if source in rounded or str(buffers.get(source, source).dtype) == HALF:
                 continue
-            rounded[source] = _buffer(source, HALF, f"{source.name}_half")
+            rounded[source] = buffer_like(source, HALF, f"{source.name}_half")
             made.append(rounded[source])
             if source not in written:
-                before.append(_copy(source, rounded[source]))
+                before.append(copy(source, rounded[source]))
     inner = [nest.buffer for nest in nests if nest.buffer not in places]
     body = [*before]
     for nest in nests:
-        body.append(_nest(nest, buffers, wide, rounded))
+        body.append(nest_on(nest, buffers, wide, rounded))
         if nest.buffer in rounded:
-            body.append(_copy(nest.buffer, rounded[nest.buffer]))
+            body.append(copy(nest.buffer, rounded[nest.buffer]))
     body += behind
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(body) if len(body) > 1 else body[0], None,
                         [*inner, *made])  # fmt: skip
@@ -134,7 +140,7 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
     return PrimFunc(params, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
 
 
-def _buffer(like: Any, dtype: str, name: str | None = None) -> Any:
+def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
     return tirx.decl_buffer(list(like.shape), dtype, name or like.name)
 
 
@@ -144,7 +150,9 @@ def _loads(expr: Any) -> list[Any]:
     return found
 
 
-def _nest(nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], rounded: Mapping[Any, Any]) -> Any:
+def nest_on(
+    nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], rounded: Mapping[Any, Any]
+) -> Any:
     """The nest on the new buffers; a product reads the rounded forms of its operands."""
     product = is_product(nest)
 
@@ -153,7 +161,8 @@ def _nest(nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], round
         if source in wide:
             return tirx.BufferLoad(wide[source], load.indices)
         if product and source in rounded:
-            return tirx.Cast(WIDE, tirx.BufferLoad(rounded[source], load.indices))
+            value = tirx.BufferLoad(rounded[source], load.indices)
+            return value if str(rounded[source].dtype) == WIDE else tirx.Cast(WIDE, value)
         if source in buffers:
             return tirx.Cast(str(source.dtype), tirx.BufferLoad(buffers[source], load.indices))
         return load
@@ -166,14 +175,15 @@ def _nest(nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], round
     return _block(nest.axes, nest.reduced, target, nest.store, value, init)
 
 
-def _copy(source: Any, target: Any) -> Any:
-    """A nest that stores `source` in the type of `target`."""
+def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) -> Any:
+    """A nest that stores `source` in the type of `target`, or what `convert` makes of each element."""
     axes = [
         tirx.IterVar(tvm.ir.Range(_zero(extent), extent), tirx.Var(f"c{at}", str(extent.ty.dtype)), 0)
         for at, extent in enumerate(source.shape)
     ]
     indices = [axis.var for axis in axes]
-    value = tirx.Cast(str(target.dtype), tirx.BufferLoad(source, indices))
+    value = tirx.BufferLoad(source, indices)
+    value = tirx.Cast(str(target.dtype), value) if convert is None else convert(value)
     return _block(axes, [], target, indices, value, None)
 
 
