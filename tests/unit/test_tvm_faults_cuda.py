@@ -5,6 +5,7 @@ When one fails, remove the workaround that its docstring names, and the test.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,3 +40,10 @@ def test_a_product_of_open_size_mixes_widths_of_indices(monkeypatch: pytest.Monk
     monkeypatch.setattr(cuda, "_short", lambda function: function)
     with pytest.raises(tvm.error.InternalError, match="previous index for the same buffer"):
         cuda.lower(func, cuda.tvm_target(ONE), most)
+
+
+def test_tvm_has_no_fragments_of_every_type() -> None:
+    """kernels/wmma.py has them; TVM's take half a minute to import, so they are looked for in its text."""
+    text = (Path(tvm.__file__).parent / "s_tir" / "tensor_intrin" / "cuda.py").read_text()
+    assert "get_wmma_load_intrin" in text
+    assert "bfloat16" not in text and "tf32" not in text.lower()

@@ -18,7 +18,6 @@ column, k the window and the channels). What the axes are comes from dlight's an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import tvm_ffi
@@ -28,8 +27,8 @@ from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
 from kiln.kernels.symbols import is_open
+from kiln.kernels.wmma import EDGE, intrinsics
 
-EDGE = 16  # of a fragment, along i and j
 _WARP = 32
 # Below this many rows or columns most of a fragment would be padding: one thread an element does less.
 LEAST = 8
@@ -162,35 +161,8 @@ def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
     return schedule
 
 
-@cache
-def _names(form: Form, transposed: bool) -> dict[str, str]:
-    """Names of TVM's intrinsics. It has none for tf32 in 0.27; those are made of the same parts."""
-    # Here, as TVM 0.27 parses intrinsics of every device when it imports these: half a minute of work.
-    from tvm.s_tir.tensor_intrin import cuda as intrinsics
-
-    if form is HALF:
-        group: dict[str, str] = intrinsics.get_wmma_intrin_group(
-            load_scope="shared", store_scope="shared", in_dtype=HALF.dtype, out_dtype="float32",
-            trans_b=transposed,
-        )  # fmt: skip
-        return group
-    sizes = EDGE, EDGE, form.edge
-    made = {
-        "init": intrinsics.get_wmma_fill_intrin(*sizes, "float32"),
-        "load_a": intrinsics.get_wmma_load_intrin(*sizes, form.dtype, "shared", False, False),
-        "load_b": intrinsics.get_wmma_load_intrin(*sizes, form.dtype, "shared", True, transposed),
-        "compute": intrinsics.get_wmma_sync_intrin(*sizes, form.dtype, "float32", transposed),
-        "store": intrinsics.get_wmma_store_intrin(*sizes, "float32", "shared"),
-    }
-    names = {}
-    for what, (description, code) in made.items():
-        names[what] = f"kiln_tf32_{what}_{'inside' if transposed else 'outside'}"
-        s_tir.TensorIntrin.register(names[what], description, code)
-    return names
-
-
 def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Form) -> None:
-    names = _names(form, transposed)
+    names = intrinsics(form.dtype, form.edge, transposed)
     batch, i, j, k = schedule.get_loops(product)
     i, ii = schedule.split(i, [None, EDGE])
     j, ji = schedule.split(j, [None, EDGE])
@@ -228,11 +200,11 @@ def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Fo
 
     start = schedule.decompose_reduction(fragment, k_step)
     edges = (EDGE, form.edge), (EDGE, form.edge) if transposed else (form.edge, EDGE)
-    for operand, name, edge in zip(operands, ("load_a", "load_b"), edges, strict=True):
-        schedule.tensorize(_fragments(schedule, operand, edge), names[name])
-    schedule.tensorize(_fragments(schedule, sums, (EDGE, EDGE)), names["store"])
-    schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], names["init"])
-    schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(fragment)[0])[-3], names["compute"])
+    for operand, name, edge in zip(operands, (names.load_a, names.load_b), edges, strict=True):
+        schedule.tensorize(_fragments(schedule, operand, edge), name)
+    schedule.tensorize(_fragments(schedule, sums, (EDGE, EDGE)), names.store)
+    schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], names.fill)
+    schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(fragment)[0])[-3], names.multiply)
     _inline_behind(schedule, result)
     _spread(schedule, result, warps)
 

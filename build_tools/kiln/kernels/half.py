@@ -34,6 +34,7 @@ from kiln.graph.bindings import operator
 from kiln.kernels import opinfo
 from kiln.kernels.fused import Nest
 from kiln.kernels.kernel import Array
+from kiln.kernels.nests import around, buffer_like, copy, loads
 from kiln.kernels.opkinds import nests_of
 
 WIDE, HALF = "float32", "float16"
@@ -103,7 +104,7 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
         place: buffer_like(place, dtype) for place, dtype in zip(places, dtypes, strict=True)
         if str(place.dtype) != dtype
     }  # fmt: skip
-    read = {load.source for nest in nests for load in _loads(nest.value)}
+    read = {load.source for nest in nests for load in loads(nest.value)}
     made: list[Any] = []
     before: list[Any] = []
     behind: list[Any] = []
@@ -140,16 +141,6 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
     return PrimFunc(params, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
 
 
-def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
-    return tirx.decl_buffer(list(like.shape), dtype, name or like.name)
-
-
-def _loads(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
-    return found
-
-
 def nest_on(
     nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], rounded: Mapping[Any, Any]
 ) -> Any:
@@ -172,45 +163,7 @@ def nest_on(
     if str(target.dtype) != str(nest.buffer.dtype):
         value = tirx.Cast(str(target.dtype), value)
     init = None if nest.init is None else tirx.BufferStore(target, nest.init, nest.store)
-    return _block(nest.axes, nest.reduced, target, nest.store, value, init)
-
-
-def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) -> Any:
-    """A nest that stores `source` in the type of `target`, or what `convert` makes of each element."""
-    axes = [
-        tirx.IterVar(tvm.ir.Range(_zero(extent), extent), tirx.Var(f"c{at}", str(extent.ty.dtype)), 0)
-        for at, extent in enumerate(source.shape)
-    ]
-    indices = [axis.var for axis in axes]
-    value = tirx.BufferLoad(source, indices)
-    value = tirx.Cast(str(target.dtype), value) if convert is None else convert(value)
-    return _block(axes, [], target, indices, value, None)
-
-
-def _block(
-    axes: Sequence[Any], reduced: Sequence[Any], target: Any, store: Sequence[Any], value: Any, init: Any
-) -> Any:
-    """Loops over all axes around target[store] = value."""
-    reads = [_element(load.source, load.indices) for load in _loads(value) if not load.source.same_as(target)]
-    block = s_tir.SBlock(
-        [*axes, *reduced], reads, [_element(target, store)], target.name,
-        tirx.BufferStore(target, value, list(store)), init,
-    )  # fmt: skip
-    every = [*axes, *reduced]
-    loops = [tirx.Var(f"i{at}", str(axis.var.ty.dtype)) for at, axis in enumerate(every)]
-    body: Any = s_tir.SBlockRealize(loops, True, block)
-    for variable, axis in reversed(list(zip(loops, every, strict=True))):
-        body = tirx.For(variable, _zero(axis.dom.extent), axis.dom.extent, tirx.ForKind.SERIAL, body)
-    return body
-
-
-def _zero(like: Any) -> Any:
-    return tirx.const(0, str(like.ty.dtype))
-
-
-def _element(buffer: Any, indices: Sequence[Any]) -> Any:
-    one = [tvm.ir.Range.from_min_extent(index, tirx.const(1, str(index.ty.dtype))) for index in indices]
-    return tirx.BufferRegion(buffer, one)
+    return around(nest.axes, nest.reduced, target, nest.store, value, init)
 
 
 # ---- the module ----

@@ -20,7 +20,7 @@ from tvm.ir import Call, Op, register_op_attr
 from tvm.ir import _ffi_api as registry
 from tvm.tirx import PrimFunc
 
-from kiln.kernels import half, opinfo
+from kiln.kernels import half, nests, opinfo
 from kiln.kernels.cuda_tensor import LEAST, ROUNDED
 from kiln.kernels.fused import Nest
 from kiln.kernels.opkinds import nests_of
@@ -70,21 +70,21 @@ def products(mod: tvm.IRModule) -> tvm.IRModule:
 
 def rounded(func: PrimFunc) -> PrimFunc:
     """`func` with rounded operands of its products; as it is where it has none that is large enough."""
-    nests = nests_of(func)
-    if nests is None or not any(_is_large_product(nest) for nest in nests):
+    found = nests_of(func)
+    if found is None or not any(_is_large_product(nest) for nest in found):
         return func
     forms: dict[Any, Any] = {}  # tensor → its rounded form
     body = []
-    for nest in nests:
+    for nest in found:
         large = _is_large_product(nest)
         for load in (half.operands(nest) or ()) if large else ():
             source = load.source
             if source not in forms:
-                forms[source] = half.buffer_like(source, half.WIDE, f"{source.name}_tf32")
-                body.append(half.copy(source, forms[source], round_one))
+                forms[source] = nests.buffer_like(source, half.WIDE, f"{source.name}_tf32")
+                body.append(nests.copy(source, forms[source], round_one))
         body.append(half.nest_on(nest, {}, {}, forms if large else {}))
     places = set(opinfo.tensors(func))
-    inner = [nest.buffer for nest in nests if nest.buffer not in places]
+    inner = [nest.buffer for nest in found if nest.buffer not in places]
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(body), None, [*inner, *forms.values()])
     return PrimFunc(list(func.params), s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
 

@@ -1,0 +1,72 @@
+"""Plain loops around a block that stores an element, made of TVM's nodes: what passes put into functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+
+
+def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
+    return tirx.decl_buffer(list(like.shape), dtype, name or like.name)
+
+
+def loads(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
+    return found
+
+
+def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) -> Any:
+    """A nest that stores `source` in the type of `target`, or what `convert` makes of each element."""
+    axes = _axes_of(source)
+    value = tirx.BufferLoad(source, [axis.var for axis in axes])
+    value = tirx.Cast(str(target.dtype), value) if convert is None else convert(value)
+    return around(axes, [], target, [axis.var for axis in axes], value, None)
+
+
+def fill(target: Any, value: Any) -> Any:
+    """A nest that stores the same value everywhere."""
+    axes = _axes_of(target)
+    return around(axes, [], target, [axis.var for axis in axes], value, None)
+
+
+def _axes_of(tensor: Any) -> list[Any]:
+    return [
+        tirx.IterVar(tvm.ir.Range(_zero(extent), extent), tirx.Var(f"c{at}", str(extent.ty.dtype)), 0)
+        for at, extent in enumerate(tensor.shape)
+    ]
+
+
+def around(
+    axes: Sequence[Any], reduced: Sequence[Any], target: Any, store: Sequence[Any], value: Any, init: Any
+) -> Any:
+    """Loops over all axes around target[store] = value, with `init` as the first value of a sum.
+
+    A block that starts its sums does not count as one that reads them: so TVM wants it.
+    """
+    read = [load for load in loads(value) if init is None or not load.source.same_as(target)]
+    reads = [_element(load.source, load.indices) for load in read]
+    block = s_tir.SBlock(
+        [*axes, *reduced], reads, [_element(target, store)], target.name,
+        tirx.BufferStore(target, value, list(store)), init,
+    )  # fmt: skip
+    every = [*axes, *reduced]
+    loops = [tirx.Var(f"i{at}", str(axis.var.ty.dtype)) for at, axis in enumerate(every)]
+    body: Any = s_tir.SBlockRealize(loops, True, block)
+    for variable, axis in reversed(list(zip(loops, every, strict=True))):
+        body = tirx.For(variable, _zero(axis.dom.extent), axis.dom.extent, tirx.ForKind.SERIAL, body)
+    return body
+
+
+def _zero(like: Any) -> Any:
+    return tirx.const(0, str(like.ty.dtype))
+
+
+def _element(buffer: Any, indices: Sequence[Any]) -> Any:
+    one = [tvm.ir.Range.from_min_extent(index, tirx.const(1, str(index.ty.dtype))) for index in indices]
+    return tirx.BufferRegion(buffer, one)
