@@ -47,13 +47,12 @@ def groups() -> list[Any]:
 
 def generate(match: Match, facts: Facts) -> Code | None:
     """Primitives for the sizes of the match; None for a convolution of open height or width."""
+    from kiln.byoc import products
+
     if match.pattern == "matmul":
         return _batched(match, facts)
-    attrs, w = match.anchor["attrs"], match.operands["w"].shape
-    if match.pattern == "conv2d":
-        once = all(step == 1 for step in attrs["strides"]) and not any(attrs["padding"])
-        if tuple(w[:2]) != (1, 1) or attrs["groups"] != 1 or not once:
-            return _convolution(match, facts)
+    if match.pattern == "conv2d" and not products.is_product(match):
+        return _convolution(match, facts)
     return _product(match, facts)
 
 

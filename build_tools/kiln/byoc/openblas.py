@@ -56,21 +56,13 @@ def groups() -> list[Any]:
 
 def generate(match: Match, facts: Facts) -> Code | None:
     """One cblas_sgemm a task, with the bias and the residual as the matrix that it adds to."""
+    from kiln.byoc import products
+
     if match.pattern == "matmul":
         return _batched(match, facts)
-    if match.pattern == "conv2d" and not _is_product(match):
+    if match.pattern == "conv2d" and not products.is_product(match):
         return None
     return _product(match, facts)
-
-
-def _is_product(match: Match) -> bool:
-    attrs = match.anchor["attrs"]
-    return (
-        tuple(match.operands["w"].shape[:2]) == (1, 1)
-        and all(step == 1 for step in attrs["strides"])
-        and not any(attrs["padding"])
-        and attrs["groups"] == 1
-    )
 
 
 def _product(match: Match, facts: Facts) -> Code:
