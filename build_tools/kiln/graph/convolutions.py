@@ -21,6 +21,22 @@ _DATA = {"NCW": [0, 2, 1], "NWC": None}
 _KERNELS = {"OIW": (2, 1, 0), "WIO": (0, 1, 2)}
 
 
+def conv2d_nhwc(call: Any, data: Any, kernel: Any) -> Any:
+    """The 2-D convolution `call` of `data` as (N, H, W, C) and of `kernel` as (H, W, I, O)."""
+    attrs = call.attrs
+    return relax.op.nn.conv2d(
+        data,
+        kernel,
+        strides=integers(attrs.strides),
+        padding=integers(attrs.padding),
+        dilation=integers(attrs.dilation),
+        groups=int(attrs.groups),
+        data_layout="NHWC",
+        kernel_layout="HWIO",
+        out_dtype=str(call.ty.dtype),
+    )
+
+
 def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
     attrs = call.attrs
     layout, weights = str(attrs.data_layout), constant(call.args[1])
@@ -57,17 +73,8 @@ def _conv2d(_rewriter: CallRewriter, call: Any) -> Any:
     layout = str(attrs.kernel_layout)
     if str(attrs.data_layout) != "NHWC" or layout == "HWIO" or len(layout) != 4 or weights is None:
         return None
-    return relax.op.nn.conv2d(
-        call.args[0],
-        const(np.transpose(weights, [layout.index(axis) for axis in "HWIO"]), str(weights.dtype)),
-        strides=integers(attrs.strides),
-        padding=integers(attrs.padding),
-        dilation=integers(attrs.dilation),
-        groups=int(attrs.groups),
-        data_layout="NHWC",
-        kernel_layout="HWIO",
-        out_dtype=str(call.ty.dtype),
-    )
+    kernel = np.transpose(weights, [layout.index(axis) for axis in "HWIO"])
+    return conv2d_nhwc(call, call.args[0], const(kernel, str(weights.dtype)))
 
 
 def plain_convolutions(mod: tvm.IRModule) -> tvm.IRModule:

@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from kiln.graph.bindings import CallRewriter, const, constant, integers, operator, rewrite_calls, static_shape
+from kiln.graph.convolutions import conv2d_nhwc
 from kiln.graph.transposed_conv import conv2d_transpose
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -60,18 +61,7 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
         kernel = rewriter.emit(relax.op.permute_dims(call.args[1], [2, 3, 1, 0]))
     else:
         kernel = const(np.transpose(weights, (2, 3, 1, 0)), str(weights.dtype))
-    result = relax.op.nn.conv2d(
-        _nhwc(rewriter, call.args[0]),
-        kernel,
-        strides=integers(attrs.strides),
-        padding=integers(attrs.padding),
-        dilation=integers(attrs.dilation),
-        groups=int(attrs.groups),
-        data_layout="NHWC",
-        kernel_layout="HWIO",
-        out_dtype=str(call.ty.dtype),
-    )
-    return _nchw(rewriter, result)
+    return _nchw(rewriter, conv2d_nhwc(call, _nhwc(rewriter, call.args[0]), kernel))
 
 
 def _pool(make: Any) -> Any:
