@@ -54,8 +54,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def atomic_dir(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; when the block ends without an error it takes `path`'s place."""
+def atomic_dir(path: str | os.PathLike[str], *, shared: bool = False) -> Iterator[Path]:
+    """Yield an empty folder beside `path`; when the block ends without an error it takes `path`'s place.
+
+    `shared`: others fill and read `path` at the same time with the same content; the first one that is done
+    stays.
+    """
     path = Path(path)
     temporary: Path | None = None
     try:
@@ -63,9 +67,13 @@ def atomic_dir(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         os.chmod(temporary, 0o755)
         yield temporary
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir() and not path.is_symlink() and not shared:
             shutil.rmtree(path)
-        os.replace(temporary, path)
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            if not (shared and path.is_dir()):
+                raise
     except OSError as error:
         raise KilnError(f"{path}: cannot write: {error.strerror or error}") from error
     finally:

