@@ -296,3 +296,19 @@ def test_old_files_list_their_weights_among_the_inputs(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", text, w=normal(4, 3))
     _, interface = import_model(path, ImportOptions("m"))
     assert [entry["name"] for entry in interface["inputs"]] == ["x"]
+
+
+def test_weights_of_a_branch_keep_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If on what is known when shapes are computed: the branch's initialisers of 64 bits are no int32."""
+    monkeypatch.setattr(
+        "kiln.frontend.onnx_model.canonicalise", lambda model, *_: onnx.shape_inference.infer_shapes(model)
+    )
+    text = """g (int64[5000] x) => (int64[5000] y) {
+      y = If (yes) < then_branch = a () => (int64[5000] p) { p = Add(x, large) },
+                     else_branch = b () => (int64[5000] q) { q = Neg(x) } > }"""
+    path = write(tmp_path / "m.onnx", text, yes=np.array(True))
+    model = onnx.load(path)
+    branch = next(item.g for item in model.graph.node[0].attribute if item.name == "then_branch")
+    branch.initializer.append(onnx.numpy_helper.from_array(np.arange(5000) + 2**40, "large"))
+    onnx.save(model, path)
+    check(path, np.arange(5000))

@@ -110,7 +110,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         taken = "then_branch" if bool(condition.numpy().item()) else "else_branch"
         branch = next(item.g for item in node.attribute if item.name == taken)
         for weight in branch.initializer:
-            self._nodes[weight.name] = relax.const(numpy_helper.to_array(weight))
+            value = numpy_helper.to_array(weight)  # without its type, relax.const makes int32 of int64
+            self._nodes[weight.name] = relax.const(value, str(value.dtype))
         self._check_for_unsupported_ops(branch)
         self._learn(branch)
         for inner in branch.node:
