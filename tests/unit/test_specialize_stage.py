@@ -167,3 +167,28 @@ def test_cases_of_a_dimension_with_a_multiple_take_its_parts() -> None:
     names = [special.name for special in leaves(by_four)]
     assert names == ["seq_multiple_of_4_and_mask_ones", "seq_multiple_of_4", "mask_ones", ""]
     assert '"divide": 4' in str(leaves(by_four)[1].module["main"].attrs["kiln.dims"])
+
+
+def test_constants_of_64_bits_keep_their_type() -> None:
+    """ScatterND has int64 indices; they pass through a function for each case."""
+    x = relax.Var("x", relax.TensorType([4, 3], "float32"))
+    mask = relax.Var("mask", relax.TensorType([4, 3], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, mask], attrs={"kiln.dims": "{}", "num_input": 2}):
+        with builder.dataflow():
+            masked = builder.emit(relax.op.multiply(x, mask))
+            rows = relax.const(np.array([[0], [2]]), "int64")
+            wide = relax.const(np.array([[1.0], [2.0]]), "float64")
+            placed = builder.emit(relax.op.scatter_nd(masked, rows, relax.const(np.ones((2, 3), "float32"))))
+            y = builder.emit_output(relax.op.add(relax.op.astype(placed, "float64"), relax.op.sum(wide)))
+        builder.emit_func_output(y)
+    interface = {"inputs": [{"name": "x"}, {"name": "mask"}], "outputs": [{"name": "y"}]}
+    config = {"name": "small", "special_cases": [{"input": "mask", "value": "ones"}]}
+    made = specialize(builder.get(), interface, {"name": "static", "dims": {}}, config)
+    values = np.arange(12, dtype="float32").reshape(4, 3)
+    want = values.astype("float64")
+    want[[0, 2]] = 1
+    for module in (made, *(case.module for case in cases_of(made))):
+        machine = relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())
+        given = [tvm.runtime.tensor(one) for one in (values, np.ones_like(values))]
+        np.testing.assert_array_equal(machine["main"](*given).numpy(), want + 3)

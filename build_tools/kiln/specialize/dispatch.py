@@ -19,7 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, sym, tirx
 
-from kiln.graph.bindings import Array, constant
+from kiln.graph.bindings import Array, const, constant
 from kiln.params import store
 from kiln.specialize.conditions import (
     Atom,
@@ -319,6 +319,10 @@ def _substituted(ty: Any, to: Mapping[Any, Any]) -> Any:
 
 
 def _lifted(function: Any) -> tuple[Any, list[Any]]:
-    """A function with its constants as last parameters, and the constants."""
+    """A function with its constants as last parameters, and the constants.
+
+    Each with its type: relax.const alone makes int32 of int64 and float32 of float64.
+    """
     module, tensors = store.split(tvm.IRModule({"main": function}))
-    return module["main"].without_attr("num_input"), [relax.const(value) for value in tensors.values()]
+    values = [const(value, str(value.dtype)) for value in tensors.values()]
+    return module["main"].without_attr("num_input"), values
