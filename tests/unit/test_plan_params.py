@@ -74,14 +74,14 @@ def test_no_parameters() -> None:
     assert lay_out({}) == ([], {}, b"")
 
 
-def _plan(params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any], bytes]:
     steps = [
         {**step, "extent": 0, "in_place": [], "label": step["kernel"], "attrs": {}, "macs": 0}
         for step in STEPS
     ]
     port = {"name": "p", "dtype": "float32", "shape": [4]}
     interface = {"inputs": [port], "outputs": [port], "dims": []}
-    case = {
+    case: dict[str, Any] = {
         "name": "",
         "params": "0/",
         "when": None,
@@ -93,7 +93,11 @@ def _plan(params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         "steps": steps,
     }
     values = {f"0/{name}": value for name, value in VALUES.items()}
-    lowered = Lowered({"cases": [case], "threads": "none"}, values)
+    cases = [case]
+    if compared is not None:
+        cases += [{**case, "name": "c", "params": "1/", "when": {"input": 0, "value": {"param": "c.value"}}}]
+        values |= {f"1/{name}": value for name, value in {**VALUES, "c.value": compared}.items()}
+    lowered = Lowered({"cases": cases, "threads": "none"}, values)
     static = {"name": "static", "dims": {}}
     config = {"name": "m", "params": params}
     return make_plan([lowered], [static], interface, config, load_target("aarch64"))
@@ -123,3 +127,13 @@ def test_storage_is_the_targets_unless_the_model_says_otherwise() -> None:
     assert _plan({"storage": "file"})[0]["params"] | {"tensors": [], "bytes": 0, "lifted": {}} == {
         "lifted": {}, "bytes": 0, "align": 64, "storage": "file", "section": None, "tensors": [],
     }  # fmt: skip
+
+
+def test_a_tensor_that_no_step_reads_is_stored_to_compare_an_input_with() -> None:
+    """All zeros, as a file of a special case may be: what follows from it was folded."""
+    plan, payload = _plan({}, np.zeros(300, "float32"))
+    when = plan["buckets"][1]["when"]
+    assert when["value"]["bytes"] == 1200
+    stored = next(item for item in plan["params"]["tensors"] if item["name"] == "c.value")
+    assert when["value"]["offset"] == stored["offset"]
+    assert payload[stored["offset"] :][:1200] == bytes(1200)

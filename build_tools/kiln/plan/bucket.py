@@ -22,7 +22,9 @@ def plan_bucket(
     Offsets and sizes in bytes are for the greatest sizes of the bucket.
     """
     tensors = {tensor["name"]: tensor for tensor in lowered["tensors"]}
-    placed = {root_of(tensors, name) for name in [*lowered["inputs"], *lowered["outputs"], *values]}
+    # A tensor that an input is compared with is a parameter, but of no step.
+    read = [name for name in values if name in tensors]
+    placed = {root_of(tensors, name) for name in [*lowered["inputs"], *lowered["outputs"], *read]}
     steps = reorder(tensors, lowered["steps"], placed)
     parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
     alive = lifetimes(tensors, steps, placed)
