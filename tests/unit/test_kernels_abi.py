@@ -169,3 +169,13 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     plan = {"name": "m", "kernels": steps.kernels}
     with pytest.raises(KilnError, match=r"m: operator 'atan' cannot be compiled: it needs atanf"):
         compile_all(steps.functions, target, tmp_path / "kernels.o", plan)
+
+
+def test_code_that_no_loop_nest_describes_reads_parameters() -> None:
+    """Parameters lie in read-only memory: what a kernel does not store into is const."""
+    rows, new = const(np.array([[0], [2]]), "int64"), const(np.ones((2, 3)))
+    mod = module([((4, 3), "float32")], lambda x: op.scatter_nd(op.nn.relu(x), rows, new))
+    steps = lower(mod, "m", load_target("x86_64"), "none")
+    assert set(steps.params) != set()
+    kernel = next(one for one in steps.kernels if one["family"] == "opaque")
+    assert [arg["const"] for arg in kernel["args"]] == [True, True, True, False]

@@ -164,3 +164,18 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     mod = tvm.transform.Sequential(_CODE)(mod)
     return Lowered(mod["kernel"], lowered.scratch)
+
+
+def written(func: tirx.PrimFunc) -> set[Any]:
+    """The pointer parameters behind which a lowered function stores."""
+    data: dict[Any, Any] = {}
+    stored = set()
+
+    def on_declared(node: Any) -> None:
+        data[node.buffer] = node.data
+
+    def on_store(node: Any) -> None:
+        stored.add(node.buffer)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.DeclBuffer, on_declared), (tirx.BufferStore, on_store)])
+    return {data[buffer] for buffer in stored if buffer in data}

@@ -23,8 +23,7 @@ from tvm.ir import Call, PointerType, StringImm
 from tvm.s_tir import dlight
 
 from kiln.config.target import Cuda
-from kiln.kernels import cuda_lines
-from kiln.kernels.abi import pointers
+from kiln.kernels import abi, cuda_lines
 from kiln.kernels.cuda_tensor import TensorProduct, with_tf32_fragments
 from kiln.kernels.symbols import is_open
 
@@ -148,7 +147,7 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], 
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)
     mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
     mod = tvm.transform.Sequential(_STRUCTURE)(mod)
-    lowered = pointers(mod["kernel"], 0, size)
+    lowered = abi.pointers(mod["kernel"], 0, size)
     mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     functions = {str(f.attrs["global_symbol"]): f for f in mod.functions.values() if _is_kernel(f)}
     device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
@@ -216,7 +215,7 @@ def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
         if kind not in ("blockIdx", "threadIdx") or (kind == "threadIdx" and is_open(extent)):
             raise ValueError(f"its launch needs {word} {extent}, which the runtime does not set")
         sizes[kind, axis] = extent if is_open(extent) else int(extent)
-    written = _written(func)
+    written = abi.written(func)
     arguments = []
     for param, tensor in zip(func.params, tensors, strict=True):
         if not isinstance(param.ty, PointerType):
@@ -233,18 +232,3 @@ def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
 
 def _is_data_of(expr: Any, buffer: Any) -> bool:
     return bool(tvm_ffi.structural_equal(expr, tirx.buffer_data(buffer)))
-
-
-def _written(func: tirx.PrimFunc) -> set[Any]:
-    """The pointer parameters behind which a device function stores."""
-    data: dict[Any, Any] = {}
-    stored = set()
-
-    def on_declared(node: Any) -> None:
-        data[node.buffer] = node.data
-
-    def on_store(node: Any) -> None:
-        stored.add(node.buffer)
-
-    tvm_ffi.structural_walk(func.body, [(tirx.DeclBuffer, on_declared), (tirx.BufferStore, on_store)])
-    return {data[buffer] for buffer in stored if buffer in data}

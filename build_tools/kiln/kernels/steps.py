@@ -564,13 +564,11 @@ class Builder:
             return symbol, lowered.scratch
         self._symbols.add(symbol)
         self.result.functions[symbol] = lowered.func.with_attr("global_symbol", symbol)
-        outputs = {id(b) for b in part.buffers[-1:]}
+        written = abi.written(lowered.func)
+        pointers = lowered.func.params[: len(part.buffers)]
         arguments = [
-            {
-                "dtype": str(buffer.dtype),
-                "const": id(buffer) not in outputs and part.kernel.family != "opaque",
-            }
-            for buffer in part.buffers
+            {"dtype": str(buffer.dtype), "const": pointer not in written}
+            for buffer, pointer in zip(part.buffers, pointers, strict=True)
         ]
         arguments += [{"dtype": dtype, "const": False} for dtype, _size in lowered.scratch]
         arguments += [{"dtype": "int32", "const": True, "scalar": True} for _ in part.kernel.sizes]
