@@ -139,7 +139,7 @@ def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tu
     for part in loc:
         current = _choose(current, data)
         tagged = isinstance(data, dict) and isinstance(part, str) and part not in data
-        if tagged and part == data.get("kind"):
+        if tagged and (part == data.get("kind") or part in _kinds(current)):
             continue
         keys = list(current.model_fields) if _is_section(current) else []
         place.append(part)
@@ -167,11 +167,15 @@ def _choose(kind: Any, data: Any) -> Any:
         return kind
     options = [_choose(option, data) for option in get_args(kind) if option is not type(None)]
     wanted = data.get("kind") if isinstance(data, dict) else None
-    for option in options:
-        kinds = option.model_fields.get("kind") if _is_section(option) else None
-        if kinds is not None and wanted in get_args(kinds.annotation):
-            return option
-    return options[0]
+    named = [option for option in options if wanted in _kinds(option)]
+    sections = [option for option in options if _is_section(option)]
+    return [*named, *(sections if isinstance(data, dict) else []), *options][0]
+
+
+def _kinds(section: Any) -> tuple[Any, ...]:
+    """What the key `kind` of a section may be; nothing where it has none."""
+    field = section.model_fields.get("kind") if _is_section(section) else None
+    return get_args(field.annotation) if field is not None else ()
 
 
 def _child(kind: Any, part: str | int) -> Any:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from kiln.config.byoc import ByocKey
-from kiln.config.check import PlacedError, Section, choices, nearest
+from kiln.config.check import PlacedError, Section, choices, describe, nearest
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Storage, Threads
@@ -102,11 +110,22 @@ class Params(Section):
     )
 
 
+def _content(value: Any) -> Any:
+    if not isinstance(value, (dict, FileSource)) and value not in ("zeros", "ones"):
+        got = describe(value)
+        raise ValueError(f"zeros, ones, or {{kind: file, path: NAME.npy}} expected, got {got}")
+    return value
+
+
 class SpecialCase(Section):
     """A value of an input that gets a function of its own, with the input folded into it."""
 
     input: str
-    value: Literal["zeros", "ones"] | FileSource
+    value: Annotated[
+        Annotated[Literal["zeros", "ones"], Tag("word")] | Annotated[FileSource, Tag("file")],
+        Discriminator(lambda value: "word" if isinstance(value, str) else "file"),
+        BeforeValidator(_content),
+    ]
 
 
 class Model(Section):
