@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.graph.pipeline import simplify
+from kiln.kernels import halo
 from kiln.kernels.steps import Tensor
 from relaxed import const, module, run_by_tvm
 from tvm import relax
@@ -82,6 +83,32 @@ def test_random_network(seed: int, tmp_path: Path) -> None:
     made = module([(shape, "float32")], network.body)
     x = np.random.default_rng(seed).standard_normal(shape).astype("f4")
     compiled = Compiled(simplify(made), runnable("x86_64" if seed % 2 else "x86_64_v2"), tmp_path).load()
+    for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
+        close(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever depthwise convolutions read has a line between pixels, as wide ones have on AVX-512."""
+    monkeypatch.setattr(halo, "apart", lambda *_: 16)
+    network = Network(seed)
+
+    def body(x: Any) -> list[Any]:
+        *outputs, y = network.body(x)
+        depthwise = network.weights(network.channels, 1, 3, 3)
+        inner = relax.BlockBuilder.current().emit(op.nn.relu(network.made[-1]))
+        z = op.nn.conv2d(inner, depthwise, padding=1, groups=network.channels)
+        # Others read what lies inside: a residual, a convolution without padding, another padding.
+        wide, narrow = (network.weights(network.channels, network.channels, k, k) for k in (1, 3))
+        z = op.add(op.add(z, inner), op.nn.conv2d(inner, wide))
+        return [*outputs, y, op.add(z, op.nn.conv2d(inner, narrow, padding=1)), op.nn.conv2d(inner, narrow)]
+
+    shape = (1 + seed % 2, network.channels, 5 + seed % 4, 6 + seed % 3)
+    made = module([(shape, "float32")], body)
+    x = np.random.default_rng(seed).standard_normal(shape).astype("f4")
+    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    tensors: dict[str, Tensor] = compiled.result.tensors
+    assert any(tensor.shape[3:] == [network.channels + 16] for tensor in tensors.values())
     for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
         close(got, want, 1e-5)
 

@@ -10,6 +10,7 @@ import pytest
 from kiln.config import load_target
 from kiln.kernels.conv2d import part_of
 from kiln.kernels.depthwise import chunk_vectors, strip_length
+from kiln.kernels.halo import apart
 from kiln.kernels.kernel import SHARED, Machine
 from kiln.kernels.pipeline import machine_of
 from kiln.kernels.winograd_rule import Form, form_of, tiles_of
@@ -89,7 +90,8 @@ def _depthwise(size: int, channels: int, kernel: int, stride: int = 1) -> Any:
     """A depthwise convolution of size x size outputs on its padded input."""
     side = (size - 1) * stride + kernel
     return SimpleNamespace(
-        height=side, width=side, channels=channels, out_h=size, out_w=size, kernel_h=kernel, kernel_w=kernel,
+        height=side, width=side, channels=channels, pitch=channels, out_h=size, out_w=size,
+        kernel_h=kernel, kernel_w=kernel,
         stride_h=stride, stride_w=stride, dilation_h=1, dilation_w=1,
     )  # fmt: skip
 
@@ -122,6 +124,13 @@ def test_chunks_of_channels_leave_lines_in_the_first_cache(name: str) -> None:
     assert chunk_vectors(machine, _depthwise(5, 16, 3)) == 0  # all of them fit
     assert chunk_vectors(machine, _depthwise(112, 512, 3)) == 0  # far away
     assert chunk_vectors(machine, _depthwise(5, 480, 3)) > 0
+
+
+def test_pixels_lie_apart_where_they_share_sets_of_the_cache() -> None:
+    wide = dataclasses.replace(_machine("x86_64"), vector_bits=512)
+    assert [apart(wide, channels, "float32") for channels in (64, 128, 144, 384, 1024)] == [0, 16, 0, 16, 16]
+    assert apart(wide, 512, "int8") == 64
+    assert apart(_machine("x86_64"), 128, "float32") == 0
 
 
 def test_chunks_of_what_comes_from_further_away_are_whole_cache_lines() -> None:

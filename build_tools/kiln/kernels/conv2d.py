@@ -56,11 +56,14 @@ class Convolution:
             x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
             attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
         self.batch, self.height, self.width = x_shape[:3]
-        self.channels = int(x_shape[3])
+        self.pitch = int(
+            x_shape[3]
+        )  # elements from a pixel to the next: more than channels in kernels/halo.py
         self.kernel_h, self.kernel_w, self.depth, self.out_channels = k_shape
         self.stride_h, self.stride_w = attrs["strides"]
         self.dilation_h, self.dilation_w = attrs["dilation"]
         self.groups = int(attrs["groups"])
+        self.channels = self.depth * self.groups
         self.out_h: Extent
         self.out_w: Extent
         self.out_h, self.out_w = (1, x_shape[2]) if op["name"] == "matmul" else anchor.extents[1:3]
@@ -70,8 +73,8 @@ class Convolution:
     def loops(self) -> list[Loop]:
         """The reduction over kernel rows, columns and input channels."""
         return [
-            Loop(self.kernel_h, self.dilation_h * self.width * self.channels),
-            Loop(self.kernel_w, self.dilation_w * self.channels),
+            Loop(self.kernel_h, self.dilation_h * self.width * self.pitch),
+            Loop(self.kernel_w, self.dilation_w * self.pitch),
             Loop(self.depth, 1),
         ]
 
@@ -91,7 +94,7 @@ class Convolution:
         n, h, w = self.pixel(row)
         line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
         column = w * int64(self.stride_w) + int64(self.left)
-        return (line + column) * int64(self.channels) + int64(group * self.depth)
+        return (line + column) * int64(self.pitch) + int64(group * self.depth)
 
     def choice(self, machine: Machine) -> Choice:
         """What was measured to be fastest for this shape; the rules where it was not measured."""

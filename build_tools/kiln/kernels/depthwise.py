@@ -49,11 +49,11 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     """Whether this family can compute the group that begins with `op`."""
     if op["name"] != "nn.conv2d" or len(fused.params) < 3:
         return False
-    attrs, x, weights = op["attrs"], fused.params[0], fused.params[1]
+    attrs, weights = op["attrs"], fused.params[1]
     if attrs["data_layout"] != "NHWC" or attrs["kernel_layout"] != "HWIO" or any(attrs["padding"]):
         return False
-    channels, groups = int(x.shape[3]), int(attrs["groups"])
-    one_to_one = groups == channels == int(weights.shape[3]) and groups > 1
+    groups = int(attrs["groups"])
+    one_to_one = groups == int(weights.shape[3]) and int(weights.shape[2]) == 1 and groups > 1
     return one_to_one and str(anchor.buffer.dtype) in ("float32", "int32")
 
 
@@ -136,7 +136,7 @@ def _from_outside(machine: Machine, conv: Convolution, one: int, whole: int) -> 
         room, most = machine.l2_bytes // 8, machine.l2_bytes // 8 // one
     else:
         return 0
-    column = conv.channels * 4
+    column = conv.pitch * 4
     apart = math.gcd(_SETS, column // _LINE) if column % _LINE == 0 else 1
     return 0 if one > 2 * room // apart else most
 
@@ -216,11 +216,11 @@ def _strip(
     left = bind(first * int64(conv.stride_w) + int64(conv.left))
     # A kernel row at a time, unrolled: which inputs the pixels of the strip share is then plain to LLVM.
     with serial(conv.kernel_h) as i:
-        row = bind((top + i * int64(conv.dilation_h * conv.width) + left) * int64(conv.channels) + channel)
+        row = bind((top + i * int64(conv.dilation_h * conv.width) + left) * int64(conv.pitch) + channel)
         taps = bind(i * int64(conv.kernel_w * conv.channels) + channel)
         for j in range(conv.kernel_w):
             for index in range(count):
-                offset = (index * conv.stride_w + j * conv.dilation_w) * conv.channels
+                offset = (index * conv.stride_w + j * conv.dilation_w) * conv.pitch
                 with vector(width) as lane:
                     value = tirx.Cast(accumulator, load(x, [row + int64(offset) + lane]))
                     tap = tirx.Cast(accumulator, load(weights, [taps + int64(j * conv.channels) + lane]))

@@ -207,9 +207,8 @@ def _peak(bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], haloed:
         elif name == "relax.call_tir":
             (source, *others) = binding.value.args[1].fields or [None]
             view = None if others else haloed.get(source)
-            if view is not None and _sizes(binding.var.ty) == _full(
-                source, view
-            ):  # the padding is there already
+            if view is not None and _sizes(binding.var.ty) == _full(source, view.spread(0)):
+                # the padding is there already
                 owner.setdefault(binding.var, source)
         read(binding.value, at)
         whole = root(binding.var)

@@ -122,7 +122,7 @@ class Builder:
         # Kernels that are lowered, by the hash of what they were made from.
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
         self._groups: dict[Any, Any] = {}
-        self._views = find_views(mod, ops) if self.halos else {}
+        self._views = find_views(mod, ops, self.machine) if self.halos else {}
         self._joins = find_joins(mod, ops, self._views) if self.halos else {}
         self._parts = self._find_parts()  # operand of a joined concat → the concat, its view
         self._joined: dict[Any, Tensor] = {}  # concat → the tensor that its operands lie in
@@ -334,7 +334,7 @@ class Builder:
 
     def _is_border(self, ops: list[OpInfo], name: str) -> bool:
         """Whether this padding is the one whose result the tensor's producer has written already."""
-        return padded_view(ops) == self._view_of[name]
+        return padded_view(ops) == self._view_of[name].spread(0)
 
     def _haloed(
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
@@ -353,6 +353,8 @@ class Builder:
         outer_shape = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
         whole = Tensor(self._new_name(), dtype, outer_shape, "activation")
         self.result.tensors[whole.name] = whole
+        if view.apart:
+            self._view_of[whole.name] = view.whole()
         return whole
 
     def _inside(

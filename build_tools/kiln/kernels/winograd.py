@@ -150,10 +150,10 @@ class Phases:
         def line_of(i: int) -> Expr:
             height = clamped(row, i, conv.out_h) + int64(conv.top)
             line = (image * int64(conv.height) + height) * int64(conv.width) + int64(conv.left)
-            return line * int64(conv.channels)
+            return line * int64(conv.pitch)
 
         rows = [bind(line_of(i)) for i in range(size)]
-        columns = [bind(clamped(column, j, conv.out_w) * int64(conv.channels)) for j in range(size)]
+        columns = [bind(clamped(column, j, conv.out_w) * int64(conv.pitch)) for j in range(size)]
         first = bind(start + slot * int64(conv.channels))
 
         def channels(channel: Expr, width: int) -> None:
