@@ -14,6 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from kiln.config import load_target
 from kiln.device.known import load_device
 from kiln.device.runners.remote import remote_runner
-from kiln.device.transports import open_transport
+from kiln.device.transports import Answer, open_transport
 from kiln.errors import KilnError
 
 from . import tiny
@@ -135,6 +136,24 @@ def test_the_cable_is_pulled(machine: Machine, bundles: tuple[Built, Built], tmp
     assert desk.flashed(bundles[0])["version"] and in_use(machine, "/data/pulled") == ids[0]
     left = machine.ssh('ls -A "$1" "$1/.kiln"', "/data/pulled").split()
     assert {"incoming", "runs", "lock"} & set(left) == set()
+
+
+def test_commands_beside_each_other(machine: Machine, tmp_path: Path) -> None:
+    """The machine's dropbear kills a command that begins while another one of its connection ends."""
+    answers: list[Answer] = []
+    transport = open_transport(load_device(board(machine, tmp_path, "/data/beside").device))
+
+    def work(pause: float) -> None:
+        for number in range(40):
+            answers.append(transport.run(["sh", "-c", 'sleep "$1"; echo done', "sh", f"0.0{number % 7}"]))
+            time.sleep(pause)
+
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(work, (0.05, 0.2)))
+    finally:
+        transport.close()
+    assert answers == [Answer(0, b"done\n", "")] * 80
 
 
 def test_the_connection_stalls(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:

@@ -41,9 +41,12 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """The last line on stderr, fit for a terminal whatever the device sent."""
+        """The last line on stderr, fit for a terminal whatever the device sent; without one, the status.
+
+        A negative status is the signal that ended the client here.
+        """
         lines = [line for line in self.stderr.splitlines() if line.strip()]
-        return printable(lines[-1]) if lines else "it does not say why"
+        return printable(lines[-1]) if lines else f"it ended with status {self.status} and does not say why"
 
 
 class Transport(Protocol):

@@ -1,6 +1,6 @@
 """A device behind OpenSSH: the system's own client with the user's configuration, keys and jump hosts.
 
-One connection carries all commands (ssh's ControlMaster). It is a child of this process and ends with it.
+A connection carries many commands (ssh's ControlMaster). It is a child of this process and ends with it.
 Whatever the user's configuration says, the host key is checked, nothing is asked for, and no port, agent or
 display is forwarded.
 """
@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,10 +76,62 @@ class Settings(Section):
 
 
 class SshTransport(PosixTransport):
-    """Commands run in sessions of one connection."""
+    """Commands run in sessions of a connection, on each connection one after the other.
+
+    dropbear 2022.83 ends a session that begins at the moment at which another one of its connection ends: its
+    command is killed, and the client ends with 255 and says nothing. So a command that runs beside another
+    one (the lock's sign of life) has a second connection. Where none can be had, both use the first.
+    """
 
     def __init__(self, name: str, settings: Settings) -> None:
         self._name, self._settings = name, settings
+        self._idle = threading.Lock()
+        self._first = _Connection(self.description, settings)
+        self._second: _Connection | None = None
+
+    @property
+    def description(self) -> str:
+        """See Transport.description."""
+        return f"device '{self._name}' (ssh {self._settings.host})"
+
+    def run(
+        self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
+    ) -> Answer:
+        """See Transport.run. Two threads may call it at a time."""
+        if not self._first.lives:
+            raise KilnError(f"{self.description}: the connection was lost")
+        text, stdin = as_text_and_input(command, stdin)
+        if not self._idle.acquire(blocking=False):
+            return self._beside().run(text, stdin, timeout)
+        try:
+            return self._first.run(text, stdin, timeout)
+        finally:
+            self._idle.release()
+
+    def _beside(self) -> _Connection:
+        if self._second is not None and not self._second.lives:  # lost, or its thread has ended
+            self._second.close()
+            self._second = None
+        if self._second is None:
+            with contextlib.suppress(KilnError):
+                self._second = _Connection(self.description, self._settings, beside=self._first)
+        return self._second or self._first
+
+    def close(self) -> None:
+        """End the connections."""
+        for connection in (self._second, self._first):
+            if connection is not None:
+                connection.close()
+
+
+class _Connection:
+    """A connection (ssh's ControlMaster) to `who`, or KilnError with what to do.
+
+    `beside` is another one to the same device; when that is lost, this one is not waited for any longer.
+    """
+
+    def __init__(self, who: str, settings: Settings, beside: _Connection | None = None) -> None:
+        self._who, self._settings, self._beside = who, settings, beside
         self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
         self._ssh = [process.client("ssh", "openssh-client"), *self._options()]
         self._log = Path(self._folder, "log")
@@ -90,34 +143,30 @@ class SshTransport(PosixTransport):
             raise
 
     @property
-    def description(self) -> str:
-        """See Transport.description."""
-        return f"device '{self._name}' (ssh {self._settings.host})"
+    def lives(self) -> bool:
+        """Whether its process runs: where the device went away, ssh takes a while to see it."""
+        return self._master is not None and self._master.poll() is None
 
-    def run(
-        self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
-    ) -> Answer:
-        """See Transport.run."""
-        if self._master is None or self._master.poll() is not None:
-            raise KilnError(f"{self.description}: the connection was lost")
-        text, stdin = as_text_and_input(command, stdin)
+    def run(self, text: str, stdin: bytes | Path | None, timeout: float) -> Answer:
+        """Run a command that is one text. Raises KilnError when the connection is lost."""
         words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, text]
-        answer = process.run(words, who=self.description, stdin=stdin, timeout=timeout)
-        if answer.status == 255 and self._is_lost(self._master):
-            raise KilnError(f"{self.description}: the connection was lost")
+        answer = process.run(words, who=self._who, stdin=stdin, timeout=timeout)
+        if answer.status == 255 and self._is_lost():
+            raise KilnError(f"{self._who}: the connection was lost")
         return answer
 
-    def _is_lost(self, master: subprocess.Popen[bytes]) -> bool:
+    def _is_lost(self) -> bool:
         """255 is ssh's own; a program's 255 is told from it by the connection, which is still there.
 
         A connection that is given up ends its sessions first, and then itself.
         """
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            master.wait(1)
-        return master.poll() is not None or not self._alive()
+        if self._master is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(1)
+        return not self.lives or not self._answers()
 
     def close(self) -> None:
-        """End the connection."""
+        """End it."""
         if self._master is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._master.pid, signal.SIGTERM)
@@ -168,19 +217,19 @@ class SshTransport(PosixTransport):
         # A jump host has its own time to connect, and both their greetings.
         limit = time.monotonic() + 3 * self._settings.timeout
         socket = Path(self._folder, "socket")
-        while not (socket.exists() and self._alive()):
+        while not (socket.exists() and self._answers()):
             if master.poll() is not None:
-                raise KilnError(f"{self.description}: {self._reason()}")
-            if time.monotonic() > limit:
+                raise KilnError(f"{self._who}: {self._reason()}")
+            if time.monotonic() > limit or (self._beside is not None and not self._beside.lives):
                 process.stop(master)
                 raise KilnError(
-                    f"{self.description}: no connection within {3 * self._settings.timeout} s; "
+                    f"{self._who}: no connection within {3 * self._settings.timeout} s; "
                     f"try: ssh {self._settings.host}"
                 )
             time.sleep(0.02)
         return master
 
-    def _alive(self) -> bool:
+    def _answers(self) -> bool:
         words = [*self._ssh, "-O", "check", "--", self._settings.host]
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
