@@ -61,6 +61,11 @@ KILN_VECTORS(uint, unsigned int)
 KILN_VECTORS(float, float)
 typedef _Float16 half; // the compiler rounds to nearest, as a GPU does
 KILN_VECTORS(half, half)
+typedef __bf16 nv_bfloat16;
+KILN_VECTORS(nv_bfloat16, nv_bfloat16)
+static inline nv_bfloat16 __float2bfloat16_rn(float x) {
+    return (nv_bfloat16)x;
+}
 static inline half __float2half_rn(float x) {
     return (half)x;
 }

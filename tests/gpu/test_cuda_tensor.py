@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -20,7 +21,8 @@ from . import double
 from .test_cuda_kernels import ARCHS, _conv, run_kernel
 
 Array = npt.NDArray[Any]
-F, H = "float32", "float16"
+F, H = "float32", "half"  # of which there are two types
+HALVES = {"float16": ARCHS, "bfloat16": [arch for arch in ARCHS if arch != "sm_75"]}
 
 
 def _silu(x: Any) -> Any:
@@ -52,7 +54,7 @@ CASES: dict[str, Case] = {
         lambda a, b, c: _silu(topi.add(topi.matmul(a, b), c)),
         lambda a, b, c: (a @ b + c) / (1 + np.exp(-(a @ b + c))),
     ),
-    "from_float32": ([((40, 64), F), ((64, 24), H)], F, topi.matmul, lambda a, b: a.astype(H).astype(F) @ b),
+    "from_float32": ([((40, 64), F), ((64, 24), H)], F, topi.matmul, lambda a, b: a @ b),
     "transposed": (
         [((30, 20), H), ((50, 20), H)],
         H,
@@ -81,23 +83,30 @@ CASES: dict[str, Case] = {
         [((1, 20, 20, 3), F), ((7, 7, 3, 16), H)],
         H,
         lambda x, w: topi.nn.conv2d_nhwc(x, w, 2, [3, 3, 3, 3], 1),
-        lambda x, w: _conv(x.astype(H).astype(F), w, 2, 3),
+        lambda x, w: _conv(x, w, 2, 3),
     ),
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", params=list(HALVES))
+def half(request: pytest.FixtureRequest) -> str:
+    """The type that the cases call `half`."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def lowered() -> tuple[dict[str, cuda.Launches], str]:
-    target = cuda.tvm_target(Cuda(archs=ARCHS, ptx=False))
+def lowered(half: str) -> tuple[dict[str, cuda.Launches], str]:
+    target = Cuda(archs=HALVES[half], ptx=False)
     found, functions = {}, {}
     for name, (inputs, out, compute, _) in CASES.items():
         tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
         func = te.create_prim_func([*tensors, compute(*tensors)])
-        found[name] = cuda.lower(stored_as(func, [*(dtype for _, dtype in inputs), out]), target)
+        dtypes = [half if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)]
+        found[name] = cuda.lower(stored_as(func, dtypes, half), cuda.tvm_target(target))
         for number, launch in enumerate(found[name].launches):
             symbol = f"{name}_{number}"
             functions[symbol] = launch.func.with_attr("global_symbol", symbol)
-    return found, source_of(functions, Cuda(archs=ARCHS, ptx=False))
+    return found, source_of(functions, target)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,7 @@ def library(
 def test_values(
     lowered: tuple[dict[str, cuda.Launches], str],
     library: ctypes.CDLL,
+    half: str,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     order: str,
@@ -123,15 +133,18 @@ def test_values(
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
     inputs, out, _, reference = CASES[name]
     random = np.random.default_rng(7)
-    given = [random.standard_normal(shape).astype(dtype) for shape, dtype in inputs]
-    want = reference(*(value.astype(F) for value in given))
+    types = {H: np.dtype(half), F: np.dtype(F)}
+    given = [random.standard_normal(shape).astype(types[dtype]) for shape, dtype in inputs]
+    factors = [value.astype(types[H]) for value in given[:2]]
+    want = reference(*(value.astype(F) for value in (*factors, *given[2:])))
     (launch,) = lowered[0][name].launches
     assert lowered[0][name].scratch == [], "what follows a product is computed with it"
-    got = np.full(want.shape, np.nan, out)
+    got = np.full(want.shape, np.nan, types[out])
     arrays = [*given, got]
     words = [arrays[a.position].ctypes.data for a in launch.arguments]
     run_kernel(getattr(library, f"{name}_0_on_cpu"), launch.grid, launch.block, words)
-    np.testing.assert_allclose(got, want.astype(out), rtol=2e-3 if out == H else 1e-5, atol=2e-3)
+    place = float(ml_dtypes.finfo(types[out]).eps)  # type: ignore[no-untyped-call]
+    np.testing.assert_allclose(got.astype(F), want, rtol=max(place, 1e-5), atol=1e-5)
 
 
 def test_all_use_the_matrix_units(lowered: tuple[dict[str, cuda.Launches], str]) -> None:
@@ -143,7 +156,7 @@ def test_all_use_the_matrix_units(lowered: tuple[dict[str, cuda.Launches], str])
 def test_a_row_does_not(tmp_path: Path) -> None:
     """Fifteen of sixteen rows of a fragment would be padding."""
     x, w = te.placeholder((1, 64), F, "x"), te.placeholder((64, 50), F, "w")
-    func = stored_as(te.create_prim_func([x, w, topi.matmul(x, w)]), [H, H, H])
+    func = stored_as(te.create_prim_func([x, w, topi.matmul(x, w)]), ["float16"] * 3)
     target = Cuda(archs=ARCHS, ptx=False)
     functions = {
         f"row_{i}": launch.func.with_attr("global_symbol", f"row_{i}")
@@ -153,13 +166,13 @@ def test_a_row_does_not(tmp_path: Path) -> None:
 
 
 def test_ptxas_takes_them_for_every_architecture(
-    lowered: tuple[dict[str, cuda.Launches], str], tmp_path: Path
+    lowered: tuple[dict[str, cuda.Launches], str], half: str, tmp_path: Path
 ) -> None:
     """And each takes no more shared memory than every GPU gives."""
-    _, taken = image_of(lowered[1], Cuda(archs=ARCHS, ptx=False), tmp_path)
+    _, taken = image_of(lowered[1], Cuda(archs=HALVES[half], ptx=False), tmp_path)
     assert set(taken) == {f"{name}_0" for name in CASES}
     for kernel, by_arch in taken.items():
-        assert list(by_arch) == ARCHS, kernel
+        assert list(by_arch) == HALVES[half], kernel
         for numbers in by_arch.values():
             assert 0 < numbers["shared_bytes"] <= 48 << 10
             assert numbers["registers"] > 0 and numbers["bytes"] > 0

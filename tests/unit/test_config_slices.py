@@ -20,6 +20,7 @@ CHANGES = [
     ("tolerance:", "threads: none\ntolerance:", {"lower", "plan"}),
     ("tolerance:", "precision: fp16\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "precision: tf32\ntolerance:", {"lower", "precision", "tolerance"}),
+    ("tolerance:", "precision: bf16\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "budget: {ram_bytes: 64KiB}\ntolerance:", {"budget"}),
     (
         "tolerance:",

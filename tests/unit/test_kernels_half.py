@@ -1,4 +1,4 @@
-"""fp16 storage: which tensors change, that sums and functions stay float32, and the values."""
+"""Storage in 16 bits: which tensors change, that sums and functions stay float32, and the values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tvm
-from kiln.kernels import opinfo
+from kiln.kernels import nests, opinfo
 from kiln.kernels.cuda_steps import fused
 from kiln.kernels.fused import Nest
 from kiln.kernels.opkinds import nests_of
 from kiln.precision.evaluate import Evaluator
 from relaxed import const, module
-from tvm import relax
+from tvm import relax, s_tir, tirx
 
 Array = npt.NDArray[Any]
 R = np.random.default_rng(5)
@@ -37,8 +37,11 @@ def network(x: Any) -> Any:
     return relax.op.nn.softmax(relax.op.matmul(mean, const(WEIGHTS["dense"])))
 
 
-def half(value: Array) -> Array:
-    return value.astype(np.float16).astype(np.float32)
+PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+def half(value: Array, dtype: str = "float16") -> Array:
+    return value.astype(np.dtype(dtype)).astype(np.float32)
 
 
 def reference(x: Array, rounded: Any) -> Array:
@@ -57,9 +60,14 @@ def reference(x: Array, rounded: Any) -> Array:
     return result
 
 
+@pytest.fixture(scope="module", params=list(PRECISIONS))
+def precision(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def halved() -> tuple[tvm.IRModule, dict[str, Array]]:
-    return fused(module([((1, 8, 8, 3), "float32")], network), "fp16")
+def halved(precision: str) -> tuple[tvm.IRModule, dict[str, Array]]:
+    return fused(module([((1, 8, 8, 3), "float32")], network), precision)
 
 
 def dtypes(mod: tvm.IRModule) -> dict[str, list[str]]:
@@ -73,8 +81,8 @@ def dtypes(mod: tvm.IRModule) -> dict[str, list[str]]:
     return found
 
 
-def test_which_tensors_are_halved(halved: tuple[tvm.IRModule, dict[str, Array]]) -> None:
-    h, f = "float16", "float32"
+def test_which_tensors_are_halved(halved: tuple[tvm.IRModule, dict[str, Array]], precision: str) -> None:
+    h, f = PRECISIONS[precision], "float32"
     assert dtypes(halved[0]) == {
         "conv2d+add+relu": [f, h, f, h],  # an input of the model, weights, bias, result
         "conv2d+add": [h, h, h],  # its input is added, too
@@ -83,7 +91,7 @@ def test_which_tensors_are_halved(halved: tuple[tvm.IRModule, dict[str, Array]])
         "matmul": [f, h, h],
         "softmax": [h, f],
     }
-    assert sorted(str(value.dtype) for value in halved[1].values()) == [h, h, h, f]
+    assert sorted(str(value.dtype) for value in halved[1].values()) == sorted([h, h, h, f])
 
 
 def test_sums_and_functions_are_computed_in_float32(halved: tuple[tvm.IRModule, dict[str, Array]]) -> None:
@@ -95,15 +103,42 @@ def test_sums_and_functions_are_computed_in_float32(halved: tuple[tvm.IRModule, 
     assert {str(nest.buffer.dtype) for nest in sums} == {"float32"}
 
 
-def test_values(halved: tuple[tvm.IRModule, dict[str, Array]]) -> None:
+def test_values(halved: tuple[tvm.IRModule, dict[str, Array]], precision: str) -> None:
     x = R.standard_normal((1, 8, 8, 3)).astype(np.float32)
     (got,) = Evaluator(*halved).run([x], {})
     assert got.dtype == np.float32
-    exact, rounded = reference(x, lambda value: value), reference(x, half)
-    assert np.abs(got - rounded).max() < 2e-4, "not the same roundings"
-    assert 0 < np.abs(got - exact).max() < 5e-3
+    exact = reference(x, lambda value: value)
+    rounded = reference(x, lambda value: half(value, PRECISIONS[precision]))
+    coarse = 8 if precision == "bf16" else 1  # it has three bits less
+    assert np.abs(got - rounded).max() < 2e-4 * coarse, "not the same roundings"
+    assert 2e-5 * coarse < np.abs(got - exact).max() < 5e-3 * coarse
     (plain,) = Evaluator(*fused(module([((1, 8, 8, 3), "float32")], network))).run([x], {})
     np.testing.assert_allclose(plain, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS.values())
+def test_rounding_on_this_machine(dtype: str) -> None:
+    """To nearest, ties to even; the greatest numbers, the smallest, infinity and NaN."""
+    places = np.arange(64, dtype=np.float32) / 2048
+    values = [1 + places, 1 + places / 8, -1 - places / 8, places * 1e-38, places * 1e-6]
+    special = np.array([3.4e38, 3.39e38, 65519, 65520, np.inf, -np.inf, np.nan, -0.0] * 8, np.float32)
+    x = np.concatenate([*values, special])
+    source, target = (tirx.decl_buffer(x.shape, kind, kind) for kind in ("float32", dtype))
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", nests.copy(source, target)))
+    schedule = s_tir.Schedule(tirx.PrimFunc([source, target], root).with_attr("global_symbol", "main"))
+    (loop,) = schedule.get_loops(schedule.get_child_blocks(schedule.get_sblock("root"))[0])
+    schedule.vectorize(schedule.split(loop, [None, 8])[1])
+    got = tvm.runtime.empty(x.shape, dtype)
+    tvm.compile(schedule.mod, target="llvm")["main"](tvm.runtime.tensor(x), got)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got.numpy().astype(np.float32), half(x, dtype))
+
+
+def test_bfloat16_has_the_range_of_float32() -> None:
+    mask = np.full((4, 16), -1e9, np.float32)
+    _, params = fused(module([((4, 16), "float32")], lambda x: relax.op.add(
+        relax.op.matmul(x, const(WEIGHTS["second"][0, 0])), const(mask))), "bf16")  # fmt: skip
+    assert {str(value.dtype) for value in params.values()} == {"bfloat16"}
 
 
 def test_what_float16_cannot_hold_stays_float32() -> None:

@@ -93,4 +93,4 @@ def test_limits() -> None:
         {**data, "tolerance": {"tf32": {"relative": 0.1}, "relative": 1e-4}}
     ).limits()
     assert (limits["absolute"], limits["relative"]) == (1e-5, 0.1)
-    assert not {"fp16", "tf32"} & set(limits)
+    assert not {"fp16", "bf16", "tf32"} & set(limits)

@@ -30,7 +30,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
         ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),
         ((*RESNET, "flash"), "say device=…, see ./kiln devices"),
-        ((*RESNET, "precision=fp8"), "option 'precision': 'fp8', allowed: fp32, tf32, fp16"),
+        ((*RESNET, "precision=fp8"), "option 'precision': 'fp8', allowed: fp32, tf32, bf16, fp16"),
         (
             (*RESNET, "precision=fp16"),
             "model 'resnet': precision fp16 is for targets with an NVIDIA GPU, 'aarch64' has none: fp32",
@@ -38,6 +38,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (
             ("target=cuda_sm75", "model=resnet", "precision=tf32"),
             "model 'resnet': precision tf32 is for GPUs from sm_80 on, 'cuda_sm75' has sm_75: fp32, fp16",
+        ),
+        (
+            ("target=cuda", "model=resnet", "precision=bf16"),
+            "model 'resnet': precision bf16 is for GPUs from sm_80 on, 'cuda' has sm_75: fp32, fp16",
         ),
         ((*RESNET, "dump=yes"), "option 'dump': 0 or 1 expected, got 'yes'"),
     ],

@@ -25,7 +25,7 @@ from kiln.config.target import Budget
 
 Format = Literal["onnx", "tflite"]
 Winograd = Literal["auto", "off", "f2", "f4"]
-Precision = Literal["fp32", "tf32", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 DType = Literal[
     "bool",
     "int8",
@@ -95,6 +95,10 @@ class Tolerance(Section):
         default=Limits(absolute=1e-3, relative=1e-2),
         description="with precision: fp16 no limit is below these",
     )
+    bf16: Limits = Field(
+        default=Limits(absolute=8e-3, relative=8e-2),
+        description="with precision: bf16 no limit is below these",
+    )
     tf32: Limits = Field(
         default=Limits(absolute=1e-3, relative=5e-3),
         description="with precision: tf32 no limit is below these",
@@ -159,8 +163,9 @@ class Model(Section):
     )
     precision: Precision = Field(
         default="fp32",
-        description="fp16: tensors between kernels and weights take 16 bits, sums and functions are computed "
-        "in float32; tf32: products and convolutions round what they multiply to 10 bits of mantissa; "
+        description="fp16, bf16: tensors between kernels and weights take 16 bits, sums and functions are "
+        "computed in float32; tf32: products and convolutions round what they multiply to 10 bits of "
+        "mantissa; "
         "for GPU targets only",
     )
     byoc: ByocKey = Field(
@@ -202,10 +207,10 @@ class Model(Section):
 
     def limits(self) -> dict[str, Any]:
         """The tolerance in force: with less than float32, no limit is below that precision's own."""
-        plain = self.tolerance.model_dump(mode="json", exclude={"fp16", "tf32"})
+        plain = self.tolerance.model_dump(mode="json", exclude={"fp16", "bf16", "tf32"})
         if self.precision == "fp32":
             return plain
-        own = self.tolerance.fp16 if self.precision == "fp16" else self.tolerance.tf32
+        own: Limits = getattr(self.tolerance, self.precision)
         least = own.model_dump(mode="json", exclude_none=True)
         for entry in (plain, *plain["outputs"].values()):
             for key, value in least.items():

@@ -21,7 +21,7 @@ from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import cuda, cuda_lines, opinfo, tf32
 from kiln.kernels.content import digest
 from kiln.kernels.families import macs_of
-from kiln.kernels.half import half_storage
+from kiln.kernels.half import BRAIN, HALF, half_storage
 from kiln.kernels.kernel import Array, Machine
 from kiln.kernels.legalize import RULES, quantize
 from kiln.kernels.opinfo import OpInfo, refusal
@@ -161,14 +161,21 @@ def fused(
         # and, by the op info of what has been fused
         *([] if external is None else external.after(params)),
         # Phase 3: how tensors are stored, or rounded
-        *([("half", half_storage(params))] if precision == "fp16" else []),
-        *([("tf32", tf32.products)] if precision == "tf32" else []),
+        *_precise(precision, params),
     ]
     for index, (name, step) in enumerate(passes):
         mod = step(mod)
         if dump is not None:
             dump(f"{index:02d}-{name}", mod)
     return mod, params
+
+
+def _precise(precision: str, params: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The pass that gives a module its precision, if there is one."""
+    if precision == "tf32":
+        return [("tf32", tf32.products)]
+    dtype = {"fp16": HALF, "bf16": BRAIN}.get(precision)
+    return [("half", half_storage(params, dtype))] if dtype else []
 
 
 def lower(

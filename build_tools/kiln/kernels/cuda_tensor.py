@@ -1,5 +1,5 @@
-"""Products on the matrix units of a GPU: tiles of 16 x 16 x 16 by wmma, float16 operands, float32 sums; or of
-16 x 16 x 8, float32 operands that were rounded to tf32.
+"""Products on the matrix units of a GPU: tiles of 16 x 16 x 16 by wmma, operands of float16 or bfloat16, sums
+of float32; or of 16 x 16 x 8, float32 operands that were rounded to tf32.
 
 A product, batched or not, and a convolution are the same thing here: C[s, i, j] = sum over k of A[s, i, k] *
 B[s, k, j], where each of i, j and k may be several axes of the function (of a convolution i is batch, row and
@@ -26,6 +26,7 @@ from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
+from kiln.kernels import half
 from kiln.kernels.symbols import is_open
 from kiln.kernels.wmma import EDGE, intrinsics
 
@@ -47,7 +48,7 @@ class Form:
     apart: tuple[int, int]
 
 
-HALF = Form("float16", 16, (8, 8))
+HALF, BRAIN = (Form(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
 # Of a fragment's elements each lane reads one word: 8 rows by 4 of k, or 4 rows of k by 8 columns.
 TF32 = Form("float32", 8, (4, 8))
 
@@ -75,7 +76,7 @@ class TensorProduct:
     """A rule as dlight has them: `apply` returns a schedule, or None for a function that it is not for."""
 
     def apply(self, func: Any, target: Any, _: bool) -> Any:
-        """Schedule `func` if it holds one product of float16 tensors, or of operands rounded to tf32."""
+        """Schedule `func` if it holds one product of tensors of 16 bits, or rounded to tf32."""
         schedule = s_tir.Schedule(func)
         try:
             blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
@@ -99,7 +100,7 @@ def _sums(block: Any) -> bool:
 
 
 def _form(schedule: Any, product: Any) -> Form | None:
-    """What a block multiplies and adds to float32: two float16 tensors, widened, or two rounded to tf32."""
+    """What a block multiplies and adds to float32: two tensors of 16 bits, or two rounded to tf32."""
     block = schedule.get(product)
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
@@ -108,8 +109,9 @@ def _form(schedule: Any, product: Any) -> Form | None:
     if not isinstance(value, tirx.Mul) or str(store.buffer.dtype) != "float32" or len(block.reads) != 2:
         return None
     sides = value.a, value.b
-    if all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == "float16" for s in sides):
-        return HALF
+    for form in (HALF, BRAIN):
+        if all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == form.dtype for s in sides):
+            return form
     rounded = {schedule.get(p).body.buffer for p in schedule.get_producers(product) if _rounds(schedule, p)}
     return TF32 if all(isinstance(s, TensorLoad) and s.source in rounded for s in sides) else None
 

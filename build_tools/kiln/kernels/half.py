@@ -1,19 +1,20 @@
-"""fp16: tensors between kernels and parameters are stored in 16 bits; arithmetic stays that of float32.
+"""fp16, bf16: tensors between kernels and parameters are stored in 16 bits; arithmetic stays float32's.
 
 `half_storage` is IRModule → IRModule, over fused PrimFuncs with op info. It decides for each tensor of `main`
-whether it may be stored as float16, and rewrites the functions that read or write it: what they load is
+whether it may be stored in 16 bits, and rewrites the functions that read or write it: what they load is
 widened, what they store is rounded once. So sums, softmax, norms and exponentials are computed in float32
 wherever they stand, as mixed precision wants it (Micikevicius et al., Mixed Precision Training, 2018), and
-the operands of products, which are float16 by then, suit the matrix units of a GPU: these multiply float16
-and add in float32.
+the operands of products, which have 16 bits by then, suit the matrix units of a GPU: these multiply such
+numbers and add in float32. float16 has 11 bits of mantissa and ends at 65504; bfloat16 has 8 bits, and the
+range of float32.
 
-Stored in float16 are
+Stored in 16 bits are
 - the results of products and convolutions, and what other operators make of such tensors,
 - parameters with at least two axes of more than one element: weights and tables, not biases.
 Stored in float32 as before are
 - inputs and outputs of the model,
 - results of operators whose range or use asks for more: sums, means, variances, powers, exponentials,
-- parameters of which float16 cannot hold an element (a mask's -1e9),
+- parameters with an element that is too large: for float16 a mask's -1e9,
 - whatever a function reads or writes that is not made of plain loop nests, or that a library computes.
 An operand of a product that is stored in float32 is rounded where it is read.
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
@@ -37,8 +39,7 @@ from kiln.kernels.kernel import Array
 from kiln.kernels.nests import around, buffer_like, copy, loads
 from kiln.kernels.opkinds import nests_of
 
-WIDE, HALF = "float32", "float16"
-_LARGEST = float(np.finfo(np.float16).max)
+WIDE, HALF, BRAIN = "float32", "float16", "bfloat16"
 # Results that may exceed what float16 holds, or whose difference from something else is what is wanted.
 _SENSITIVE = {
     "abs_square", "cumprod", "cumsum", "exp", "log", "mean", "power", "prod", "rsqrt", "square", "std", "sum",
@@ -46,9 +47,12 @@ _SENSITIVE = {
 }  # fmt: skip
 
 
-def half_storage(params: dict[str, Array]) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """The pass. `params`: the values of `main`'s parameters by name; those that change are replaced there."""
-    return lambda mod: _Rewriter(mod, params).run()
+def half_storage(params: dict[str, Array], dtype: str = HALF) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    """The pass. `params`: the values of `main`'s parameters by name; those that change are replaced there.
+
+    `dtype`: the type with 16 bits.
+    """
+    return lambda mod: _Rewriter(mod, params, dtype).run()
 
 
 def is_product(nest: Nest) -> bool:
@@ -92,10 +96,11 @@ def _reads(load: Any, axis: Any) -> bool:
 # ---- one function ----
 
 
-def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
+def stored_as(func: PrimFunc, dtypes: Sequence[str], factors: str = HALF) -> PrimFunc:
     """`func`, made of plain nests, with its tensors stored as `dtypes` (in the order of opinfo.tensors).
 
-    A sum that would be stored as float16 is kept in float32 until it is whole.
+    `factors`: the type in which products multiply. A sum that would be stored in 16 bits is kept in float32
+    until it is whole.
     """
     nests = nests_of(func)
     assert nests is not None
@@ -109,7 +114,7 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
     before: list[Any] = []
     behind: list[Any] = []
     wide: dict[Any, Any] = {}  # tensor → the float32 form of it that the nests work on
-    rounded: dict[Any, Any] = {}  # tensor of float32 → its float16 form, which products read
+    rounded: dict[Any, Any] = {}  # tensor of float32 → its form of 16 bits, which products read
     for nest in nests:
         target = nest.buffer
         if target in buffers and (nest.reduced or target in read):
@@ -122,9 +127,9 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str]) -> PrimFunc:
             continue
         for load in operands(nest) or ():
             source = load.source
-            if source in rounded or str(buffers.get(source, source).dtype) == HALF:
+            if source in rounded or str(buffers.get(source, source).dtype) == factors:
                 continue
-            rounded[source] = buffer_like(source, HALF, f"{source.name}_half")
+            rounded[source] = buffer_like(source, factors, f"{source.name}_half")
             made.append(rounded[source])
             if source not in written:
                 before.append(copy(source, rounded[source]))
@@ -176,8 +181,8 @@ def _is_call(expr: Any) -> bool:
 class _Rewriter:
     """Decides which tensors of `main` are halved, then makes it anew."""
 
-    def __init__(self, mod: tvm.IRModule, params: dict[str, Array]) -> None:
-        self.mod, self.params = mod, params
+    def __init__(self, mod: tvm.IRModule, params: dict[str, Array], dtype: str) -> None:
+        self.mod, self.params, self.dtype = mod, params, dtype
         self.main = mod["main"]
         self.bindings = [binding for block in self.main.body.blocks for binding in block.bindings]
         self.halved: set[Any] = set()
@@ -187,7 +192,7 @@ class _Rewriter:
         fixed = self._fixed()
         count = int(self.main.attrs["num_input"])
         for param in self.main.params[count:]:
-            if param not in fixed and _fits(self.params[param.name]):
+            if param not in fixed and _fits(self.params[param.name], self.dtype):
                 self.halved.add(param)
         for binding in self.bindings:
             variable, value = binding.var, binding.value
@@ -251,8 +256,8 @@ class _Rewriter:
         renamed: dict[Any, Any] = {}
         for param in self.main.params:
             if param in self.halved:
-                renamed[param] = relax.Var(param.name, relax.TensorType(param.ty.shape, HALF))
-                self.params[param.name] = self.params[param.name].astype(np.float16)
+                renamed[param] = relax.Var(param.name, relax.TensorType(param.ty.shape, self.dtype))
+                self.params[param.name] = self.params[param.name].astype(np.dtype(self.dtype))
         swap = _Renamer(renamed)
         params = [renamed.get(param, param) for param in self.main.params]
         with builder.function("main", params, attrs=dict(self.main.attrs.items())):
@@ -272,18 +277,18 @@ class _Rewriter:
         arguments = [swap.visit_expr(item) for item in value.args[1].fields]
         if not isinstance(value.ty, relax.TensorType):
             return relax.call_tir(value.args[0], arguments, list(value.ty.fields))
-        out = relax.TensorType(value.ty.shape, HALF) if binding.var in self.halved else value.ty
+        out = relax.TensorType(value.ty.shape, self.dtype) if binding.var in self.halved else value.ty
         dtypes = [str(item.ty.dtype) for item in arguments if isinstance(item.ty, relax.TensorType)]
         dtypes.append(str(out.dtype))
         variable = value.args[0]
-        if HALF in dtypes or any(is_product(nest) for nest in nests_of(self.mod[variable]) or ()):
+        if self.dtype in dtypes or any(is_product(nest) for nest in nests_of(self.mod[variable]) or ()):
             variable = self._stored(builder, variable, dtypes)
         return relax.call_tir(variable, arguments, out)
 
     def _stored(self, builder: Any, variable: Any, dtypes: list[str]) -> Any:
         key = variable, tuple(dtypes)
         if key not in self._made:
-            func = stored_as(self.mod[variable], dtypes)
+            func = stored_as(self.mod[variable], dtypes, self.dtype)
             func = func.without_attr("global_symbol") if "global_symbol" in func.attrs else func
             self._made[key] = builder.add_func(func, f"{variable.name_hint}_half")
         return self._made[key]
@@ -293,12 +298,13 @@ def _is_wide(variable: Any) -> bool:
     return isinstance(variable.ty, relax.TensorType) and str(variable.ty.dtype) == WIDE
 
 
-def _fits(value: Array) -> bool:
-    """Whether a parameter is a matrix or more, and float16 holds its elements."""
+def _fits(value: Array, dtype: str) -> bool:
+    """Whether a parameter is a matrix or more, and `dtype` holds its elements."""
     if str(value.dtype) != WIDE or sum(size > 1 for size in value.shape) < 2:
         return False
     finite = value[np.isfinite(value)]
-    return not finite.size or bool(np.abs(finite).max() <= _LARGEST)
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return not finite.size or bool(np.abs(finite).max() <= largest)
 
 
 @relax.expr_functor.mutator

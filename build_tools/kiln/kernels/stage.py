@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from safetensors import numpy as safetensors
 
 from kiln.byoc.passes import external_passes
 from kiln.config import Target
@@ -17,7 +16,7 @@ from kiln.kernels import known
 from kiln.kernels.cases import cases_of
 from kiln.kernels.choices import choices_of
 from kiln.kernels.pipeline import lower
-from kiln.params import store
+from kiln.params import store, tensors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,14 +54,14 @@ def run(args: argparse.Namespace) -> None:
         cases.append({**about, **steps.describe()})
     with atomic_dir(args.out) as folder:
         atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
-        atomic_write(folder / "params.safetensors", safetensors.save(values))
+        atomic_write(folder / "params.safetensors", tensors.save(values))
         write_json(folder / "steps.json", {"cases": cases, "threads": threads})
 
 
 def _lifted(module: tvm.IRModule) -> dict[str, Any]:
     """The parameters as they come into this stage: by name their bytes and a digest of their content."""
-    _, tensors = store.split(module)
+    _, found = store.split(module)
     return {
         name: {"bytes": value.nbytes, "sha256": hashlib.sha256(value.tobytes()).hexdigest()}
-        for name, value in tensors.items()
+        for name, value in found.items()
     }

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import tvm
-from safetensors import numpy as safetensors
 from tvm import relax
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.params import tensors as tensorfile
 
-Tensors = dict[str, npt.NDArray[Any]]
+Tensors = tensorfile.Tensors
 
 
 @relax.expr_functor.mutator
@@ -63,8 +61,7 @@ def save(mod: tvm.IRModule, directory: str | Path) -> None:
     """Write module.json and params.safetensors into `directory`. Raises KilnError when that fails."""
     module, tensors = split(mod)
     directory = Path(directory)
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    atomic_write(directory / "params.safetensors", safetensors.save(contiguous))
+    atomic_write(directory / "params.safetensors", tensorfile.save(tensors))
     atomic_write(directory / "module.json", tvm.ir.save_json(module))
 
 
@@ -76,7 +73,7 @@ def load(directory: str | Path) -> tvm.IRModule:
     directory = Path(directory)
     try:
         module = tvm.ir.load_json((directory / "module.json").read_text(encoding="utf-8"))
-        tensors = safetensors.load((directory / "params.safetensors").read_bytes())
+        tensors = tensorfile.load((directory / "params.safetensors").read_bytes())
     except OSError as error:
         raise KilnError(f"{error.filename}: cannot read: {error.strerror}") from error
     except Exception as error:  # both readers raise their own kinds

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import numpy as safetensors
 
 from kiln.config import Target, sizes
 from kiln.config.buckets import STATIC
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.params import tensors
 from kiln.plan.bucket import plan_bucket
 from kiln.plan.params import ParameterStore
 from kiln.plan.transforms import transforms
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     lowered = [
         Lowered(
             read_json(folder / "steps.json"),
-            safetensors.load((folder / "params.safetensors").read_bytes()),
+            tensors.load((folder / "params.safetensors").read_bytes()),
         )
         for folder in args.sources
     ]

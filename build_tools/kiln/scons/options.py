@@ -18,7 +18,7 @@ OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
     "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
     "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
-    "precision": "fp32; for GPUs tf32, or fp16 (half the bytes); in place of the model's own",
+    "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",
     "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",

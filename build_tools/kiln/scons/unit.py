@@ -27,7 +27,7 @@ from kiln.toolchain import compiler_command
 if TYPE_CHECKING:
     from kiln.byoc.backend import Backend
 
-_AMPERE = 80  # the first architecture that multiplies tf32
+_AMPERE = 80  # the first architecture with matrix units for tf32 and bf16
 _models: dict[str, Model] = {}
 _targets: dict[str, Target] = {}
 _sources: dict[str, dict[str, Any]] = {}
@@ -88,9 +88,10 @@ def _can_be(model: Model, target: Target) -> None:
             f"model '{model.name}': precision {model.precision} is for targets with an NVIDIA GPU, "
             f"'{target.name}' has none: fp32"
         )
-    if model.precision == "tf32" and int(target.cuda.oldest.removeprefix("sm_")) < _AMPERE:
+    if model.precision in ("tf32", "bf16") and int(target.cuda.oldest.removeprefix("sm_")) < _AMPERE:
         raise KilnError(
-            f"model '{model.name}': precision tf32 is for GPUs from sm_{_AMPERE} on, '{target.name}' has "
+            f"model '{model.name}': precision {model.precision} is for GPUs from sm_{_AMPERE} on, "
+            f"'{target.name}' has "
             f"{target.cuda.oldest}: fp32, fp16"
         )
 
