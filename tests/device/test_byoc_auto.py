@@ -114,7 +114,11 @@ def test_times_decide_and_are_kept(at_home: Project) -> None:
         assert times["busy"]["us"] > times["plain"]["us"] > 0 and times["busy"]["kiln"] > 0
         assert part["chosen"] == ("plain" if times["plain"]["worth"] else "kiln")
     manifest = read_json(at_home.build / "x86_64" / "two" / "manifest.json")
-    assert manifest["byoc"] == {"measured_on": chosen["measured_on"], "parts": chosen["parts"]}
+    assert manifest["byoc"] == {key: chosen[key] for key in ("summary", "measured_on", "parts")}
+    page = (at_home.build / "x86_64" / "two" / "report.html").read_text()
+    assert chosen["summary"].replace("'", "&#39;") in page and all(f"<td>{key}</td>" in page for key in keys)
+    assert "busy takes" in said or "plain takes" in said
+    assert chosen["summary"] in at_home.make(*words[:-1], "size")
 
     # Nothing is done again; and where the choice is lost, the times are not.
     assert "parts are timed" not in at_home.make(*words)
@@ -136,5 +140,7 @@ def test_what_cannot_be_timed_stays(at_home: Project) -> None:
     (at_home.folder / "backends" / "plain.py").write_text(text.replace('"x86_64"', '"aarch64"'))
     choice = "build/.stages/aarch64/two/byoc-chosen.json"
     said = at_home.make("target=aarch64", "model=two.onnx", "byoc=auto,plain", choice)
-    assert "parts cannot be timed here" in said and "libraries compute 0 of 2 parts" in said
+    assert (
+        "parts cannot be timed here" in said and "Kiln's own kernels compute all 2 parts: they cannot" in said
+    )
     (at_home.folder / "backends" / "plain.py").write_text(text)

@@ -82,7 +82,13 @@ LINKED = {
 }
 
 
-def page(*, linked: bool = True, golden: bool = True, precision: dict[str, Any] | None = None) -> str:
+def page(
+    *,
+    linked: bool = True,
+    golden: bool = True,
+    precision: dict[str, Any] | None = None,
+    byoc: dict[str, Any] | None = None,
+) -> str:
     size: dict[str, Any] = {
         "params": {"bytes": 24, "storage": "embedded"},
         "buckets": [{"arena_bytes": 192}],
@@ -104,6 +110,7 @@ def page(*, linked: bool = True, golden: bool = True, precision: dict[str, Any] 
         if golden
         else {},
         precision=precision or {},
+        byoc=byoc or {},
     )
 
 
@@ -175,6 +182,27 @@ def test_precision(error: float | None, failed: str | None, told: str) -> None:
     assert tags.open == []
     assert "computed in fp16" in tags.text
     assert all(part in tags.text for part in told.split("|"))
+
+
+def test_what_auto_has_chosen_is_shown_with_its_reason() -> None:
+    own, library = {"kiln": 3.5, "us": 7.0, "ratio": 2.0, "worth": False}, {"kiln": 3.5, "us": 1.5}
+    part = {"part": "dense <1>", "count": 2, "chosen": "b", "why": "b takes 0.43 of the time"}
+    about = {
+        "summary": "libraries compute 2 of 3 parts", "measured_on": "a CPU", "backends": ["a", "b", "c"],
+        "parts": [
+            {**part, "times": {"a": own, "b": library}},
+            {"part": "other", "count": 1, "chosen": "kiln", "why": "not timed", "times": {"a": None}},
+        ],
+    }  # fmt: skip
+    tags = Tags()
+    tags.feed(page(byoc=about))
+    assert tags.open == []
+    words = " ".join(tags.text.split())
+    assert "libraries compute 2 of 3 parts. Each part was timed alone, in turns, on a CPU." in words
+    assert "dense <1>23.57.01.5–bb takes 0.43 of the time" in words
+    assert "other1??––kilnnot timed" in words
+    nothing = {"summary": "nobody is asked", "measured_on": None, "backends": [], "parts": []}
+    assert "nobody is asked." in page(byoc=nothing)
 
 
 def test_arena_is_drawn_to_scale() -> None:

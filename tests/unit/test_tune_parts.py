@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from kiln.byoc.backends import load
+from kiln.byoc.backends import load, names
 from kiln.byoc.passes import Chosen
 from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
@@ -109,5 +109,23 @@ def test_auto_in_the_configuration() -> None:
     assert named.auto and [backend.name for backend in wanted(named, TARGET)] == ["xnnpack"]
     with pytest.raises(KilnError, match="backend 'xnnpack' for target 'armv7': it serves x86_64, aarch64"):
         wanted(named, load_target("armv7"))
-    with pytest.raises(KilnError, match="not timed on GPUs"):
-        wanted(auto, load_target("cuda"))
+
+
+def test_auto_says_why_it_asks_nobody() -> None:
+    """On GPUs nothing is timed, and no model stands in for it."""
+    from kiln.byoc.backends import nothing_to_ask, wanted
+
+    gpu, auto, named = load_target("cuda"), *(Byoc.model_validate(read(x)) for x in ("auto", "auto,cublas"))
+    for byoc, libraries in ((auto, "cutlass,cublas,cudnn"), (named, "cublas")):
+        assert wanted(byoc, gpu) == []
+        line = nothing_to_ask(byoc, gpu, {})
+        assert line.startswith(
+            "byoc=auto on cuda: Kiln's own kernels compute everything: parts are not timed"
+        )
+        assert f"byoc={libraries} gives" in line and "\n" not in line
+    with pytest.raises(KilnError, match="backend 'openblas' for target 'cuda'"):
+        wanted(Byoc.model_validate(read("auto,openblas")), gpu)
+    absent = {"onednn": "byoc: backend 'onednn' for target 'x86_64': no room", "xnnpack": "no wheel"}
+    assert nothing_to_ask(auto, TARGET, absent).endswith("everything: onednn: no room; xnnpack: no wheel")
+    bare = TARGET.model_copy(update={"name": "bare", "arch": "riscv64"})
+    assert nothing_to_ask(auto, bare, {}).endswith(f"no backend serves it, known: {', '.join(names())}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 
 from kiln.byoc.backend import Backend
@@ -52,7 +53,7 @@ def load(name: str) -> Backend:
 
 def refusal(backend: Backend, target: Target) -> str | None:
     """Why a backend cannot be for a target, whatever is installed; None where it can."""
-    place = f"byoc: backend '{backend.name}' for target '{target.name}'"
+    place = _place(backend.name, target).removesuffix(": ")
     if (target.cuda is not None) != (backend.device == "cuda"):
         runs = "on a CPU" if target.cuda is None else "on a GPU"
         computes = "a CPU" if backend.device == "cpu" else "an NVIDIA GPU"
@@ -64,20 +65,55 @@ def refusal(backend: Backend, target: Target) -> str | None:
     return None
 
 
+def _place(name: str, target: Target) -> str:
+    """How a line about a backend begins."""
+    return f"byoc: backend '{name}' for target '{target.name}': "
+
+
 def wanted(byoc: Byoc, target: Target) -> list[Backend]:
     """The backends that a configuration names; of `auto` alone, all that can serve the target.
 
-    Raises KilnError for one that is named and cannot serve the target.
+    None where `auto` has nothing to compare by, see `incomparable`. Raises KilnError for one that is named
+    and cannot serve the target.
     """
-    if byoc.auto and target.cuda is not None:
-        raise KilnError(
-            f"byoc: auto: parts of models are not timed on GPUs; name backends for target '{target.name}'"
-        )
     if byoc.auto and not byoc.named:
-        return [backend for backend in map(load, names()) if refusal(backend, target) is None]
-    found = [load(name) for name in byoc.named]
-    for backend in found:
-        reason = refusal(backend, target)
-        if reason is not None:
-            raise KilnError(reason)
-    return found
+        found = [backend for backend in map(load, names()) if refusal(backend, target) is None]
+    else:
+        found = [load(name) for name in byoc.named]
+        for backend in found:
+            reason = refusal(backend, target)
+            if reason is not None:
+                raise KilnError(reason)
+    return [] if byoc.auto and incomparable(target) is not None else found
+
+
+def incomparable(target: Target) -> str | None:
+    """Why `auto` cannot compare Kiln's own kernels with libraries on a target; None where it can.
+
+    A model of times on GPUs, such as a roofline with the share of it that each side reaches, would have those
+    shares from no measurement: Kiln's own kernels have never been timed on one.
+    """
+    if target.cuda is None:
+        return None
+    return (
+        "parts are not timed on GPUs, and a model of their times there would be a guess, as none was "
+        "calibrated on one"
+    )
+
+
+def nothing_to_ask(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
+    """One line for `auto` without a backend: that Kiln's own kernels compute everything, and why.
+
+    `absent`: by name why a backend that could serve the target cannot be had.
+    """
+    reason = incomparable(target)
+    if reason is not None:
+        serve = ",".join(b.name for b in map(load, names()) if refusal(b, target) is None)
+        reason += f"; byoc={','.join(byoc.named) or serve} gives libraries what they take"
+    elif absent:
+        reason = "; ".join(
+            f"{name}: {why.removeprefix(_place(name, target))}" for name, why in absent.items()
+        )
+    else:
+        reason = f"no backend serves it, known: {', '.join(names())}"
+    return f"byoc=auto on {target.name}: Kiln's own kernels compute everything: {reason}"

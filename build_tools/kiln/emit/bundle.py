@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _choice(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """What `byoc=auto` has chosen for each part, and by which times in microseconds."""
-    return {"measured_on": chosen["measured_on"], "parts": chosen["parts"]}
+    return {key: chosen[key] for key in ("summary", "measured_on", "parts")}
 
 
 def libraries(plan: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--tolerance", type=Path, help="limits, JSON; absent: those beside golden.json")
     p.add_argument("--test", type=Path, help="test.json, to show measured errors beside what is allowed")
     p.add_argument("--precision", type=Path, help="precision.json, of a model in less than float32")
+    p.add_argument("--byoc", type=Path, help="what was chosen for each part, with byoc=auto")
     p.add_argument("--out", type=Path, required=True, help="report.html")
 
 
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
         test=read_json(args.test) if args.test else {},
         padding=_read(folder / "padding.json"),
         precision=read_json(args.precision) if args.precision else {},
+        byoc=read_json(args.byoc) if args.byoc else {},
     )
     atomic_write(args.out, page)
 
@@ -72,6 +74,7 @@ def render(
     test: Mapping[str, Any],
     padding: Mapping[str, Any] = MappingProxyType({}),
     precision: Mapping[str, Any] = MappingProxyType({}),
+    byoc: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """The page as text. Everything but plan, target and size may be empty: its section then is left out."""
     used = budget.used_bytes(size)
@@ -91,6 +94,7 @@ def render(
             errors=_errors(test),
             test=test,
             precision=precision,
+            byoc=byoc,
             measured=_errors(precision),
             tools=manifest.get("tools") or _tools(),
             buckets=[_bucket(plan, size, *pair) for pair in zip(plan["buckets"], rows, strict=True)],

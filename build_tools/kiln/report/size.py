@@ -30,6 +30,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
         type=Path,
         help="print the figures of an existing size.json and do nothing else",
     )
+    p.add_argument("--byoc", type=Path, help="with --print: what byoc=auto has chosen, in a line")
     p.add_argument("--plan", type=Path, help="plan.json")
     p.add_argument("--target", type=Path, help="target.json")
     p.add_argument("--bundle", type=Path, help="folder with include/ and lib/, to measure what is linked")
@@ -44,6 +45,8 @@ def run(args: argparse.Namespace) -> None:
     """Print the tables and write size.json. Raises KilnError when a budget is exceeded."""
     if args.show:
         print_figures(read_json(args.show))
+        if args.byoc:
+            print(read_json(args.byoc)["summary"])
         return
     needed = ["plan", "target", "out", *(["work"] if args.bundle else [])]
     absent = [f"--{name}" for name in needed if getattr(args, name) is None]

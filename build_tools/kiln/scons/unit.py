@@ -31,12 +31,14 @@ _AMPERE = 80  # the first architecture with matrix units for tf32 and bf16
 _models: dict[str, Model] = {}
 _targets: dict[str, Target] = {}
 _sources: dict[str, dict[str, Any]] = {}
+_told: set[str] = set()
 
 
 class Unit:
     """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone.
 
-    `device`: where parts of the model are timed, if they are (`byoc=auto`)."""
+    `device`: where parts of the model are timed, if they are (`byoc=auto`). `auto`: why no library is asked
+    then, in a line; None where one is."""
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class Unit:
         self.byoc = _byoc(byoc) or self.model.byoc or self.target.byoc or Byoc()
         self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})
         self.device = device
+        self.auto = _without_libraries(self) if self.byoc.auto and not self.backends else None
 
     def slice(self, stage: str) -> Any:
         """The model's slice for a stage, as a file that changes only when the slice does."""
@@ -125,6 +128,17 @@ def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]
                 raise
             absent[backend.name] = str(error)
     return found, absent
+
+
+def _without_libraries(unit: Unit) -> str:
+    """Why `byoc=auto` has nothing to ask, which the user is told once in a build."""
+    from kiln.byoc.backends import nothing_to_ask
+
+    reason = nothing_to_ask(unit.byoc, unit.target, unit.absent)
+    if reason not in _told:
+        _told.add(reason)
+        session().console.line(f"kiln: {reason}")
+    return reason
 
 
 def _known_to_the_user(model: Model, copy: str) -> str:

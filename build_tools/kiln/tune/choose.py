@@ -78,19 +78,24 @@ def run(args: argparse.Namespace) -> None:
     chosen = {race.part.key: best for race in races if (best := _fastest(times[race.part.key])) != OWN}
     table = [
         {"part": race.part.key, "count": race.part.count, "times": times[race.part.key],
-         "chosen": chosen.get(race.part.key, OWN)}
+         "chosen": chosen.get(race.part.key, OWN), "why": _why(times[race.part.key])}
         for race in races
     ]  # fmt: skip
-    _say(table, asked, where)
-    write_json(args.out, {**asked, "chosen": chosen, "measured_on": where.cpu, "parts": table})
+    summary = _summary(table, asked, target, where)
+    _say(table, asked, summary)
+    write_json(
+        args.out,
+        {**asked, "chosen": chosen, "measured_on": where.cpu, "parts": table, "summary": summary},
+    )
 
 
 @dataclass(frozen=True)
 class _Where:
-    """`cpu`: whose times count, None where nothing can be timed; then any that are known do."""
+    """`cpu`: whose times count, None where nothing can be timed, for `obstacle`; then any known ones do."""
 
     cpu: str | None
     text: str
+    obstacle: str | None = None
 
 
 @dataclass(frozen=True)
@@ -176,21 +181,49 @@ def _fastest(times: Mapping[str, Any]) -> str:
     return min(worth, key=lambda name: (worth[name], name)) if worth else OWN
 
 
-def _say(table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], where: _Where) -> None:
+def _why(times: Mapping[str, Any]) -> str:
+    """Why a part is computed by the one that does: what was measured of the best library."""
+    known = {name: about["ratio"] for name, about in times.items() if about is not None}
+    if not known:
+        return "not timed"
+    name = best if (best := _fastest(times)) != OWN else min(known, key=lambda one: (known[one], one))
+    text = f"{name} takes {known[name]:.2f} of the time"
+    return f"{text}, within the scatter" if best == OWN and known[name] < 1 else text
+
+
+def _summary(
+    table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], target: Target, where: _Where
+) -> str:
+    """What was chosen and why, in one line."""
+    total = sum(entry["count"] for entry in table)
+    taken = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
+    timed = any(about is not None for entry in table for about in entry["times"].values())
+    if taken:
+        text = f"libraries compute {taken} of {total} parts: those where they were measured to be faster"
+    elif not table:
+        text = (
+            f"Kiln's own kernels compute everything: {', '.join(asked['backends'])} take no part of the model"
+        )
+    elif timed:
+        text = f"Kiln's own kernels compute all {total} parts: no library was measured to be faster"
+    else:
+        text = f"Kiln's own kernels compute all {total} parts: they cannot be timed here: {where.obstacle}"
+    return f"byoc=auto on {target.name}: {text}"
+
+
+def _say(table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], summary: str) -> None:
     for name, reason in asked.get("absent", {}).items():
         print(f"{name} is not asked: {reason}")
     if not table:
-        print("no part of the model is for a library")
+        print(summary)
         return
     names = list(asked["backends"])
-    head = ("part", "times", f"{OWN}, us", *(f"{name}, us" for name in names), "computed by")
+    head = ("part", "times", f"{OWN}, us", *(f"{name}, us" for name in names), "computed by", "why")
     grid = Table(*head, box=box.SIMPLE)
     for entry in table:
         grid.add_row(*map(Text, _row(entry, names)))
     Console(file=sys.stdout, highlight=False, width=_WIDTH).print(grid)
-    taken = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
-    total = sum(entry["count"] for entry in table)
-    print(f"libraries compute {taken} of {total} parts: those where they were measured to be faster")
+    print(summary)
 
 
 def _row(entry: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -200,7 +233,7 @@ def _row(entry: Mapping[str, Any], names: Sequence[str]) -> list[str]:
         "-" if name not in entry["times"] else f"{times[name]['us']:.1f}" if name in times else "?"
         for name in names
     ]
-    return [entry["part"], str(entry["count"]), own, *said, entry["chosen"]]
+    return [entry["part"], str(entry["count"]), own, *said, entry["chosen"], entry["why"]]
 
 
 @contextmanager
@@ -226,4 +259,4 @@ def _place(
         f"parts cannot be timed here: {reason}; what has been timed elsewhere counts, and the others stay "
         "Kiln's own; device=NAME times them on a device"
     )
-    yield None, _Where(None, text)
+    yield None, _Where(None, text, reason)

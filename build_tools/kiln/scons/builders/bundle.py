@@ -8,7 +8,7 @@ from typing import Any
 from kiln.scons import listing
 from kiln.scons.builders.fetch import fetch
 from kiln.scons.builders.golden import golden
-from kiln.scons.builders.library import byoc
+from kiln.scons.builders.library import choice
 from kiln.scons.builders.linked import linked
 from kiln.scons.builders.plan import plan
 from kiln.scons.builders.precision import precision
@@ -50,11 +50,11 @@ def bundle(unit: Unit, dump: bool) -> Bundle:
     measured = precision(unit, dump)
     if measured is not None:
         flags["precision"] = measured
-    choice = byoc(unit, dump) if unit.byoc.auto else None
-    if choice is not None:
-        flags["byoc"] = choice
+    chosen = choice(unit, dump)
+    if chosen is not None:
+        flags["byoc"] = chosen
     inputs = [
-        *([node for node in (measured, choice) if node is not None]),
+        *([node for node in (measured, chosen) if node is not None]),
         config,
         tolerance,
         target,

@@ -44,6 +44,16 @@ def byoc(unit: Unit, dump: bool) -> Any:
     return _chosen(unit, dump, config) if unit.byoc.auto else config
 
 
+def choice(unit: Unit, dump: bool) -> Any:
+    """With `byoc=auto`, what computes each part and why, as a file; None without `auto`."""
+    if not unit.byoc.auto:
+        return None
+    if unit.auto is None:
+        return byoc(unit, dump)
+    nothing: dict[str, Any] = {"backends": [], "measured_on": None, "parts": [], "summary": unit.auto}
+    return text_file(f"{unit.folder}/byoc-chosen.json", canonical_json(nothing))
+
+
 def sources(unit: Unit) -> list[Any]:
     """The user's own backends."""
     return [node for backend in unit.backends for node in _source(backend.name)]

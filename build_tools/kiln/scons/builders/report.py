@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.scons.builders.golden import golden
+from kiln.scons.builders.library import choice
 from kiln.scons.builders.plan import plan
 from kiln.scons.builders.precision import precision
 from kiln.scons.builders.size import size
@@ -22,6 +23,10 @@ def report(unit: Unit, dump: bool) -> Any:
     measured = precision(unit, dump)
     more = [] if measured is None else [measured]
     given += ["--precision", str(measured)] if more else []
+    chosen = choice(unit, dump)
+    if chosen is not None:
+        given += ["--byoc", str(chosen)]
+        more.append(chosen)
     stage = Stage(
         "report",
         unit.subject,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.builders.library import choice
 from kiln.scons.builders.size import size
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
@@ -14,9 +15,12 @@ def shown(unit: Unit, dump: bool) -> Any:
     """A node that is never there, so that the table is printed each time it is asked for."""
     figures = size(unit, dump)
     out = f"{unit.folder}/size.shown"
-    stage = Stage(
-        "size", unit.subject, ["--print", str(figures)], [figures], [], extra_outputs=[out], speaks=True
-    )
+    given, inputs = ["--print", str(figures)], [figures]
+    if unit.byoc.auto and unit.auto is None:  # else the build begins with that line
+        chosen = choice(unit, dump)
+        given += ["--byoc", str(chosen)]
+        inputs.append(chosen)
+    stage = Stage("size", unit.subject, given, inputs, [], extra_outputs=[out], speaks=True)
     node = declare(stage)[0]
     session().env.AlwaysBuild(node)
     return node
