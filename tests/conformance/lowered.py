@@ -16,7 +16,7 @@ from kiln.config import Target, load_target
 from kiln.device.hostcpu import obstacle
 from kiln.emit.objects import ALLOWED, compile_all
 from kiln.kernels.pipeline import lower
-from kiln.kernels.steps import Steps
+from kiln.kernels.step_list import Steps
 from kiln.plan.lifetimes import root_of
 from kiln.plan.stage import Lowered, make_plan
 from relaxed import const as const

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tvm
 from kiln.graph.pipeline import simplify
-from kiln.kernels import pipeline, steps
+from kiln.kernels import pipeline
+from kiln.kernels.group_steps import Groups
 from kiln.plan.lifetimes import root_of
 
 from .lowered import Array, Compiled, Memory, runnable
@@ -18,23 +19,23 @@ from .models import imported
 MODELS = ("ppocr_cls", "resnet", "blazeface")
 
 
-class Recorder(steps.Builder):
-    """A Builder that notes, for each fused group, its function, its tensors and the steps made from it."""
-
-    groups: list[tuple[str, tvm.tirx.PrimFunc, list[str], list[str], slice]]
-
-    def build(self) -> steps.Steps:
-        self.groups = []
-        Recorder.last = self
-        return super().build()
-
-    def _group(self, func: Any, ops: Any, inputs: list[str], outputs: list[str], name: str) -> None:
-        begin = len(self.result.steps)
-        super()._group(func, ops, inputs, outputs, name)
-        made = slice(begin, len(self.result.steps))
-        self.groups.append((name, func, inputs, outputs, made))
+class Recorder(Groups):
+    """Groups that note, for each fused group, its function, its tensors and the steps made from it."""
 
     last: Recorder
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.groups: list[tuple[str, tvm.tirx.PrimFunc, list[str], list[str], slice]] = []
+        self.constants: dict[str, Array] = {}
+        Recorder.last = self
+
+    def add(self, func: Any, ops: Any, inputs: list[str], outputs: list[str], name: str) -> None:
+        params, begin = self.steps.params, len(self.steps.steps)
+        self.constants |= {item: params[item] for item in inputs if item in params}
+        super().add(func, ops, inputs, outputs, name)
+        made = slice(begin, len(self.steps.steps))
+        self.groups.append((name, func, inputs, outputs, made))
 
 
 def _numbers(name: str, recorder: Recorder, shape: list[int], dtype: str, rng: np.random.Generator) -> Array:
@@ -78,7 +79,7 @@ class _Arena:
 
     def tensor(self, name: str, recorder: Recorder, shape: list[int], dtype: str) -> Array:
         """A window on a tensor: where it lies inside a padded one, on its part of that."""
-        view = recorder._view_of.get(name)
+        view = recorder.steps.views.get(name)
         if view is None:
             return self.of(name).bytes.view(dtype).reshape(shape)
         whole = self.of(name).bytes.view(dtype).reshape([int(size) for size in view.full(shape)])
@@ -87,14 +88,14 @@ class _Arena:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_groups(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "Builder", Recorder)
+    monkeypatch.setattr(pipeline, "Groups", Recorder)
     module, _ = imported(name)
     compiled = Compiled(simplify(module), runnable("x86_64"), tmp_path).load()
     recorder = Recorder.last
     rng = np.random.default_rng(0)
     seen: set[str] = set()
     for group, func, inputs, outputs, made in recorder.groups:
-        views = tuple(n in recorder._view_of for n in [*inputs, *outputs])
+        views = tuple(n in recorder.steps.views for n in [*inputs, *outputs])
         if f"{group} {views}" in seen or group.startswith("copy_output"):
             continue
         seen.add(f"{group} {views}")

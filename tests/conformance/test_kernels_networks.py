@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from kiln.graph.pipeline import simplify
 from kiln.kernels import halo
-from kiln.kernels.steps import Tensor
+from kiln.kernels.step_list import Tensor
 from relaxed import const, module, run_by_tvm
 from tvm import relax
 

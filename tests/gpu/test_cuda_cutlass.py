@@ -26,7 +26,7 @@ from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import external_kernels, fatbin, source_of
 from kiln.errors import KilnError
 from kiln.kernels.pipeline import lower
-from kiln.kernels.steps import Steps
+from kiln.kernels.step_list import Steps
 from relaxed import const, module, run_by_tvm
 from tvm import relax, tirx
 

@@ -15,7 +15,7 @@ from kiln.emit.objects import ALLOWED, compile_all, compile_object, missing_symb
 from kiln.errors import KilnError
 from kiln.graph.pipeline import simplify
 from kiln.kernels.pipeline import lower
-from kiln.kernels.steps import Steps
+from kiln.kernels.step_list import Steps
 from relaxed import const, module
 from tvm import relax
 

@@ -20,13 +20,16 @@ from kiln.errors import KilnError
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import cuda, cuda_lines, opinfo, tf32
 from kiln.kernels.content import digest
+from kiln.kernels.dims import Dims
 from kiln.kernels.families import macs_of
+from kiln.kernels.group_steps import Groups
 from kiln.kernels.half import BRAIN, HALF, half_storage
-from kiln.kernels.kernel import Array, Machine
+from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES, quantize
 from kiln.kernels.opinfo import OpInfo, refusal
 from kiln.kernels.prepare import free_reshapes, safe_indices, store_quantised
-from kiln.kernels.steps import Builder, Steps, Tensor
+from kiln.kernels.step_list import Steps
+from kiln.kernels.steps import Builder
 from kiln.kernels.symbols import ranges_of, variables
 from kiln.params import store
 
@@ -45,27 +48,23 @@ for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared 
     del _RULES[_name]
 
 
-class CudaBuilder(Builder):
-    """Walks `main` once and adds launches. No tensor lies inside another: paddings cost no copy here."""
+class CudaGroups(Groups):
+    """Adds the launches of fused groups."""
 
-    halos = False
-
-    def __init__(
-        self, model: str, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], params: dict[str, Array],
-        machine: Machine, target: tvm.target.Target,
-    ) -> None:  # fmt: skip
-        super().__init__(model, mod, ops, params, machine, target)
+    def __init__(self, dims: Dims, machine: Machine, target: tvm.target.Target) -> None:
+        super().__init__(dims, machine, target)
         self._launches: dict[Any, cuda.Launches] = {}
 
-    def _group(
+    def add(
         self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
     ) -> None:
-        values = self._values_of(func, [*inputs, *outputs])
+        """Add the launches of one fused group."""
+        values = self.values_of(func, [*inputs, *outputs])
         # Lowering renames no variable, but makes others of the same name.
         by_name = {variable.name: value for variable, value in values.items()}
 
         def size(expr: Any) -> SizeExpr:
-            return self._size(expr, {variable: by_name[variable.name] for variable in variables(expr)})
+            return self.dims.size(expr, {variable: by_name[variable.name] for variable in variables(expr)})
 
         key = func, repr(by_name)
         if key not in self._launches:
@@ -74,17 +73,13 @@ class CudaBuilder(Builder):
             try:
                 self._launches[key] = cuda.lower(plain, self.target, lambda e: self._most(size(e)))
             except Exception as error:  # TVM's passes raise many kinds
-                raise KilnError(f"{self.model}: {refusal(ops, error)}") from error
+                raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
         found = self._launches[key]
         names = [*inputs, *outputs]
         for dtype, count in found.scratch:
-            scratch = Tensor(
-                self._new_name(), dtype, [count * 8 // int(tvm.DataType(dtype).bits)], "activation"
-            )
-            self.result.tensors[scratch.name] = scratch
-            names.append(scratch.name)
-        box = {variable: sizes.bounds(value, self.result.box) for variable, value in values.items()}
-        with ranges_of(box):
+            elements = count * 8 // int(tvm.DataType(dtype).bits)
+            names.append(self.steps.new(dtype, [elements]).name)
+        with ranges_of(self.bounds(values)):
             macs = macs_of(func)
         for launch in found.launches:
             arguments = [
@@ -95,7 +90,7 @@ class CudaBuilder(Builder):
             macs = 0
 
     def _most(self, expr: SizeExpr) -> int:
-        return sizes.bounds(expr, self.result.box)[1]
+        return sizes.bounds(expr, self.steps.box)[1]
 
     def _launch(
         self, launch: cuda.Launch, ops: list[OpInfo], arguments: list[Any], grid: list[SizeExpr], macs: int
@@ -104,14 +99,14 @@ class CudaBuilder(Builder):
         symbol = f"kilnk_{stem}_{digest(launch.func)}"
         if symbol not in self._symbols:
             self._symbols.add(symbol)
-            self.result.functions[symbol] = launch.func.with_attr("global_symbol", symbol)
+            self.steps.functions[symbol] = launch.func.with_attr("global_symbol", symbol)
             types = [
                 {"dtype": a.dtype, "const": not a.written, **({} if a.value is None else {"scalar": True})}
                 for a in launch.arguments
             ]
             about = {"symbol": symbol, "args": types, "parallel": False, "family": "cuda"}
-            self.result.kernels.append({**about, "ops": ops, "flops": 2 * macs})
-        self.result.steps.append(
+            self.steps.kernels.append({**about, "ops": ops, "flops": 2 * macs})
+        self.steps.steps.append(
             {
                 "kernel": symbol,
                 "extent": 0,
@@ -196,4 +191,6 @@ def lower(
     mod, params = fused(mod, precision, dump, external)
     # Phase 4: kernels and launches for each group
     ops = opinfo.of_functions(mod)
-    return CudaBuilder(model, mod, ops, params, machine, cuda.tvm_target(target.cuda)).build()
+    groups = CudaGroups(Dims(model, mod), machine, cuda.tvm_target(target.cuda))
+    # No tensor lies inside another: paddings cost no copy here.
+    return Builder(mod, ops, params, groups).build()

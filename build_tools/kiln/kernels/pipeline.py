@@ -15,12 +15,16 @@ from kiln.graph.pipeline import Pass
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import opinfo
 from kiln.kernels.choices import Choices
+from kiln.kernels.dims import Dims
+from kiln.kernels.group_steps import Groups
 from kiln.kernels.halo import keep_padding_apart
 from kiln.kernels.joined import keep_concats_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
+from kiln.kernels.placement import Placement
 from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
-from kiln.kernels.steps import Builder, Steps
+from kiln.kernels.step_list import Steps
+from kiln.kernels.steps import Builder
 from kiln.params import store
 
 
@@ -126,4 +130,5 @@ def lower(
             atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
     # Phase 3: a kernel for each group
     machine = machine_of(target, threads, winograd, choices)
-    return Builder(model, mod, opinfo.of_functions(mod), params, machine, tvm_target(target)).build()
+    ops, groups = opinfo.of_functions(mod), Groups(Dims(model, mod), machine, tvm_target(target))
+    return Builder(mod, ops, params, groups, Placement(mod, ops, groups)).build()

@@ -23,7 +23,7 @@ from kiln.byoc.passes import Passes, facts_of
 from kiln.config import Target
 from kiln.kernels.cases import cases_of
 from kiln.kernels.choices import RULES, Choice
-from kiln.kernels.steps import Steps, Tensor
+from kiln.kernels.step_list import Steps, Tensor
 from kiln.kernels.symbols import greatest, ranges_of, variables
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
