@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kiln.byoc.cutlass import include_folders
-from kiln.paths import cache_dir
 from kiln.sources.cuda_toolkit import cuda_toolkit
+from kiln.toolchain import run
 
 HERE = Path(__file__).resolve().parent
 _FIRST = re.compile(r'^extern "C" __global__', re.MULTILINE)
@@ -21,14 +20,8 @@ _BARRIER = re.compile(r"\b__(syncthreads|syncwarp|shfl_\w+)\(")
 
 
 def zig(arguments: Sequence[str]) -> None:
-    """Run zig's compiler; its caches are those of a build."""
-    cache = str(cache_dir() / "zig")
-    environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
-    done = subprocess.run(
-        [sys.executable, "-m", "ziglang", *arguments],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[:4000]
+    """Run zig's compiler, with caches as a build has them."""
+    run([sys.executable, "-m", "ziglang", *arguments], "compiling a stand-in")
 
 
 def driver(folder: Path) -> Path:

@@ -31,6 +31,7 @@ from relaxed import const, module, run_by_tvm
 from tvm import relax, tirx
 
 from . import double
+from .launched import run_kernel
 from .test_cuda_kernels import ARCHS, images_of
 
 Array = npt.NDArray[Any]
@@ -190,12 +191,8 @@ def _run(library: Any, steps: Steps, inputs: list[Array], dims: dict[str, int]) 
             values[arg].ctypes.data if isinstance(arg, str) else sizes.evaluate(arg["dim"], dims)
             for arg in step["args"]
         ]
-        held = [ctypes.c_int64(word) for word in words]
-        args = (ctypes.c_void_p * len(held))(*(ctypes.addressof(word) for word in held))
         grid = [sizes.evaluate(extent, dims) for extent in step["launch"]["grid"]]
-        getattr(library, f"{step['kernel']}_on_cpu")(
-            (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*step["launch"]["block"]), args
-        )
+        run_kernel(getattr(library, f"{step['kernel']}_on_cpu"), grid, step["launch"]["block"], words)
     return values[steps.outputs[0]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -11,18 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kiln.config import load_target, sizes
+from kiln.config import load_target
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import fatbin, source_of
-from kiln.frontend.symbols import to_size
+from kiln.emit.cuda_objects import fatbin
 from kiln.kernels import cuda
-from kiln.kernels.symbols import variables
 from tvm import te, topi
 
-from . import double
+from .launched import Kernels, evaluate
 
 Array = npt.NDArray[Any]
 ARCHS = ["sm_75", "sm_87", "sm_90"]
+CUDA = Cuda(archs=ARCHS, ptx=False)
 
 
 def _tensors(*shapes: tuple[int, ...]) -> list[Any]:
@@ -86,125 +84,66 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., 
 
 
 @pytest.fixture(scope="module")
-def lowered() -> tuple[dict[str, cuda.Launches], str]:
-    """The launches of each case, and all kernels as CUDA C; they are called <case>_<number>."""
-    target = cuda.tvm_target(Cuda(archs=ARCHS, ptx=False))
-    found, functions = {}, {}
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    found = {}
     for name, (shapes, compute, _) in CASES.items():
         tensors = _tensors(*shapes)
-        found[name] = cuda.lower(te.create_prim_func([*tensors, compute(*tensors)]), target)
-        for number, launch in enumerate(found[name].launches):
-            symbol = f"{name}_{number}"
-            functions[symbol] = launch.func.with_attr("global_symbol", symbol)
-    return found, source_of(functions, Cuda(archs=ARCHS, ptx=False))
-
-
-@pytest.fixture(scope="module")
-def library(
-    lowered: tuple[dict[str, cuda.Launches], str], tmp_path_factory: pytest.TempPathFactory
-) -> ctypes.CDLL:
-    found, source = lowered
-    names = [f"{name}_{i}" for name, one in found.items() for i in range(len(one.launches))]
-    plan = {"kernels": [{"symbol": name} for name in names]}
-    out = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    return ctypes.CDLL(str(double.kernels_on_cpu(source, plan, out)))
+        func = te.create_prim_func([*tensors, compute(*tensors)])
+        found[name] = cuda.lower(func, cuda.tvm_target(CUDA))
+    return Kernels(found, CUDA, tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.parametrize("order", ["0", "1"])
 def test_a_kernel_computes_what_numpy_does(
-    lowered: tuple[dict[str, cuda.Launches], str],
-    library: ctypes.CDLL,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    order: str,
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, name: str, order: str
 ) -> None:
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
     shapes, _, reference = CASES[name]
     random = np.random.default_rng(7)
     inputs = [random.standard_normal(shape, dtype=np.float32) for shape in shapes]
     want = reference(*inputs)
-    got = np.full(want.shape, np.nan, np.float32)
-    scratch = [np.full(size, 0xCD, np.uint8) for _, size in lowered[0][name].scratch]
-    arrays = [*inputs, got, *scratch]
-    for number, launch in enumerate(lowered[0][name].launches):
-        words = [arrays[a.position].ctypes.data for a in launch.arguments]
-        run_kernel(getattr(library, f"{name}_{number}_on_cpu"), launch.grid, launch.block, words)
-    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(kernels.run(name, inputs, want.shape), want, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("count", [1, 33, 70])
-def test_open_sizes(open_library: Any, count: int) -> None:
+def test_open_sizes(open_kernels: Kernels, count: int) -> None:
     """A product, and a row-wise sum, of as many rows as a run has."""
-    library, found = open_library
     random = np.random.default_rng(count)
     x, w = random.standard_normal((count, 40), np.float32), random.standard_normal((40, 24), np.float32)
     for name, inputs, want in (("product", [x, w], x @ w), ("softmax", [x], _softmax(x))):
-        got = np.full(want.shape, np.nan, np.float32)
-        arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in found[name].scratch)]
-        value = {"n": count}
-        for number, launch in enumerate(found[name].launches):
-            words = [
-                arrays[a.position].ctypes.data if a.value is None else evaluate(a.value, value)
-                for a in launch.arguments
-            ]
-            grid = [evaluate(extent, value) for extent in launch.grid]
-            run_kernel(getattr(library, f"{name}_{number}_on_cpu"), grid, launch.block, words)
+        got = open_kernels.run(name, inputs, want.shape, n=count)
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
 @pytest.fixture(scope="module")
-def open_library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Kernels over n rows, 1 to 70, as a library, and their launches."""
+def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    """Kernels over n rows, 1 to 70."""
     n = te.var("n", "int64")
     x, w = te.placeholder((n, 40), "float32", "x"), te.placeholder((40, 24), "float32", "w")
-    target = cuda.tvm_target(Cuda(archs=ARCHS, ptx=False))
     outputs = {"product": [x, w, topi.matmul(x, w)], "softmax": [x, topi.nn.softmax(x, -1)]}
     found = {
-        name: cuda.lower(te.create_prim_func(tensors), target, lambda size: evaluate(size, {"n": 70}))
+        name: cuda.lower(
+            te.create_prim_func(tensors), cuda.tvm_target(CUDA), lambda size: evaluate(size, {"n": 70})
+        )
         for name, tensors in outputs.items()
     }
-    functions = {
-        f"{name}_{number}": launch.func.with_attr("global_symbol", f"{name}_{number}")
-        for name, one in found.items()
-        for number, launch in enumerate(one.launches)
-    }
-    source = source_of(functions, Cuda(archs=ARCHS, ptx=False))
-    plan = {"kernels": [{"symbol": name} for name in functions]}
-    out = tmp_path_factory.mktemp("open") / "kernels.so"
-    return ctypes.CDLL(str(double.kernels_on_cpu(source, plan, out))), found
+    return Kernels(found, CUDA, tmp_path_factory.mktemp("open"))
 
 
-def evaluate(expr: Any, values: dict[str, int]) -> int:
-    """A size for given values of its variables, by name."""
-    if isinstance(expr, int):
-        return expr
-    known = {variable: values[variable.name] for variable in variables(expr)}
-    return sizes.evaluate(to_size(expr, known, {}), {})
-
-
-def run_kernel(function: Any, grid: Any, block: Any, words: list[int]) -> None:
-    """Call a kernel; `words`: its arguments, each an address or a number."""
-    held = [ctypes.c_int64(word) for word in words]
-    args = (ctypes.c_void_p * len(held))(*(ctypes.addressof(word) for word in held))
-    function((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), args)
-
-
-def test_short_sums_are_not_shared_among_threads(lowered: tuple[dict[str, cuda.Launches], str]) -> None:
+def test_short_sums_are_not_shared_among_threads(kernels: Kernels) -> None:
     """A depthwise convolution has a thread for each element, a long sum a block."""
-    (depthwise,) = lowered[0]["depthwise"].launches
+    (depthwise,) = kernels.launches["depthwise"].launches
     threads = depthwise.block[0] * depthwise.block[1]
     assert depthwise.grid[0] * threads < 8 * 8 * 6 + threads
-    (long,) = lowered[0]["softmax_long"].launches
+    (long,) = kernels.launches["softmax_long"].launches
     assert long.grid == (3, 1, 1)
 
 
-def test_machine_code_for_every_architecture(
-    lowered: tuple[dict[str, cuda.Launches], str], tmp_path: Path
-) -> None:
-    image = fatbin(lowered[1], Cuda(archs=ARCHS, ptx=True), tmp_path)
+def test_machine_code_for_every_architecture(kernels: Kernels, tmp_path: Path) -> None:
+    image = fatbin(kernels.source, Cuda(archs=ARCHS, ptx=True), tmp_path)
     assert images_of(image) == [(2, 75), (2, 87), (2, 90), (1, 90)]
-    again = fatbin(lowered[1], Cuda(archs=ARCHS, ptx=True), tmp_path / "other")
+    again = fatbin(kernels.source, Cuda(archs=ARCHS, ptx=True), tmp_path / "other")
     assert image == again, "two compilations differ"
 
 
@@ -225,7 +164,7 @@ def test_what_no_schedule_maps_is_refused() -> None:
     x = te.placeholder((4, 50), "float32", "x")
     func = te.create_prim_func([x, topi.argsort(x, axis=1)])
     with pytest.raises(ValueError, match=r"it calls tvm\.contrib\.sort\.argsort, a function of"):
-        cuda.lower(func, cuda.tvm_target(Cuda(archs=ARCHS, ptx=False)))
+        cuda.lower(func, cuda.tvm_target(CUDA))
 
 
 def test_names_of_targets_with_a_dash() -> None:

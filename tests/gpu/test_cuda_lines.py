@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import source_of
 from kiln.kernels import cuda, cuda_steps, opinfo
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
-from . import double
-from .test_cuda_kernels import evaluate, run_kernel
+from .launched import Kernels, evaluate
 
 Array = npt.NDArray[Any]
 CUDA = Cuda(archs=["sm_75", "sm_90"], ptx=False)
@@ -128,43 +125,18 @@ def _function(shapes: list[Any], operator: Callable[..., Any]) -> tirx.PrimFunc:
     return tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(opinfo.ATTRIBUTE)
 
 
-def _compiled(found: dict[str, cuda.Launches], out: Path) -> ctypes.CDLL:
-    """All kernels as a library; they are called <case>_<number>."""
-    functions = {
-        f"{name}_{number}": launch.func.with_attr("global_symbol", f"{name}_{number}")
-        for name, one in found.items()
-        for number, launch in enumerate(one.launches)
-    }
-    plan = {"kernels": [{"symbol": symbol} for symbol in functions]}
-    return ctypes.CDLL(str(double.kernels_on_cpu(source_of(functions, CUDA), plan, out)))
-
-
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, cuda.Launches], ctypes.CDLL]:
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     target, found = cuda.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in CASES.items():
         shapes = [relax.TensorType(x.shape, str(x.dtype)) for x in inputs]
         found[name] = cuda.lower(_function(shapes, operator), target)
-    return found, _compiled(found, tmp_path_factory.mktemp("lines") / "kernels.so")
+    return Kernels(found, CUDA, tmp_path_factory.mktemp("lines"))
 
 
-def _run(
-    library: ctypes.CDLL, name: str, found: cuda.Launches, inputs: list[Array], want: Array, **sizes: int
-) -> None:
+def _check(kernels: Kernels, name: str, inputs: list[Array], want: Array, **sizes: int) -> None:
     """Compare what the kernels compute with `want`; integers may be of another width."""
-    place = len(inputs)
-    dtype = next(
-        a.dtype for one in found.launches for a in one.arguments if a.written and a.position == place
-    )
-    got = np.full(want.shape, -7, dtype)
-    arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in found.scratch)]
-    for number, launch in enumerate(found.launches):
-        words = [
-            arrays[a.position].ctypes.data if a.value is None else evaluate(a.value, sizes)
-            for a in launch.arguments
-        ]
-        grid = [evaluate(extent, sizes) for extent in launch.grid]
-        run_kernel(getattr(library, f"{name}_{number}_on_cpu"), grid, launch.block, words)
+    got = kernels.run(name, inputs, want.shape, **sizes)
     assert got.dtype.kind == want.dtype.kind
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
@@ -172,15 +144,11 @@ def _run(
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.parametrize("order", ["0", "1"])
 def test_a_kernel_computes_what_numpy_does(
-    kernels: tuple[dict[str, cuda.Launches], ctypes.CDLL],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    order: str,
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, name: str, order: str
 ) -> None:
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
-    found, library = kernels
     inputs, _, reference = CASES[name]
-    _run(library, name, found[name], inputs, reference(*inputs))
+    _check(kernels, name, inputs, reference(*inputs))
 
 
 # The first axis of each input is open.
@@ -188,7 +156,7 @@ OPEN = {name: CASES[name] for name in ("sum_last", "sum_many_lines", "scatter_ro
 
 
 @pytest.fixture(scope="module")
-def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, cuda.Launches], ctypes.CDLL]:
+def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     """The same where the first axes of the inputs, n0, n1 and n2, are known only at run time: 1 to 70."""
     target, found = cuda.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in OPEN.items():
@@ -199,23 +167,22 @@ def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, cu
         found[name] = cuda.lower(
             _function(shapes, operator), target, lambda size: evaluate(size, {"n0": 70, "n1": 70})
         )
-    return found, _compiled(found, tmp_path_factory.mktemp("open") / "kernels.so")
+    return Kernels(found, CUDA, tmp_path_factory.mktemp("open"))
 
 
 @pytest.mark.parametrize("name", list(OPEN))
-def test_open_sizes(open_kernels: tuple[dict[str, cuda.Launches], ctypes.CDLL], name: str) -> None:
-    found, library = open_kernels
+def test_open_sizes(open_kernels: Kernels, name: str) -> None:
     inputs, _, reference = CASES[name]
     for rows in {1, 2, len(inputs[0])}:
         given = [inputs[0][:rows], *inputs[1:]]
         if name == "scatter_rows":
             given[1] = given[1] % rows
         sizes = {"n0": rows, "n1": len(inputs[-1])}
-        _run(library, name, found[name], given, reference(*given), **sizes)
+        _check(open_kernels, name, given, reference(*given), **sizes)
 
 
-def test_every_line_has_a_thread(kernels: tuple[dict[str, cuda.Launches], ctypes.CDLL]) -> None:
-    (launch,) = kernels[0]["sum_many_lines"].launches
+def test_every_line_has_a_thread(kernels: Kernels) -> None:
+    (launch,) = kernels.launches["sum_many_lines"].launches
     assert launch.grid[0] * launch.block[0] >= 1031
 
 
@@ -240,4 +207,4 @@ def test_statements_between_parallel_loops_have_one_thread(tmp_path: Path) -> No
     assert len(found.launches) == 3
     given = np.arange(2000, dtype="float32")
     want = np.cumsum(np.append([1.0], given[1:] * 2), dtype="float32") + 3
-    _run(_compiled({"parts": found}, tmp_path / "kernels.so"), "parts", found, [given], want)
+    _check(Kernels({"parts": found}, CUDA, tmp_path), "parts", [given], want)

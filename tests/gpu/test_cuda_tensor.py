@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import image_of, source_of
+from kiln.emit.cuda_objects import image_of
 from kiln.kernels import cuda
 from kiln.kernels.half import stored_as
 from tvm import te, topi
 
-from . import double
-from .test_cuda_kernels import ARCHS, _conv, run_kernel
+from .launched import Kernels
+from .test_cuda_kernels import ARCHS, CUDA, _conv
 
 Array = npt.NDArray[Any]
 F, H = "float32", "half"  # of which there are two types
@@ -95,41 +94,19 @@ def half(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def lowered(half: str) -> tuple[dict[str, cuda.Launches], str]:
-    target = Cuda(archs=HALVES[half], ptx=False)
-    found, functions = {}, {}
+def kernels(half: str, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    found, target = {}, Cuda(archs=HALVES[half], ptx=False)
     for name, (inputs, out, compute, _) in CASES.items():
         tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
         func = te.create_prim_func([*tensors, compute(*tensors)])
         dtypes = [half if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)]
         found[name] = cuda.lower(stored_as(func, dtypes, half), cuda.tvm_target(target))
-        for number, launch in enumerate(found[name].launches):
-            symbol = f"{name}_{number}"
-            functions[symbol] = launch.func.with_attr("global_symbol", symbol)
-    return found, source_of(functions, target)
-
-
-@pytest.fixture(scope="module")
-def library(
-    lowered: tuple[dict[str, cuda.Launches], str], tmp_path_factory: pytest.TempPathFactory
-) -> ctypes.CDLL:
-    found, source = lowered
-    names = [f"{name}_{i}" for name, one in found.items() for i in range(len(one.launches))]
-    plan = {"kernels": [{"symbol": name} for name in names]}
-    out = tmp_path_factory.mktemp("tensor") / "kernels.so"
-    return ctypes.CDLL(str(double.kernels_on_cpu(source, plan, out)))
+    return Kernels(found, target, tmp_path_factory.mktemp("tensor"))
 
 
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.parametrize("order", ["0", "1"])
-def test_values(
-    lowered: tuple[dict[str, cuda.Launches], str],
-    library: ctypes.CDLL,
-    half: str,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    order: str,
-) -> None:
+def test_values(kernels: Kernels, half: str, monkeypatch: pytest.MonkeyPatch, name: str, order: str) -> None:
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
     inputs, out, _, reference = CASES[name]
     random = np.random.default_rng(7)
@@ -137,39 +114,30 @@ def test_values(
     given = [random.standard_normal(shape).astype(types[dtype]) for shape, dtype in inputs]
     factors = [value.astype(types[H]) for value in given[:2]]
     want = reference(*(value.astype(F) for value in (*factors, *given[2:])))
-    (launch,) = lowered[0][name].launches
-    assert lowered[0][name].scratch == [], "what follows a product is computed with it"
-    got = np.full(want.shape, np.nan, types[out])
-    arrays = [*given, got]
-    words = [arrays[a.position].ctypes.data for a in launch.arguments]
-    run_kernel(getattr(library, f"{name}_0_on_cpu"), launch.grid, launch.block, words)
+    found = kernels.launches[name]
+    assert (len(found.launches), found.scratch) == (1, []), "what follows a product is computed with it"
+    got = kernels.run(name, given, want.shape)
+    assert got.dtype == types[out]
     place = float(ml_dtypes.finfo(types[out]).eps)  # type: ignore[no-untyped-call]
     np.testing.assert_allclose(got.astype(F), want, rtol=max(place, 1e-5), atol=1e-5)
 
 
-def test_all_use_the_matrix_units(lowered: tuple[dict[str, cuda.Launches], str]) -> None:
+def test_all_use_the_matrix_units(kernels: Kernels) -> None:
     for name in CASES:
-        begin = lowered[1].index(f" {name}_0(", lowered[1].rindex(f" {name}_0(") - 1)
-        assert "wmma::mma_sync" in lowered[1][begin : lowered[1].index("\n}\n", begin)], name
+        assert "wmma::mma_sync" in kernels.text(f"{name}_0"), name
 
 
 def test_a_row_does_not(tmp_path: Path) -> None:
     """Fifteen of sixteen rows of a fragment would be padding."""
     x, w = te.placeholder((1, 64), F, "x"), te.placeholder((64, 50), F, "w")
     func = stored_as(te.create_prim_func([x, w, topi.matmul(x, w)]), ["float16"] * 3)
-    target = Cuda(archs=ARCHS, ptx=False)
-    functions = {
-        f"row_{i}": launch.func.with_attr("global_symbol", f"row_{i}")
-        for i, launch in enumerate(cuda.lower(func, cuda.tvm_target(target)).launches)
-    }
-    assert "wmma" not in source_of(functions, target).split('extern "C"', 1)[1]
+    row = Kernels({"row": cuda.lower(func, cuda.tvm_target(CUDA))}, CUDA, tmp_path)
+    assert "wmma" not in row.source.split('extern "C"', 1)[1]
 
 
-def test_ptxas_takes_them_for_every_architecture(
-    lowered: tuple[dict[str, cuda.Launches], str], half: str, tmp_path: Path
-) -> None:
+def test_ptxas_takes_them_for_every_architecture(kernels: Kernels, half: str, tmp_path: Path) -> None:
     """And each takes no more shared memory than every GPU gives."""
-    _, taken = image_of(lowered[1], Cuda(archs=HALVES[half], ptx=False), tmp_path)
+    _, taken = image_of(kernels.source, kernels.target, tmp_path)
     assert set(taken) == {f"{name}_0" for name in CASES}
     for kernel, by_arch in taken.items():
         assert list(by_arch) == HALVES[half], kernel

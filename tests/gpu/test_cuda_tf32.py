@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import image_of, source_of
+from kiln.emit.cuda_objects import image_of
 from kiln.kernels import cuda, tf32
 from tvm import te, topi
 
-from . import double
-from .test_cuda_kernels import run_kernel
+from .launched import Kernels
 from .test_cuda_tensor import CASES
 
 Array = npt.NDArray[Any]
@@ -38,87 +36,50 @@ def _tensors(*shapes: tuple[int, ...]) -> list[Any]:
     return [te.placeholder(shape, "float32", f"x{i}") for i, shape in enumerate(shapes)]
 
 
-def _source(found: dict[str, cuda.Launches]) -> str:
-    functions = {
-        f"{name}_{number}": launch.func.with_attr("global_symbol", f"{name}_{number}")
-        for name, launches in found.items()
-        for number, launch in enumerate(launches.launches)
-    }
-    return source_of(functions, CUDA)
-
-
 @pytest.fixture(scope="module")
-def lowered() -> tuple[dict[str, cuda.Launches], str]:
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     found = {}
     for name, (inputs, _, compute, _) in CASES.items():
         tensors = _tensors(*(shape for shape, _ in inputs))
         found[name] = _lowered(tensors, compute(*tensors))
-    return found, _source(found)
-
-
-@pytest.fixture(scope="module")
-def library(
-    lowered: tuple[dict[str, cuda.Launches], str], tmp_path_factory: pytest.TempPathFactory
-) -> ctypes.CDLL:
-    plan = {"kernels": [{"symbol": f"{name}_0"} for name in lowered[0]]}
-    out = tmp_path_factory.mktemp("tf32") / "kernels.so"
-    return ctypes.CDLL(str(double.kernels_on_cpu(lowered[1], plan, out)))
-
-
-def _compute(
-    lowered: tuple[dict[str, cuda.Launches], str], library: ctypes.CDLL, name: str, given: list[Array],
-    shape: tuple[int, ...],
-) -> Array:  # fmt: skip
-    (launch,) = lowered[0][name].launches
-    assert lowered[0][name].scratch == [], "rounding, and what follows a product, is computed with it"
-    arrays = [*given, np.full(shape, np.nan, np.float32)]
-    words = [arrays[a.position].ctypes.data for a in launch.arguments]
-    run_kernel(getattr(library, f"{name}_0_on_cpu"), launch.grid, launch.block, words)
-    return arrays[-1]
+        (_,), scratch = found[name].launches, found[name].scratch
+        assert scratch == [], "rounding, and what follows a product, is computed with it"
+    return Kernels(found, CUDA, tmp_path_factory.mktemp("tf32"))
 
 
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.parametrize("order", ["0", "1"])
-def test_values(
-    lowered: tuple[dict[str, cuda.Launches], str],
-    library: ctypes.CDLL,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    order: str,
-) -> None:
+def test_values(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, name: str, order: str) -> None:
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
     random = np.random.default_rng(7)
     given = [random.standard_normal(shape).astype(np.float32) for shape, _ in CASES[name][0]]
     first, second, *others = given
     want = CASES[name][3](rounded(first), rounded(second), *others)
-    got = _compute(lowered, library, name, given, want.shape)
+    got = kernels.run(name, given, want.shape)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
     plain = CASES[name][3](rounded(first), second, *others)
     assert np.abs(got - plain).max() > 1e-4, "this test would not see it if an operand were not rounded"
 
 
-def test_rounding(lowered: tuple[dict[str, cuda.Launches], str], library: ctypes.CDLL) -> None:
+def test_rounding(kernels: Kernels) -> None:
     """Each number that can be on either side, alone, and ties; by the identity, which changes none."""
     place = 2.0**-10  # of the last bit that stays, of numbers from 1 to 2
     numbers = [1 + place / 2, 1 + place / 2 * 0.999, 1 + place * 1.5, -1 - place / 2, 3e38, 1e-38, 1e-42, 0]
     x = np.resize(np.array(numbers, np.float32), (16, 16))
-    got = _compute(lowered, library, "product_16_16_16", [x, np.eye(16, dtype=np.float32)], (16, 16))
+    got = kernels.run("product_16_16_16", [x, np.eye(16, dtype=np.float32)], (16, 16))
     np.testing.assert_array_equal(got, rounded(x))
     assert got[0, 0] == 1 + place and got[0, 1] == 1 and got[0, 3] == -1 - place
 
 
-def test_all_use_the_matrix_units(lowered: tuple[dict[str, cuda.Launches], str]) -> None:
+def test_all_use_the_matrix_units(kernels: Kernels) -> None:
     for name in CASES:
-        begin = lowered[1].index(f" {name}_0(", lowered[1].rindex(f" {name}_0(") - 1)
-        text = lowered[1][begin : lowered[1].index("\n}\n", begin)]
+        text = kernels.text(f"{name}_0")
         assert "wmma::mma_sync" in text and text.count("wmma::precision::tf32") == 2, name
 
 
-def test_ptxas_takes_them_for_every_architecture(
-    lowered: tuple[dict[str, cuda.Launches], str], tmp_path: Path
-) -> None:
+def test_ptxas_takes_them_for_every_architecture(kernels: Kernels, tmp_path: Path) -> None:
     """And each takes no more shared memory than every GPU gives."""
-    _, taken = image_of(lowered[1], CUDA, tmp_path)
+    _, taken = image_of(kernels.source, CUDA, tmp_path)
     assert set(taken) == {f"{name}_0" for name in CASES}
     for kernel, by_arch in taken.items():
         assert list(by_arch) == ARCHS, kernel
@@ -137,9 +98,7 @@ def test_a_row_is_not_rounded() -> None:
 def test_two_products_of_one_function(tmp_path: Path) -> None:
     """No fragments there, but the same rounding, which ptxas takes without them."""
     x, w, v = _tensors((16, 24), (24, 16), (24, 16))
-    found = {"pair": _lowered([x, w, v], topi.add(topi.matmul(x, w), topi.matmul(x, v)))}
-    source = _source(found)
-    assert "__float_to_tf32" in source and "mma_sync" not in source.split('extern "C"', 1)[1]
-    assert set(image_of(source, CUDA, tmp_path)[1]) == {
-        f"pair_{i}" for i in range(len(found["pair"].launches))
-    }
+    found = _lowered([x, w, v], topi.add(topi.matmul(x, w), topi.matmul(x, v)))
+    pair = Kernels({"pair": found}, CUDA, tmp_path)
+    assert "__float_to_tf32" in pair.source and "mma_sync" not in pair.source.split('extern "C"', 1)[1]
+    assert set(image_of(pair.source, CUDA, tmp_path)[1]) == set(pair.functions)

@@ -1,0 +1,87 @@
+"""Kernels of single functions, lowered as for a GPU and launched on this processor."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from kiln.config import sizes
+from kiln.config.target import Cuda
+from kiln.emit.cuda_objects import source_of
+from kiln.frontend.symbols import to_size
+from kiln.kernels import cuda
+from kiln.kernels.symbols import variables
+
+from . import double
+
+Array = npt.NDArray[Any]
+
+
+def evaluate(expr: Any, values: Mapping[str, int]) -> int:
+    """A size for given values of its variables, by name."""
+    if isinstance(expr, int):
+        return expr
+    known = {variable: values[variable.name] for variable in variables(expr)}
+    return sizes.evaluate(to_size(expr, known, {}), {})
+
+
+def run_kernel(function: Any, grid: Sequence[int], block: Sequence[int], words: Sequence[int]) -> None:
+    """Call a kernel; `words`: its arguments, each an address or a number."""
+    held = [ctypes.c_int64(word) for word in words]
+    args = (ctypes.c_void_p * len(held))(*(ctypes.addressof(word) for word in held))
+    function((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), args)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of some cases, which are called <case>_<number>. `folder`: where the library is made."""
+
+    launches: Mapping[str, cuda.Launches]
+    target: Cuda
+    folder: Path
+
+    @cached_property
+    def functions(self) -> dict[str, Any]:
+        return {
+            f"{name}_{number}": launch.func.with_attr("global_symbol", f"{name}_{number}")
+            for name, one in self.launches.items()
+            for number, launch in enumerate(one.launches)
+        }
+
+    @cached_property
+    def source(self) -> str:
+        """All of them as CUDA C."""
+        return source_of(self.functions, self.target)
+
+    def text(self, kernel: str) -> str:
+        """One of them as CUDA C."""
+        begin = self.source.rindex(f" {kernel}(")
+        return self.source[begin : self.source.index("\n}\n", begin)]
+
+    @cached_property
+    def library(self) -> ctypes.CDLL:
+        plan = {"kernels": [{"symbol": symbol} for symbol in self.functions]}
+        out = self.folder / "kernels.so"
+        return ctypes.CDLL(str(double.kernels_on_cpu(self.source, plan, out)))
+
+    def run(self, name: str, inputs: Sequence[Array], shape: Sequence[int], **values: int) -> Array:
+        """What the launches of a case leave in its output. `values`: of the variables of open sizes."""
+        found, place = self.launches[name], len(inputs)
+        written = [a for one in found.launches for a in one.arguments if a.written and a.position == place]
+        dtype = np.dtype(written[0].dtype)
+        got = np.full(shape, -7 if dtype.kind in "iu" else np.nan, dtype)
+        arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in found.scratch)]
+        for number, launch in enumerate(found.launches):
+            words = [
+                arrays[a.position].ctypes.data if a.value is None else evaluate(a.value, values)
+                for a in launch.arguments
+            ]
+            grid = [evaluate(extent, values) for extent in launch.grid]
+            run_kernel(getattr(self.library, f"{name}_{number}_on_cpu"), grid, launch.block, words)
+        return got
