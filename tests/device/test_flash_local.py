@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 from kiln.__main__ import main
-from kiln.config import canonical_json
+from kiln.config import canonical_json, load_target
 from kiln.device import script
 from kiln.device.copies import file_of
 from kiln.device.known import device_config, load_device
 from kiln.device.shown import listing
 from kiln.device.transports.local import LocalTransport
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
 
 from . import tiny
 from .flashing import Built, Desk, build, write_manifest, yaml_of
@@ -328,3 +330,23 @@ def test_nothing_is_listed_and_done(desk: Desk, bundles: Pair) -> None:
     named = [line.split()[2].strip("'()") for line in stdout.splitlines() if line.startswith("  sh -c")]
     assert named[0] == "facts" and {"lock", "stage", "verify", "run", "switch", "unlock"} <= set(named)
     assert not (desk.folder / "store").exists()
+
+
+def test_a_library_for_a_newer_glibc_is_told_before_anything_is_copied(
+    desk: Desk, bundles: Pair, tmp_path: Path
+) -> None:
+    """As a library of a package may need one that is newer than its target's."""
+    first, _ = bundles
+    shutil.copytree(first.folder, tmp_path / "newer")
+    built = Built(tmp_path / "newer", tmp_path / "newer" / first.bundle.name, first.target)
+    (tmp_path / "a.c").write_text("#include <string.h>\nunsigned long f(char *s) { return strlen(s); }\n")
+    library = built.bundle / "lib/libmine.so"
+    command = [*compiler_command(load_target("x86_64")), "-shared", "-fPIC", str(tmp_path / "a.c")]
+    run_tool([*command, "-o", str(library)], "making a library")
+    content = library.read_bytes()
+    assert b"GLIBC_2.2.5\0" in content
+    library.write_bytes(content.replace(b"GLIBC_2.2.5\0", b"GLIBC_2.999\0"))
+    write_manifest(built.bundle, built.target)
+    line = desk.refused(built)
+    assert "its glibc is 2." in line and "lib/libmine.so needs 2.999 or later; nothing was changed" in line
+    assert not list((desk.folder / "store").rglob("libmine.so"))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from kiln.config import Target, load_target
 from kiln.device.facts import read_facts
-from kiln.device.fit import obstacle
+from kiln.device.fit import files_obstacle, needed_glibc, obstacle
 from kiln.device.transports import Answer
+from kiln.errors import KilnError
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
 
 V8 = "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
 V7 = "Features\t: half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32"
@@ -57,3 +61,43 @@ def test_what_fits(said: list[str], target: str, told: str | None) -> None:
     facts = read_facts(Device(*said), "/kiln")  # type: ignore[arg-type]
     why = obstacle(facts, static(wanted) if target.endswith(" static") else wanted)
     assert why is None if told is None else why is not None and why.startswith(told), why
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that uses a function of glibc 2.17 and one of 2.2.5."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "a.c").write_text(
+        "#include <stdlib.h>\n#include <time.h>\n"
+        'int now(struct timespec *at) { return clock_gettime(CLOCK_MONOTONIC, at) + atoi("1"); }\n'
+    )
+    made = folder / "libnow.so"
+    command = [*compiler_command(load_target("x86_64")), "-shared", "-fPIC", str(folder / "a.c")]
+    run_tool([*command, "-o", str(made)], "making a library")
+    return made
+
+
+def test_a_library_tells_which_glibc_it_needs(library: Path, tmp_path: Path) -> None:
+    assert needed_glibc(library) == "2.17"
+    (tmp_path / "text").write_bytes(b"\x7fEL")
+    assert needed_glibc(tmp_path / "text") is None
+    (tmp_path / "cut").write_bytes(library.read_bytes()[:40])
+    with pytest.raises(KilnError, match="cut: cannot be read as an ELF file"):
+        needed_glibc(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("libc", "told"),
+    [
+        ("glibc 2.12", "its glibc is 2.12, and lib/libnow.so needs 2.17 or later"),
+        ("glibc 2.9", "its glibc is 2.9, and lib/libnow.so needs 2.17 or later"),
+        ("glibc 2.17", None),
+        ("glibc 2.41", None),
+        ("musl", None),
+        ("", None),
+    ],
+)
+def test_a_device_without_the_glibc_of_a_library(library: Path, libc: str, told: str | None) -> None:
+    said = ["machine\tx86_64", *([f"libc\t{libc}"] if libc else [])]
+    facts = read_facts(Device(*said), "/kiln")  # type: ignore[arg-type]
+    assert files_obstacle(facts, {"lib/libnow.so": library, "golden.bin": Path(__file__)}) == told

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
 
 from kiln.config import Target
 from kiln.device.facts import Facts
 from kiln.device.hostcpu import missing
+from kiln.errors import KilnError
 
 # /proc/cpuinfo's features that code for these LLVM CPUs may use, beyond the architecture's base.
 _V8 = ("fp", "asimd", "crc32")
@@ -44,6 +50,37 @@ def memory_obstacle(facts: Facts, manifest: Mapping[str, Any]) -> str | None:
             f"{facts.memory:,} available"
         )
     return None
+
+
+def files_obstacle(facts: Facts, files: Mapping[str, Path]) -> str | None:
+    """Why programs and libraries would not find their symbols: an external library may have been built for a
+    newer glibc than its target asks for. `files`: by name; those that are no ELF files are left out."""
+    if facts.libc is None or facts.libc[0] != "glibc" or not facts.libc[1]:
+        return None  # of another C library `obstacle` tells
+    wanted = {name: needed for name, path in files.items() if (needed := needed_glibc(path)) is not None}
+    name = max(sorted(wanted), key=lambda one: _numbers(wanted[one]), default=None)
+    if name is None or _numbers(wanted[name]) <= _numbers(facts.libc[1]):
+        return None
+    return f"its glibc is {facts.libc[1]}, and {name} needs {wanted[name]} or later"
+
+
+def needed_glibc(path: Path) -> str | None:
+    """The newest version of glibc that an ELF file has symbols of (`GLIBC_2.35`), None without any.
+
+    By its section .gnu.version_r. Raises KilnError for a damaged ELF file.
+    """
+    try:
+        with path.open("rb") as stream:
+            if stream.read(4) != b"\x7fELF":
+                return None
+            sections = [one for one in ELFFile(stream).iter_sections() if isinstance(one, GNUVerNeedSection)]
+            names = [
+                entry.name for one in sections for _, entries in one.iter_versions() for entry in entries
+            ]
+    except (OSError, ELFError) as error:
+        raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
+    versions = [name.removeprefix("GLIBC_") for name in names if name.startswith("GLIBC_2")]
+    return max(versions, key=_numbers, default=None)
 
 
 def space_obstacle(facts: Facts, needed: int, folder: str) -> str | None:

@@ -21,7 +21,7 @@ from kiln.device import shown, test
 from kiln.device.bundle import open_bundle
 from kiln.device.copies import File, file_of
 from kiln.device.facts import short
-from kiln.device.fit import memory_obstacle, obstacle, space_obstacle
+from kiln.device.fit import files_obstacle, memory_obstacle, obstacle, space_obstacle
 from kiln.device.known import read_device
 from kiln.device.runners.remote import RemoteRunner
 from kiln.device.store import State, Store, open_store
@@ -77,6 +77,9 @@ class _Flash:
         """Everything between taking the lock and giving it back."""
         model, store = str(self.manifest["name"]), self.store
         files = bundle_files(self.args.bundle, self.manifest, self.device.contents)
+        why = files_obstacle(store.facts, {file.name: file.source for file in files})
+        if why:
+            raise KilnError(f"{store.transport.description}: {why}; nothing was changed there")
         identity = version_id(files)
         state = store.state(model)
         fresh = state.current is None or state.installed is None or state.installed["id"] != identity

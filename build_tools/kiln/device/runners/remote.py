@@ -12,7 +12,7 @@ from typing import Any
 from kiln.config import Device, Target
 from kiln.device.copies import file_of
 from kiln.device.facts import read_facts, short
-from kiln.device.fit import obstacle
+from kiln.device.fit import files_obstacle, obstacle
 from kiln.device.known import read_device
 from kiln.device.runners import Completed, Runner, runner_for
 from kiln.device.runners.local import signal_name
@@ -58,6 +58,9 @@ class RemoteRunner:
     ) -> Completed:
         """See `kiln.device.runners.Runner.run`."""
         given = {program.name: program, **self._beside, **send}
+        why = files_obstacle(self._store.facts, given)
+        if why:
+            raise KilnError(f"{self.description}: {why}")
         files = [file_of(name, path) for name, path in given.items()]
         self._store.put(files)
         began = time.monotonic()
