@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kiln.kernels import conv2d, gemm
 from tvm import relax
 
 from . import arithmetic
@@ -120,6 +121,33 @@ def test_convolutions_on_avx2(index: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("index", range(0, len(BATCHES), 5))
 def test_convolutions_on_sse4(index: int, tmp_path: Path) -> None:
     _compare(BATCHES[index], "x86_64_v2", tmp_path)
+
+
+@pytest.mark.parametrize("target_name", ["x86_64", "x86_64_v2"])
+def test_half_empty_vectors_take_two_steps_at_a_time(
+    target_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1x1 convolutions as on AVX-512: no vector or several before the last one, groups, one pixel."""
+    monkeypatch.setattr(gemm, "_PAIRS", ("avx2", "sse4"))
+    taken: list[bool] = []
+
+    def pairs_pay(*sizes: Any) -> bool:
+        taken.append(gemm.pairs_pay(*sizes))
+        return taken[-1]
+
+    monkeypatch.setattr(conv2d, "pairs_pay", pairs_pay)
+    cases = [
+        Case(1, 5, 7, depth, outputs, (1, 1), 1, 1, 1, (0, 0, 0, 0))
+        for depth, outputs in itertools.product((8, 10, 36, 9), (1, 2, 4, 9, 12, 17, 20, 25, 41))
+    ]
+    cases += [Case(2, 9, 11, 48, 2 * outputs, (1, 1), 1, 1, 2, (0, 0, 0, 0)) for outputs in (1, 10, 17)]
+    cases += [
+        Case(1, 1, 1, 16, 9, (1, 1), 1, 1, 1, (0, 0, 0, 0)),
+        Case(3, 8, 8, 64, 18, (1, 1), 1, 1, 1, (0,) * 4),
+    ]
+    _compare(cases, target_name, tmp_path)
+    assert sum(taken) > 20
+    assert sum(taken) < len(taken)
 
 
 def test_the_grid_reaches_both_families() -> None:

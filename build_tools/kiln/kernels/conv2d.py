@@ -2,7 +2,7 @@
 
 Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = whatever was fused behind.
              Rows of the product are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
-Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group.
+Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group; gemm.py says what else the last panel can be.
 Schedule     Tile by kernels/gemm.py. Each panel of weights goes through all tiles of pixels, or, where x
              exceeds the cache and the weights do not, through a part of them at a time (`part_of`).
 Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride, dilation and groups whose
@@ -21,7 +21,7 @@ from tvm import tirx
 from kiln.kernels.choices import RULES, Choice, key_of
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
-from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, pack, product
+from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, pack, pairs_pay, product
 from kiln.kernels.gemm_int import IntegerProduct, integer_product
 from kiln.kernels.kernel import (
     Argument,
@@ -107,17 +107,23 @@ class Convolution:
         return machine.choices.get(key, RULES)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether output rows are the pixels of x, one behind the other."""
+        all_pixels = same(self.height, self.out_h) and same(self.width, self.out_w)
+        return all_pixels and self.kernel_h == self.kernel_w == self.stride_h == self.stride_w == 1
+
+    @property
     def macs(self) -> int:
         """Multiply-adds of one run, at the greatest sizes."""
         return greatest(self.rows) * self.out_channels * self.kernel_h * self.kernel_w * self.depth
 
 
-def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None) -> Pack:
+def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None, paired: bool) -> Pack:
     def transform(weights: Array) -> Array:
         depth = conv.kernel_h * conv.kernel_w * conv.depth
         matrix = weights.reshape(depth, conv.groups, conv.columns)
         groups = [matrix[:, group] for group in range(conv.groups)]
-        return np.concatenate([integer.pack(one) if integer else pack(one, tile) for one in groups])
+        return np.concatenate([integer.pack(one) if integer else pack(one, tile, paired) for one in groups])
 
     return transform
 
@@ -177,6 +183,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
     accumulator = str(anchor.buffer.dtype)
+    # Not in dense layers: those of one row and of many share their weights.
+    paired = {*dtypes, accumulator} == {"float32"} and conv.is_dense and op["name"] != "matmul"
+    paired = paired and pairs_pay(machine, most, conv.columns, conv.depth)
     output = last.buffer
     rank = len(output.shape)
 
@@ -233,6 +242,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     accumulator,
                     finish,
                     ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch) if fetch else None,
+                    paired and columns < tile.columns,
                 )
 
         def down(first_column: Expr, columns: int) -> None:
@@ -263,7 +273,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
     func = define(arguments, tasks, body, aliases=bool(in_place))
-    return Kernel(func, tasks, {1: _packing(conv, tile, integer)}, "conv2d", in_place), buffers_read
+    return Kernel(func, tasks, {1: _packing(conv, tile, integer, paired)}, "conv2d", in_place), buffers_read
 
 
 def _unflatten(row: Expr, sizes: list[Extent]) -> list[Expr]:

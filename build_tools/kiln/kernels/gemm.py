@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script import tirx as script
 from tvm.tirx.script.builder import ir as builder
@@ -111,12 +112,38 @@ def panels_beside(rows: int, columns: int, vectors: int, lanes: int) -> int:
     return min(-(-_ALONE // vectors), -(-columns // (vectors * lanes)))
 
 
-def pack(weights: Array, tile: Tile) -> Array:
-    """[K, N] → [panels][K][NR], flat; N is padded with zeros."""
+# Where two numbers side by side are broadcast by one load, and registers suffice for a third kind of operand.
+_PAIRS = ("avx512",)
+
+
+def pairs_pay(machine: Machine, rows: int, columns: int, depth: int) -> bool:
+    """Whether the last vector of columns, half empty, takes two steps of k at a time.
+
+    Lanes for an even k and for the odd one behind it take turns, and are added up at the end: half the
+    multiply-adds. For rows of x at equal distances only: else the loads of their addresses, which do not fit
+    the registers, take longer than what is saved.
+    """
+    lanes = machine.lanes("float32")
+    half_empty = 0 < columns % lanes <= lanes // 2
+    return machine.isa in _PAIRS and half_empty and rows > 1 and depth % 2 == 0 and depth >= lanes
+
+
+def pack(weights: Array, tile: Tile, paired: bool = False) -> Array:
+    """[K, N] → [panels][K][NR], flat; N is padded with zeros.
+
+    `paired` (`pairs_pay`): the last panel is [K/2][2 * its whole vectors, a vector of pairs], then zeros.
+    """
     full = padded(weights, 1, tile.columns)
     depth, columns = full.shape
     panels: Array = full.reshape(depth, columns // tile.columns, tile.columns).transpose(1, 0, 2)
-    return panels.reshape(-1)
+    if not paired:
+        return panels.reshape(-1)
+    lanes, last = tile.lanes, panels[-1].reshape(depth // 2, 2, tile.columns)
+    whole = (weights.shape[1] - 1) % tile.columns // lanes * lanes
+    pairs = last[:, :, whole : whole + lanes // 2].transpose(0, 2, 1).reshape(depth // 2, lanes)
+    made = np.concatenate([last[:, 0, :whole], last[:, 1, :whole], pairs], axis=1).reshape(-1)
+    rest = depth * tile.columns - made.size
+    return np.concatenate([panels[:-1].reshape(-1), made, np.zeros(rest, weights.dtype)])
 
 
 @dataclass(frozen=True)
@@ -138,6 +165,12 @@ class Ahead:
     first: Expr
     steps: int
     lines: int
+
+    def by_pairs(self) -> Ahead:
+        """The same where a step of the innermost loop is two."""
+        if self.steps > 1:
+            return Ahead(self.first, self.steps // 2, self.lines)
+        return Ahead(self.first, 1, 2 * self.lines)
 
 
 LINE = 64 // 4  # float32 elements in a cache line; on CPUs with shorter ones every second is fetched
@@ -162,10 +195,32 @@ def ahead(
     return Ahead(bind(first), steps, lines)
 
 
+def _ramp(start: Expr, lanes: int) -> Expr:
+    return tirx.Ramp(start, int64(1), lanes)
+
+
 def _prefetch(weights: Any, at: Expr) -> None:
     address = script.address_of(load(weights, [at]))
     read, second_level, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
     builder.evaluate(script.call_llvm_intrin("void", "llvm.prefetch", address, read, second_level, data))
+
+
+def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, int]]:
+    """Add neighbours in sums[row][last] of each row; where the results of each lie: a buffer, its first lane.
+
+    Two rows at a time: for one alone LLVM takes vhaddps, which knows 16 registers only, and spills others in
+    the loop before.
+    """
+    place, found = [int64(last), _ramp(int64(0), lanes)], []
+    for row in range(0, len(sums), 2):
+        two = [load(sums[min(index, len(sums) - 1)], place) for index in (row, row + 1)]
+        even, odd = (
+            tirx.Shuffle(two, [tirx.IntImm("int32", lane) for lane in range(first, 2 * lanes, 2)])
+            for first in range(2)
+        )
+        store(sums[row], place, even + odd)
+        found += [(sums[row], 0), (sums[row], lanes // 2)]
+    return found[: len(sums)]
 
 
 def product(
@@ -181,11 +236,12 @@ def product(
     accumulator: str,
     finish: Finish,
     fetch: Ahead | None = None,
+    paired: bool = False,
 ) -> None:
     """Emit one tile: `rows` of the output by `columns` columns from `first_column`, where `panel` begins.
 
     `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first. `fetch`: what
-    to fetch meanwhile.
+    to fetch meanwhile. `paired`: the panel is that which `pack` says.
     """
     count, vectors, lanes = len(rows), -(-columns // tile.lanes), tile.lanes
     depth = 1
@@ -198,6 +254,30 @@ def product(
             with vector(lanes) as lane:
                 store(sums[row], [int64(v), lane], tirx.const(0, accumulator))
     first_weight = bind(panel * int64(depth * tile.columns))
+    if paired:
+        *outer, inner = loops
+        loops = [*outer, Loop(inner.extent // 2, 2 * inner.x_stride)]
+        fetch = None if fetch is None else fetch.by_pairs()
+
+    def pair_step(x_offset: Expr, step: Expr) -> None:
+        """Two steps of k, where the last vector takes both at once."""
+        whole, lane = (vectors - 1) * lanes, _ramp(int64(0), lanes)
+        at = first_weight + step * int64(2 * whole + lanes)
+        pair_weights = at + int64(2 * whole)
+        for k in range(2):
+            for row in range(count if vectors > 1 else 0):
+                left = load(x, [bases[row] + x_offset + int64(k)])
+                for v in range(vectors - 1):
+                    with vector(lanes) as each:
+                        right = load(weights, [at + int64(k * whole + v * lanes) + each])
+                        place = [int64(v), each]
+                        store(sums[row], place, load(sums[row], place) + left * right)
+        for row in range(count):  # behind the others: with all of their weights at once, 14 rows spill
+            two = load(x, [_ramp(bases[row] + x_offset, 2)])
+            both = tirx.Shuffle([two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)])
+            place = [int64(vectors - 1), lane]
+            right = load(weights, [_ramp(pair_weights, lanes)])
+            store(sums[row], place, load(sums[row], place) + both * right)
 
     def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
         if remaining:
@@ -219,6 +299,9 @@ def product(
             with serial(loop.extent) as k:
                 reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
             return
+        if paired:
+            pair_step(x_offset, step)
+            return
         at = first_weight + step * int64(tile.columns)
         for row in range(count):
             left = tirx.Cast(accumulator, load(x, [bases[row] + x_offset]))
@@ -230,9 +313,11 @@ def product(
                     store(sums[row], [int64(v), lane], total)
 
     reduce(loops, int64(0), int64(0))
+    ends = _add_pairs(sums, vectors - 1, lanes) if paired else []
     for row in range(count):
         for v in range(vectors):
+            held, begin = ends[row] if paired and v == vectors - 1 else (sums[row], 0)
             for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                 with vector(width) as lane:
-                    value = load(sums[row], [int64(v), int64(offset) + lane])
+                    value = load(held, [int64(v), int64(begin + offset) + lane])
                     finish(rows[row], first_column + int64(v * lanes + offset) + lane, value)
