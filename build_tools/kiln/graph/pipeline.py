@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import tvm
@@ -62,10 +62,15 @@ PASSES: list[tuple[str, Pass]] = [
 ]
 
 
-def simplify(mod: tvm.IRModule, dump: Path | None = None) -> tvm.IRModule:
-    """Run PASSES over a module whose parameters are constants; `dump` receives the IR after each pass."""
-    for index, (name, step) in enumerate(PASSES):
+def run(mod: tvm.IRModule, passes: Iterable[tuple[str, Pass]], dump: Path | None = None) -> tvm.IRModule:
+    """Run passes one after the other; the folder `dump` receives the IR after each."""
+    for index, (name, step) in enumerate(passes):
         mod = step(mod)
         if dump is not None:
             atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
     return mod
+
+
+def simplify(mod: tvm.IRModule, dump: Path | None = None) -> tvm.IRModule:
+    """Run PASSES over a module whose parameters are constants; `dump` receives the IR after each pass."""
+    return run(mod, PASSES, dump)

@@ -7,8 +7,8 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from kiln.config import Target, sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
+from kiln.graph.pipeline import run
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import cuda, cuda_lines, opinfo, tf32
 from kiln.kernels.content import digest
@@ -35,8 +36,6 @@ from kiln.params import store
 
 if TYPE_CHECKING:
     from kiln.kernels.pipeline import External
-
-Dump = Callable[[str, tvm.IRModule], None]
 
 # A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
 _RULES = {
@@ -122,19 +121,14 @@ class CudaGroups(Groups):
 
 
 def fused(
-    mod: tvm.IRModule, precision: str = "fp32", dump: Dump | None = None, external: External | None = None
+    mod: tvm.IRModule, precision: str = "fp32", dump: Path | None = None, external: External | None = None
 ) -> tuple[tvm.IRModule, store.Tensors]:
     """A simplified module as fused PrimFuncs, without schedules, and the values of `main`'s parameters.
 
-    `dump` is given the IR after each pass. `external`: see kiln.kernels.pipeline.External.
+    `dump`: a folder for the IR after each pass. `external`: see kiln.kernels.pipeline.External.
     """
     mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
     params: store.Tensors = {}
-
-    def split(module: tvm.IRModule) -> tvm.IRModule:
-        module, tensors = store.split(module)
-        params.update(tensors)
-        return module
 
     passes = [
         # Phase 0: what libraries compute, by patterns of operators
@@ -143,7 +137,7 @@ def fused(
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),
         ("indices", safe_indices),
-        ("params", split),
+        ("params", store.split_into(params)),
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("legalize", opinfo.legalize_with_info(_RULES, ["relax.reshape"])),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
@@ -158,11 +152,7 @@ def fused(
         # Phase 3: how tensors are stored, or rounded
         *_precise(precision, params),
     ]
-    for index, (name, step) in enumerate(passes):
-        mod = step(mod)
-        if dump is not None:
-            dump(f"{index:02d}-{name}", mod)
-    return mod, params
+    return run(mod, passes, dump), params
 
 
 def _precise(precision: str, params: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -179,10 +169,10 @@ def lower(
     target: Target,
     machine: Machine,
     precision: str,
-    dump: Dump | None,
+    dump: Path | None,
     external: External | None = None,
 ) -> Steps:
-    """Lower a simplified module whose parameters are constants; `dump` is given the IR after each pass.
+    """Lower a simplified module whose parameters are constants; `dump`: a folder for the IR after each pass.
 
     `external`: see kiln.kernels.pipeline.External. Raises KilnError for what a GPU cannot run, with the
     operators.

@@ -10,8 +10,7 @@ import tvm
 from tvm import relax
 
 from kiln.config import Target
-from kiln.files import atomic_write
-from kiln.graph.pipeline import Pass
+from kiln.graph.pipeline import Pass, run
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import opinfo
 from kiln.kernels.choices import Choices
@@ -89,17 +88,8 @@ def lower(
     if target.cuda is not None:
         from kiln.kernels import cuda_steps  # with TVM's schedules for GPUs, which no other target needs
 
-        def shown(name: str, module: tvm.IRModule) -> None:
-            if dump is not None:
-                atomic_write(dump / f"{name}.txt", module.script(show_meta=False))
-
-        return cuda_steps.lower(mod, model, target, machine_of(target, threads), precision, shown, external)
+        return cuda_steps.lower(mod, model, target, machine_of(target, threads), precision, dump, external)
     params: store.Tensors = {}
-
-    def split(module: tvm.IRModule) -> tvm.IRModule:
-        module, tensors = store.split(module)
-        params.update(tensors)
-        return module
 
     passes = [
         # Phase 0: what libraries compute, by patterns of operators
@@ -109,7 +99,7 @@ def lower(
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),
         ("indices", safe_indices),
-        ("params", split),
+        ("params", store.split_into(params)),
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("legalize", opinfo.legalize_with_info(RULES, ["relax.reshape"])),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
@@ -124,10 +114,7 @@ def lower(
         # and, by the op info of what has been fused
         *([] if external is None else external.after(params)),
     ]
-    for index, (name, step) in enumerate(passes):
-        mod = step(mod)
-        if dump is not None:
-            atomic_write(dump / f"{index:02d}-{name}.txt", mod.script(show_meta=False))
+    mod = run(mod, passes, dump)
     # Phase 3: a kernel for each group
     machine = machine_of(target, threads, winograd, choices)
     ops, groups = opinfo.of_functions(mod), Groups(Dims(model, mod), machine, tvm_target(target))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def split(mod: tvm.IRModule) -> tuple[tvm.IRModule, Tensors]:
     result = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
     result["main"] = function
     return result, splitter.tensors
+
+
+def split_into(params: Tensors) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    """A pass that does what `split` does, and adds the tensors to `params`."""
+
+    def step(mod: tvm.IRModule) -> tvm.IRModule:
+        mod, tensors = split(mod)
+        params.update(tensors)
+        return mod
+
+    return step
 
 
 def save(mod: tvm.IRModule, directory: str | Path) -> None:
