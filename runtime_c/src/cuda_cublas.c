@@ -15,6 +15,7 @@
 enum {
     NOT_SUPPORTED = 15,
     COMPUTE_32F = 68,
+    COMPUTE_32F_TF32 = 77, /* CUBLAS_COMPUTE_32F_FAST_TF32 */
     REAL_32F = 0,
     TRANSPOSED = 1,
     DESC_TRANSPOSE_A = 3,
@@ -158,7 +159,7 @@ static int make(const kiln_cuda_call *call, const kiln_cublas_product *p, made *
     const uint32_t epilogue = (p->bias || p->relu ? 0u : (uint32_t)EPILOGUE_PLAIN) |
                               (p->bias ? (uint32_t)EPILOGUE_BIAS : 0u) |
                               (p->relu ? (uint32_t)EPILOGUE_RELU : 0u);
-    int status = lt.product_create(&m->product, COMPUTE_32F, REAL_32F);
+    int status = lt.product_create(&m->product, p->tf32 ? COMPUTE_32F_TF32 : COMPUTE_32F, REAL_32F);
     if (status == 0 && p->inside)
         status = lt.product_set(m->product, DESC_TRANSPOSE_A, &transposed, sizeof transposed);
     if (status == 0)

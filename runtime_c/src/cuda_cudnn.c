@@ -4,8 +4,9 @@
  * reference, 9.x), so that neither its headers nor the library are needed to build or to start. It
  * is the API of cudnnConvolutionBiasActivationForward, which cuDNN 9 calls deprecated but has: one
  * call instead of a graph that is built. The algorithm is the first of its heuristic's that fits
- * into the workspace; with open sizes it is asked again when they change. Arithmetic is float32:
- * without CUDNN_FMA_MATH it would round to tf32.
+ * into the workspace; with open sizes it is asked again when they change. Sums are float32. Floats
+ * are multiplied as such with CUDNN_FMA_MATH; by default cuDNN may round them to tf32. With
+ * CUDNN_TENSOR_OP_MATH tensor cores may multiply 16 bits, on GPUs before sm_80 too.
  */
 #include "cuda_cudnn.h"
 
@@ -15,9 +16,10 @@
 
 enum {
     NOT_SUPPORTED = 3000,
-    FLOAT = 0,
     NHWC = 1,
     CROSS_CORRELATION = 1,
+    DEFAULT_MATH = 0,
+    TENSOR_OP_MATH = 1,
     FMA_MATH = 3,
     RELU = 1,
     IDENTITY = 5,
@@ -122,9 +124,9 @@ static void release(kiln_cuda_call *call) {
     memset(m, 0, sizeof *m);
 }
 
-static int make_tensor(void **tensor, int n, int h, int w, int c) {
+static int make_tensor(void **tensor, int type, int n, int h, int w, int c) {
     const int status = dnn.tensor_create(tensor);
-    return status == 0 ? dnn.tensor_set(*tensor, NHWC, FLOAT, n, c, h, w) : status;
+    return status == 0 ? dnn.tensor_set(*tensor, NHWC, type, n, c, h, w) : status;
 }
 
 /* The first algorithm that fits. Without an activation only one of them can add a bias. */
@@ -148,24 +150,27 @@ static int choose(const kiln_cuda_call *call, const kiln_cudnn_convolution *p, m
 /* Descriptors, and the algorithm, for the sizes in `m`. */
 static int make(const kiln_cuda_call *call, const kiln_cudnn_convolution *p, made *m) {
     const int32_t *size = m->sizes;
-    int status = make_tensor(&m->x, size[BATCH], size[HEIGHT], size[WIDTH], p->channels);
+    int status = make_tensor(&m->x, p->type, size[BATCH], size[HEIGHT], size[WIDTH], p->channels);
     if (status == 0)
-        status = make_tensor(&m->y, size[BATCH], size[ROWS], size[COLUMNS], p->filters);
+        status = make_tensor(&m->y, p->type, size[BATCH], size[ROWS], size[COLUMNS], p->filters);
     if (status == 0)
-        status = make_tensor(&m->bias, 1, 1, 1, p->filters);
+        status = make_tensor(&m->bias, p->type, 1, 1, 1, p->filters);
     if (status == 0)
         status = dnn.filter_create(&m->w);
     if (status == 0)
-        status = dnn.filter_set(m->w, FLOAT, NHWC, p->filters, p->channels, p->filter_height,
+        status = dnn.filter_set(m->w, p->type, NHWC, p->filters, p->channels, p->filter_height,
                                 p->filter_width);
     if (status == 0)
         status = dnn.convolution_create(&m->convolution);
     if (status == 0)
         status = dnn.convolution_set(m->convolution, p->padding[0], p->padding[1], p->stride[0],
                                      p->stride[1], p->dilation[0], p->dilation[1],
-                                     CROSS_CORRELATION, FLOAT);
+                                     CROSS_CORRELATION, KILN_CUDNN_FLOAT);
     if (status == 0)
-        status = dnn.convolution_set_math(m->convolution, FMA_MATH);
+        status =
+            dnn.convolution_set_math(m->convolution, p->type != KILN_CUDNN_FLOAT ? TENSOR_OP_MATH
+                                                     : p->tf32                   ? DEFAULT_MATH
+                                                                                 : FMA_MATH);
     if (status == 0)
         status = dnn.activation_create(&m->activation);
     if (status == 0)

@@ -1,5 +1,6 @@
-/* fake_cublaslt.c: stands in for libcublasLt.so.13 in tests: products of float and half matrices
- * stored by columns, as cuBLASLt's documentation defines them. See fake_library.h.
+/* fake_cublaslt.c: stands in for libcublasLt.so.13 in tests: products of float, half and
+ * bfloat16 matrices, and of floats rounded to tf32, stored by columns, as cuBLASLt's documentation
+ * defines them. See fake_library.h.
  *
  * It refuses what the documentation forbids: sizes that do not fit, pointers that are less aligned
  * than the heuristic was told, an algorithm for other sizes, a workspace smaller than it asked for.
@@ -11,11 +12,14 @@ enum {
     NOT_SUPPORTED = 15,
     FLOAT = 0,
     HALF = 2,
+    BRAIN = 14,
+    PLAIN = 68,
+    TF32 = 77,
     MAGIC = 0x4b696c6e
 };
 
 typedef struct desc {
-    int transposed;
+    int compute, transposed;
     uint32_t epilogue;
     const void *bias;
 } desc;
@@ -79,10 +83,12 @@ int cublasLtDestroy(void *handle) {
 }
 int cublasLtMatmulDescCreate(void **made, int compute, int scale) {
     CALL({
-        if (compute != 68 || scale != 0)
+        if ((compute != PLAIN && compute != TF32) || scale != 0)
             result = INVALID;
         else {
             *made = calloc(1, sizeof(desc));
+            ((desc *)*made)->compute = compute;
+            say("compute", compute);
             descs++;
         }
     });
@@ -113,7 +119,9 @@ int cublasLtMatrixLayoutCreate(void **made, int type, uint64_t rows, uint64_t co
         *l = (layout){type, rows, columns, leading, 0, 1};
         *made = l;
         layouts++;
-        result = (type == FLOAT || type == HALF) && leading >= (int64_t)rows ? 0 : INVALID;
+        result = (type == FLOAT || type == HALF || type == BRAIN) && leading >= (int64_t)rows
+                     ? 0
+                     : INVALID;
     });
 }
 int cublasLtMatrixLayoutDestroy(void *given) {
@@ -167,8 +175,9 @@ static int sizes_of(const desc *d, const layout *a, const layout *b, const layou
     const uint64_t m = d->transposed ? a->columns : a->rows,
                    k = d->transposed ? a->rows : a->columns;
     *how = (algorithm){MAGIC, m, b->columns, k, (uint64_t)c->batch, 1024, 0, 0};
-    return a->type == b->type && b->type == c->type && b->rows == k && c->rows == m &&
-           c->columns == b->columns && a->batch == c->batch && b->batch == c->batch;
+    return (a->type == FLOAT || d->compute == PLAIN) && a->type == b->type && b->type == c->type &&
+           b->rows == k && c->rows == m && c->columns == b->columns && a->batch == c->batch &&
+           b->batch == c->batch;
 }
 
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b, void *c, void *d,
@@ -188,7 +197,14 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b
 }
 
 static float get(const void *from, int type, int64_t at) {
+    if (type == BRAIN)
+        return (float)((const __bf16 *)from)[at];
     return type == HALF ? (float)((const _Float16 *)from)[at] : ((const float *)from)[at];
+}
+/* What is multiplied. */
+static float factor(const work *w, const void *from, int type, int64_t at) {
+    const float value = get(from, type, at);
+    return w->d.compute == TF32 ? to_tf32(value) : value;
 }
 
 static void multiply(void *data) {
@@ -202,10 +218,10 @@ static void multiply(void *data) {
                 const int64_t here = at * c->stride + j * c->leading + i;
                 float sum = 0;
                 for (int64_t k = 0; k < depth; k++)
-                    sum += get(w->at_a, a->type,
-                               at * a->stride +
-                                   (w->d.transposed ? i * a->leading + k : k * a->leading + i)) *
-                           get(w->at_b, b->type, at * b->stride + j * b->leading + k);
+                    sum += factor(w, w->at_a, a->type,
+                                  at * a->stride +
+                                      (w->d.transposed ? i * a->leading + k : k * a->leading + i)) *
+                           factor(w, w->at_b, b->type, at * b->stride + j * b->leading + k);
                 sum *= w->alpha;
                 if (w->beta != 0)
                     sum += w->beta * get(w->at_c, c->type, here);
@@ -215,6 +231,8 @@ static void multiply(void *data) {
                     sum = 0;
                 if (c->type == HALF)
                     ((_Float16 *)w->out)[here] = (_Float16)sum;
+                else if (c->type == BRAIN)
+                    ((__bf16 *)w->out)[here] = (__bf16)sum;
                 else
                     ((float *)w->out)[here] = sum;
             }

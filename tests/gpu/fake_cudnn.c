@@ -1,20 +1,25 @@
-/* fake_cudnn.c: stands in for libcudnn.so.9 in tests: NHWC convolutions of floats, as cuDNN's
- * documentation defines them. See fake_library.h.
+/* fake_cudnn.c: stands in for libcudnn.so.9 in tests: NHWC convolutions of floats, halves and
+ * bfloat16 numbers, as cuDNN's documentation defines them. See fake_library.h.
  *
  * It refuses what the documentation forbids: sizes that do not fit together, an identity with an
- * algorithm that has none, a workspace that is too small, arithmetic that may round to tf32. Of the
- * algorithms that it suggests, the first wants more memory than there is.
+ * algorithm that has none, a workspace that is too small, tensors of several types. Where floats
+ * may be rounded to tf32 it does so. Of the algorithms that it suggests, the first wants more
+ * memory than there is.
  */
 #include "fake_library.h"
 
 enum {
     BAD = 2000,
     NOT_SUPPORTED = 3000,
+    FLOAT = 0,
+    HALF = 2,
+    BRAIN = 9,
+    TF32 = 0, /* of math */
     WORKSPACE = 4096
 };
 
 typedef struct tensor {
-    int n, c, h, w;
+    int type, n, c, h, w;
 } tensor; /* of a filter: k, c, h, w */
 
 typedef struct convolution {
@@ -32,9 +37,8 @@ typedef struct work {
     tensor x, w, y;
     convolution c;
     float alpha1, alpha2;
-    const float *at_x, *at_w, *at_z, *at_bias;
-    float *out;
-    void *workspace;
+    const void *at_x, *at_w, *at_z, *at_bias;
+    void *out, *workspace;
     int relu;
 } work;
 
@@ -84,16 +88,19 @@ DESCRIPTOR(Filter, tensor)
 DESCRIPTOR(Convolution, convolution)
 DESCRIPTOR(Activation, int)
 
+static int known(int type) {
+    return type == FLOAT || type == HALF || type == BRAIN;
+}
 int cudnnSetTensor4dDescriptor(void *given, int format, int type, int n, int c, int h, int w) {
     CALL({
-        *(tensor *)given = (tensor){n, c, h, w};
-        result = format == 1 && type == 0 && n > 0 && c > 0 && h > 0 && w > 0 ? 0 : BAD;
+        *(tensor *)given = (tensor){type, n, c, h, w};
+        result = format == 1 && known(type) && n > 0 && c > 0 && h > 0 && w > 0 ? 0 : BAD;
     });
 }
 int cudnnSetFilter4dDescriptor(void *given, int type, int format, int k, int c, int h, int w) {
     CALL({
-        *(tensor *)given = (tensor){k, c, h, w};
-        result = format == 1 && type == 0 && k > 0 && c > 0 && h > 0 && w > 0 ? 0 : BAD;
+        *(tensor *)given = (tensor){type, k, c, h, w};
+        result = format == 1 && known(type) && k > 0 && c > 0 && h > 0 && w > 0 ? 0 : BAD;
     });
 }
 int cudnnSetConvolution2dDescriptor(void *given, int pad_h, int pad_w, int u, int v, int dilation_h,
@@ -104,7 +111,10 @@ int cudnnSetConvolution2dDescriptor(void *given, int pad_h, int pad_w, int u, in
     });
 }
 int cudnnSetConvolutionMathType(void *given, int math) {
-    CALL(((convolution *)given)->math = math);
+    CALL({
+        ((convolution *)given)->math = math;
+        say("math", math);
+    });
 }
 int cudnnSetActivationDescriptor(void *given, int mode, int nan, double coefficient) {
     (void)coefficient;
@@ -119,7 +129,16 @@ static int axis(int in, int filter, const convolution *c, int i) {
 }
 static int fits(const tensor *x, const tensor *w, const convolution *c, const tensor *y) {
     return x->c == w->c && y->c == w->n && y->n == x->n && y->h == axis(x->h, w->h, c, 0) &&
-           y->w == axis(x->w, w->w, c, 1) && c->math == 3;
+           y->w == axis(x->w, w->w, c, 1) && x->type == w->type && y->type == w->type;
+}
+static float get(const void *from, int type, long at) {
+    if (type == BRAIN)
+        return (float)((const __bf16 *)from)[at];
+    return type == HALF ? (float)((const _Float16 *)from)[at] : ((const float *)from)[at];
+}
+static float factor(const work *w, const void *from, long at) {
+    return w->x.type == FLOAT && w->c.math == TF32 ? to_tf32(get(from, FLOAT, at))
+                                                   : get(from, w->x.type, at);
 }
 
 int cudnnGetConvolutionForwardAlgorithm_v7(void *handle, void *x, void *w, void *c, void *y,
@@ -151,17 +170,21 @@ static void convolve(void *data) {
                             const int v = q * w->c.stride[1] - w->c.pad[1] + s * w->c.dilation[1];
                             if (h < 0 || h >= w->x.h || v < 0 || v >= w->x.w)
                                 continue;
-                            const float *x =
-                                w->at_x + (((long)n * w->x.h + h) * w->x.w + v) * w->x.c;
-                            const float *f =
-                                w->at_w + (((long)k * w->w.h + r) * w->w.w + s) * w->w.c;
+                            const long x = (((long)n * w->x.h + h) * w->x.w + v) * w->x.c;
+                            const long f = (((long)k * w->w.h + r) * w->w.w + s) * w->w.c;
                             for (int c = 0; c < w->x.c; c++)
-                                sum += x[c] * f[c];
+                                sum += factor(w, w->at_x, x + c) * factor(w, w->at_w, f + c);
                         }
-                    sum = w->alpha1 * sum + w->at_bias[k];
+                    sum = w->alpha1 * sum + get(w->at_bias, w->y.type, k);
                     if (w->alpha2 != 0)
-                        sum += w->alpha2 * w->at_z[at];
-                    w->out[at] = w->relu && sum < 0 ? 0 : sum;
+                        sum += w->alpha2 * get(w->at_z, w->y.type, at);
+                    sum = w->relu && sum < 0 ? 0 : sum;
+                    if (w->y.type == HALF)
+                        ((_Float16 *)w->out)[at] = (_Float16)sum;
+                    else if (w->y.type == BRAIN)
+                        ((__bf16 *)w->out)[at] = (__bf16)sum;
+                    else
+                        ((float *)w->out)[at] = sum;
                 }
 }
 
@@ -175,7 +198,8 @@ int cudnnConvolutionBiasActivationForward(void *handle, const void *alpha1, void
     CALL({
         const int relu = *(int *)activation == 1;
         if (handle != &handles || !fits(of_x, of_w, c, of_y) || of_z != of_y ||
-            b->c != ((tensor *)of_y)->c || b->n * b->h * b->w != 1 || workspace == NULL)
+            b->type != ((tensor *)of_y)->type || b->c != ((tensor *)of_y)->c ||
+            b->n * b->h * b->w != 1 || workspace == NULL)
             result = BAD;
         else if ((!relu && algorithm != 1) || algorithm > 1 ||
                  (algorithm == 1 && bytes < WORKSPACE))

@@ -42,6 +42,15 @@ static int told_to_fail(const char *name, int *seen, int *result) {
     say(__func__, result);                                                                         \
     return result
 
+/* Rounded to 10 bits of mantissa; to nearest here, the libraries do not say how they do it. */
+static inline float to_tf32(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 0x1000u) & 0xffffe000u;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* Work for the stream, with a copy of what it needs; graphs keep it, so it is never freed. */
 static int put(void *stream, void (*work)(void *data), const void *data, size_t bytes) {
     int (*launch)(void *, void (*)(void *), void *);

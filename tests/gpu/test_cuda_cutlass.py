@@ -1,7 +1,7 @@
 """Kernels made of CUTLASS's parts: what they compute, run on the CPU, and machine code for each architecture.
 
-What runs here is the path of the oldest GPUs, whose multiplications are plain C++; the loops of newer ones,
-which copy to shared memory asynchronously, are compiled only.
+Of float32 and float16 the path of the oldest GPUs runs here; the loops of newer ones, which copy to shared
+memory asynchronously, run with bf16 and tf32, which have no others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -33,6 +34,7 @@ from tvm import relax, tirx
 from . import double
 from .launched import run_kernel
 from .test_cuda_kernels import ARCHS, images_of
+from .test_cuda_tf32 import rounded
 
 Array = npt.NDArray[Any]
 TARGET = load_target("cuda_sm90")
@@ -40,8 +42,8 @@ RANDOM = np.random.default_rng(11)
 
 
 def _weights(*shape: int) -> Array:
-    """Numbers that float16 holds."""
-    return RANDOM.standard_normal(shape, np.float32).astype(np.float16).astype(np.float32)
+    """Numbers that float16, bfloat16 and tf32 hold."""
+    return RANDOM.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def _dense(x: Any, depth: int, columns: int) -> Any:
@@ -109,6 +111,13 @@ HALVES: dict[str, tuple[list[list[int]], Callable[..., Any], str]] = {
 }
 
 
+BOTH = {**CASES, **HALVES}
+TENSORS = [
+    *((precision, name) for precision in ("fp16", "bf16", "tf32") for name in HALVES),
+    ("tf32", "pointwise"),  # floats are loaded one by one, too
+]
+
+
 def _passes(precision: str = "fp32") -> Passes:
     facts = Facts("x86_64", "avx2", 1, 90, precision)
     return Passes([load("cutlass")], Partition(facts, Chosen(Byoc())))
@@ -135,20 +144,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
     """The modules, the steps of each, and a library of all their kernels."""
     mods = {
         name: module([(shape, "float32") for shape in shapes], graph)
-        for name, (shapes, graph, _) in {**CASES, **HALVES}.items()
+        for name, (shapes, graph, _) in CASES.items()
     }
+    for precision, name in TENSORS:
+        shapes, graph, _ = BOTH[name]
+        mods[f"{precision}_{name}"] = module([(shape, "float32") for shape in shapes], graph)
     mods["open"] = _open_rows()
     mods["chain"] = module(
         [([16, 64], "float32")],
         lambda x: relax.op.nn.relu(_dense(relax.op.nn.relu(_dense(x, 64, 48)), 48, 24)),
     )
-    precisions = {name: "fp16" if name in HALVES or name == "chain" else "fp32" for name in mods}
-    steps = {
-        name: lower(
-            _counted(mod), "m", TARGET, "none", external=_passes(precisions[name]), precision=precisions[name]
-        )
-        for name, mod in mods.items()
-    }
+    precisions = {f"{precision}_{name}": precision for precision, name in TENSORS} | {"chain": "fp16"}
+    steps = {}
+    for name, mod in mods.items():
+        precision = precisions.get(name, "fp32")
+        passes = _passes(precision)
+        steps[name] = lower(_counted(mod), "m", TARGET, "none", external=passes, precision=precision)
     out = tmp_path_factory.mktemp("cutlass") / "kernels.so"
     plan = _plan(steps)
     text, _ = external_kernels(plan)
@@ -209,14 +220,28 @@ def test_a_kernel_computes_what_the_graph_says(
     np.testing.assert_allclose(_run(library, steps[name], inputs, {}), want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", list(HALVES))
-def test_tensor_cores_multiply_what_float16_holds(made: Any, name: str) -> None:
-    """Sums of exact products, in float32, rounded once: the error is that of a float16 number."""
+@pytest.mark.parametrize(("precision", "name"), TENSORS)
+def test_tensor_cores_multiply_what_the_type_holds(made: Any, precision: str, name: str) -> None:
+    """Sums of exact products, in float32, rounded once: the error is that of a number of this type."""
     mods, steps, library = made
-    inputs = [_weights(*shape) for shape in HALVES[name][0]]
-    assert HALVES[name][2] in [k["external"]["key"] for k in steps[name].kernels if "external" in k]
-    (want,) = run_by_tvm(mods[name], inputs)
-    np.testing.assert_allclose(_run(library, steps[name], inputs, {}), want, rtol=1e-3, atol=1e-4)
+    inputs = [_weights(*shape) for shape in BOTH[name][0]]
+    case = f"{precision}_{name}"
+    assert BOTH[name][2] in [k["external"]["key"] for k in steps[case].kernels if "external" in k]
+    (want,) = run_by_tvm(mods[case], inputs)
+    place = {"fp16": 1e-3, "bf16": 8e-3, "tf32": 1e-5}[precision]
+    np.testing.assert_allclose(_run(library, steps[case], inputs, {}), want, rtol=place, atol=1e-4)
+
+
+def test_tf32_is_rounded_to_nearest(made: Any) -> None:
+    """Not cut off, which would cost another bit."""
+    mods, steps, library = made
+    name = "half_batched"
+    inputs = [RANDOM.standard_normal(shape, np.float32) for shape in HALVES[name][0]]
+    (want,) = run_by_tvm(mods[f"tf32_{name}"], [rounded(value) for value in inputs])
+    got = _run(library, steps[f"tf32_{name}"], inputs, {})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    (exact,) = run_by_tvm(mods[f"tf32_{name}"], inputs)
+    assert np.abs(got - exact).max() > 1e-4
 
 
 def test_between_two_products_nothing_is_converted(made: Any) -> None:
@@ -240,10 +265,19 @@ def test_open_sizes(made: Any, count: int) -> None:
 def test_machine_code_for_every_architecture(made: Any, tmp_path: Path) -> None:
     """ptxas accepts a kernel of each form."""
     _, steps, _ = made
-    names = ("dense", "dilated", "half_dense", "half_conv")
+    names = ("dense", "dilated", "fp16_half_dense", "fp16_half_conv")
     text, include = external_kernels(_plan({name: steps[name] for name in names}))
     image = fatbin(text, Cuda(archs=ARCHS, ptx=False), tmp_path, include)
     assert images_of(image) == [(2, 75), (2, 87), (2, 90)]
+
+
+@pytest.mark.slow
+def test_machine_code_of_what_newer_gpus_multiply(made: Any, tmp_path: Path) -> None:
+    _, steps, _ = made
+    names = [f"{precision}_{name}" for precision, name in TENSORS if precision != "fp16"]
+    text, include = external_kernels(_plan({name: steps[name] for name in names}))
+    image = fatbin(text, Cuda(archs=["sm_80", "sm_87", "sm_90"], ptx=False), tmp_path, include)
+    assert images_of(image) == [(2, 80), (2, 87), (2, 90)]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from .conftest import TARGET
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
-_CUBLAS = "fake_cublaslt.c:libcublasLt.so.13"
+_CUBLAS, _CUDNN = "fake_cublaslt.c:libcublasLt.so.13", "fake_cudnn.c:libcudnn.so.9"
 _OF_CUDNN = "left: handles 0 descriptors 0"
 # At exit: what the driver, and the library, have given out and not got back.
 _GIVEN_BACK = {
@@ -108,11 +108,14 @@ def test_golden_vectors_with_cublas(cublas: Project) -> None:
 
 
 @pytest.mark.slow
-def test_half_precision_with_cublas(tmp_path: Path) -> None:
-    project = build(tmp_path, "attention", _CUBLAS, "byoc=cublas", "precision=fp16")
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+def test_other_precisions_with_cublas(precision: str, tmp_path: Path) -> None:
+    project = build(tmp_path, "attention", _CUBLAS, "byoc=cublas", f"precision={precision}")
     assert "checks of repeated runs, guards and wrong arguments ok" in project.golden()
     _, calls = project.run(4)
     assert sum(call.startswith("cublasLtMatmul ") for call in calls) == 6 * 3, "two captures, one by steps"
+    compute = 77 if precision == "tf32" else 68
+    assert {call for call in calls if call.startswith("compute ")} == {f"compute {compute}"}
 
 
 def test_what_cublas_is_asked(cublas: Project) -> None:
@@ -123,6 +126,7 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
     count = Counter(call.split()[0] for call in calls)
     # Products that it gets: 5 dense ones and one of activations; buckets 1, 4, and one of open sizes.
     assert count["cublasLtCreate"] == 1
+    assert {call for call in calls if call.startswith("compute ")} == {"compute 68"}, "float32, not tf32"
     # The algorithm is asked for before a graph is captured; with open sizes, when they change: 6, then 3.
     assert count["cublasLtMatmulAlgoGetHeuristic"] == 6 * (2 + 2)
     # Captured twice; run step by step in the two; the open one run whole and step by step, three times.
@@ -133,10 +137,21 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
         assert set(first[at + 1 : end]) <= {"cublasLtMatmul", "cuLaunchHostFunc", "cuLaunchKernel"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+def test_other_precisions_with_cudnn(precision: str, tmp_path: Path) -> None:
+    project = build(tmp_path, "convolutions", _CUDNN, "byoc=cudnn", f"precision={precision}")
+    assert "checks of repeated runs, guards and wrong arguments ok" in project.golden()
+    _, calls = project.run(4)
+    assert sum(call.startswith("cudnnConvolutionBias") for call in calls) == 4 * 3, "two captures, by steps"
+    math = {"fp16": 1, "bf16": 1, "tf32": 0}[precision]
+    assert {call for call in calls if call.startswith("math ")} == {f"math {math}"}
+
+
 @pytest.fixture(scope="module")
 def cudnn(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("cudnn")
-    return build(folder, "convolutions", "fake_cudnn.c:libcudnn.so.9", "byoc=cudnn")
+    return build(folder, "convolutions", _CUDNN, "byoc=cudnn")
 
 
 def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
@@ -156,6 +171,7 @@ def test_what_cudnn_is_asked(cudnn: Project) -> None:
     assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
     assert {call for call in calls if call.startswith("left: ")} >= {_OF_CUDNN}
     count = Counter(call.split()[0] for call in calls)
+    assert {call for call in calls if call.startswith("math ")} == {"math 3"}, "float32, not tf32"
     assert count["cudnnGetConvolutionForwardAlgorithm_v7"] == 4 * (2 + 2)
     assert count["cudnnConvolutionBiasActivationForward"] == 4 * (2 + 2 + 3 * 2)
 

@@ -1,6 +1,6 @@
-"""byoc_casts: IRModule → IRModule. float16 that was widened and is narrowed again is read as it was.
+"""byoc_casts: IRModule → IRModule. What has 16 bits, was widened and is narrowed again is read as it was.
 
-Between two calls of libraries that compute in float16 stand two conversions (`Code.dtypes`); the second gives
+Between two calls of libraries that compute in 16 bits stand two conversions (`Code.dtypes`); the second gives
 the first one's operand back, bit by bit.
 """
 
@@ -14,6 +14,7 @@ from tvm import relax
 from kiln.graph.bindings import operator
 
 _CAST = "relax.astype"
+_NARROW = ("float16", "bfloat16")
 
 
 @relax.expr_functor.mutator
@@ -23,9 +24,10 @@ class _Canceller(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         self.definitions = relax.analysis.get_var2val(mod["main"])
 
     def visit_call_(self, call: Any) -> Any:
-        if operator(call) == _CAST and str(call.ty.dtype) == "float16":
+        dtype = str(call.ty.dtype) if operator(call) == _CAST else None
+        if dtype in _NARROW:
             wide = self.definitions.get(call.args[0], None)
-            if wide is not None and operator(wide) == _CAST and str(wide.args[0].ty.dtype) == "float16":
+            if wide is not None and operator(wide) == _CAST and str(wide.args[0].ty.dtype) == dtype:
                 return self.visit_expr(wide.args[0])
         return self.visit_expr_post_order(call)
 

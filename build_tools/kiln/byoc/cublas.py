@@ -2,8 +2,9 @@
 
 The library is loaded on the device when a session is opened; it is several hundred megabytes and comes with
 CUDA there, so no bundle holds it, and a program starts without it. What it is asked, and how, is
-runtime_c/src/cuda_cublas.c; the C that is generated here only holds the sizes. With `precision: fp16` float16
-numbers are multiplied and added in float32, the bias is one of them, and float16 is stored.
+runtime_c/src/cuda_cublas.c; the C that is generated here only holds the sizes. With `precision: fp16` or bf16
+numbers of 16 bits are multiplied and added in float32, the bias is one of them, and 16 bits are stored; with
+`precision: tf32` the library rounds float32 to tf32 where it multiplies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.byoc.backend import Backend, Code, Facts, Library
+from kiln.config.precisions import holds, is_narrow, stored
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
@@ -25,7 +27,7 @@ LIBRARY = Library(
 # What NVIDIA's documentation recommends (cuBLAS, "cuBLAS Workspace"): 32 MiB from Hopper on, else 4 MiB.
 _WORKSPACE = {True: 32 << 20, False: 4 << 20}
 _HOPPER = 90
-_LARGEST_HALF = 65504.0  # of the numbers that float16 holds
+_TYPES = {"float32": "KILN_CUBLAS_FLOAT", "float16": "KILN_CUBLAS_HALF", "bfloat16": "KILN_CUBLAS_BRAIN"}
 _SIZES = ("rows", "columns", "depth", "batch")
 
 _TEXT = """\
@@ -36,7 +38,7 @@ kiln_cuda_function SYMBOL;
 int32_t SYMBOL(kiln_cuda_call *call, const void *const *args) {{
     static const kiln_cublas_product product = {{
         .type = {type}, .rows = {rows}, .columns = {columns}, .depth = {depth}, .batch = {batch},
-        .inside = {inside}, .bias = {bias}, .residual = {residual}, .relu = {relu},
+        .tf32 = {tf32}, .inside = {inside}, .bias = {bias}, .residual = {residual}, .relu = {relu},
         .workspace_bytes = {workspace},
     }};
     return kiln_cublas_compute(call, &product, args);
@@ -68,20 +70,20 @@ def generate(match: Match, facts: Facts) -> Code | None:
         "depth": w.shape[-2],
         "batch": product(x[:-2]) if batched else 1,
     }
-    half = facts.precision == "fp16"
+    dtype, narrow = stored(facts.precision), is_narrow(facts.precision)
     weights = None if w.value is None else w.value.reshape(w.value.shape[-2:]).T
     given = {"w": weights, "bias": products.bias_of(match)}
     constants = {name: value for name, value in given.items() if value is not None}
-    if half and any(abs(value).max(initial=0) > _LARGEST_HALF for value in constants.values()):
+    if not all(holds(dtype, value) for value in constants.values()):
         return None
-    dtype = "float16" if half else "float32"
     constants = {name: value.astype(dtype, order="C") for name, value in constants.items()}
     added = [name for name in ("bias", "residual") if name in match.operands]
     workspace = _WORKSPACE[facts.gpu >= _HOPPER]
     source = _TEXT.format(
         **{name: size if isinstance(size, int) else "KILN_CUBLAS_OPEN" for name, size in extents.items()},
         **{name: str(name in added).lower() for name in ("bias", "residual")},
-        type="KILN_CUBLAS_HALF" if half else "KILN_CUBLAS_FLOAT",
+        type=_TYPES[dtype],
+        tf32=str(facts.precision == "tf32").lower(),
         inside=str(not batched).lower(),
         relu=str(products.limits(match) is not None).lower(),
         workspace=f"{workspace}u",
@@ -93,7 +95,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
         [extents[name] for name in _SIZES if not isinstance(extents[name], int)],
         in_place=[name for name in added if name == "residual"],
         scratch=workspace,
-        dtypes=dict.fromkeys(("x", "w", "residual", "output"), "float16") if half else {},
+        dtypes=dict.fromkeys(("x", "w", "residual", "output"), dtype) if narrow else {},
     )
 
 

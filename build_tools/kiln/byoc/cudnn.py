@@ -2,7 +2,9 @@
 
 The library is loaded on the device when a session is opened; it is several hundred megabytes, so no bundle
 holds it, and a program starts without it. What it is asked, and how, is runtime_c/src/cuda_cudnn.c; the C
-that is generated here only holds the sizes.
+that is generated here only holds the sizes. With `precision: fp16` or bf16 numbers of 16 bits are multiplied
+and added in float32, the bias is one of them, and 16 bits are stored; with `precision: tf32` the library
+rounds float32 to tf32 where it multiplies.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.byoc.backend import Backend, Code, Facts, Library
+from kiln.config.precisions import holds, is_narrow, stored
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
@@ -22,6 +25,7 @@ LIBRARY = Library(
     heap="library",
 )
 _WORKSPACE = 32 << 20  # algorithms that want more are passed over
+_TYPES = {"float32": "KILN_CUDNN_FLOAT", "float16": "KILN_CUDNN_HALF", "bfloat16": "KILN_CUDNN_BRAIN"}
 _SIZES = ("batch", "height", "width", "rows", "columns")
 
 _TEXT = """\
@@ -31,6 +35,7 @@ kiln_cuda_function SYMBOL;
 
 int32_t SYMBOL(kiln_cuda_call *call, const void *const *args) {{
     static const kiln_cudnn_convolution convolution = {{
+        .type = {type}, .tf32 = {tf32},
         .batch = {batch}, .height = {height}, .width = {width}, .rows = {rows}, .columns = {columns},
         .channels = {channels}, .filters = {filters},
         .filter_height = {filter_height}, .filter_width = {filter_width},
@@ -53,8 +58,8 @@ def patterns() -> list[Any]:
 def generate(match: Match, facts: Facts) -> Code | None:
     """One cudnnConvolutionBiasActivationForward; None for what it does not compute.
 
-    That is: a convolution without a bias, in groups, with other limits than ReLU's, or with a padding that
-    differs from side to side.
+    That is: a convolution without a bias, in groups, with other limits than ReLU's, with a padding that
+    differs from side to side, or with constants that the model's precision cannot hold.
     """
     from kiln.byoc import products
 
@@ -66,20 +71,26 @@ def generate(match: Match, facts: Facts) -> Code | None:
     if padding[:2] != padding[2:]:
         return None
     assert value is not None
+    dtype = stored(facts.precision)
+    if not (holds(dtype, value) and holds(dtype, bias)):
+        return None
     sizes = dict(zip(_SIZES, [*match.operands["x"].shape[:3], *match.output.shape[1:3]], strict=True))
     r, s, channels, filters = value.shape
     is_residual = "residual" in match.operands
     source = _TEXT.format(
         **{name: size if isinstance(size, int) else "KILN_CUDNN_OPEN" for name, size in sizes.items()},
+        type=_TYPES[dtype], tf32=str(facts.precision == "tf32").lower(),
         channels=channels, filters=filters, filter_height=r, filter_width=s,
         padding=_pair(padding[:2]), stride=_pair(attrs["strides"]), dilation=_pair(attrs["dilation"]),
         residual=str(is_residual).lower(), relu=str(limits is not None).lower(), workspace=_WORKSPACE,
     )  # fmt: skip
     added = ["residual"] if is_residual else []
+    weights = value.transpose(3, 0, 1, 2).astype(dtype, order="C")
     return Code(
-        source, ["x", "w", "bias", *added], {"w": value.transpose(3, 0, 1, 2).copy(), "bias": bias},
+        source, ["x", "w", "bias", *added], {"w": weights, "bias": bias.astype(dtype)},
         [size for size in sizes.values() if not isinstance(size, int)],
         in_place=added, scratch=_WORKSPACE,
+        dtypes=dict.fromkeys(("x", "w", "residual", "output"), dtype) if is_narrow(facts.precision) else {},
     )  # fmt: skip
 
 

@@ -4,8 +4,9 @@ CUTLASS is headers: nvcc makes its kernels at build time, and the device needs n
 its threadblock-level parts (byoc/cuda/kiln_cutlass.cuh), with the sizes of the subgraph as constants; float32
 is computed by FFMA instructions, no rounding to tf32. Weights are stored with the depth inside.
 
-With `precision: fp16` tensor cores multiply float16 numbers, add in float32 (the bias too), and store
-float16. They load several numbers at a time: a depth that is odd is not for them.
+With `precision: fp16` or bf16 tensor cores multiply numbers of 16 bits, add in float32 (the bias too), and
+store 16 bits. They load several numbers at a time: a depth that is odd is not for them. With `precision:
+tf32` they multiply float32 numbers rounded to tf32.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.byoc.backend import Backend, Code, Facts, Launch, Library, Wheel
+from kiln.config.precisions import holds, is_narrow, stored
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
@@ -39,7 +41,7 @@ LIBRARY = Library(
 _TILES = ((128, 128, 32, 64), (128, 64, 64, 32), (64, 64, 32, 32), (64, 32, 32, 32))
 # With tensor cores a warp's tile is larger along the rows; a tile that is 32 columns wide is too narrow.
 _TENSOR_TILES = ((128, 128, 64, 32), (128, 64, 64, 32), (64, 64, 32, 32))
-_LARGEST_HALF = 65504.0  # of the numbers that float16 holds
+_ELEMENTS = {"float32": "float", "float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
 _ENOUGH = 96  # blocks: about as many as a GPU has multiprocessors
 _LEAST = 8  # rows: with fewer most of a tile is idle, and a product is a matter of reading the weights
 _MOST = 65535  # blocks along z: products of one call
@@ -163,21 +165,23 @@ def _code(
     from kiln.kernels.symbols import ceil_div
 
     rows, columns, batch = extents
-    half = facts.precision == "fp16"
-    element = "cutlass::half_t" if half else "float"
-    rectangle = _tile(rows, columns, batch, _TENSOR_TILES if half else _TILES)
+    dtype, narrow, tensor = stored(facts.precision), is_narrow(facts.precision), facts.precision != "fp32"
+    element = _ELEMENTS[dtype]
+    rectangle = _tile(rows, columns, batch, _TENSOR_TILES if tensor else _TILES)
     threads = 32 * (rectangle[0] // rectangle[2]) * (rectangle[1] // rectangle[3])
     tile = f"Simt<{_joined(rectangle)}>"
     bias = products.bias_of(match)
     constants = {"w": weights, "bias": bias}
     dtypes: dict[str, str] = {}
-    if half:
-        align = min(_aligned(size) for size in inner)
-        if align == 1 or (weights is not None and abs(weights).max(initial=0) > _LARGEST_HALF):
+    if tensor:
+        most = 8 if narrow else 4
+        align = min(_aligned(size, most) for size in inner)
+        tile = f"Tensor<{_joined([element, *rectangle, align, _aligned(columns, most)])}>"
+    if narrow:
+        if align == 1 or (weights is not None and not holds(dtype, weights)):
             return None
-        tile = f"Tensor<{_joined([*rectangle, align, _aligned(columns)])}>"
-        constants["w"] = None if weights is None else weights.astype("float16")
-        dtypes = dict.fromkeys(("x", "w", "residual", "output"), "float16")
+        constants["w"] = None if weights is None else weights.astype(dtype)
+        dtypes = dict.fromkeys(("x", "w", "residual", "output"), dtype)
     low, high = products.limits(match) or (float("-inf"), float("inf"))
     added = [name for name in ("bias", "residual") if name in match.operands]
     operands = ["x", "w", *added]
@@ -198,9 +202,10 @@ def _code(
     )  # fmt: skip
 
 
-def _aligned(size: Any) -> int:
-    """How many float16 numbers can be loaded at once from rows of this size: 16 bytes at most."""
-    return next(n for n in (8, 4, 2, 1) if n == 1 or (isinstance(size, int) and size % n == 0))
+def _aligned(size: Any, most: int) -> int:
+    """How many numbers can be loaded at once from rows of this size; `most`: as 16 bytes hold."""
+    fits = (n for n in (8, 4, 2, 1) if n <= most)
+    return next(n for n in fits if n == 1 or (isinstance(size, int) and size % n == 0))
 
 
 def _tile(rows: Any, columns: Any, batch: Any, tiles: Sequence[tuple[int, int, int, int]]) -> Any:

@@ -13,6 +13,7 @@ from kiln.byoc.match import Match
 from kiln.byoc.partition import Partition
 from kiln.config import Target
 from kiln.config.byoc import Byoc
+from kiln.config.precisions import is_narrow
 from kiln.graph.pipeline import Pass
 
 
@@ -60,8 +61,8 @@ class Passes:
 
     def before(self) -> list[tuple[str, Pass]]:
         given = [(f"byoc_{backend.name}", self.partition.graph(backend)) for backend in self.backends]
-        half = self.partition.facts.precision == "fp16"
-        return [*given, ("byoc_casts", cancel_casts)] if half else given
+        narrow = is_narrow(self.partition.facts.precision)
+        return [*given, ("byoc_casts", cancel_casts)] if narrow else given
 
     def after(self, values: Mapping[str, Any]) -> list[tuple[str, Pass]]:
         return [

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax, tirx
 
 from kiln.config import Target, sizes
+from kiln.config.precisions import is_narrow, stored
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.graph.pipeline import run
@@ -24,7 +25,7 @@ from kiln.kernels.content import digest
 from kiln.kernels.dims import Dims
 from kiln.kernels.families import macs_of
 from kiln.kernels.group_steps import Groups
-from kiln.kernels.half import BRAIN, HALF, half_storage
+from kiln.kernels.half import half_storage
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES, quantize
 from kiln.kernels.opinfo import OpInfo, refusal
@@ -159,8 +160,7 @@ def _precise(precision: str, params: dict[str, Any]) -> list[tuple[str, Any]]:
     """The pass that gives a module its precision, if there is one."""
     if precision == "tf32":
         return [("tf32", tf32.products)]
-    dtype = {"fp16": HALF, "bf16": BRAIN}.get(precision)
-    return [("half", half_storage(params, dtype))] if dtype else []
+    return [("half", half_storage(params, stored(precision)))] if is_narrow(precision) else []
 
 
 def lower(

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
@@ -32,6 +31,7 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import GenericConst, TensorLoad
 from tvm.tirx import PrimFunc
 
+from kiln.config.precisions import holds
 from kiln.graph.bindings import operator
 from kiln.kernels import opinfo
 from kiln.kernels.fused import Nest
@@ -302,9 +302,7 @@ def _fits(value: Array, dtype: str) -> bool:
     """Whether a parameter is a matrix or more, and `dtype` holds its elements."""
     if str(value.dtype) != WIDE or sum(size > 1 for size in value.shape) < 2:
         return False
-    finite = value[np.isfinite(value)]
-    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
-    return not finite.size or bool(np.abs(finite).max() <= largest)
+    return holds(dtype, value)
 
 
 @relax.expr_functor.mutator

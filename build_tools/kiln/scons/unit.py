@@ -18,6 +18,7 @@ from kiln.config import (
     target_config,
 )
 from kiln.config.byoc import Byoc, read
+from kiln.config.precisions import FIRST_ARCH
 from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.scons.session import session
@@ -27,7 +28,6 @@ from kiln.toolchain import compiler_command
 if TYPE_CHECKING:
     from kiln.byoc.backend import Backend
 
-_AMPERE = 80  # the first architecture with matrix units for tf32 and bf16
 _models: dict[str, Model] = {}
 _targets: dict[str, Target] = {}
 _sources: dict[str, dict[str, Any]] = {}
@@ -91,9 +91,10 @@ def _can_be(model: Model, target: Target) -> None:
             f"model '{model.name}': precision {model.precision} is for targets with an NVIDIA GPU, "
             f"'{target.name}' has none: fp32"
         )
-    if model.precision in ("tf32", "bf16") and int(target.cuda.oldest.removeprefix("sm_")) < _AMPERE:
+    first = FIRST_ARCH.get(model.precision, 0)
+    if int(target.cuda.oldest.removeprefix("sm_")) < first:
         raise KilnError(
-            f"model '{model.name}': precision {model.precision} is for GPUs from sm_{_AMPERE} on, "
+            f"model '{model.name}': precision {model.precision} is for GPUs from sm_{first} on, "
             f"'{target.name}' has "
             f"{target.cuda.oldest}: fp32, fp16"
         )

@@ -97,24 +97,34 @@ template <int Rows, int Columns, int WarpRows, int WarpColumns> struct Simt {
         Base::kElementsPerAccess>::Epilogue;
 };
 
-// The same with tensor cores: float16 is multiplied, float32 added, float16 stored. Align: what the
-// depth, and AlignOut what the columns are a multiple of, in elements.
-template <int Rows, int Columns, int WarpRows, int WarpColumns, int Align, int AlignOut>
-struct Tensor {
-    using Element = cutlass::half_t;
-    using Class = cutlass::arch::OpClassTensorOp;
-    using Block = GemmShape<Rows, Columns, 32>;
-    using Warp = GemmShape<WarpRows, WarpColumns, 32>;
-    using Operator = cutlass::arch::OpMultiplyAdd;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// What tensor cores do at a time. Only float16 is for older GPUs than sm_80, too.
+template <class Element> struct Instructions {
     using Arch = cutlass::arch::Sm80;
-    using Instruction = GemmShape<16, 8, 16>;
+    using Shape = GemmShape<16, 8, 32 / sizeof(Element)>;
     static int const stages = 3;
-#else
+};
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
+template <> struct Instructions<cutlass::half_t> {
     using Arch = cutlass::arch::Sm75;
-    using Instruction = GemmShape<16, 8, 8>;
+    using Shape = GemmShape<16, 8, 8>;
     static int const stages = 2;
+};
 #endif
+
+// The same with tensor cores: float16 or bfloat16 is multiplied, float32 added, 16 bits are stored;
+// or float is rounded to tf32, to nearest, multiplied, added and stored as float. Align: what the
+// depth, and AlignOut what the columns are a multiple of, in elements.
+template <class Type, int Rows, int Columns, int WarpRows, int WarpColumns, int Align, int AlignOut>
+struct Tensor {
+    using Element = Type;
+    using Class = cutlass::arch::OpClassTensorOp;
+    static int const depth = 64 / sizeof(Element);
+    using Block = GemmShape<Rows, Columns, depth>;
+    using Warp = GemmShape<WarpRows, WarpColumns, depth>;
+    using Operator = cutlass::arch::OpMultiplyAdd;
+    using Arch = typename Instructions<Element>::Arch;
+    using Instruction = typename Instructions<Element>::Shape;
+    static int const stages = Instructions<Element>::stages;
     static int const align = Align, align_out = AlignOut;
     template <class Base, class Op>
     using Epilogue =
