@@ -17,14 +17,14 @@ op = relax.op
 
 
 def test_adding_and_taking_away_a_float_is_simplified() -> None:
-    """kernels/math.py, round_small and round_even: the second constant is written as bits."""
+    """kernels/lanes.py, round_small and round_even: the second constant is written as bits."""
     x = tirx.Var("x", "float32")
     big = tirx.FloatImm("float32", 12582912.0)
     assert sym.Analyzer().simplify((x + big) - big).same_as(x)
 
 
 def test_bound_variables_are_written_out_at_every_use() -> None:
-    """kernels/abi.py lowers functions after the last simplification; kernels/math.py binds by registers."""
+    """kernels/abi.py lowers functions after the last simplification; kernels/lanes.py binds by registers."""
     size = []
     for depth in (4, 8):
         data = tirx.decl_buffer([1], "float32", "data")

@@ -10,7 +10,7 @@ from tvm import relax, te, tirx, topi
 from tvm.ir import Op
 
 from kiln.graph.bindings import constant
-from kiln.kernels.math import round_small
+from kiln.kernels.lanes import round_small
 from kiln.kernels.ranking import arg_extreme, topk
 from kiln.kernels.scan import scan_rule
 

@@ -10,147 +10,43 @@ float16 is computed in float32.
 
 from __future__ import annotations
 
-import contextvars
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op, TensorLoad
+from tvm.ir import Call, Op
 
-Expr = Any
+from kiln.kernels.lanes import (
+    Expr,
+    cast,
+    ceil,
+    f32,
+    floor,
+    hoisted,
+    i32,
+    let,
+    reinterpreted,
+    round_away,
+    round_even,
+    round_small,
+    scalar,
+    select,
+    trunc,
+)
 
 # TVM 0.27 turns vectors of these back into loops over single elements, since nothing says that it need not.
 for _name in ("erf", "log1p", "nearbyint", "rsqrt"):
     Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
 
 
-def _f(value: float) -> Expr:
-    return tirx.FloatImm("float32", value)
-
-
-def _i(value: int) -> Expr:
-    return tirx.IntImm("int32", value)
-
-
-def round_small(x: Expr) -> Expr:
-    """x rounded to the nearest integer, ties to even, for |x| < 2^22: (x + c) - c with c = 1.5 * 2^23.
-
-    The second c is written as bits, since TVM 0.27 simplifies (x + c) - c to x for floats too.
-    """
-    return (x + _f(12582912.0)) - _bits(_i(0x4B400000), "float32")
-
-
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     """Horner's rule, highest power first."""
-    result = _f(coefficients[0])
+    result = f32(coefficients[0])
     for coefficient in coefficients[1:]:
-        result = result * x + _f(coefficient)
+        result = result * x + f32(coefficient)
     return result
-
-
-def _scalar(x: Expr) -> str:
-    """The data type of one lane of x."""
-    return str(x.ty.dtype).split("x")[0]
-
-
-def _like(dtype: str, x: Expr) -> str:
-    """`dtype` with as many lanes as x has."""
-    lanes = int(tvm.DataType(str(x.ty.dtype)).lanes)
-    return dtype if lanes == 1 else f"{dtype}x{lanes}"
-
-
-def _bits(value: Expr, dtype: str) -> Expr:
-    return tirx.reinterpret(_like(dtype, value), value)
-
-
-def _cast(dtype: str, x: Expr) -> Expr:
-    return tirx.Cast(_like(dtype, x), x)
-
-
-def _select(condition: Expr, yes: Expr, no: Expr) -> Expr:
-    """Lane by lane; scalars stand for every lane."""
-    lanes = int(tvm.DataType(str(condition.ty.dtype)).lanes)
-
-    def wide(x: Expr) -> Expr:
-        scalar = int(tvm.DataType(str(x.ty.dtype)).lanes) == 1
-        return tirx.Broadcast(x, lanes) if lanes > 1 and scalar else x
-
-    return tirx.Select(condition, wide(yes), wide(no))
-
-
-# Statements that must run before the store being rewritten; None where nothing may be moved out.
-_Bindings = list[Any]
-_hoisted: contextvars.ContextVar[_Bindings | None] = contextvars.ContextVar("hoisted", default=None)
-
-
-def _let(value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
-    """Compute `value` once for all its uses in `body`.
-
-    It is put into a register by statements before the store. (A bound variable would say it better, but
-    TVM 0.27's LowerIntrin and code generator write its value out at every use, so that chains of functions
-    grow exponentially.)
-    """
-    bindings = _hoisted.get()
-    if bindings is None or isinstance(value, tirx.Var | TensorLoad):
-        return body(value)
-    lanes = int(tvm.DataType(str(value.ty.dtype)).lanes)
-    register = tirx.decl_buffer([lanes], _scalar(value), name, scope="local")
-    zero = tirx.IntImm("int32", 0)
-    index = zero if lanes == 1 else tirx.Ramp(zero, tirx.IntImm("int32", 1), lanes)
-    bindings += [tirx.AllocBuffer(register), tirx.BufferStore(register, value, [index])]
-    return body(tirx.BufferLoad(register, [index]))
-
-
-def floor(x: Expr) -> Expr:
-    """floor(x) by conversion; values of 2^23 and more are whole already."""
-
-    def body(x: Expr) -> Expr:
-        whole = _cast("float32", _cast("int32", x))
-        lower = _select(whole > x, whole - _f(1.0), whole)
-        return _select(tirx.abs(x) < _f(8388608.0), lower, x)
-
-    return _let(x, "x", body)
-
-
-def ceil(x: Expr) -> Expr:
-    """ceil(x) = -floor(-x)."""
-    return _f(0.0) - floor(_f(0.0) - x)
-
-
-def trunc(x: Expr) -> Expr:
-    """x towards zero."""
-    return _let(
-        x, "x", lambda x: _select(
-            tirx.abs(x) < _f(8388608.0), _cast("float32", _cast("int32", x)), x
-        )
-    )  # fmt: skip
-
-
-def round_even(x: Expr) -> Expr:
-    """Nearest integer, ties to even: 2^23 with the sign of x drops the fraction."""
-
-    def body(x: Expr) -> Expr:
-        magic = _select(x < _f(0.0), _f(-8388608.0), _f(8388608.0))
-        bits = _select(x < _f(0.0), _i(-889192448), _i(0x4B000000))
-        return _select(tirx.abs(x) < _f(8388608.0), (x + magic) - _bits(bits, "float32"), x)
-
-    return _let(x, "x", body)
-
-
-def round_away(x: Expr) -> Expr:
-    """Nearest integer, ties away from zero. (x + 0.5 would round up just below a half.)"""
-
-    def body(x: Expr) -> Expr:
-        return _let(trunc(x), "whole", lambda whole: nearest(x, whole))
-
-    def nearest(x: Expr, whole: Expr) -> Expr:
-        further = whole + _select(x < _f(0.0), _f(-1.0), _f(1.0))
-        return _select(tirx.abs(x - whole) < _f(0.5), whole, further)
-
-    return _let(x, "x", body)
 
 
 def exp(x: Expr) -> Expr:
@@ -170,18 +66,18 @@ def exp(x: Expr) -> Expr:
     )
 
     def reduced(x: Expr) -> Expr:
-        return _let(round_small(x * _f(1.0 / math.log(2.0))), "n", lambda n: scaled(x, n))
+        return let(round_small(x * f32(1.0 / math.log(2.0))), "n", lambda n: scaled(x, n))
 
     def scaled(x: Expr, n: Expr) -> Expr:
-        rest = (x - n * _f(ln2_high)) - n * _f(ln2_low)
+        rest = (x - n * f32(ln2_high)) - n * f32(ln2_low)
 
         def value(r: Expr) -> Expr:
-            mantissa = _polynomial(r, terms) * (r * r) + r + _f(1.0)
-            return mantissa * _bits((_cast("int32", n) + _i(127)) << _i(23), "float32")
+            mantissa = _polynomial(r, terms) * (r * r) + r + f32(1.0)
+            return mantissa * reinterpreted((cast("int32", n) + i32(127)) << i32(23), "float32")
 
-        return _let(rest, "r", value)
+        return let(rest, "r", value)
 
-    return _let(tirx.max(tirx.min(x, _f(88.3762626647949)), _f(-88.0)), "x", reduced)
+    return let(tirx.max(tirx.min(x, f32(88.3762626647949)), f32(-88.0)), "x", reduced)
 
 
 def log(x: Expr) -> Expr:
@@ -192,41 +88,41 @@ def log(x: Expr) -> Expr:
     )  # fmt: skip
 
     def split(x: Expr) -> Expr:
-        bits = _bits(x, "int32")
-        exponent = _cast("float32", (bits >> _i(23)) - _i(126))
-        mantissa = _bits((bits & _i(0x007FFFFF)) | _i(0x3F000000), "float32")
-        return _let(exponent, "e", lambda e: _let(mantissa, "m", lambda m: value(x, e, m)))
+        bits = reinterpreted(x, "int32")
+        exponent = cast("float32", (bits >> i32(23)) - i32(126))
+        mantissa = reinterpreted((bits & i32(0x007FFFFF)) | i32(0x3F000000), "float32")
+        return let(exponent, "e", lambda e: let(mantissa, "m", lambda m: value(x, e, m)))
 
     def value(x: Expr, e: Expr, m: Expr) -> Expr:
-        low = m < _f(0.707106781186547524)
-        exponent = _select(low, e - _f(1.0), e)
-        fraction = _select(low, m + m, m) - _f(1.0)
+        low = m < f32(0.707106781186547524)
+        exponent = select(low, e - f32(1.0), e)
+        fraction = select(low, m + m, m) - f32(1.0)
 
         def series(f: Expr) -> Expr:
             square = f * f
-            tail = _polynomial(f, terms) * f * square + exponent * _f(-2.12194440e-4) - square * _f(0.5)
-            result = f + tail + exponent * _f(0.693359375)
-            invalid = _select(x < _f(0.0), _f(math.nan), _f(-math.inf))
-            return _select(x > _f(0.0), result, invalid)
+            tail = _polynomial(f, terms) * f * square + exponent * f32(-2.12194440e-4) - square * f32(0.5)
+            result = f + tail + exponent * f32(0.693359375)
+            invalid = select(x < f32(0.0), f32(math.nan), f32(-math.inf))
+            return select(x > f32(0.0), result, invalid)
 
-        return _let(fraction, "f", series)
+        return let(fraction, "f", series)
 
-    return _let(x, "x", split)
+    return let(x, "x", split)
 
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e^-x)."""
-    return _f(1.0) / (_f(1.0) + exp(_f(0.0) - x))
+    return f32(1.0) / (f32(1.0) + exp(f32(0.0) - x))
 
 
 def _odd_ratio(x: Expr, limit: float, above: Sequence[float], below: Sequence[float]) -> Expr:
     """x P(x^2) / Q(x^2), for a function that is ±1 beyond ±limit."""
 
     def ratio(x: Expr) -> Expr:
-        return _let(x * x, "square", lambda s: x * _polynomial(s, above) / _polynomial(s, below))
+        return let(x * x, "square", lambda s: x * _polynomial(s, above) / _polynomial(s, below))
 
-    inside = tirx.max(tirx.min(x, _f(limit)), _f(-limit))
-    return tirx.max(tirx.min(_let(inside, "x", ratio), _f(1.0)), _f(-1.0))
+    inside = tirx.max(tirx.min(x, f32(limit)), f32(-limit))
+    return tirx.max(tirx.min(let(inside, "x", ratio), f32(1.0)), f32(-1.0))
 
 
 def tanh(x: Expr) -> Expr:
@@ -251,23 +147,23 @@ def _sine(x: Expr, quarters: int) -> Expr:
     cosines = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
     def reduced(x: Expr) -> Expr:
-        return _let(round_small(x * _f(2.0 / math.pi)), "n", lambda n: rest(x, n))
+        return let(round_small(x * f32(2.0 / math.pi)), "n", lambda n: rest(x, n))
 
     def rest(x: Expr, n: Expr) -> Expr:
         parts = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
-        remainder = ((x - n * _f(parts[0])) - n * _f(parts[1])) - n * _f(parts[2])
-        return _let(
-            remainder, "r", lambda r: _let(_cast("int32", n) + _i(quarters), "q", lambda q: value(r, q))
+        remainder = ((x - n * f32(parts[0])) - n * f32(parts[1])) - n * f32(parts[2])
+        return let(
+            remainder, "r", lambda r: let(cast("int32", n) + i32(quarters), "q", lambda q: value(r, q))
         )
 
     def value(r: Expr, q: Expr) -> Expr:
         square = r * r
         sine = _polynomial(square, sines) * square * r + r
-        cosine = _polynomial(square, cosines) * square * square - square * _f(0.5) + _f(1.0)
-        chosen = _select((q & _i(1)) < _i(1), sine, cosine)
-        return _select((q & _i(2)) < _i(1), chosen, _f(0.0) - chosen)
+        cosine = _polynomial(square, cosines) * square * square - square * f32(0.5) + f32(1.0)
+        chosen = select((q & i32(1)) < i32(1), sine, cosine)
+        return select((q & i32(2)) < i32(1), chosen, f32(0.0) - chosen)
 
-    return _let(x, "x", reduced)
+    return let(x, "x", reduced)
 
 
 def power(x: Expr, exponent: Expr) -> Expr:
@@ -288,25 +184,25 @@ def power(x: Expr, exponent: Expr) -> Expr:
         result = x
         for _ in range(int(abs(value)) - 1):
             result = result * x
-        return result if value > 0 else _f(1.0) / result
+        return result if value > 0 else f32(1.0) / result
 
-    return _let(x, "x", body)
+    return let(x, "x", body)
 
 
 def _general_power(x: Expr, y: Expr) -> Expr:
     def sized(x: Expr, y: Expr) -> Expr:
-        size = exp(y * log(tirx.max(tirx.abs(x), _f(1.17549435e-38))))
-        return _let(size, "size", lambda size: signed(x, y, size))
+        size = exp(y * log(tirx.max(tirx.abs(x), f32(1.17549435e-38))))
+        return let(size, "size", lambda size: signed(x, y, size))
 
     def signed(x: Expr, y: Expr, size: Expr) -> Expr:
-        half = y * _f(0.5)
-        odd_or_even = _select(tirx.EQ(trunc(half), half), size, _f(0.0) - size)
-        below = _select(tirx.EQ(trunc(y), y), odd_or_even, _f(math.nan))
-        at_zero = _select(y > _f(0.0), _f(0.0), _f(math.inf))
-        other = _select(x > _f(0.0), size, _select(x < _f(0.0), below, at_zero))
-        return _select(tirx.abs(y) > _f(0.0), other, _f(1.0))
+        half = y * f32(0.5)
+        odd_or_even = select(tirx.EQ(trunc(half), half), size, f32(0.0) - size)
+        below = select(tirx.EQ(trunc(y), y), odd_or_even, f32(math.nan))
+        at_zero = select(y > f32(0.0), f32(0.0), f32(math.inf))
+        other = select(x > f32(0.0), size, select(x < f32(0.0), below, at_zero))
+        return select(tirx.abs(y) > f32(0.0), other, f32(1.0))
 
-    return _let(x, "x", lambda x: _let(y, "y", lambda y: sized(x, y)))
+    return let(x, "x", lambda x: let(y, "y", lambda y: sized(x, y)))
 
 
 _UNARY: dict[str, Callable[..., Expr]] = {
@@ -323,24 +219,24 @@ _UNARY: dict[str, Callable[..., Expr]] = {
     "nearbyint": round_even,
     "sin": lambda x: _sine(x, 0),
     "cos": lambda x: _sine(x, 1),
-    "rsqrt": lambda x: _f(1.0) / tirx.sqrt(x),
-    "exp2": lambda x: exp(x * _f(math.log(2.0))),
-    "log2": lambda x: log(x) * _f(1.0 / math.log(2.0)),
-    "log10": lambda x: log(x) * _f(1.0 / math.log(10.0)),
-    "log1p": lambda x: log(x + _f(1.0)),
+    "rsqrt": lambda x: f32(1.0) / tirx.sqrt(x),
+    "exp2": lambda x: exp(x * f32(math.log(2.0))),
+    "log2": lambda x: log(x) * f32(1.0 / math.log(2.0)),
+    "log10": lambda x: log(x) * f32(1.0 / math.log(10.0)),
+    "log1p": lambda x: log(x + f32(1.0)),
 }
 
 
 def _lower_call(call: Any) -> Any:
     name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
     function = power if name == "pow" else _UNARY.get(name)
-    dtype = _scalar(call)
+    dtype = scalar(call)
     if function is None or dtype not in ("float32", "float16"):
         return call
     if dtype == "float32":
         return function(*call.args)
     # computed in float32, as processors without float16 do
-    return _cast("float16", function(*(_cast("float32", item) for item in call.args)))
+    return cast("float16", function(*(cast("float32", item) for item in call.args)))
 
 
 def _calls(expr: Expr, names: Sequence[str]) -> bool:
@@ -356,12 +252,9 @@ def _lower_statement(statement: Any) -> Any:
     if not _calls(statement.value, [*_UNARY, "pow"]):
         return statement
     # What a condition guards must not run before it: there the shared parts are written out each time.
-    bindings: _Bindings | None = None if _calls(statement.value, ["if_then_else"]) else []
-    token = _hoisted.set(bindings)
-    try:
+    bindings: list[Any] | None = None if _calls(statement.value, ["if_then_else"]) else []
+    with hoisted(bindings):
         value = tvm_ffi.structural_map(statement.value, ((Call, _lower_call),))
-    finally:
-        _hoisted.reset(token)
     if isinstance(statement, tirx.Bind):
         result = tirx.Bind(statement.var, value)
     else:
