@@ -11,6 +11,8 @@ import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.__main__ import main
+from kiln.frontend.importer import import_model
+from kiln.frontend.options import ImportOptions
 from tflite_files import Tensor, write
 
 GOOD = """<ir_version: 8, opset_import: ["" : 17]>
@@ -199,3 +201,34 @@ def test_damaged_configuration(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     )
     assert "not valid JSON" in capfd.readouterr().err
     assert not (tmp_path / "o").exists()
+
+
+def test_onnx_with_weights_in_another_file(tmp_path: Path, refused: Any) -> None:
+    model = onnx.parser.parse_model(GOOD.replace("Exp(a)", "Add(a, w)"))
+    weights = onnx.numpy_helper.from_array(np.ones((1, 4), np.float32), "w")
+    model.graph.initializer.append(weights)
+    source, apart = tmp_path / "m.onnx", {"save_as_external_data": True, "size_threshold": 0}
+    onnx.save(model, source, location="m.weights", **apart)
+    import_model(source, ImportOptions("m"))
+    (tmp_path / "m.weights").unlink()
+    message = refused(source)
+    assert "its weights are in another file (m.weights), and a model is one file here" in message
+    assert str(tmp_path / "m.weights") not in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("string", "'x' is of type string"), ("complex64", "type complex64, allowed: bool, double, ")],
+)
+def test_onnx_of_a_type_that_nothing_computes(tmp_path: Path, refused: Any, kind: str, told: str) -> None:
+    text = GOOD.replace("float", kind).replace("a = Relu(x) b = Exp(a) y = Add(a, b)", "y = Identity(x)")
+    assert told in refused(onnx_file(tmp_path / "m.onnx", text))
+
+
+def test_onnx_whose_result_has_as_many_rows_as_the_data_says(tmp_path: Path, refused: Any) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,6,4] boxes, float[1,2,6] scores, int64 most) => (int64[n,3] kept) {
+      kept = NonMaxSuppression(boxes, scores, most)
+    }"""
+    message = refused(onnx_file(tmp_path / "m.onnx", text))
+    assert "NonMaxSuppression (node" in message and "how many boxes it keeps" in message

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import onnxsim
 from google.protobuf.message import DecodeError
-from onnx import numpy_helper
+from onnx import external_data_helper, numpy_helper
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
@@ -19,6 +19,7 @@ from kiln.frontend.quiet import convert_quietly, quiet_stderr
 from kiln.frontend.symbols import Symbols
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_TYPES = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -65,16 +66,16 @@ def read(path: Path) -> onnx.ModelProto:
     if looks_like_text(content):
         raise KilnError(f"{path}: not an ONNX model: the file is plain text")
     try:
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
     except DecodeError:
         raise KilnError(f"{path}: not a complete ONNX model: truncated or of another format") from None
-    except Exception as error:  # external weights missing or damaged raise several kinds
-        raise KilnError(f"{path}: cannot load the ONNX model: {one_line(error)}") from error
+    _load_beside(model, path)
     if not model.graph.node or not model.graph.output:
         raise KilnError(
             f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
         )
     _check_known(model, path)
+    _check_types(model, path)
     try:
         onnx.checker.check_model(model)
     except (
@@ -82,6 +83,33 @@ def read(path: Path) -> onnx.ModelProto:
     ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
         raise KilnError(f"{path}: not a valid ONNX model: {one_line(error)}") from error
     return model
+
+
+def _load_beside(model: onnx.ModelProto, path: Path) -> None:
+    """Read the weights that lie in files of their own beside the model's file."""
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:  # missing and damaged files raise several kinds
+        apart = filter(external_data_helper.uses_external_data, model.graph.initializer)
+        files = {entry.value for one in apart for entry in one.external_data if entry.key == "location"}
+        raise KilnError(
+            f"{path}: its weights are in another file ({', '.join(sorted(files)[:3]) or 'none is named'}), "
+            "and a model is one file here; in Python, onnx.save(onnx.load(…), 'one.onnx') makes one of them"
+        ) from error
+
+
+def _check_types(model: onnx.ModelProto, path: Path) -> None:
+    for what, values in (("input", real_inputs(model)), ("output", model.graph.output)):
+        for value in values:
+            kind = value.type.WhichOneof("value") or "no type"
+            name = kind.removesuffix("_type")
+            if kind == "tensor_type":
+                name = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+            if name not in _TYPES and not (what == "output" and name == "UNDEFINED"):
+                allowed = ", ".join(sorted(_TYPES)).lower()
+                raise KilnError(
+                    f"{path}: {what} '{value.name}' is of type {name.lower()}, allowed: {allowed}"
+                )
 
 
 def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -67,6 +67,13 @@ def one_hot(node: Node) -> Any:
     return relax.op.one_hot(places, on, off, depth, int(node.attributes.get("axis", -1)))
 
 
+def non_max_suppression(node: Node) -> Any:
+    """Refused: TVM 0.27 gives it a row for each box and class, the rows beyond those kept unwritten."""
+    raise ValueError(
+        "its result has a shape that is not known at build time: how many boxes it keeps is in the data"
+    )
+
+
 def _chain(function: Callable[[Any, Any], Any]) -> Converter:
     """Max or Min of several tensors, pair by pair; TVM 0.27 stacks them and reduces over the new axis."""
 
@@ -84,6 +91,7 @@ OVERRIDES: dict[str, Converter] = {
     "Max": _chain(relax.op.maximum),
     "LpNormalization": lp_normalization,
     "Min": _chain(relax.op.minimum),
+    "NonMaxSuppression": non_max_suppression,
     "OneHot": one_hot,
     "Pad": onnx_pad.pad,
     **onnx_image_ops.CONVERTERS,
