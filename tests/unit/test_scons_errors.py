@@ -16,7 +16,10 @@ RESNET = ("target=aarch64", "model=resnet")
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("errors"))
+    made = Project(tmp_path_factory.mktemp("errors"))
+    (made.folder / "net.pt2").touch()
+    (made.folder / "folder.onnx").mkdir()
+    return made
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (("target=aarch64", "model=resnte"), "unknown model 'resnte'; did you mean 'resnet'?"),
         (("target=aarch64", "model=absent.onnx"), "model 'absent.onnx': no such file"),
         (("target=aarch64",), "say model=…"),
+        (("target=aarch64", "net.onnx"), "'net.onnx' is no goal; say model=net.onnx"),
+        (
+            (*RESNET, "target=armv7"),
+            "option 'target' is given twice: 'aarch64' and 'armv7'; several: target=",
+        ),
+        ((*RESNET, "dump=0", "dump=1"), "option 'dump' is given twice: '0' and '1'\n"),
+        (
+            ("target=aarch64", "model=net.pt2"),
+            "model 'net.pt2': unknown format '.pt2', allowed: .onnx, .tflite",
+        ),
+        (("target=aarch64", "model=folder.onnx"), "model 'folder.onnx': a folder, a file is wanted"),
         (("model=resnet",), "say target=…"),
         (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
         ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),

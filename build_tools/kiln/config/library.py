@@ -17,6 +17,7 @@ from kiln.config.target import Target
 from kiln.errors import KilnError
 from kiln.paths import data_dir, user_dir
 
+_OTHER_FORMATS = {".pt", ".pth", ".pt2", ".h5", ".keras", ".pb", ".safetensors", ".gguf"}
 _MODEL_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
 
 
@@ -89,7 +90,9 @@ def identifier(text: str) -> str:
 
 def _bare_model(path: Path, kind: str) -> Model:
     if not path.is_file():
-        raise KilnError(f"model '{path}': no such file")
+        raise KilnError(
+            f"model '{path}': {'a folder, a file is wanted' if path.is_dir() else 'no such file'}"
+        )
     source = {"kind": "file", "path": str(path.resolve())}
     return Model.model_validate({"name": identifier(path.stem), "source": source, "format": kind})
 
@@ -111,6 +114,12 @@ def _find(name: str, kind: str) -> Path:
             names.setdefault(alias, summary.path)
     if name in names:
         return names[name]
+    suffix = Path(name).suffix
+    if kind == "model" and (suffix in _OTHER_FORMATS or (suffix and Path(name).is_file())):
+        raise KilnError(
+            f"model '{name}': unknown format '{suffix}', allowed: .onnx, .tflite; "
+            "PyTorch writes the first with torch.onnx.export"
+        )
     hint = f", or a path to a .yaml{', .onnx or .tflite' if kind == 'model' else ''} file"
     raise KilnError(f"unknown {kind} '{name}'{choices(name, sorted(names))}{hint}")
 

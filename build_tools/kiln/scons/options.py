@@ -67,12 +67,24 @@ class Options:
     precision: str | None = None
 
 
+def once(given: Sequence[tuple[str, str]]) -> None:
+    """Refuse an option that is given twice: SCons would take the last one and say nothing."""
+    seen: dict[str, str] = {}
+    for name, value in given:
+        if name in seen:
+            hint = f"; several: {name}={seen[name]},{value}" if name in ("target", "model", "byoc") else ""
+            raise KilnError(f"option '{name}' is given twice: '{seen[name]}' and '{value}'{hint}")
+        seen[name] = value
+
+
 def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     """Read NAME=VALUE arguments and goals. Raises KilnError for a name or a goal that means nothing."""
     for name in arguments:
         if name not in OPTIONS:
             raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
     for goal in goals:
+        if Path(goal).suffix in _PATHS[2:]:
+            raise KilnError(f"'{goal}' is no goal; say model={goal}")
         if goal not in ALIASES and "/" not in goal and not Path(goal).exists():
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
     device = next(iter(_names(arguments.get("device", ""))), None)

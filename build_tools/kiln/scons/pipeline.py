@@ -150,6 +150,9 @@ _aliases: set[str] = set()
 
 def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) -> Options:  # noqa: N802
     """The command line, checked."""
+    from SCons.Script import ARGLIST
+
+    options.once(ARGLIST)
     return options.parse(arguments, goals)
 
 
