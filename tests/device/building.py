@@ -8,15 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import onnx
 from kiln.config import load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.execute import execute
 from kiln.device.runners import runner_for
 from kiln.device.vectors import Array
 from kiln.files import read_json
-from onnx import TensorProto, helper, numpy_helper
+from networks import normal, save_network
+from onnx import helper
 from scons_real import ROOT
 
 
@@ -77,11 +76,6 @@ def write_small_network(path: Path, channels: int = 5, **changes: str) -> Path:
 
     `changes` replaces operators by name: `Relu="Frobnicate"`.
     """
-    draw = np.random.default_rng(3)
-
-    def tensor(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array(draw.normal(0, 0.4, shape).astype("float32"), name)
-
     nodes = [
         helper.make_node("Conv", ["x", "k1", "b1"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2], name="first"),
         helper.make_node(changes.get("Relu", "Relu"), ["a"], ["b"], name="activation"),
@@ -91,13 +85,5 @@ def write_small_network(path: Path, channels: int = 5, **changes: str) -> Path:
         helper.make_node("Flatten", ["e"], ["f"], name="flat"),
         helper.make_node("Softmax", ["f"], ["y"], name="scores"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 11, 13])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, channels])],
-        [tensor("k1", channels, 3, 3, 3), tensor("b1", channels), tensor("k2", channels, channels, 3, 3)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
-    return path
+    weights = normal(3, 0.4, k1=(channels, 3, 3, 3), b1=(channels,), k2=(channels, channels, 3, 3))
+    return save_network(path, nodes, {"x": [1, 3, 11, 13]}, {"y": [1, channels]}, weights)

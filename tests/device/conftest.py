@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kiln.config import Target, canonical_json, target_config
+from kiln.config import Target, canonical_json, load_target, target_config
+from kiln.device.hostcpu import obstacle
 
 from . import tiny
 from .building import Project
@@ -71,3 +72,12 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A user's own project; what one test has built there is up to date for the next."""
     return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def at_home(project: Project) -> Project:
+    """`project`, where this machine can run what is built for x86_64."""
+    reason = obstacle(load_target("x86_64"))
+    if reason is not None:
+        pytest.skip(f"x86_64: {reason}")
+    return project

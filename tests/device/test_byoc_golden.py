@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from kiln.files import read_json
-from onnx import TensorProto, helper, numpy_helper
+from networks import normal, save_network
+from onnx import helper
 
 from .building import Project
 
@@ -56,11 +55,6 @@ def test_models_agree_with_their_references(
 
 def write_open_network(path: Path) -> None:
     """Two dense layers of an open number of rows, 24 to 40 and back, with bias, residual and ReLU."""
-    draw = np.random.default_rng(7)
-
-    def tensor(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array(draw.normal(0, 0.3, shape).astype("float32"), name)
-
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b1"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
@@ -68,14 +62,8 @@ def write_open_network(path: Path) -> None:
         helper.make_node("Add", ["x", "c"], ["d"]),
         helper.make_node("Relu", ["d"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "rows",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 24])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 24])],
-        [tensor("w1", 24, 40), tensor("b1", 40), tensor("w2", 40, 24), tensor("b2", 24)],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    weights = normal(7, 0.3, w1=(24, 40), b1=(40,), w2=(40, 24), b2=(24,))
+    save_network(path, nodes, {"x": ["n", 24]}, {"y": ["n", 24]}, weights)
 
 
 @pytest.mark.parametrize("target", ["aarch64", "armv7"])

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from networks import save_network
+from onnx import helper
 
 _YAML = """\
 source: {{kind: file, path: ../{name}.onnx}}
@@ -66,17 +66,7 @@ def _save(
     folder: Path, name: str, nodes: Any, shapes: dict[str, Any], given: list[int], made: list[int]
 ) -> None:
     random = np.random.default_rng(5)
-    weights = [
-        numpy_helper.from_array(random.standard_normal(shape, np.float32) * 0.3, weight)
-        for weight, shape in shapes.items()
-    ]
-    ports = [
-        [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", *shape])]
-        for port, shape in (("x", given), ("y", made))
-    ]
-    graph = helper.make_graph(nodes, name, *ports, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, str(folder / f"{name}.onnx"))
+    weights = {weight: random.standard_normal(shape, np.float32) * 0.3 for weight, shape in shapes.items()}
+    save_network(folder / f"{name}.onnx", nodes, {"x": ["n", *given]}, {"y": ["n", *made]}, weights)
     text = _YAML.format(name=name, shape=", ".join(map(str, given)))
     (folder / "models" / f"{name}.yaml").write_text(text, encoding="utf-8")

@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import scons_real
 from kiln.config import load_target
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
-from onnx import TensorProto, helper, numpy_helper
+from networks import save_network
+from onnx import helper
 
 from . import double
 from .conftest import TARGET
@@ -49,20 +49,8 @@ def _write(folder: Path) -> None:
     ]
     known = {"axis": np.array(1), "k": np.array([4])}
     rows, top = [_ROWS, _WIDTH], [_ROWS, 4]
-    real, whole = TensorProto.FLOAT, TensorProto.INT64
-    graph = helper.make_graph(
-        nodes, _NAME,
-        [helper.make_tensor_value_info(name, real, rows) for name in ("x", "mask")],
-        [
-            helper.make_tensor_value_info("y", real, rows),
-            helper.make_tensor_value_info("values", real, top),
-            helper.make_tensor_value_info("where", whole, top),
-        ],
-        [numpy_helper.from_array(value, name) for name, value in known.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, str(folder / f"{_NAME}.onnx"))
+    made = {"y": rows, "values": top, "where": top}
+    save_network(folder / f"{_NAME}.onnx", nodes, {"x": rows, "mask": rows}, made, known, int64=["where"])
     (folder / "models" / f"{_NAME}.yaml").write_text(_YAML, encoding="utf-8")
 
 

@@ -10,7 +10,8 @@ import pytest
 from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.files import write_json
-from onnx import TensorProto, helper
+from networks import save_network
+from onnx import helper
 
 from benchmarks import subjects
 from benchmarks.contenders import Folders
@@ -40,14 +41,12 @@ def built(tmp_path: Path) -> Folders:
     """minilm_l6 as if it had been built, with a graph that only adds its inputs."""
     shape = ["batch", "seq"]
     names = ("input_ids", "attention_mask")
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in names]
-    outputs = [helper.make_tensor_value_info("sum", TensorProto.INT64, shape)]
-    graph = helper.make_graph([helper.make_node("Add", names, ["sum"])], "g", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    added = helper.make_node("Add", names, ["sum"])
     folder = tmp_path / ".stages/models/minilm_l6"
     folder.mkdir(parents=True)
     (tmp_path / "host/minilm_l6").mkdir(parents=True)
-    onnx.save(model, folder / "source.onnx")
+    inputs, outputs = dict.fromkeys(names, shape), {"sum": shape}
+    save_network(folder / "source.onnx", [added], inputs, outputs, {}, int64=[*names, "sum"])
     ports = [{"name": name, "dtype": "int64", "shape": shape} for name in names]
     write_json(folder / "interface.json", {"inputs": ports, "outputs": [{**ports[0], "name": "sum"}]})
     return Folders(tmp_path, tmp_path / "python")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tvm
 from kiln.__main__ import main
@@ -17,7 +16,8 @@ from kiln.files import read_json, write_json
 from kiln.specialize.auto import Wish, choose, optimal_edges, table_text
 from kiln.specialize.cost import START, Fit, MachineFacts, interpolated, operator_cost
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
-from onnx import TensorProto, helper
+from networks import save_network
+from onnx import helper
 from tvm import relax
 
 RANGES = {"batch": Range(1, 8), "seq": Range(2, 64, 2)}
@@ -165,15 +165,9 @@ def test_costs_between_samples_are_linear_in_each_dimension() -> None:
 
 def config(folder: Path, traffic: str, **more: Any) -> Path:
     (folder / "t.csv").write_text(traffic)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["seq", 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["seq", 64])],
-        [helper.make_tensor("w", TensorProto.FLOAT, [64, 64], np.ones(4096, "float32"))],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "m.onnx")
+    rows, product = ["seq", 64], helper.make_node("MatMul", ["x", "w"], ["y"])
+    weights = {"w": np.ones((64, 64), "float32")}
+    save_network(folder / "m.onnx", [product], {"x": rows}, {"y": rows}, weights)
     dim = {"min": 2, "max": 64, "multiple": 2, "auto": True, "traffic": str(folder / "t.csv"), **more}
     write_json(folder / "c.json", {"name": "m", "format": "onnx", "dims": {"seq": dim}})
     return folder / "c.json"

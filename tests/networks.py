@@ -1,0 +1,41 @@
+"""Small ONNX networks for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Array = npt.NDArray[Any]
+Shapes = Mapping[str, Sequence[int | str]]
+
+
+def normal(seed: int, scale: float, **shapes: Sequence[int]) -> dict[str, Array]:
+    """Weights of these shapes, normally distributed."""
+    draw = np.random.default_rng(seed)
+    return {name: draw.normal(0, scale, shape).astype("float32") for name, shape in shapes.items()}
+
+
+def save_network(
+    path: Path, nodes: Sequence[onnx.NodeProto], inputs: Shapes, outputs: Shapes,
+    weights: Mapping[str, Array], int64: Collection[str] = (),
+) -> Path:  # fmt: skip
+    """Write an ONNX file of opset 17. Inputs and outputs are float32 but for those named in `int64`."""
+
+    def ports(shapes: Shapes) -> list[onnx.ValueInfoProto]:
+        return [
+            helper.make_tensor_value_info(
+                name, TensorProto.INT64 if name in int64 else TensorProto.FLOAT, shape
+            )
+            for name, shape in shapes.items()
+        ]
+
+    tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, path.stem, ports(inputs), ports(outputs), tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
