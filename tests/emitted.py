@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,18 @@ def make_plan(name: str = "tiny", storage: str = "embedded", threads: str = "pth
 
 
 PAYLOAD = bytes(64) + W.tobytes()
+
+
+def setting(*path: Any) -> Callable[[Plan], None]:
+    """A change of a plan: the value (last) at the keys before it."""
+
+    def change(plan: Plan) -> None:
+        at: Any = plan
+        for key in path[:-2]:
+            at = at[key]
+        at[path[-2]] = path[-1]
+
+    return change
 
 
 class Project:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from c_programs import run
-from emitted import PAYLOAD, Plan, Project, W
+from emitted import PAYLOAD, Project, W, setting
 from emitted_sizes import CASES, CASES_PRINT, MARK, case_plan
 from kiln.emit import c_text
 from kiln.emit.source import emit
@@ -54,31 +54,21 @@ def test_an_input_that_equals_bytes(tmp_path: Path) -> None:
     assert run([str(project.program(program))]) == "0 0 Some_w 1 102\n0 Some\n"
 
 
-def _set(*path: Any) -> Any:
-    def change(plan: Plan) -> None:
-        at: Any = plan
-        for key in path[:-2]:
-            at = at[key]
-        at[path[-2]] = path[-1]
-
-    return change
-
-
 WHEN = ("buckets", 3, "when")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set(*WHEN, "bucket", 3), "buckets[3].when.bucket: 3, allowed: a bucket before this one"),
-        (_set("buckets", 4, "when", "bucket", 3), "buckets[4].when.bucket: 3, allowed: a bucket before"),
-        (_set(*WHEN, "bucket", 0), "buckets[3].dims: other sizes, allowed: those of bucket 'two'"),
-        (_set("buckets", 3, "arena_bytes", 97), "buckets[3].arena_bytes: 97, allowed: at most the 96 of"),
-        (_set(*WHEN, "input", 2), "buckets[3].when.input: 2, allowed: 0..1"),
-        (_set(*WHEN, "value", "twos"), "buckets[3].when.value: twos, allowed: zeros, ones, bytes"),
-        (_set(*WHEN, "value", {"offset": 70, "bytes": 8}), "when.value: bytes 70..78 of params, allowed"),
-        (_set(*WHEN, "value", {"offset": 0, "bytes": 0}), "when.value: bytes 0..0 of params, allowed"),
-        (_set(*WHEN, {"input": 0, "bucket": 1}), "key 'value' is missing"),
+        (setting(*WHEN, "bucket", 3), "buckets[3].when.bucket: 3, allowed: a bucket before this one"),
+        (setting("buckets", 4, "when", "bucket", 3), "buckets[4].when.bucket: 3, allowed: a bucket before"),
+        (setting(*WHEN, "bucket", 0), "buckets[3].dims: other sizes, allowed: those of bucket 'two'"),
+        (setting("buckets", 3, "arena_bytes", 97), "buckets[3].arena_bytes: 97, allowed: at most the 96 of"),
+        (setting(*WHEN, "input", 2), "buckets[3].when.input: 2, allowed: 0..1"),
+        (setting(*WHEN, "value", "twos"), "buckets[3].when.value: twos, allowed: zeros, ones, bytes"),
+        (setting(*WHEN, "value", {"offset": 70, "bytes": 8}), "when.value: bytes 70..78 of params, allowed"),
+        (setting(*WHEN, "value", {"offset": 0, "bytes": 0}), "when.value: bytes 0..0 of params, allowed"),
+        (setting(*WHEN, {"input": 0, "bucket": 1}), "key 'value' is missing"),
     ],
 )
 def test_a_case_that_cannot_be(change: Any, message: str) -> None:

@@ -9,73 +9,60 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emitted import PAYLOAD, Plan, make_plan
+from emitted import PAYLOAD, make_plan, setting
 from kiln.emit import c_text
 from kiln.emit.buckets import selection
 from kiln.emit.params_image import checksum, params_image
 from kiln.emit.source import emit
 from kiln.errors import KilnError
 
-
-def _set(*path: Any) -> Any:
-    """A change of a plan: the value (last) at the keys before it."""
-
-    def change(plan: Plan) -> None:
-        at: Any = plan
-        for key in path[:-2]:
-            at = at[key]
-        at[path[-2]] = path[-1]
-
-    return change
-
-
 STEP = ("buckets", 0, "steps", 0)
 BAD = [
-    (_set("format", 3), "format: 3, allowed: 2"),
-    (_set("name", "kiln_x"), "'kiln_x' cannot name a C symbol"),
-    (_set("name", "while"), "'while' cannot name a C symbol"),
-    (_set("name", "a b"), "'a b' cannot name a C symbol"),
-    (_set("name", "run_step"), "the generated source uses this one itself"),
-    (_set("threads", "openmp"), "threads: openmp, allowed: none, pthread"),
-    (_set("model_hash", "12"), "model_hash: 12, allowed: 64 hexadecimal digits"),
-    (_set("params", "bytes", 80), "params.bytes: 80, allowed: 76 as in params.raw"),
-    (_set("params", "storage", "tape"), "params.storage: tape, allowed: embedded, section, file"),
-    (_set("inputs", 0, "dtype", "int4"), "'x:0': dtype 'int4', allowed: bfloat16, bool"),
-    (_set("inputs", 0, "shape", 0, "seq"), "'x:0': dimension 'seq', allowed: batch"),
-    (_set("inputs", 0, "shape", 1, -3), "'x:0': size -3, allowed 0..2147483647"),
-    (_set("inputs", 0, "shape", 0, 2), "dims 'batch': on outputs only, allowed: on an input too"),
-    (_set("inputs", 0, "c_name", "a-b"), "cannot name a C symbol"),
-    (_set("outputs", []), "outputs: 0, allowed: at least one"),
-    (_set("dims", 0, "max", 2**31), "dims 'batch': range: 2..2147483648, allowed"),
-    (_set("dims", 0, "multiple", 0), "dims 'batch': multiple: 0, allowed"),
-    (_set("buckets", []), "buckets: 0, allowed: at least one"),
-    (_set("buckets", 1, "name", "TWO"), "buckets: a name twice"),
+    (setting("format", 3), "format: 3, allowed: 2"),
+    (setting("name", "kiln_x"), "'kiln_x' cannot name a C symbol"),
+    (setting("name", "while"), "'while' cannot name a C symbol"),
+    (setting("name", "a b"), "'a b' cannot name a C symbol"),
+    (setting("name", "run_step"), "the generated source uses this one itself"),
+    (setting("threads", "openmp"), "threads: openmp, allowed: none, pthread"),
+    (setting("model_hash", "12"), "model_hash: 12, allowed: 64 hexadecimal digits"),
+    (setting("params", "bytes", 80), "params.bytes: 80, allowed: 76 as in params.raw"),
+    (setting("params", "storage", "tape"), "params.storage: tape, allowed: embedded, section, file"),
+    (setting("inputs", 0, "dtype", "int4"), "'x:0': dtype 'int4', allowed: bfloat16, bool"),
+    (setting("inputs", 0, "shape", 0, "seq"), "'x:0': dimension 'seq', allowed: batch"),
+    (setting("inputs", 0, "shape", 1, -3), "'x:0': size -3, allowed 0..2147483647"),
+    (setting("inputs", 0, "shape", 0, 2), "dims 'batch': on outputs only, allowed: on an input too"),
+    (setting("inputs", 0, "c_name", "a-b"), "cannot name a C symbol"),
+    (setting("outputs", []), "outputs: 0, allowed: at least one"),
+    (setting("dims", 0, "max", 2**31), "dims 'batch': range: 2..2147483648, allowed"),
+    (setting("dims", 0, "multiple", 0), "dims 'batch': multiple: 0, allowed"),
+    (setting("buckets", []), "buckets: 0, allowed: at least one"),
+    (setting("buckets", 1, "name", "TWO"), "buckets: a name twice"),
     (
-        _set("buckets", 1, "dims", "batch", {"min": 1, "max": 8}),
+        setting("buckets", 1, "dims", "batch", {"min": 1, "max": 8}),
         "bucket 'Some', dimension 'batch': 1..8, allowed",
     ),
     (
-        _set("buckets", 1, "dims", "batch", {"min": 4, "max": 8, "multiple": 4}),
+        setting("buckets", 1, "dims", "batch", {"min": 4, "max": 8, "multiple": 4}),
         "bucket 'Some', dimension 'batch': multiple 4, allowed: what divides 2, the dimension's own",
     ),
-    (_set(*STEP, "kernel", "other"), "buckets[0].steps[0].kernel: other, allowed: one of kernels"),
-    (_set(*STEP, "args", []), "buckets[0].steps[0].args: 0 arguments, allowed: 3"),
-    (_set(*STEP, "extent", 0), "buckets[0].steps[0].extent: 0, allowed"),
-    (_set(*STEP, "extent", "seq"), "buckets[0].steps[0].extent: dimension 'seq', allowed: batch"),
-    (_set(*STEP, "args", 0, "index", 2), "buckets[0].steps[0].args[0].index: 2, allowed: 0..1"),
-    (_set(*STEP, "args", 1, "offset", 65), "args[1]: bytes 65..77 of params, allowed: 0..76"),
-    (_set(*STEP, "args", 1, "offset", -4), "args[1]: bytes -4..8 of params, allowed: 0..76"),
+    (setting(*STEP, "kernel", "other"), "buckets[0].steps[0].kernel: other, allowed: one of kernels"),
+    (setting(*STEP, "args", []), "buckets[0].steps[0].args: 0 arguments, allowed: 3"),
+    (setting(*STEP, "extent", 0), "buckets[0].steps[0].extent: 0, allowed"),
+    (setting(*STEP, "extent", "seq"), "buckets[0].steps[0].extent: dimension 'seq', allowed: batch"),
+    (setting(*STEP, "args", 0, "index", 2), "buckets[0].steps[0].args[0].index: 2, allowed: 0..1"),
+    (setting(*STEP, "args", 1, "offset", 65), "args[1]: bytes 65..77 of params, allowed: 0..76"),
+    (setting(*STEP, "args", 1, "offset", -4), "args[1]: bytes -4..8 of params, allowed: 0..76"),
     (
-        _set(*STEP, "args", 1, {"at": "params", "offset": 62, "bytes": 4}),
+        setting(*STEP, "args", 1, {"at": "params", "offset": 62, "bytes": 4}),
         "args[1].offset: 62, allowed: multiples of 4",
     ),
-    (_set(*STEP, "args", 2, "bytes", 28), "args[2]: bytes 0..28 of arena, allowed: 0..24"),
-    (_set(*STEP, "args", 2, {"at": "params", "offset": 0, "bytes": 4}), "args[2]: written at params"),
-    (_set(*STEP, "args", 2, {"at": "dim", "name": "batch"}), "args[2]: at dim, allowed: dim for a scalar"),
-    (_set(*STEP, "args", 2, {"at": "heap", "offset": 0}), "args[2].at: heap, allowed"),
-    (_set("kernels", 1, "args", 3, "dtype", "float32"), "scalar: float32, allowed: int32, int64"),
+    (setting(*STEP, "args", 2, "bytes", 28), "args[2]: bytes 0..28 of arena, allowed: 0..24"),
+    (setting(*STEP, "args", 2, {"at": "params", "offset": 0, "bytes": 4}), "args[2]: written at params"),
+    (setting(*STEP, "args", 2, {"at": "dim", "name": "batch"}), "args[2]: at dim, allowed: dim for a scalar"),
+    (setting(*STEP, "args", 2, {"at": "heap", "offset": 0}), "args[2].at: heap, allowed"),
+    (setting("kernels", 1, "args", 3, "dtype", "float32"), "scalar: float32, allowed: int32, int64"),
     (lambda plan: plan["params"].pop("storage"), "key 'storage' is missing"),
-    (_set("kernels", 3), "value of a wrong type"),
+    (setting("kernels", 3), "value of a wrong type"),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from c_programs import WARNINGS, need, run
-from emitted import PAYLOAD, Plan, Project
+from emitted import PAYLOAD, Project, setting
 from emitted_sizes import DERIVED, DERIVED_PRINTS, derived_plan
 from kiln.config import sizes
 from kiln.emit.headers import include_flags
@@ -92,35 +92,28 @@ def test_a_model_with_computed_axes(tmp_path: Path) -> None:
     assert "float (batch + batch % 4, 3) NC" in header.replace("y: ", "")
 
 
-def _set(*path: Any) -> Any:
-    def change(plan: Plan) -> None:
-        at: Any = plan
-        for key in path[:-2]:
-            at = at[key]
-        at[path[-2]] = path[-1]
-
-    return change
-
-
 STEP = ("buckets", 0, "steps", 0)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("inputs", 0, "shape", 0, ["+", "batch", 1]), "dims 'batch': in expressions only, allowed: on"),
         (
-            _set("inputs", 1, "shape", [["//", "batch", 0]]),
+            setting("inputs", 0, "shape", 0, ["+", "batch", 1]),
+            "dims 'batch': in expressions only, allowed: on",
+        ),
+        (
+            setting("inputs", 1, "shape", [["//", "batch", 0]]),
             "'zero': batch // 0: divisor from 0, allowed from 1",
         ),
-        (_set("outputs", 0, "shape", 0, ["*", "batch", 2**30]), "'y': batch * 1073741824: 2147483648.."),
+        (setting("outputs", 0, "shape", 0, ["*", "batch", 2**30]), "'y': batch * 1073741824: 2147483648.."),
         (
-            _set("outputs", 0, "shape", [["*", "batch", n] for n in range(2, 18)]),
+            setting("outputs", 0, "shape", [["*", "batch", n] for n in range(2, 18)]),
             "dims: 18 with those computed",
         ),
-        (_set("outputs", 0, "shape", 0, ["?", 1, 2]), "'y': size ['?', 1, 2]: a number"),
-        (_set(*STEP, "extent", ["-", 1, 1]), "buckets[0].steps[0].extent: 0, allowed: 1..2147483647"),
-        (_set(*STEP, "extent", ["*", "batch", 2**30]), "buckets[0].steps[0].extent: batch * 1073741824"),
+        (setting("outputs", 0, "shape", 0, ["?", 1, 2]), "'y': size ['?', 1, 2]: a number"),
+        (setting(*STEP, "extent", ["-", 1, 1]), "buckets[0].steps[0].extent: 0, allowed: 1..2147483647"),
+        (setting(*STEP, "extent", ["*", "batch", 2**30]), "buckets[0].steps[0].extent: batch * 1073741824"),
     ],
 )
 def test_a_plan_that_cannot_be(change: Any, message: str) -> None:
