@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_an_error_function() -> None:
 
 
 def test_open_sizes() -> None:
-    """A product of as many rows as a run has, and what follows it."""
+    """A product of as many rows as a run has, an eighth of a dimension's size, and what follows it."""
     rows = tvm.tirx.Var("n", "int64")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([rows, 16], "float32"))
@@ -187,13 +188,16 @@ def test_open_sizes() -> None:
             product = builder.emit(relax.op.nn.relu(relax.op.matmul(x, const(WEIGHTS["second"][0, 0]))))
             out = builder.emit_output(relax.op.matmul(product, const(WEIGHTS["dense"])))
         builder.emit_func_output(out)
-    mod, params = fused(builder.get(), "fp16")
+    graph = builder.get()
+    dims = {"n": {"dim": "width", "divide": 8, "min": 1, "max": 5}}
+    graph["main"] = graph["main"].with_attr("kiln.dims", json.dumps(dims))
+    mod, params = fused(graph, "fp16")
     assert dtypes(mod) == {
         "matmul+relu": ["float32", "float16", "float16"],
         "matmul": ["float16"] * 2 + ["float32"],
     }
     for count in (1, 5):
         value = R.standard_normal((count, 16)).astype(np.float32)
-        (got,) = Evaluator(mod, params).run([value], {"n": count})
+        (got,) = Evaluator(mod, params).run([value], {"width": 8 * count})
         want = half(np.maximum(half(value) @ half(WEIGHTS["second"][0, 0]), 0)) @ half(WEIGHTS["dense"])
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)

@@ -7,6 +7,7 @@ axis of what is stored in vectors, the first ones on threads.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ class Evaluator:
     def __init__(self, mod: tvm.IRModule, params: Mapping[str, Array]) -> None:
         main = mod["main"]
         self._inputs = list(main.params[: int(main.attrs["num_input"])])
+        self._dims = json.loads(str(main.attrs.get("kiln.dims", "{}")))  # variable → dimension, divisor
         self._params = [tvm.runtime.tensor(params[p.name]) for p in main.params[len(self._inputs) :]]
         for variable, func in list(mod.functions_items()):
             if isinstance(func, tirx.PrimFunc):
@@ -37,10 +39,10 @@ class Evaluator:
         self._machine = relax.VirtualMachine(built, tvm.cpu())
 
     def run(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        """The outputs for these inputs; `sizes`: the value of each variable of `main`, by name."""
+        """The outputs for these inputs; `sizes`: by name each dimension that is open."""
         given = iter(inputs)
         arguments = [
-            tvm.runtime.ShapeTuple([sizes[value.name] for value in param.ty.values])
+            tvm.runtime.ShapeTuple([self._size(value.name, sizes) for value in param.ty.values])
             if isinstance(param.ty, relax.ShapeType)
             else tvm.runtime.tensor(np.ascontiguousarray(next(given)))
             for param in self._inputs
@@ -48,6 +50,11 @@ class Evaluator:
         result = self._machine["main"](*arguments, *self._params)
         found = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         return [tensor.numpy() for tensor in found]
+
+    def _size(self, variable: str, sizes: Mapping[str, int]) -> int:
+        """What a variable of `main` is: a dimension, or a part of one."""
+        known = self._dims.get(variable, {"dim": variable, "divide": 1})
+        return sizes[known["dim"]] // int(known["divide"])
 
 
 def _this_cpu() -> str:
