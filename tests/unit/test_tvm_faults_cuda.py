@@ -12,7 +12,7 @@ import pytest
 import tvm
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import source_of
-from kiln.kernels import cuda
+from kiln.kernels import cuda, tf32
 from tvm import te, tirx, topi
 
 ONE = Cuda(archs=["sm_90"], ptx=False)
@@ -47,3 +47,18 @@ def test_tvm_has_no_fragments_of_every_type() -> None:
     text = (Path(tvm.__file__).parent / "s_tir" / "tensor_intrin" / "cuda.py").read_text()
     assert "get_wmma_load_intrin" in text
     assert "bfloat16" not in text and "tf32" not in text.lower()
+
+
+def test_fragments_of_float32_are_no_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernels/cuda_tensor.py writes them as half, emit/cuda_objects.py makes tf32 of that."""
+    a, b = (te.placeholder((16, 16), "float32", name) for name in "ab")
+    func = tf32.rounded(te.create_prim_func([a, b, topi.matmul(a, b)]))
+
+    def source() -> str:
+        (launch,) = cuda.lower(func, cuda.tvm_target(ONE)).launches
+        return source_of({"kernel": launch.func.with_attr("global_symbol", "kernel")}, ONE)
+
+    assert "wmma::precision::tf32" in source()
+    monkeypatch.setattr(cuda, "with_tf32_fragments", lambda function: function)
+    with pytest.raises(tvm.error.InternalError, match="Matrix_a and matrix_b only support"):
+        source()
