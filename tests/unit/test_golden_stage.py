@@ -12,8 +12,10 @@ import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.__main__ import main
+from kiln.errors import KilnError
 from kiln.golden.compare import read_tensor
 from kiln.golden.inputs import make_set, set_names
+from kiln.golden.reference import open_reference
 from tflite_files import Tensor, write
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
@@ -190,3 +192,14 @@ def test_tensors_given_as_files(tmp_path: Path, build: Any) -> None:
     np.save(tmp_path / "n.npy", n.astype(np.int32))
     status, _, printed = build(onnx_file(tmp_path / "m.onnx"), "again", golden=golden)
     assert status == 2 and "is int32[2], but input 'n' is int64[2]" in printed
+
+
+def test_what_onnx_runtime_says_is_told_without_its_own_sources(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
+    graph = onnx.helper.make_graph([node], "g", [x], [y])
+    newest = [onnx.helper.make_opsetid("", 99)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=newest, ir_version=8), tmp_path / "m.onnx")
+    with pytest.raises(KilnError, match=r"m\.onnx: the reference cannot load it: [^/]*Opset 99 is") as caught:
+        open_reference(tmp_path / "m.onnx")
+    assert "onnxruntime_src" not in str(caught.value)

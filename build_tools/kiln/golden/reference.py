@@ -13,6 +13,7 @@ bits on every machine, as it does not choose its code by CPU features; BUILTIN a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,9 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
         with quiet_stderr():
             return LiteRt(path, kind, shapes) if tflite else OnnxRuntime(path)
     except Exception as error:  # both raise their own kinds
-        raise KilnError(
-            f"{path}: the reference cannot load it: {str(error).strip().splitlines()[0]}"
-        ) from error
+        # ONNX Runtime puts its own source file and function before what it has to say.
+        text = re.sub(r"^.*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?", "", str(error).strip().splitlines()[0])
+        raise KilnError(f"{path}: the reference cannot load it: {text}") from error
 
 
 class OnnxRuntime(Reference):
