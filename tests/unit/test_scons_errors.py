@@ -157,3 +157,21 @@ def test_a_full_disk_is_one_line(project: Project) -> None:
     assert "File too large" in done.stderr
     assert not (project.folder / "build/aarch64/resnet").exists()
     assert project.build(*RESNET)
+
+
+@pytest.mark.parametrize(
+    ("blocked", "told"),
+    [
+        ("build", "build/.stages: Not a directory"),
+        ("build/.stages/models/resnet", "build/.stages/models/resnet found where directory expected"),
+        ("build/aarch64/resnet", "build/aarch64/resnet/manifest.json: Not a directory"),
+    ],
+)
+def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, blocked: str, told: str) -> None:
+    made = Project(tmp_path)
+    (made.folder / blocked).parent.mkdir(parents=True, exist_ok=True)
+    (made.folder / blocked).write_text("mine")
+    done = made.scons(*RESNET)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("kiln: error: ") and told in done.stderr
+    assert (made.folder / blocked).read_text() == "mine" and made.ran() == []

@@ -45,7 +45,14 @@ def one_line(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*arguments, **options)
         except KilnError as error:
-            print(f"kiln: error: {error}", file=sys.stderr)
-            sys.exit(2)
+            line = str(error)
+        except OSError as error:  # the build folder cannot be read or written
+            line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        except TypeError as error:  # SCons's, for a file in the place of a folder that it would write to
+            if "found where directory expected" not in str(error):
+                raise
+            line = str(error).rstrip(".")
+        print(f"kiln: error: {line}", file=sys.stderr)
+        sys.exit(2)
 
     return call
