@@ -6,9 +6,20 @@ import shutil
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+import onnx
 import pytest
 from kiln.__main__ import main
 from kiln.files import write_json
+from kiln.sources.onnx_data import beside
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,4] x, bool c) => (float[1,4] y) {
+  b = Add(x, w)
+  y = If (c) <
+    then_branch = one () => (float[1,4] p) { p = Neg(b) },
+    else_branch = two () => (float[1,4] q) { v = Constant<value = float[4] {1, 2, 3, 4}>() q = Mul(b, v) }>
+}"""
 
 
 def run(tmp_path: Path, path: Path, **more: str) -> int:
@@ -56,3 +67,50 @@ def test_full_disk(
     assert run(tmp_path, tmp_path / "net.onnx") == 2
     assert "No space left on device" in capsys.readouterr().err
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def with_weights_beside(folder: Path) -> tuple[Path, bytes]:
+    """A model with weights in two files, one of them of an operator in a branch; the same as one file."""
+    model = onnx.parser.parse_model(BRANCHES)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 4), np.float32), "w"))
+    inner = model.graph.node[1].attribute[1].g.node[0].attribute[0].t
+    inner.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(inner)))
+    whole = model.SerializeToString()
+    path = folder / "net.onnx"
+    onnx.save(
+        model, path, save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0,
+        convert_attribute=True,
+    )  # fmt: skip
+    return path, whole
+
+
+def test_weights_beside_the_model(tmp_path: Path) -> None:
+    path, whole = with_weights_beside(tmp_path)
+    assert [file.parent for file in beside(path)] == [tmp_path] * 2
+    assert run(tmp_path, path) == 0
+    fetched = onnx.load(tmp_path / "out" / "net.onnx")
+    plain = onnx.load_from_string(whole)
+    (one,), (other,) = fetched.graph.initializer, plain.graph.initializer
+    assert np.array_equal(onnx.numpy_helper.to_array(one), onnx.numpy_helper.to_array(other))
+    branch = fetched.graph.node[1].attribute[1].g
+    assert np.array_equal(onnx.numpy_helper.to_array(branch.node[0].attribute[0].t), [1, 2, 3, 4])
+    assert beside(tmp_path / "out" / "net.onnx") == []
+
+
+def test_weights_that_are_not_beside_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = with_weights_beside(tmp_path)
+    first, second = beside(path)
+    first.write_bytes(b"x")
+    assert run(tmp_path, path) == 2
+    assert f"{path}: cannot read its weights: " in capsys.readouterr().err
+    second.unlink()
+    assert run(tmp_path, path) == 2
+    error = capsys.readouterr().err
+    assert f"{path}: its weights are in '{second.name}', which is not beside it" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_only_looks_like_a_model_with_weights_beside(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"\xff location")
+    assert run(tmp_path, tmp_path / "net.onnx") == 0

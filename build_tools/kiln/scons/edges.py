@@ -19,6 +19,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.scons import digest
 from kiln.scons.unit import Unit
+from kiln.sources.cache import file_sha256
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _known: dict[str, dict[str, list[Bucket]]] = {}
@@ -70,10 +71,12 @@ def _key(unit: Unit) -> str:
     """A digest of all that the choice depends on."""
     parts = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "edges")]
     parts += [digest.of_stage(name) for name in ("fetch", "edges")]
-    for dim in unit.model.dims.values():
-        for path in (dim.traffic, dim.costs):
-            if path is not None and Path(path).is_file():  # a missing one is the stage's to report
-                parts.append(hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    asked = [
+        path for dim in unit.model.dims.values() for path in (dim.traffic, dim.costs) if path is not None
+    ]
+    # A missing one is the stage's to report.
+    files = [*map(Path, asked), *(Path(node.abspath) for node in unit.local_files("fetch"))]
+    parts += [file_sha256(path) for path in files if path.is_file()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

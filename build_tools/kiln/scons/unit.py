@@ -23,6 +23,7 @@ from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
+from kiln.sources.onnx_data import beside
 from kiln.toolchain import compiler_command
 
 if TYPE_CHECKING:
@@ -76,10 +77,14 @@ class Unit:
         return text_file(f"{self.of_target}/target.json", canonical_json(target_config(self.target)))
 
     def local_files(self, stage: str) -> list[Any]:
-        """Files of the user's own that a slice names (sources of kind `file`), as SCons nodes."""
-        found = _file_sources(stage_config(self.model, stage))
+        """Files of the user's own that a slice names (sources of kind `file`), as SCons nodes.
+
+        The files beside a model that hold its weights are among them.
+        """
+        named = [Path(name) for name in _file_sources(stage_config(self.model, stage))]
+        found = [*named, *(path for name in named for path in beside(name))]
         # A missing one is the stage's to report, with the key that names it.
-        return [session().env.File(path) for path in found if Path(path).is_file()]
+        return [session().env.File(str(path)) for path in found if path.is_file()]
 
 
 def _can_be(model: Model, target: Target) -> None:

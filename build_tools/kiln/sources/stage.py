@@ -8,6 +8,7 @@ from pathlib import Path
 from kiln.files import read_json
 from kiln.sources.cache import copy
 from kiln.sources.fetch import fetch
+from kiln.sources.onnx_data import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,5 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fetch the source and copy it to --out."""
-    copy(fetch(read_json(args.config)["source"]), args.out)
+    """Fetch the source and write it to --out, as one file."""
+    source = read_json(args.config)["source"]
+    path = fetch(source)
+    if source["kind"] != "file" or not write_whole(path, args.out):
+        copy(path, args.out)

@@ -1,0 +1,88 @@
+"""ONNX models whose weights lie in files beside them ("External Tensor Data" of ONNX's documentation).
+
+PyTorch's exporter writes them so. Behind `fetch` a model is one file again, for all who read it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+
+if TYPE_CHECKING:
+    import onnx
+
+_KEY = b"location"  # what every such tensor has; onnx is only imported for files that hold the word
+
+
+def beside(path: Path) -> list[Path]:
+    """The files that hold weights of the model `path`, in the order of their names; it need not be valid."""
+    model = _read(path)
+    return [] if model is None else [path.parent / name for name in sorted(_locations(model))]
+
+
+def write_whole(path: Path, out: Path) -> bool:
+    """Write the model with its weights as one file; False, and nothing is done, where it is one already.
+
+    Raises KilnError for a file of weights that is missing, too short or in another folder, and for more than
+    the 2 GiB that one file can hold.
+    """
+    model = _read(path)
+    if model is None or not _locations(model):
+        return False
+    from onnx import load_external_data_for_model
+
+    for name in sorted(_locations(model)):
+        if not (path.parent / name).is_file():
+            raise KilnError(f"{path}: its weights are in '{name}', which is not beside it")
+    try:
+        load_external_data_for_model(model, str(path.parent))
+    except Exception as error:  # ONNX's checker, the file system and NumPy each have kinds of their own
+        raise KilnError(f"{path}: cannot read its weights: {str(error).splitlines()[0]}") from error
+    try:
+        content = model.SerializeToString()
+    except Exception as error:  # its kind depends on protobuf's implementation
+        raise KilnError(
+            f"{path}: with its weights it takes {model.ByteSize():,} bytes, allowed: less than 2 GiB"
+        ) from error
+    atomic_write(out, content)
+    return True
+
+
+def _read(path: Path) -> onnx.ModelProto | None:
+    """The model without what lies in other files; None where nothing does, or it is none."""
+    if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
+        return None
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(_KEY) < 0:
+            return None
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load(path, load_external_data=False)
+    except DecodeError:  # `import` says so
+        return None
+
+
+def _locations(model: onnx.ModelProto) -> set[str]:
+    return {
+        entry.value
+        for tensor in _tensors(model.graph)
+        if tensor.data_location == tensor.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
