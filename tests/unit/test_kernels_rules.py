@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kiln.config import load_target
 from kiln.kernels.conv2d import part_of
-from kiln.kernels.depthwise import chunk_vectors, strip_length
+from kiln.kernels.depthwise import chunk_vectors, strip_length, tile_size
 from kiln.kernels.halo import apart
 from kiln.kernels.kernel import SHARED, Machine
 from kiln.kernels.pipeline import machine_of
@@ -108,6 +108,30 @@ def test_strips_hold_their_sums_in_registers(name: str, kernel: int) -> None:
         assert (
             strip_length(machine, _depthwise(7, 64, 3)) == strip_length(machine, _depthwise(14, 64, 3)) == 7
         )
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5, 7, 9])
+def test_tiles_hold_their_sums_in_registers(name: str, kernel: int) -> None:
+    machine = _machine(name)
+    for size in (1, 2, 5, 7, 14, 56, 112):
+        tile = tile_size(machine, _depthwise(size, 64, kernel))
+        if tile is not None:
+            columns, rows = tile
+            assert 1 < columns <= size
+            assert 1 < rows <= size
+            assert size % rows == 0 or size % 2
+            assert columns * (min(rows, kernel) + 1) + kernel <= machine.registers
+    assert (tile_size(machine, _depthwise(14, 64, kernel)) is None) == (
+        (kernel > 3 and machine.registers == 16) or kernel > 9
+    )
+    assert tile_size(machine, _depthwise(14, 64, kernel, 2)) is None
+
+
+def test_tiles_on_avx512_where_x_comes_from_outside() -> None:
+    wide = dataclasses.replace(_machine("x86_64"), vector_bits=512, registers=32, l2_bytes=1 << 20)
+    assert tile_size(wide, _depthwise(112, 32, 3)) == (4, 4)
+    assert tile_size(wide, _depthwise(14, 384, 3)) is None
 
 
 @pytest.mark.parametrize("name", TARGETS)
