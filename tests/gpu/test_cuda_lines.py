@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
-from kiln.kernels import cuda, cuda_steps, opinfo
+from kiln.kernels import cuda, cuda_steps, opinfo, suppression
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
@@ -208,3 +208,38 @@ def test_statements_between_parallel_loops_have_one_thread(tmp_path: Path) -> No
     given = np.arange(2000, dtype="float32")
     want = np.cumsum(np.append([1.0], given[1:] * 2), dtype="float32") + 3
     _check(Kernels({"parts": found}, CUDA, tmp_path), "parts", [given], want)
+
+
+def _overlap(a: Array, b: Array) -> float:
+    """Intersection over union of boxes (low, low, high, high)."""
+    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    shared = float(np.prod(np.maximum(sides, 0)))
+    areas = [float(np.prod(np.maximum(one[2:] - one[:2], 0))) for one in (a, b)]
+    return shared / (sum(areas) - shared) if min(areas) > 0 else 0.0
+
+
+@pytest.mark.parametrize("most", [3, 40])
+def test_of_boxes_that_overlap_the_best_is_kept(tmp_path: Path, most: int) -> None:
+    images, classes, count, least = 2, 3, 23, 0.25
+    boxes = np.random.default_rng(0).random((images, count, 2), "float32")
+    sizes = np.random.default_rng(1).random((images, count, 2), "float32") * 0.5
+    boxes = np.concatenate([boxes, boxes + sizes], 2)
+    boxes[0, 5, 2:] = boxes[0, 5, :2]  # without an area
+    scores = np.random.default_rng(2).integers(0, 9, (images, classes, count)).astype("float32") / 8  # ties
+    want = np.full((images, classes * count), -1)
+    for image in range(images):
+        found: list[int] = []
+        for kind in range(classes):
+            score, chosen = scores[image, kind], list[int]()
+            for box in np.argsort(-score, kind="stable"):
+                far = all(_overlap(boxes[image, box], boxes[image, one]) <= 0.3 for one in chosen)
+                if score[box] >= least and far and len(chosen) < most:
+                    chosen.append(int(box))
+            found += [kind * count + box for box in chosen]
+        want[image, : len(found)] = found
+    given = [te.placeholder(one.shape, "float32", name) for one, name in ((boxes, "x"), (scores, "s"))]
+    func = te.create_prim_func([*given, suppression.kept(*given, most, 0.3, least)])
+    kernels = Kernels({"boxes": cuda.lower(func, cuda.tvm_target(CUDA))}, CUDA, tmp_path)
+    got = kernels.run("boxes", [boxes, scores], (images, classes * count + count + 2))
+    np.testing.assert_array_equal(got[:, : classes * count], want)
+    assert (want >= 0).sum() > images * classes

@@ -46,7 +46,8 @@ def write(
 ) -> Path:
     """One operator over `tensors`; a `code` that is text is the name of a custom operator.
 
-    The graph's inputs are the operator's inputs that are not constant.
+    `options`: those of the operator; bytes for a custom one. The graph's inputs are the operator's
+    inputs that are not constant.
     """
     model, graph, operator = schema.ModelT(), schema.SubGraphT(), schema.OperatorT()
     model.version = 3
@@ -63,7 +64,9 @@ def write(
     opcode.version = 2 if any(tensor.dtype == "int8" for tensor in tensors) else 1
     model.operatorCodes = [opcode]
     operator.inputs, operator.outputs = list(inputs), list(outputs)
-    if options is not None:
+    if isinstance(options, bytes):
+        operator.customOptions = np.frombuffer(options, np.uint8)
+    elif options is not None:
         operator.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
         operator.builtinOptions = options
     graph.operators = [operator]

@@ -13,6 +13,7 @@ from kiln.graph.bindings import constant
 from kiln.kernels.lanes import round_small
 from kiln.kernels.ranking import arg_extreme, topk
 from kiln.kernels.scan import scan_rule
+from kiln.kernels.suppression import all_class_non_max_suppression
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -108,4 +109,5 @@ RULES = {
     "relax.topk": topk,
     "relax.cumsum": scan_rule(topi.cumsum, operator.add, 0),
     "relax.cumprod": scan_rule(topi.cumprod, operator.mul, 1),
+    "relax.vision.all_class_non_max_suppression": all_class_non_max_suppression,
 }
