@@ -95,11 +95,12 @@ def apart(machine: Machine, channels: int, dtype: str) -> int:
     These go through few channels of many pixels at a time. Where a pixel is a multiple of 512 bytes long, its
     neighbours' same channels fall into an eighth of the sets of a cache, or fewer, and drive each other out;
     one cache line more from pixel to pixel spreads them over all sets. Measured on a Zen 5 with AVX-512:
-    14x14x512 and 28x28x256 take 1.6 to 1.9 times as long without it, 56x56x128 1.15 times.
+    14x14x512 and 28x28x256 take 1.6 to 1.9 times as long without it, 56x56x128 1.15 times. Narrower vectors
+    need it only where all fall into one set: with AVX2 7x7x1024 takes 1.7 times as long, 14x14x512 no longer.
     """
     size = -(-tvm.DataType(dtype).bits // 8)
-    whole = machine.vector_bits // 8 >= LINE and channels * size % (SETS // 8 * LINE) == 0
-    return LINE // size if whole else 0
+    sets = SETS // 8 if machine.vector_bits // 8 >= LINE else SETS
+    return 0 if channels * size % (sets * LINE) else LINE // size
 
 
 def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Machine) -> dict[Any, View]:
