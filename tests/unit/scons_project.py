@@ -18,7 +18,7 @@ from kiln.__main__ import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "paths.py", "toolchain.py")
-_REAL = (*_MODULES, "config", "scons")
+_REAL = (*_MODULES, "config", "scons", "sources/cache.py", "sources/onnx_data.py")
 _STAND_IN = '''
 import argparse, hashlib, json, os, time
 from pathlib import Path
@@ -117,6 +117,7 @@ class Project:
             if source.is_dir():
                 shutil.copytree(source, package / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
+                (package / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source, package / name)
         (package / "stand_in.py").write_text(_STAND_IN)
         for stage, module in STAGES.items():
