@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import flatbuffers
 import numpy as np
 import onnx
 import pytest
@@ -212,7 +213,7 @@ def test_onnx_with_weights_in_another_file(tmp_path: Path, refused: Any) -> None
     import_model(source, ImportOptions("m"))
     (tmp_path / "m.weights").unlink()
     message = refused(source)
-    assert "its weights are in another file (m.weights), and a model is one file here" in message
+    assert "its weights are in another file (m.weights), which is missing beside it or damaged" in message
     assert str(tmp_path / "m.weights") not in message
 
 
@@ -232,3 +233,21 @@ def test_onnx_whose_result_has_as_many_rows_as_the_data_says(tmp_path: Path, ref
     }"""
     message = refused(onnx_file(tmp_path / "m.onnx", text))
     assert "NonMaxSuppression (node" in message and "how many boxes it keeps" in message
+
+
+def test_tflite_of_a_type_or_size_that_nothing_computes(tmp_path: Path, refused: Any) -> None:
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(tflite_file(tmp_path / "m.tflite").read_bytes()))
+    source = tmp_path / "m.tflite"
+
+    def change(**values: Any) -> Path:
+        for key, value in values.items():
+            setattr(model.subgraphs[0].tensors[0], key, value)
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(model.Pack(builder), b"TFL3")
+        source.write_bytes(bytes(builder.Output()))
+        return source
+
+    message = refused(change(type=schema.TensorType.STRING))
+    assert "m.tflite: tensor 'x' is of type string, allowed: float32, " in message
+    empty = change(type=schema.TensorType.FLOAT32, shape=[0, 4])
+    assert "m.tflite: input 'x' axis 0 is 0, allowed: 1 and more" in refused(empty)

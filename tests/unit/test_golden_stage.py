@@ -203,3 +203,23 @@ def test_what_onnx_runtime_says_is_told_without_its_own_sources(tmp_path: Path) 
     with pytest.raises(KilnError, match=r"m\.onnx: the reference cannot load it: [^/]*Opset 99 is") as caught:
         open_reference(tmp_path / "m.onnx")
     assert "onnxruntime_src" not in str(caught.value)
+
+
+def test_a_reference_that_cannot_run_names_the_users_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(
+        tmp_path / "m.tflite", [Tensor("x", (1, 4), "int32"), Tensor("y", (1, 4), "int32")],
+        schema.BuiltinOperator.RELU, None, [0], [1],
+    )  # fmt: skip
+    port = {"dtype": "int32", "shape": [1, 4], "layout": None, "quant": None}
+    face = {"inputs": [{"name": "x", **port}], "outputs": [{"name": "y", **port}]}
+    golden = {"inputs": [{"kind": "random", "seed": 1, "low": 0, "high": 4}], "reference": None}
+    (tmp_path / "face.json").write_text(json.dumps(face))
+    (tmp_path / "config.json").write_text(json.dumps({"name": "m", "golden": golden}))
+    files = ["--interface", str(tmp_path / "face.json"), "--config", str(tmp_path / "config.json")]
+    files += ["--called", "mine/net.tflite", "--out", str(tmp_path / "out")]
+    assert main(["golden", "--source", str(path), *files]) == 2
+    line = capfd.readouterr().err
+    assert line.startswith("kiln: error: mine/net.tflite: the reference, LiteRT, cannot run it: "), line
+    assert not (tmp_path / "out").exists()

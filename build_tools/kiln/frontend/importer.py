@@ -56,6 +56,11 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     if loader is None:
         raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
     imported: Imported = importlib.import_module(loader).load(path, options)
+    for what, ports in (("input", imported.inputs), ("output", imported.outputs)):
+        for port in ports:
+            if 0 in port.shape:
+                axis = port.shape.index(0)
+                raise KilnError(f"{path}: {what} '{port.name}' axis {axis} is 0, allowed: 1 and more")
     used = {entry for port in imported.inputs for entry in port.shape if isinstance(entry, str)}
     for dim in options.bucket or {}:
         if dim not in used:

@@ -94,7 +94,7 @@ def _load_beside(model: onnx.ModelProto, path: Path) -> None:
         files = {entry.value for one in apart for entry in one.external_data if entry.key == "location"}
         raise KilnError(
             f"{path}: its weights are in another file ({', '.join(sorted(files)[:3]) or 'none is named'}), "
-            "and a model is one file here; in Python, onnx.save(onnx.load(…), 'one.onnx') makes one of them"
+            "which is missing beside it or damaged"
         ) from error
 
 

@@ -37,7 +37,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as `kiln.frontend.importer.import_model` says."""
     model = read(path)
     graph = model.Subgraphs(0)
-    found = [_port(graph, index) for index in graph.InputsAsNumpy()]
+    found = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
     shapes = _bind(path, graph, found, options)
     inputs = [replace(port, shape=shape) for port, shape in zip(found, shapes, strict=True)]
     symbols = Symbols(options.bucket)
@@ -67,7 +67,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         text = str(error)
         raise KilnError(text if text.startswith(str(path)) else f"{path}: {text}") from error
     module = finish(module, "tflite", len(inputs), symbols=symbols)
-    declared = [_port(graph, index) for index in graph.OutputsAsNumpy()]
+    declared = [_port(path, graph, index) for index in graph.OutputsAsNumpy()]
     outputs = [
         Port(port.name, dtype, shape, None, port.quant)
         for port, (dtype, shape) in zip(declared, result_types(module, symbols), strict=True)
@@ -139,12 +139,16 @@ _DTYPES = {
 _ITEM_BYTES = {code: np.dtype(name).itemsize for code, name in _DTYPES.items()}
 
 
-def _port(graph: Any, index: int) -> Port:
+def _port(path: Path, graph: Any, index: int) -> Port:
     tensor = graph.Tensors(index)
     name = tflite_frontend.get_tensor_name(graph, index)
     dtype = _DTYPES.get(tensor.Type())
     if dtype is None:
-        raise KilnError(f"tensor '{name}' has a type that cannot be imported (TFLite type {tensor.Type()})")
+        names = {code: word.lower() for word, code in vars(tflite.TensorType).items() if word.isupper()}
+        raise KilnError(
+            f"{path}: tensor '{name}' is of type {names.get(tensor.Type(), tensor.Type())}, allowed: "
+            f"{', '.join(_DTYPES.values())}"
+        )
     shape = tensor.ShapeAsNumpy()
     sizes = () if isinstance(shape, int) else tuple(int(size) for size in shape)
     quant = tensor.Quantization()

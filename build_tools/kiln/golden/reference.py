@@ -31,6 +31,7 @@ _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 class Reference:
     """One model, ready to run. `about` is what golden.json says of it: name, version, settings."""
 
+    path: Path
     about: dict[str, Any]
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -40,7 +41,9 @@ class Reference:
                 return self._run(inputs)
         except Exception as error:  # both references raise their own kinds
             text = " ".join(str(error).split()) or type(error).__name__
-            raise KilnError(f"the reference, {self.about['name']}, cannot run the model: {text}") from error
+            raise KilnError(
+                f"{self.path}: the reference, {self.about['name']}, cannot run it: {text}"
+            ) from error
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         raise NotImplementedError
@@ -60,11 +63,13 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
         raise KilnError(f"{path}: golden.reference '{kind}' cannot run it, allowed: auto, {allowed}")
     try:
         with quiet_stderr():
-            return LiteRt(path, kind, shapes) if tflite else OnnxRuntime(path)
+            found: Reference = LiteRt(path, kind, shapes) if tflite else OnnxRuntime(path)
     except Exception as error:  # both raise their own kinds
         # ONNX Runtime puts its own source file and function before what it has to say.
         text = re.sub(r"^.*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?", "", str(error).strip().splitlines()[0])
         raise KilnError(f"{path}: the reference cannot load it: {text}") from error
+    found.path = path
+    return found
 
 
 class OnnxRuntime(Reference):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.golden.compare import RULE
 
@@ -13,6 +14,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     """--config (golden, preprocess of the model), --source file, --interface interface.json, --out folder."""
     p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
     p.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
+    p.add_argument("--called", help="how errors call the model file; by its path when left out")
     p.add_argument("--interface", type=Path, required=True, help="interface.json of the imported model")
     p.add_argument("--buckets", type=Path, help="buckets.json; a model without dimensions needs none")
     p.add_argument("--out", type=Path, required=True, help="folder for golden.json and the tensors (*.bin)")
@@ -26,9 +28,12 @@ def run(args: argparse.Namespace) -> None:
     from kiln.golden.vectors import make_vectors
 
     buckets = read_json(args.buckets) if args.buckets else None
-    vectors, about, padding = make_vectors(
-        read_json(args.config), args.source, read_json(args.interface), buckets
-    )
+    try:
+        vectors, about, padding = make_vectors(
+            read_json(args.config), args.source, read_json(args.interface), buckets
+        )
+    except KilnError as error:
+        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     with atomic_dir(args.out) as folder:
         for path, content in vectors.files.items():
             atomic_write(folder / path, content)

@@ -25,5 +25,6 @@ def golden(unit: Unit) -> tuple[str, Any]:
         [],
         folder=folder,
         listing=f"{folder}.list.json",
+        silent_flags=["--called", unit.source_name],
     )
     return folder, declare(stage)[0]
