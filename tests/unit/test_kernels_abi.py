@@ -179,3 +179,19 @@ def test_code_that_no_loop_nest_describes_reads_parameters() -> None:
     assert set(steps.params) != set()
     kernel = next(one for one in steps.kernels if one["family"] == "opaque")
     assert [arg["const"] for arg in kernel["args"]] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("target", ["x86_64", "cuda"])
+def test_a_function_of_tvms_runtime_is_named(target: str) -> None:
+    def suppressed(x: Any) -> Any:
+        valid = op.vision.get_valid_counts(x, 0.1, id_index=-1, score_index=0)
+        count, data, indices = (relax.TupleGetItem(valid, place) for place in range(3))
+        limits = {"max_output_size": 3, "id_index": -1, "score_index": 0, "coord_start": 1}
+        return relax.TupleGetItem(op.vision.non_max_suppression(data, count, indices, **limits), 0)
+
+    mod = module([((1, 12, 5), "float32")], suppressed)
+    wanted = (
+        r"m: operator 'vision.non_max_suppression' cannot be compiled: it calls tvm\.contrib\.\S+, a function"
+    )
+    with pytest.raises(KilnError, match=wanted):
+        lower(mod, "m", load_target(target), "none")

@@ -13,10 +13,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx, topi
-from tvm.ir import Call
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.kernels.opaque import refuse_library
 from kiln.kernels.symbols import int64
 
 _COMBINE = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "min": te.min, "max": te.max}
@@ -27,7 +27,7 @@ def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Raises ValueError where it calls what is not on the GPU.
     """
-    tvm_ffi.structural_walk(func.body, ((Call, _refuse),))
+    refuse_library(func)
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func
     root = func.body.block
@@ -41,11 +41,6 @@ def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     block = s_tir.SBlock([], [], [], "root", inner, None, allocated)
     return func.with_body(s_tir.SBlockRealize([], True, block))
-
-
-def _refuse(call: Any) -> None:
-    if str(getattr(call.op, "name", "")) == "tirx.tvm_call_packed":
-        raise ValueError(f"it calls {call.args[0].value}, a function of TVM's runtime")
 
 
 def scan(compute: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call
 
 from kiln.kernels.kernel import Kernel
 from kiln.kernels.opinfo import ATTRIBUTE
@@ -19,10 +20,22 @@ def _serial(loop: Any) -> Any:
     )
 
 
+def refuse_library(func: tirx.PrimFunc) -> None:
+    """Raise ValueError for code that calls a function of TVM's runtime, which is on no device."""
+
+    def on_call(call: Any) -> None:
+        if str(getattr(call.op, "name", "")) == "tirx.tvm_call_packed":
+            raise ValueError(f"it calls {call.args[0].value}, a function of TVM's runtime")
+
+    tvm_ffi.structural_walk(func.body, ((Call, on_call),))
+
+
 def make(func: tirx.PrimFunc) -> Kernel:
     """The fused function with serial loops only; buffers between its parts become scratch memory.
 
-    Without its op info: equal code is one kernel, whatever it was made from.
+    Without its op info: equal code is one kernel, whatever it was made from. Raises ValueError as
+    `refuse_library` does.
     """
+    refuse_library(func)
     body = tvm_ffi.structural_map(func.body, ((tirx.For, _serial),))
     return Kernel(func.with_body(body).without_attr(ATTRIBUTE), None, {}, "opaque")
