@@ -130,16 +130,17 @@ def _aarch64(flags: frozenset[str]) -> dict[str, Any]:
 
 
 def _cache() -> dict[str, int]:
-    """Sizes of the first core's data caches in bytes; 32 KiB, 512 KiB and 64 where the kernel is silent."""
-    sizes = {"l1d": 32 << 10, "l2": 512 << 10, "line": 64}
+    """Sizes of the first core's data caches in bytes, with defaults where the kernel is silent."""
+    sizes = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 0, "line": 64}
+    names = {"1": "l1d", "2": "l2", "3": "l3"}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             level, kind, size, line = (
                 (index / name).read_text().strip()
                 for name in ("level", "type", "size", "coherency_line_size")
             )
-            if kind in ("Data", "Unified") and level in ("1", "2") and size.endswith("K"):
-                sizes["l1d" if level == "1" else "l2"] = int(size[:-1]) << 10
+            if kind in ("Data", "Unified") and level in names and size.endswith("K"):
+                sizes[names[level]] = int(size[:-1]) << 10
                 sizes["line"] = int(line)
         except (OSError, ValueError):
             continue

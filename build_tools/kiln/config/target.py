@@ -44,6 +44,7 @@ class Cache(Section):
 
     l1d: Bytes
     l2: Bytes
+    l3: Bytes = Field(0, description="of a last cache that all cores share; 0 where there is none")
     line: Positive
 
 

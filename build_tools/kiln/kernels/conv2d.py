@@ -12,6 +12,7 @@ Accuracy     Sums run in order of (i, j, c): the error of plain summation in flo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tvm import tirx
 from kiln.kernels.choices import RULES, Choice, key_of
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
-from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, pack, pairs_pay, product
+from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, later, pack, pairs_pay, product
 from kiln.kernels.gemm_int import IntegerProduct, integer_product
 from kiln.kernels.kernel import (
     Argument,
@@ -229,6 +230,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 if integer:
                     integer.product(rows, first, columns, buffers[0], bases, buffers[1], panel, finish)
                     continue
+                fetched = None
+                if fetch:
+                    fetched = ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch)
+                    if machine.upcoming and conv.groups == 1:
+                        share = bind(divide(first_column, tile.width) * int64(most_tiles) + index)
+                        other = later(machine.upcoming, share, wide * most_tiles, depth // fetched.steps)
+                        fetched = replace(fetched, later=other)
                 product(
                     tile,
                     rows,
@@ -241,7 +249,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     conv.loops(),
                     accumulator,
                     finish,
-                    ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch) if fetch else None,
+                    fetched,
                     paired and columns < tile.columns,
                 )
 
@@ -273,7 +281,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
     func = define(arguments, tasks, body, aliases=bool(in_place))
-    return Kernel(func, tasks, {1: _packing(conv, tile, integer, paired)}, "conv2d", in_place), buffers_read
+    fetches = bool(fetch) and conv.groups == 1
+    packs = {1: _packing(conv, tile, integer, paired)}
+    return Kernel(func, tasks, packs, "conv2d", in_place, fetches=fetches), buffers_read
 
 
 def _unflatten(row: Expr, sizes: list[Extent]) -> list[Expr]:

@@ -27,6 +27,7 @@ from kiln.kernels.kernel import (
     Machine,
     bind,
     chunks,
+    divide,
     int64,
     load,
     padded,
@@ -155,6 +156,30 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Later:
+    """Weights of later kernels: `lines` cache lines from `first` on each time that a tile fetches its own, or
+    every `turns` times."""
+
+    first: Expr
+    lines: int
+    turns: int
+
+
+def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> Later:
+    """What tile number `share` of `shares` fetches of a region: bytes behind the beginning of the weights.
+
+    `times`: how often a tile fetches.
+    """
+    begin, end = region
+    each = (end - begin) / (4 * LINE) / shares / times
+    lines, turns = max(1, round(each)), 1
+    while each * turns < 0.7 and turns * 2 <= times:  # a line twice costs less than half of them never
+        turns *= 2
+    part = -(-times // turns) * lines
+    return Later(bind(int64(begin // 4) + share * int64(part * LINE)), lines, turns)
+
+
+@dataclass(frozen=True)
 class Ahead:
     """Weights to bring into the cache while a tile is computed: cold weights cost as much as the sums.
 
@@ -165,9 +190,10 @@ class Ahead:
     first: Expr
     steps: int
     lines: int
+    later: Later | None = None
 
     def by_pairs(self) -> Ahead:
-        """The same where a step of the innermost loop is two."""
+        """The same where a step of the innermost loop is two; nothing for later kernels."""
         if self.steps > 1:
             return Ahead(self.first, self.steps // 2, self.lines)
         return Ahead(self.first, 1, 2 * self.lines)
@@ -292,6 +318,11 @@ def product(
                         _prefetch(
                             weights, fetch.first + (number * int64(fetch.lines) + int64(line)) * int64(LINE)
                         )
+                    if fetch.later is not None:
+                        turn = number if fetch.later.turns == 1 else divide(number, fetch.later.turns)
+                        for line in range(fetch.later.lines):
+                            where = (turn * int64(fetch.later.lines) + int64(line)) * int64(LINE)
+                            _prefetch(weights, fetch.later.first + where)
                     with serial(fetch.steps) as inside:
                         k = block * int64(fetch.steps) + inside
                         reduce([], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,16 @@ from kiln.kernels.step_list import Steps
 from kiln.kernels.symbols import divided, ranges_of, simplify
 
 
+@dataclass(frozen=True)
+class Made:
+    """What a step was made from: the `number`th of the parts that `again` makes for a machine."""
+
+    part: Part
+    number: int
+    ops: list[OpInfo]
+    again: Callable[[Machine], list[Part]]
+
+
 class Groups:
     """Adds the steps of fused groups to `steps`."""
 
@@ -38,6 +49,7 @@ class Groups:
         # Kernels that are lowered, by the hash of what they were made from.
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
         self._groups: dict[Any, Any] = {}
+        self.made: dict[int, Made] = {}  # by number of the step
 
     def add(
         self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
@@ -74,7 +86,16 @@ class Groups:
                     raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
                 self._groups[key] = func, parts, values
             func, parts, values = self._groups[key]
+            first = len(self.steps.steps)
             self._run(func, parts, ops, places, outputs, values)
+        bounds = self.bounds(values)
+
+        def again(machine: Machine) -> list[Part]:
+            with ranges_of(bounds):
+                return kernels_of(func, ops, set(known), machine, views, small)
+
+        for number, (part, _, _) in enumerate(parts):
+            self.made[first + number] = Made(part, number, ops, again)
 
     def values_of(self, func: tirx.PrimFunc, places: list[str]) -> dict[Any, SizeExpr]:
         """What the variables in the shapes of a function's parameters stand for in this call."""
@@ -192,6 +213,15 @@ class Groups:
             }
         )
         return symbol, lowered.scratch
+
+    def replace(self, symbols: Mapping[str, str]) -> None:
+        """Have steps run other kernels, with the same parameters, in place of those that are named."""
+        old = {symbol for symbol, new in symbols.items() if symbol != new}
+        for step in self.steps.steps:
+            step["kernel"] = symbols.get(step["kernel"], step["kernel"])
+        self.steps.kernels = [kernel for kernel in self.steps.kernels if kernel["symbol"] not in old]
+        for symbol in old:
+            del self.steps.functions[symbol]
 
     def copy(self, name: str, key: str) -> str:
         """Add the step that copies a tensor; `key`: what no other copy is called. The copy."""

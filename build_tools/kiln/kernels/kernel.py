@@ -38,6 +38,8 @@ class Kernel:
     packs: dict[int, Pack] = field(default_factory=dict)
     family: str = ""
     in_place: tuple[int, ...] = ()
+    saving: float = 1.0  # how many times fewer multiplications it has than the operator
+    fetches: bool = False  # whether it heeds Machine.upcoming
 
     @property
     def sizes(self) -> list[Any]:
@@ -66,6 +68,8 @@ class Machine:
     winograd: str = "off"  # the model's policy: auto, off, f2 or f4
     weight_growth: float = 1.0  # how many times their size weights may be stored in to save arithmetic
     choices: Choices = field(default_factory=dict)  # what was measured on this CPU
+    shared_bytes: int = 0  # of the last cache, which all cores share; 0: of no use to fetch ahead into
+    upcoming: tuple[int, int] | None = None  # bytes from a kernel's weights on that it fetches for later ones
 
     def shares(self, steps: int) -> bool:
         """Whether threads are worth starting for so many vector operations: that takes a few microseconds."""

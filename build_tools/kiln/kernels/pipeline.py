@@ -20,6 +20,7 @@ from kiln.kernels.halo import keep_padding_apart
 from kiln.kernels.joined import keep_concats_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
+from kiln.kernels.lookahead import look_ahead
 from kiln.kernels.placement import Placement
 from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.kernels.step_list import Steps
@@ -61,6 +62,7 @@ def machine_of(
         in_order=target.vector.in_order,
         l2_bytes=target.cache.l2,
         l1_bytes=target.cache.l1d,
+        shared_bytes=target.cache.l3,
         parallel=threads != "none",
         cores=target.cores,
         winograd=winograd,
@@ -118,4 +120,6 @@ def lower(
     # Phase 3: a kernel for each group
     machine = machine_of(target, threads, winograd, choices)
     ops, groups = opinfo.of_functions(mod), Groups(Dims(model, mod), machine, tvm_target(target))
-    return Builder(mod, ops, params, groups, Placement(mod, ops, groups)).build()
+    steps = Builder(mod, ops, params, groups, Placement(mod, ops, groups)).build()
+    look_ahead(groups)
+    return steps

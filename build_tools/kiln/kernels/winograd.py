@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -30,7 +31,7 @@ from tvm.tirx.script.builder import ir as builder
 from kiln.kernels.conv2d import Convolution
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
-from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, product
+from kiln.kernels.gemm import Loop, Tile, ahead, choose_tile, later, product
 from kiln.kernels.kernel import (
     Argument,
     Array,
@@ -96,6 +97,7 @@ class Phases:
         measured = conv.choice(machine).fetch
         # Panels ahead; 0: none. In a network weights are cold, however few: 10 to 50 % faster on Zen 5.
         self.fetch = 1 if measured is None else measured
+        self.upcoming = machine.upcoming
 
     @property
     def planes(self) -> int:
@@ -169,9 +171,13 @@ class Phases:
         self._channels(conv.channels, channels)
 
     def multiply(
-        self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, panel: Expr
-    ) -> None:
-        """One panel of columns of one plane, for all tiles that are held."""
+        self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, panel: Expr,
+        again: tuple[Expr, int] | None = None,
+    ) -> None:  # fmt: skip
+        """One panel of columns of one plane, for all tiles that are held.
+
+        `again`: which time the weights are read, of how many.
+        """
         conv, tile = self.conv, self.tile
         first_data = bind(data_start + plane * int64(self.data_plane))
         first_product = bind(start + plane * int64(self.product_plane))
@@ -186,6 +192,13 @@ class Phases:
                 number, loops = bind(plane * int64(self.panels) + panel), [Loop(conv.channels, 1)]
                 index, tiles = divide(first_row, tile.rows), -(-self.held // tile.rows)
                 next_one = ahead(tile, loops, number, index, tiles, self.fetch) if self.fetch else None
+                # Where weights are read once, reading them leaves no time for others.
+                if next_one is not None and self.upcoming is not None and again is not None:
+                    turn, turns = again
+                    share = bind((turn * int64(self.planes * self.panels) + number) * int64(tiles) + index)
+                    shares = turns * self.planes * self.panels * tiles
+                    other = later(self.upcoming, share, shares, conv.channels // next_one.steps)
+                    next_one = replace(next_one, later=other)
                 product(
                     tile, rows, panel * int64(tile.columns), columns, data, bases, weights, number, loops,
                     "float32", finish, next_one,
@@ -272,6 +285,7 @@ class _Group:
 
     def __init__(self, fused: Fused, anchor: Nest, last: Nest, phases: Phases, form: Form) -> None:
         self.fused, self.anchor, self.last, self.phases, self.form = fused, anchor, last, phases, form
+        self.saving = {2: 2.25, 4: 4.0}[form.m]
         self.x, self.weights = fused.params[:2]
         self.read = parameters(fused, anchor, last)
         self.overwritten = may_overwrite(fused, anchor, last, self.read)
@@ -298,12 +312,12 @@ class _Group:
             element = self._epilogue(buffers[2:])
             exact = not is_open(phases.tiles) and slots * form.rounds * form.block == phases.tiles
 
-            def block(first: Expr, data_start: Expr, start: Expr) -> None:
+            def block(first: Expr, data_start: Expr, start: Expr, again: tuple[Expr, int] | None) -> None:
                 with serial(form.block) as slot:
                     tile = bind(tirx.min(first + slot, int64(phases.tiles - 1)))
                     phases.transform_inputs(buffers[0], data, data_start, tile, slot)
                 with serial(phases.planes) as plane, serial(phases.panels) as panel:
-                    phases.multiply(data, data_start, buffers[1], products, start, plane, panel)
+                    phases.multiply(data, data_start, buffers[1], products, start, plane, panel, again)
                 with serial(form.block) as slot:
                     tile = bind(first + slot)
                     conditions = [] if exact else [tile < int64(phases.tiles)]
@@ -318,12 +332,17 @@ class _Group:
                 first = bind((task * int64(form.rounds) + turn) * int64(form.block))
                 # Small sizes leave tasks without a tile.
                 some = [first < int64(phases.tiles)] if is_open(phases.tiles) else []
-                phases.when(some, functools.partial(block, first, data_start, start))
+                again = None
+                if not is_open(form.rounds):
+                    again = (bind(task * int64(form.rounds) + turn), slots * form.rounds)
+                phases.when(some, functools.partial(block, first, data_start, start, again))
 
         arguments = [self.x_argument, self.weights_argument, *(argument(p) for p in self.read[2:])]
         tasks = form.tasks if form.tasks > 1 else None
         func = define(arguments, tasks, body, aliases=bool(self.overwritten))
-        return Kernel(func, tasks, {1: self._pack}, "winograd", self.overwritten), self.read
+        in_place = self.overwritten
+        fetches = phases.fetch > 0 and not is_open(form.rounds)
+        return Kernel(func, tasks, {1: self._pack}, "winograd", in_place, self.saving, fetches), self.read
 
     def staged(self) -> list[tuple[Kernel, list[Any]]]:
         """Three kernels, one for each phase; transformed data lie in the arena between them."""
