@@ -10,6 +10,7 @@ import pytest
 from kiln.config import load_target
 from kiln.kernels.conv2d import part_of
 from kiln.kernels.depthwise import chunk_vectors, strip_length, tile_size
+from kiln.kernels.gemm import choose_tile
 from kiln.kernels.halo import apart
 from kiln.kernels.kernel import SHARED, Machine
 from kiln.kernels.pipeline import machine_of
@@ -126,6 +127,19 @@ def test_tiles_hold_their_sums_in_registers(name: str, kernel: int) -> None:
         (kernel > 3 and machine.registers == 16) or kernel > 9
     )
     assert tile_size(machine, _depthwise(14, 64, kernel, 2)) is None
+
+
+def test_rows_in_one_set_of_the_cache_leave_room_in_it() -> None:
+    wide = dataclasses.replace(
+        _machine("x86_64"), isa="avx512", vector_bits=512, registers=32, l1_bytes=48 << 10
+    )
+    assert choose_tile(wide, 196, 512, apart=2048).rows == 14
+    assert choose_tile(wide, 196, 512, apart=4096).rows == 10
+    assert choose_tile(wide, 49, 512, apart=8192).rows == 10
+    assert choose_tile(dataclasses.replace(wide, l1_bytes=32 << 10), 196, 512, apart=4096).rows == 6
+    assert choose_tile(wide, 196, 512, (12, 2), apart=4096).rows == 12
+    for name in TARGETS:
+        assert choose_tile(_machine(name), 196, 512, apart=4096) == choose_tile(_machine(name), 196, 512)
 
 
 def test_tiles_on_avx512_where_x_comes_from_outside() -> None:

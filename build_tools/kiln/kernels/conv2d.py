@@ -178,8 +178,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     integer = integer_product(
         machine, dtypes, w_param in fused.narrow, conv.loops(), most, conv.columns, greatest(conv.out_w)
     )
+    apart = conv.stride_w * conv.pitch * 4  # but for the ends of lines
     choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
-    tile = integer.tile if integer else choose_tile(machine, most, conv.columns, choice.tile)
+    tile = integer.tile if integer else choose_tile(machine, most, conv.columns, choice.tile, apart)
     panels, wide = _ceil(conv.columns, tile.columns), _ceil(conv.columns, tile.width)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)

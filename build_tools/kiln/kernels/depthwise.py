@@ -24,6 +24,8 @@ from kiln.kernels.depthwise_tile import Place, emit
 from kiln.kernels.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.fused import Fused, Nest
 from kiln.kernels.kernel import (
+    CACHE_LINE,
+    CACHE_SETS,
     Argument,
     Expr,
     Kernel,
@@ -56,8 +58,6 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
 
 # Channels of a chunk lie together in at least so many bytes: shorter runs are fetched no faster.
 _RUN = 128
-# A cache line, and into how many sets the first cache divides: 64 on nearly all CPUs, whatever its size.
-_LINE, _SETS = 64, 64
 
 
 def strip_length(machine: Machine, conv: Convolution) -> int:
@@ -95,7 +95,7 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
     """
     if is_open(conv.out_w) or is_open(conv.out_h) or conv.dilation_h > 1 or conv.stride_h > 1:
         return None
-    if machine.vector_bits // 8 >= _LINE and not _is_outside(machine, conv):
+    if machine.vector_bits // 8 >= CACHE_LINE and not _is_outside(machine, conv):
         return None
     # Sums of as many rows as the kernel has are alive at once, an input for each column, and taps.
     columns = min(_TILE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
@@ -152,7 +152,7 @@ def _from_outside(machine: Machine, conv: Convolution, one: int, whole: int) -> 
     channels: they drive each other out however few there are.
     """
     step = machine.vector_bits // 8
-    if step < _LINE:
+    if step < CACHE_LINE:
         return 0
     if one <= machine.l1_bytes:
         room, most = machine.l1_bytes, max(1, machine.l1_bytes * 5 // 8 // one)
@@ -161,7 +161,7 @@ def _from_outside(machine: Machine, conv: Convolution, one: int, whole: int) -> 
     else:
         return 0
     column = conv.pitch * 4
-    apart = math.gcd(_SETS, column // _LINE) if column % _LINE == 0 else 1
+    apart = math.gcd(CACHE_SETS, column // CACHE_LINE) if column % CACHE_LINE == 0 else 1
     return 0 if one > 2 * room // apart else most
 
 

@@ -21,13 +21,25 @@ from tvm.tirx import PrimFunc
 from kiln.config.sizes import SizeExpr
 from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
-from kiln.kernels.kernel import Argument, Expr, Kernel, Machine, chunks, define, int64, serial, store, vector
+from kiln.kernels.kernel import (
+    CACHE_LINE,
+    CACHE_SETS,
+    Argument,
+    Expr,
+    Kernel,
+    Machine,
+    chunks,
+    define,
+    int64,
+    serial,
+    store,
+    vector,
+)
 from kiln.kernels.opinfo import OpInfo, of
 from kiln.kernels.sweep import blocks
 from kiln.kernels.symbols import Extent, extent, greatest, is_open, product, simplify
 
 OPAQUE = 8
-LINE, SETS = 64, 64  # bytes of a cache line; sets of the first cache, on nearly all CPUs
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,8 @@ def apart(machine: Machine, channels: int, dtype: str) -> int:
     need it only where all fall into one set: with AVX2 7x7x1024 takes 1.7 times as long, 14x14x512 no longer.
     """
     size = -(-tvm.DataType(dtype).bits // 8)
-    sets = SETS // 8 if machine.vector_bits // 8 >= LINE else SETS
-    return 0 if channels * size % (sets * LINE) else LINE // size
+    sets = CACHE_SETS // 8 if machine.vector_bits // 8 >= CACHE_LINE else CACHE_SETS
+    return 0 if channels * size % (sets * CACHE_LINE) else CACHE_LINE // size
 
 
 def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Machine) -> dict[Any, View]:

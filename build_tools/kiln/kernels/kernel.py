@@ -48,6 +48,9 @@ class Kernel:
         return [variable for variable in ranges() if size_name(variable) in names]
 
 
+# Bytes of a cache line, and sets of the first cache: so on nearly all CPUs, whatever its size.
+CACHE_LINE, CACHE_SETS = 64, 64
+
 # Below this many vector operations a kernel is one task.
 SHARED = 1 << 14
 

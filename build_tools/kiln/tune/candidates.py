@@ -63,7 +63,8 @@ def second_round(key: str, best: Choice, machine: Machine, packed: bool = True) 
     rows, columns = _rows(key), _matrix(key)[1]
     wide = machine.vector_bits >= 512
     tiles = _TILES_16 if machine.registers < 32 else _TILES_32_WIDE if wide else _TILES_32
-    usual = choose_tile(machine, rows, columns)
+    x, _, stride, _, _ = shapes_of(key)
+    usual = choose_tile(machine, rows, columns, apart=stride[1] * x[3] * 4)
     winograd = best.winograd in ("f2", "f4")
     vectors = -(-columns // usual.lanes)
     shapes = [
