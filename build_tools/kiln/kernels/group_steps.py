@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +30,10 @@ from kiln.kernels.symbols import divided, ranges_of, simplify
 
 @dataclass(frozen=True)
 class Made:
-    """What a step was made from: the `number`th of the parts that `again` makes for a machine."""
+    """What a step was made from; `again` makes its kernel for another machine, and gives its symbol."""
 
     part: Part
-    number: int
-    ops: list[OpInfo]
-    again: Callable[[Machine], list[Part]]
+    again: Callable[[Machine], str]
 
 
 class Groups:
@@ -90,12 +89,12 @@ class Groups:
             self._run(func, parts, ops, places, outputs, values)
         bounds = self.bounds(values)
 
-        def again(machine: Machine) -> list[Part]:
-            with ranges_of(bounds):
-                return kernels_of(func, ops, set(known), machine, views, small)
+        def again(machine: Machine, number: int) -> str:
+            with ranges_of(bounds):  # for the kernel's sizes too
+                return self.kernel(kernels_of(func, ops, set(known), machine, views, small)[number], ops)[0]
 
         for number, (part, _, _) in enumerate(parts):
-            self.made[first + number] = Made(part, number, ops, again)
+            self.made[first + number] = Made(part, functools.partial(again, number=number))
 
     def values_of(self, func: tirx.PrimFunc, places: list[str]) -> dict[Any, SizeExpr]:
         """What the variables in the shapes of a function's parameters stand for in this call."""

@@ -69,10 +69,9 @@ def look_ahead(groups: Groups) -> None:
         symbol = steps[number]["kernel"]
         if region is not None and region[1] > wanted.get(symbol, (0, 0))[1]:
             wanted[symbol], makers[symbol] = region, groups.made[number]
-    renamed = {}
-    for symbol, made in makers.items():
-        part = made.again(replace(machine, upcoming=wanted[symbol]))[made.number]
-        renamed[symbol], _ = groups.kernel(part, made.ops)
+    renamed = {
+        symbol: made.again(replace(machine, upcoming=wanted[symbol])) for symbol, made in makers.items()
+    }
     groups.replace(renamed)
 
 
