@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
-from kiln.config import Target, load_target
+import tvm
+from kiln.config import load_target
 from kiln.kernels.lookahead import BYTES_A_CYCLE, LEAST, Cost, regions
 from kiln.kernels.pipeline import lower
 from kiln.kernels.step_list import Steps
 from relaxed import const, module
-from tvm import relax
+from tvm import relax, tirx
 
 MIB = 1 << 20
 
@@ -50,27 +54,46 @@ def test_the_stream_has_neither_gaps_nor_repetitions() -> None:
             position += cost.bytes
 
 
-def _lowered(target: Target) -> Steps:
-    rng = np.random.default_rng(2)
+def _weights(*shape: int) -> Any:
+    return const(np.random.default_rng(2).uniform(-1, 1, shape).astype("f4"))
 
-    def weights(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        return rng.uniform(-1, 1, shape).astype("f4")
+
+def _module(width: Any, stride: list[int]) -> tvm.IRModule:
+    """A convolution that computes for long and one with many weights for few pixels."""
 
     def body(x: relax.Var) -> relax.Expr:
         layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-        x = relax.op.nn.conv2d(x, const(weights(3, 3, 32, 512)), padding=1, **layouts)
-        return relax.op.nn.conv2d(x, const(weights(3, 3, 512, 256)), strides=[7, 7], **layouts)
+        x = relax.op.nn.conv2d(x, _weights(3, 3, 32, 512), padding=1, **layouts)
+        return relax.op.nn.conv2d(x, _weights(3, 3, 512, 256), strides=stride, padding=1, **layouts)
 
-    return lower(module([((1, 28, 28, 32), "float32")], body), "m", target, "pthread")
+    return module([((1, 8, width, 32), "float32")], body)
+
+
+def _both(mod: tvm.IRModule) -> tuple[Steps, Steps]:
+    """Lowered without and with a cache that cores share."""
+    target = load_target("x86_64")
+    cache = target.cache.model_copy(update={"l3": 64 * MIB})
+    others = target.model_copy(update={"cache": cache})
+    return lower(mod, "m", target, "pthread"), lower(mod, "m", others, "pthread")
 
 
 def test_kernels_fetch_only_where_cores_share_a_cache() -> None:
-    target = load_target("x86_64")
-    cache = target.cache.model_copy(update={"l3": 64 * MIB})
-    without, with_cache = _lowered(target), _lowered(target.model_copy(update={"cache": cache}))
-    before, after = ([step["kernel"] for step in steps.steps] for steps in (without, with_cache))
-    assert len(before) == len(after)
+    without, shared = _both(_module(28, [7, 7]))
+    before, after = ([step["kernel"] for step in steps.steps] for steps in (without, shared))
     assert [old == new for old, new in zip(before, after, strict=True)].count(False) == 2
-    assert {kernel["symbol"] for kernel in with_cache.kernels} == set(after) == set(with_cache.functions)
-    same = zip(without.steps, with_cache.steps, strict=True)
-    assert all(old["args"] == new["args"] and old["extent"] == new["extent"] for old, new in same)
+    assert {kernel["symbol"] for kernel in shared.kernels} == set(after) == set(shared.functions)
+    pairs = zip(without.steps, shared.steps, strict=True)
+    assert all(old["args"] == new["args"] and old["extent"] == new["extent"] for old, new in pairs)
+
+
+def test_kernels_of_open_sizes_keep_their_arguments() -> None:
+    width = tirx.Var("n", "int64")
+    mod = _module(width, [8, 1])
+    dims = json.dumps({"n": {"dim": "n", "divide": 1, "min": 1, "max": 9}})
+    mod["main"] = mod["main"].with_attrs({"num_input": 1, "kiln.dims": dims})
+    without, shared = _both(mod)
+    assert [step["kernel"] for step in without.steps] != [step["kernel"] for step in shared.steps]
+    arguments = {kernel["symbol"]: kernel["args"] for kernel in shared.kernels}
+    assert any(argument.get("scalar") for given in arguments.values() for argument in given)
+    for step in shared.steps:
+        assert len(step["args"]) == len(arguments[step["kernel"]]), step["label"]
