@@ -20,7 +20,7 @@ def test_a_network_with_a_shared_cache(winograd: str, tmp_path: Path) -> None:
     """Convolutions that compute, directly or in blocks of tiles, before one that waits for its weights."""
     rng = np.random.default_rng(1)
     target = runnable("x86_64")
-    cache = target.cache.model_copy(update={"l3": 64 << 20})
+    cache = target.cache.model_copy(update={"l3": 2 << 20})
     x = rng.uniform(-1, 1, (1, 40, 40, 24)).astype("f4")
     shapes = [((3, 3, 24, 200), 1), ((3, 3, 200, 17), 1), ((5, 5, 17, 300), 13), ((3, 3, 300, 192), 1)]
     weights = [rng.uniform(-1, 1, shape).astype("f4") / 30 for shape, _ in shapes]

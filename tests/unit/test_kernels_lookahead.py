@@ -69,12 +69,17 @@ def _module(width: Any, stride: list[int]) -> tvm.IRModule:
     return module([((1, 8, width, 32), "float32")], body)
 
 
-def _both(mod: tvm.IRModule) -> tuple[Steps, Steps]:
-    """Lowered without and with a cache that cores share."""
+def _both(mod: tvm.IRModule, l3: int = 4 * MIB) -> tuple[Steps, Steps]:
+    """Lowered without and with a cache of `l3` bytes that cores share."""
     target = load_target("x86_64")
-    cache = target.cache.model_copy(update={"l3": 64 * MIB})
+    cache = target.cache.model_copy(update={"l3": l3})
     others = target.model_copy(update={"cache": cache})
     return lower(mod, "m", target, "pthread"), lower(mod, "m", others, "pthread")
+
+
+def test_parameters_that_fit_the_cache_are_not_fetched() -> None:
+    without, shared = _both(_module(28, [7, 7]), 16 * MIB)
+    assert without.steps == shared.steps
 
 
 def test_kernels_fetch_only_where_cores_share_a_cache() -> None:

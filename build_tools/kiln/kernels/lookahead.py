@@ -12,7 +12,8 @@ them, through the cache that cores share, by a distance that grows in some steps
 
 Step i fetches from ahead[i] behind the beginning of its parameters to ahead[i + 1] behind their end, besides
 the next panel of its own. Steps that cannot fetch leave the distance to the others; among them are Winograd's
-that read each weight once: fetching more made them 15 % slower.
+that read each weight once: fetching more made them 15 % slower. Parameters that all fit the shared cache stay
+there from run to run: then nothing is fetched (MobileNet-v2 took 9 % longer).
 """
 
 from __future__ import annotations
@@ -59,13 +60,12 @@ def regions(costs: Sequence[Cost], most: int) -> list[tuple[int, int] | None]:
 def look_ahead(groups: Groups) -> None:
     """Make the kernels of steps that fetch for others anew; one of several steps as the furthest needs it."""
     machine, steps = groups.machine, groups.steps.steps
-    most = machine.shared_bytes // SHARE
-    if not most:
-        return
     wanted: dict[str, tuple[int, int]] = {}
     makers: dict[str, Made] = {}
     costs = [_cost(groups, number) for number in range(len(steps))]
-    for number, region in enumerate(regions(costs, most)):
+    if not machine.shared_bytes or sum(cost.bytes for cost in costs) <= machine.shared_bytes:
+        return
+    for number, region in enumerate(regions(costs, machine.shared_bytes // SHARE)):
         symbol = steps[number]["kernel"]
         if region is not None and region[1] > wanted.get(symbol, (0, 0))[1]:
             wanted[symbol], makers[symbol] = region, groups.made[number]
