@@ -61,7 +61,8 @@ class Stage:
             raise KilnError(f"{self.name} cannot do this")
         if os.environ.get("FAKE_CRASH") == self.name:
             raise RuntimeError("out of ideas")
-        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+        seconds = float(os.environ.get("FAKE_SECONDS", "0"))
+        time.sleep(seconds / 2)
         if self.name.startswith("device-") or args.print:
             print(f"{self.name} speaks")
         if args.out is None:
@@ -77,6 +78,7 @@ class Stage:
         with atomic_dir(args.out) as folder:
             for index, file in enumerate(FOLDERS[self.name]):
                 atomic_write(folder / file.replace("NAME", name), f"{digest} {index}\\n" * 1000)
+            time.sleep(seconds / 2)  # killed now, it leaves a folder that is not whole
             if self.name == "bundle":
                 files = [f for f in sorted(folder.rglob("*")) if f.is_file()]
                 entries = [{"name": str(f.relative_to(folder)), "bytes": f.stat().st_size} for f in files]

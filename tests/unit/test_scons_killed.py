@@ -81,3 +81,23 @@ def test_the_next_build_waits_for_the_last_process_of_a_killed_one(tmp_path: Pat
     time.sleep(2)  # long enough for a stage that had survived to write its outputs
     assert project.bundle_digest("aarch64/resnet") == before
     assert project.build(*RESNET) == []
+
+
+def test_a_half_made_folder_goes_with_the_next_build(tmp_path: Path) -> None:
+    """One whose files SCons knows by their list only."""
+    project = Project(tmp_path)
+    project.build(*RESNET)
+    configure(project, 8)
+    process = subprocess.Popen(
+        project.command(*RESNET), cwd=tmp_path, env=project.environment(FAKE_SECONDS="0.4"),
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    work = tmp_path / "build/.stages/aarch64/resnet"
+    end = time.monotonic() + 60
+    while not any(work.glob(".objects.*")) and time.monotonic() < end:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert any(work.glob(".objects.*"))
+    project.build(*RESNET)
+    assert not any(work.glob(".objects.*"))

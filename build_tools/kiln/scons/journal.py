@@ -58,8 +58,12 @@ class Journal:
 
 
 def discard(output: Path) -> None:
-    """Remove an artefact, and what a process that was killed while making it has left beside it."""
-    output.unlink(missing_ok=True)
+    """Remove an artefact, and what a process that was killed while making it has left beside it.
+
+    A folder stays: it takes its place as a whole, and the list of its files is an artefact too.
+    """
+    if not output.is_dir():
+        output.unlink(missing_ok=True)
     for place in (output, output.parent):
         for left in place.parent.glob(f".{place.name}.*"):
             if left.is_dir():

@@ -107,7 +107,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     run = current.console.start(title)
     done = False
     try:
-        current.journal.begin([str(node) for node in target])
+        current.journal.begin([str(node) for node in target] + ([stage.folder] if stage.folder else []))
         status, said = _process(stage, run)
         if status:
             raise StageFailed(*_explain(stage, title, status, said, target))
