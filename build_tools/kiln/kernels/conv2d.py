@@ -57,9 +57,8 @@ class Convolution:
             x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
             attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
         self.batch, self.height, self.width = x_shape[:3]
-        self.pitch = int(
-            x_shape[3]
-        )  # elements from a pixel to the next: more than channels in kernels/halo.py
+        # Elements from a pixel to the next; kernels/halo.py leaves some free behind the channels.
+        self.pitch = int(x_shape[3])
         self.kernel_h, self.kernel_w, self.depth, self.out_channels = k_shape
         self.stride_h, self.stride_w = attrs["strides"]
         self.dilation_h, self.dilation_w = attrs["dilation"]
