@@ -82,8 +82,8 @@ class _Arena:
         view = recorder.steps.views.get(name)
         if view is None:
             return self.of(name).bytes.view(dtype).reshape(shape)
-        whole = self.of(name).bytes.view(dtype).reshape([int(size) for size in view.full(shape)])
-        return whole[tuple(slice(o, o + size) for o, size in zip(view.origin, shape, strict=True))]
+        whole = self.of(name).bytes.view(dtype).reshape([int(size) for size in view.parent_shape(shape)])
+        return whole[tuple(slice(o, o + size) for o, size in zip(view.before, shape, strict=True))]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -54,7 +54,7 @@ def _any(globs: list[str], key: str) -> bool:
 
 
 class Passes:
-    """See kiln.kernels.pipeline.External."""
+    """See kiln.kernels.external.External."""
 
     def __init__(self, backends: list[Backend], partition: Partition) -> None:
         self.backends, self.partition = backends, partition

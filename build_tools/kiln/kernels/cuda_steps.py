@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -23,6 +23,7 @@ from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import cuda, cuda_lines, opinfo, tf32
 from kiln.kernels.content import digest
 from kiln.kernels.dims import Dims
+from kiln.kernels.external import External
 from kiln.kernels.families import macs_of
 from kiln.kernels.group_steps import Groups
 from kiln.kernels.half import half_storage
@@ -34,9 +35,6 @@ from kiln.kernels.step_list import Steps
 from kiln.kernels.steps import Builder
 from kiln.kernels.symbols import ranges_of, variables
 from kiln.params import store
-
-if TYPE_CHECKING:
-    from kiln.kernels.pipeline import External
 
 # A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
 _RULES = {
@@ -126,7 +124,7 @@ def fused(
 ) -> tuple[tvm.IRModule, store.Tensors]:
     """A simplified module as fused PrimFuncs, without schedules, and the values of `main`'s parameters.
 
-    `dump`: a folder for the IR after each pass. `external`: see kiln.kernels.pipeline.External.
+    `dump`: a folder for the IR after each pass. `external`: see kiln.kernels.external.External.
     """
     mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
     params: store.Tensors = {}
@@ -174,7 +172,7 @@ def lower(
 ) -> Steps:
     """Lower a simplified module whose parameters are constants; `dump`: a folder for the IR after each pass.
 
-    `external`: see kiln.kernels.pipeline.External. Raises KilnError for what a GPU cannot run, with the
+    `external`: see kiln.kernels.external.External. Raises KilnError for what a GPU cannot run, with the
     operators.
     """
     assert target.cuda is not None

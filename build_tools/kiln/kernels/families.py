@@ -10,10 +10,10 @@ from tvm import tirx
 
 from kiln.kernels import contraction, conv2d, depthwise, loops, opaque, rows, winograd
 from kiln.kernels.fused import Fused, Nest, NotSimple
-from kiln.kernels.halo import View
 from kiln.kernels.kernel import Kernel, Machine
 from kiln.kernels.opinfo import OpInfo
 from kiln.kernels.symbols import greatest, is_open, product
+from kiln.kernels.view import TensorView
 
 Made = tuple[Kernel, list[Any]]
 
@@ -70,7 +70,7 @@ def kernels_of(
     ops: list[OpInfo],
     constants: set[int],
     machine: Machine,
-    views: Mapping[int, View],
+    views: Mapping[int, TensorView],
     narrow: frozenset[int] = frozenset(),
 ) -> list[Part]:
     """The kernels that compute a fused group, in order.
@@ -82,7 +82,7 @@ def kernels_of(
     """
     try:
         fused = Fused(func)
-        fused.origins = {fused.params[position]: view.origin for position, view in views.items()}
+        fused.origins = {fused.params[position]: view.before for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in narrow}
         parts: list[Part] = []
         done: list[Any] = []

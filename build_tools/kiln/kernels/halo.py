@@ -9,7 +9,6 @@ and in the arena.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -37,33 +36,10 @@ from kiln.kernels.kernel import (
 )
 from kiln.kernels.opinfo import OpInfo, of
 from kiln.kernels.sweep import blocks
-from kiln.kernels.symbols import Extent, extent, greatest, is_open, product, simplify
+from kiln.kernels.symbols import Extent, greatest, is_open, product, simplify
+from kiln.kernels.view import TensorView
 
 OPAQUE = 8
-
-
-@dataclass(frozen=True)
-class View:
-    """A tensor that lies inside a larger one: so many elements before and after it on each axis."""
-
-    origin: tuple[int, ...]
-    after: tuple[int, ...]
-    value: float
-    apart: int = 0  # of `after`, elements behind the channels of each pixel, which mean nothing
-
-    def spread(self, apart: int) -> View:
-        """The same with `apart` elements between two pixels."""
-        *others, channels = self.after
-        return View(self.origin, (*others, channels - self.apart + apart), self.value, apart)
-
-    def whole(self) -> View:
-        """All of the larger tensor but for what lies between its pixels, inside it."""
-        return View((0,) * 4, (0,) * 4, self.value).spread(self.apart)
-
-    def full(self, shape: Sequence[Extent]) -> list[Extent]:
-        """The larger tensor's shape, where the inner one's is `shape`."""
-        sums = zip(self.origin, shape, self.after, strict=True)
-        return [simplify(before + extent(size) + after) for before, size, after in sums]
 
 
 def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
@@ -76,13 +52,13 @@ def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
     return (widths, float(attrs["pad_value"])) if inside and attrs["pad_mode"] == "constant" else None
 
 
-def padded_view(ops: list[OpInfo]) -> View | None:
+def padded_view(ops: list[OpInfo]) -> TensorView | None:
     """Where in its result a spatial padding puts what it pads."""
     padding = spatial_padding(ops)
     if padding is None:
         return None
     widths, value = padding
-    return View(tuple(widths[0::2]), tuple(widths[1::2]), value)
+    return TensorView(tuple(widths[0::2]), tuple(widths[1::2]), value)
 
 
 def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInfo]]:
@@ -115,7 +91,7 @@ def apart(machine: Machine, channels: int, dtype: str) -> int:
     return 0 if channels * size % (sets * CACHE_LINE) else CACHE_LINE // size
 
 
-def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Machine) -> dict[Any, View]:
+def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Machine) -> dict[Any, TensorView]:
     """The variables of `main` whose tensors can be haloed, each with the view to use."""
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -148,7 +124,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
                 return 0
         return apart(machine, channels, str(padded.ty.dtype))
 
-    views: dict[Any, View] = {}
+    views: dict[Any, TensorView] = {}
     for binding in calls:
         padding = spatial_padding(ops.get(binding.value.args[0].name_hint, []))
         if padding is None or binding.var in blocked:
@@ -163,7 +139,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
             continue
         view = padded_view(ops[binding.value.args[0].name_hint])
         if view is not None:
-            views[source] = view.spread(apart_for(binding.var))
+            views[source] = view.with_pixel_gap(apart_for(binding.var))
     return views
 
 
@@ -191,17 +167,17 @@ def _is_simple(func: PrimFunc) -> bool:
     return len(fused.outputs) == 1 and len(fused.outputs[0].shape) == 4
 
 
-def with_views(func: PrimFunc, views: Mapping[int, View]) -> PrimFunc:
+def with_views(func: PrimFunc, views: Mapping[int, TensorView]) -> PrimFunc:
     """`func` with some parameters, by position, seen inside larger tensors."""
     params = list(func.params)
-    replaced: dict[Any, tuple[Any, View]] = {}
+    replaced: dict[Any, tuple[Any, TensorView]] = {}
     for position, view in views.items():
         old = params[position]
-        params[position] = tirx.decl_buffer(view.full(old.shape), str(old.dtype), old.name)
+        params[position] = tirx.decl_buffer(view.parent_shape(old.shape), str(old.dtype), old.name)
         replaced[old] = (params[position], view)
 
-    def moved(indices: Any, view: View) -> list[Expr]:
-        return [i + int64(first) if first else i for i, first in zip(indices, view.origin, strict=True)]
+    def moved(indices: Any, view: TensorView) -> list[Expr]:
+        return [i + int64(first) if first else i for i, first in zip(indices, view.before, strict=True)]
 
     def on_load(load: Any) -> Any:
         if load.source not in replaced:
@@ -219,10 +195,10 @@ def with_views(func: PrimFunc, views: Mapping[int, View]) -> PrimFunc:
     return PrimFunc(params, body, None, attrs=func.attrs)
 
 
-def border(view: View, inner: Sequence[Extent], dtype: str, lanes: int) -> Kernel:
+def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int) -> Kernel:
     """A kernel that fills what lies around a view of shape `inner` (N, H, W, C; C is a number)."""
-    images, height, width, channels = view.full(inner)
-    _, top, left, _ = view.origin
+    images, height, width, channels = view.parent_shape(inner)
+    _, top, left, _ = view.before
     line, rows = width * channels, inner[1]
     fill = tirx.const(int(view.value) if "int" in dtype else view.value, dtype)
 

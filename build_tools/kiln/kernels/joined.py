@@ -22,9 +22,10 @@ from tvm.tirx import PrimFunc
 
 from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
-from kiln.kernels.halo import OPAQUE, View, used_otherwise
+from kiln.kernels.halo import OPAQUE, used_otherwise
 from kiln.kernels.opinfo import OpInfo, of
 from kiln.kernels.symbols import is_open
+from kiln.kernels.view import TensorView
 
 # Who has these among its operators computes whole rows, or reads its operands as flat memory.
 _NOT_INSIDE = (
@@ -40,9 +41,9 @@ _NO_BORDER = math.nan
 class Join:
     """A concat without a kernel: its operands in order, each inside the whole; `direct` are written there."""
 
-    views: tuple[View, ...]
+    views: tuple[TensorView, ...]
     direct: tuple[bool, ...]
-    place: View  # of the result, which may lie in a padded tensor
+    place: TensorView  # of the result, which may lie in a padded tensor
 
 
 def _is_concat(ops: Sequence[OpInfo]) -> bool:
@@ -105,7 +106,7 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def find_joins(
-    mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], haloed: Mapping[Any, View]
+    mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], haloed: Mapping[Any, TensorView]
 ) -> dict[Any, Join]:
     """The concats of `main` that need no kernel, by variable; `haloed` are tensors inside padded ones."""
     calls = _calls(mod)
@@ -157,15 +158,17 @@ def find_joins(
     return joins
 
 
-def _join(op: OpInfo, call: Any, shapes: Sequence[Any], direct: tuple[bool, ...], halo: View | None) -> Join:
+def _join(
+    op: OpInfo, call: Any, shapes: Sequence[Any], direct: tuple[bool, ...], halo: TensorView | None
+) -> Join:
     axis, length = int(op["attrs"]["axis"]) % 4, [int(size) for size in call.ty.shape]
-    place = View((0,) * 4, (0,) * 4, 0.0) if halo is None else halo
+    place = TensorView((0,) * 4, (0,) * 4, 0.0) if halo is None else halo
     views, first = [], 0
     for shape in shapes:
         behind = length[axis] - first - int(shape[axis])
-        origin = tuple(at + (first if number == axis else 0) for number, at in enumerate(place.origin))
+        origin = tuple(at + (first if number == axis else 0) for number, at in enumerate(place.before))
         after = tuple(at + (behind if number == axis else 0) for number, at in enumerate(place.after))
-        views.append(View(origin, after, _NO_BORDER))
+        views.append(TensorView(origin, after, _NO_BORDER))
         first += int(shape[axis])
     return Join(tuple(views), direct, place)
 
@@ -181,7 +184,9 @@ def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:
     return len(fused.outputs) == 1 and len(fused.outputs[0].shape) == 4
 
 
-def _peak(bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], haloed: Mapping[Any, View]) -> int:
+def _peak(
+    bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], haloed: Mapping[Any, TensorView]
+) -> int:
     """The most bytes alive at once; `inside`: by tensor the one it lies in."""
     owner: dict[Any, Any] = dict(inside)
     first: dict[Any, int] = {}
@@ -207,7 +212,7 @@ def _peak(bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], haloed:
         elif name == "relax.call_tir":
             (source, *others) = binding.value.args[1].fields or [None]
             view = None if others else haloed.get(source)
-            if view is not None and _sizes(binding.var.ty) == _full(source, view.spread(0)):
+            if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
                 # the padding is there already
                 owner.setdefault(binding.var, source)
         read(binding.value, at)
@@ -235,10 +240,10 @@ def _sizes(ty: Any) -> tuple[int, ...] | None:
     return tuple(int(extent) for extent in ty.shape)
 
 
-def _full(variable: Any, view: View) -> tuple[int, ...] | None:
+def _full(variable: Any, view: TensorView) -> tuple[int, ...] | None:
     """The shape of the tensor that a haloed one lies in; None for open sizes."""
     shape = _sizes(variable.ty)
-    return None if shape is None else tuple(int(size) for size in view.full(shape))
+    return None if shape is None else tuple(int(size) for size in view.parent_shape(shape))
 
 
 def _bytes(ty: Any, full: tuple[int, ...] | None = None) -> int:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
 import tvm
 from tvm import relax
 
 from kiln.config import Target
-from kiln.graph.pipeline import Pass, run
+from kiln.graph.pipeline import run
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels import opinfo
 from kiln.kernels.choices import Choices
 from kiln.kernels.dims import Dims
+from kiln.kernels.external import External
 from kiln.kernels.group_steps import Groups
 from kiln.kernels.halo import keep_padding_apart
 from kiln.kernels.joined import keep_concats_apart
@@ -26,18 +25,6 @@ from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, 
 from kiln.kernels.step_list import Steps
 from kiln.kernels.steps import Builder
 from kiln.params import store
-
-
-class External(Protocol):
-    """Passes that put calls of libraries (relax.call_dps_packed) in place of what these compute.
-
-    `before` lowering, on operators; `after` fusion, by the op info of functions, with the constants by the
-    name of their variable in `main`. What they leave in the module's attributes: `kiln.externals`.
-    """
-
-    def before(self) -> list[tuple[str, Pass]]: ...
-
-    def after(self, values: Mapping[str, Any]) -> list[tuple[str, Pass]]: ...
 
 
 def tvm_target(target: Target) -> tvm.target.Target:

@@ -15,11 +15,12 @@ from tvm import tirx
 from kiln.config.sizes import SizeExpr
 from kiln.kernels.families import Part
 from kiln.kernels.group_steps import Groups
-from kiln.kernels.halo import View, border, copy_of, find_views, padded_view
+from kiln.kernels.halo import border, copy_of, find_views, padded_view
 from kiln.kernels.joined import find_joins
 from kiln.kernels.opinfo import OpInfo
 from kiln.kernels.step_list import Tensor
 from kiln.kernels.symbols import ranges_of
+from kiln.kernels.view import TensorView
 
 
 class Placement:
@@ -32,7 +33,7 @@ class Placement:
         self._parts = self._find_parts(mod)  # operand of a joined concat → the concat, its view
         self._joined: dict[Any, Tensor] = {}  # concat → the tensor that its operands lie in
 
-    def _find_parts(self, mod: tvm.IRModule) -> dict[Any, tuple[Any, View]]:
+    def _find_parts(self, mod: tvm.IRModule) -> dict[Any, tuple[Any, TensorView]]:
         calls = {b.var: b.value for block in mod["main"].body.blocks for b in block.bindings}
         return {
             operand: (concat, view)
@@ -70,7 +71,7 @@ class Placement:
 
     def _is_border(self, ops: list[OpInfo], name: str) -> bool:
         """Whether this padding is the one whose result the tensor's producer has written already."""
-        return padded_view(ops) == self.steps.views[name].spread(0)
+        return padded_view(ops) == self.steps.views[name].with_pixel_gap(0)
 
     def _whole(self, name: str) -> str:
         """The tensor that one lies inside of."""
@@ -80,7 +81,7 @@ class Placement:
 
     def _haloed(
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
-        view: View,
+        view: TensorView,
     ) -> str:  # fmt: skip
         """Add a group whose result, of `shape`, lies inside a padded tensor, and the step for the border."""
         dtype = str([param for param in func.params if tirx.is_buffer_var(param)][-1].dtype)
@@ -89,30 +90,30 @@ class Placement:
         self._border(view, inner, whole)
         return inner
 
-    def _around(self, view: View, shape: Sequence[SizeExpr], dtype: str) -> Tensor:
+    def _around(self, view: TensorView, shape: Sequence[SizeExpr], dtype: str) -> Tensor:
         """The tensor in which one of `shape` lies as `view` says."""
-        around = [before + after for before, after in zip(view.origin, view.after, strict=True)]
+        around = [before + after for before, after in zip(view.before, view.after, strict=True)]
         outer = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
         whole = self.steps.new(dtype, outer)
-        if view.apart:
-            self.steps.views[whole.name] = view.whole()
+        if view.pixel_gap:
+            self.steps.views[whole.name] = view.parent_without_gaps()
         return whole
 
     def _inside(
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
-        view: View, whole: Tensor,
+        view: TensorView, whole: Tensor,
     ) -> str:  # fmt: skip
         """Add a group whose result, of `shape`, lies inside another tensor."""
         inner = self._inner(view, shape, whole)
         self.groups.add(func, ops, inputs, [inner], name)
         return inner
 
-    def _inner(self, view: View, shape: list[SizeExpr], whole: Tensor) -> str:
+    def _inner(self, view: TensorView, shape: list[SizeExpr], whole: Tensor) -> str:
         inner = self.steps.new(whole.dtype, shape, alias=whole.name)
         self.steps.views[inner.name] = view
         return inner.name
 
-    def _border(self, view: View, inner: str, whole: Tensor) -> None:
+    def _border(self, view: TensorView, inner: str, whole: Tensor) -> None:
         """Add the step that fills what lies around a view."""
         groups = self.groups
         shape = self.steps.tensors[inner].shape
@@ -151,7 +152,7 @@ class Placement:
                 tensor = self.steps.tensors[source]
                 func, copies, name = _copy(tensor)
                 self._inside(func, name, tensor.shape, [source], copies, view, whole)
-        if not any((*join.place.origin, *join.place.after)):
+        if not any((*join.place.before, *join.place.after)):
             return whole.name
         inner = self._inner(join.place, self.groups.dims.shape(concat.ty), whole)
         self._border(join.place, inner, whole)

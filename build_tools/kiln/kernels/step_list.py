@@ -14,8 +14,8 @@ from tvm import tirx
 
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
-from kiln.kernels.halo import View
 from kiln.kernels.kernel import Array
+from kiln.kernels.view import TensorView
 
 # By dimension its least and greatest size.
 Box = Mapping[str, tuple[int, int]]
@@ -57,7 +57,7 @@ class Steps:
     functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     box: dict[str, tuple[int, int]] = field(default_factory=dict)
     # By tensor which part of its memory it takes, where that is not all of it.
-    views: dict[str, View] = field(default_factory=dict)
+    views: dict[str, TensorView] = field(default_factory=dict)
     _count: int = 0
 
     def describe(self) -> dict[str, Any]:
