@@ -1,12 +1,15 @@
-"""Tensors in a file: every type, and what is damaged."""
+"""Tensors in a file, and modules with their tensors: every type, any name, and what is damaged."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
-from kiln.params import tensors
+from kiln.params import store, tensors
+from tvm import relax
 
 TYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
@@ -29,3 +32,18 @@ def test_damaged_content() -> None:
     content = tensors.save({"a": np.ones(4, np.float32)})
     with pytest.raises(safetensors.SafetensorError):
         tensors.load(content[:-1])
+
+
+def test_input_with_the_name_of_a_stored_tensor(tmp_path: Path) -> None:
+    given = relax.Var("p0", relax.TensorType([2, 2], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [given], attrs={"num_input": 1}):
+        with builder.dataflow():
+            ones = relax.const(np.ones((2, 2), np.float32))
+            result = builder.emit_output(relax.op.add(given, ones))
+        builder.emit_func_output(result)
+    store.save(builder.get(), tmp_path)
+    main = store.load(tmp_path)["main"]
+    assert [parameter.name for parameter in main.params] == ["p0"]
+    _, found = store.split(store.load(tmp_path))
+    np.testing.assert_array_equal(found["p0"], np.ones((2, 2), np.float32))

@@ -86,9 +86,16 @@ def load(directory: str | Path) -> tvm.IRModule:
     try:
         module = tvm.ir.load_json((directory / "module.json").read_text(encoding="utf-8"))
         tensors = tensorfile.load((directory / "params.safetensors").read_bytes())
+        main = module["main"]
+        stored = list(main.params)[int(main.attrs["num_input"]) :] if tensors else []
     except OSError as error:
         raise KilnError(f"{error.filename}: cannot read: {error.strerror}") from error
     except Exception as error:  # both readers raise their own kinds
         raise KilnError(f"{directory}: not a module written by Kiln: {error}") from error
-    bound = {name: tvm.runtime.tensor(tensor) for name, tensor in tensors.items()}
-    return relax.transform.BindParams("main", bound)(module)
+    missing = [variable.name for variable in stored if variable.name not in tensors]
+    if missing:
+        raise KilnError(f"{directory}: not a module written by Kiln: no tensor for parameter {missing[0]}")
+    # By variable, not by name as BindParams does: an input of the user's may be called p0 too.
+    bound = {variable: tvm.runtime.tensor(tensors[variable.name]) for variable in stored}
+    module["main"] = main.bind_params(bound)
+    return module

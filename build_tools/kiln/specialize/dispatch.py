@@ -35,6 +35,7 @@ from kiln.specialize.conditions import (
 from kiln.specialize.symbols import copied, int64, is_sizes, symbols_of
 
 CASES = "kiln.cases"
+CASE = "kiln.case"  # attribute of a private function: its own name, so that no two of them are equal
 TEST = "kiln.test"  # attribute of a function that only tests: whose
 
 
@@ -149,7 +150,7 @@ def read(module: tvm.IRModule, function: str) -> Tree:
             parameter: values.get(argument, argument) if isinstance(argument, relax.Var) else argument
             for parameter, argument in zip(case.params[count:], calls[name].args[count:], strict=True)
         }
-        own = case.bind_params(bound).without_attr("kiln.own")
+        own = case.bind_params(bound).without_attr("kiln.own").without_attr(CASE)
         return Leaf(own, entry["sizes"], entry["divide"], name)
 
     return node(json.loads(str(attributes[CASES])))
@@ -271,7 +272,9 @@ class _Writer:
         function, values = _lifted(copied(leaf.function))
         count = len(function.params) - len(values)
         function = function.without_attr("global_symbol") if "global_symbol" in function.attrs else function
-        variable = self.builder.add_func(function.with_attr("kiln.own", count), name)
+        # BlockBuilder adds no function that is equal to another but hands out the other's variable. Two cases
+        # may well have equal code, with constants of their own: each needs a call that is found by its name.
+        variable = self.builder.add_func(function.with_attrs({"kiln.own": count, CASE: name}), name)
         to = {}  # the chooser's variables → what the leaf makes of them
         divided = []
         for dim, symbol in self.symbols.items():
