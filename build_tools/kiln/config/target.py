@@ -12,6 +12,7 @@ from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 
 Arch = Literal["x86_64", "aarch64", "armv7"]
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _OLDEST_GPU = 75  # what CUDA 13 still compiles for
 _TRIPLES = {"x86_64": ("x86_64-",), "aarch64": ("aarch64-",), "armv7": ("armv7", "thumbv7")}
 
@@ -116,10 +117,21 @@ class Cuda(Section):
         return max(self.archs, key=lambda arch: int(arch[3:]))
 
 
+def _name(value: str) -> str:
+    if not re.fullmatch(_NAME, value):  # folders are called after it
+        raise ValueError(f"letters, digits, '.', '_' and '-' expected in the file's name, got {value!r}")
+    return value
+
+
+TargetName = Annotated[
+    str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})
+]
+
+
 class Target(Section):
     """One machine that Kiln builds for. Sizes are in bytes."""
 
-    name: str
+    name: TargetName
     description: str
     triple: str = Field(description="LLVM triple of the kernels")
     cpu: str = Field(description="LLVM CPU name of the kernels")

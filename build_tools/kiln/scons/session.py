@@ -33,6 +33,17 @@ class Session:
         self.console = Console()
         self.parallel = GetOption("num_jobs") > 1
 
+    def file(self, path: str) -> Any:
+        """The file as an SCons node, `path` taken literally.
+
+        SCons's own Environment.File would run what stands between `${` and `}` in a file's name as Python.
+        """
+        return self.env.fs.File(path)
+
+    def folder(self, path: str) -> Any:
+        """The folder as an SCons node, `path` taken literally."""
+        return self.env.fs.Dir(path)
+
     @functools.cached_property
     def journal(self) -> Journal:
         """The journal of the build folder; taking it waits for other builds there."""

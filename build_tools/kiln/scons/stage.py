@@ -64,13 +64,13 @@ def declare(stage: Stage) -> list[Any]:
     env = current.env
     recipe = env.Value(" ".join([stage.name, *stage.flags, digest.of_stage(stage.name)]))
     nodes = env.Command(
-        [env.File(output) for output in outputs],
+        [current.file(output) for output in outputs],
         [*stage.inputs, recipe],
         env.Action(_execute, strfunction=_foretell, varlist=[]),
         KILN_STAGE=stage,
     )
     if stage.folder:
-        env.Clean(nodes[0], env.Dir(stage.folder))
+        env.Clean(nodes[0], current.folder(stage.folder))
     current.declared[outputs[0]] = list(nodes)
     return list(nodes)
 
@@ -81,7 +81,7 @@ def text_file(path: str, text: str) -> Any:
     if path not in current.declared:
         current.declared[path] = list(
             current.env.Command(
-                current.env.File(path), current.env.Value(text), current.env.Action(_write, strfunction=None)
+                current.file(path), current.env.Value(text), current.env.Action(_write, strfunction=None)
             )
         )
     return current.declared[path][0]

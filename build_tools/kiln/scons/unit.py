@@ -84,7 +84,7 @@ class Unit:
         named = [Path(name) for name in _file_sources(stage_config(self.model, stage))]
         found = [*named, *(path for name in named for path in beside(name))]
         # A missing one is the stage's to report, with the key that names it.
-        return [session().env.File(str(path)) for path in found if path.is_file()]
+        return [session().file(str(path)) for path in found if path.is_file()]
 
 
 def _can_be(model: Model, target: Target) -> None:
@@ -152,7 +152,8 @@ def _known_to_the_user(model: Model, copy: str) -> str:
     if not isinstance(model.source, FileSource):
         return copy
     path = Path(model.source.path)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    return f"./{shown}" if shown.startswith("-") else shown  # or a stage would read it as an option
 
 
 def _file_sources(value: Any) -> Iterator[str]:

