@@ -15,9 +15,9 @@ from pathlib import Path
 
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write
-from kiln.tune.counted import make_plugin
 
 from benchmarks.contenders import Folders
+from benchmarks.plugin import make_plugin
 from benchmarks.workers import ROOT, say
 
 DEBIAN = ("python3-minimal", "libpython3-stdlib", "libstdc++6")

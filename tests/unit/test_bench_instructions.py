@@ -12,11 +12,11 @@ import pytest
 from kiln.config import load_target
 from kiln.device.link import link
 from kiln.errors import KilnError
-from kiln.tune.counted import make_plugin
 
 from benchmarks.__main__ import main
 from benchmarks.arm64 import describe_processor, interpreter
 from benchmarks.instructions import Row, multiply_adds
+from benchmarks.plugin import make_plugin
 
 LOOP = """
 int main(int count, char **words) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,6 @@ from kiln.kernels.gemm import choose_tile
 from kiln.kernels.pipeline import lower, machine_of
 from kiln.params import store
 from kiln.tune.candidates import first_round, second_round
-from kiln.tune.cost import Counts, cycles
-from kiln.tune.counted import CountedBench
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench
 from kiln.tune.stage import keys_of
@@ -81,25 +79,21 @@ def test_what_is_kept(tmp_path: Path) -> None:
     target = load_target("x86_64")
     choice = Choice(winograd="f4", block=12, tile=(5, 2))
     found = {SQUARE: {**choice.describe(), "us": 1.0, "ratio": 0.5}, DENSE: {"us": 1.0, "ratio": 1.0}}
-    path = merge(tmp_path, "x86-64-v3", target, "time", found)
+    path = merge(tmp_path, "x86-64-v3", target, found)
     assert path == file_of("x86-64-v3", "avx2", tmp_path)
     assert read_json(path) == {
         "cpu": "x86-64-v3",
         "isa": "avx2",
-        "how": "time",
         "kernels": {SQUARE: found[SQUARE]},
     }
     assert choices_of(target, tmp_path) == {SQUARE: choice}
-    merge(tmp_path, "x86-64-v3", target, "time", {SQUARE: {"us": 1.0, "ratio": 1.0}})
-    assert choices_of(target, tmp_path) == {}
-    with pytest.raises(KilnError, match="decided by time, this by model"):
-        merge(tmp_path, "x86-64-v3", target, "model", found)
+    merge(tmp_path, "x86-64-v3", target, {SQUARE: {"us": 1.0, "ratio": 1.0}})
     assert choices_of(target, tmp_path) == {}
 
 
 def test_a_file_counts_for_its_cpu_and_vector_unit(tmp_path: Path) -> None:
     target = load_target("x86_64")
-    merge(tmp_path, "znver3", target, "time", {SQUARE: {"winograd": "off", "us": 1.0, "ratio": 0.9}})
+    merge(tmp_path, "znver3", target, {SQUARE: {"winograd": "off", "us": 1.0, "ratio": 0.9}})
     assert choices_of(target, tmp_path) == {}
     own = target.model_copy(update={"tuned_for": "znver3"})
     assert choices_of(own, tmp_path) == {SQUARE: Choice(winograd="off")}
@@ -218,10 +212,8 @@ def test_a_slow_round_slows_all_and_decides_nothing() -> None:
         Bench(target, Told({"s0": [100]}), 0).race(subjects)
 
 
-def stage(
-    tmp_path: Path, name: str, *more: object, module: Path, change: Mapping[str, object] | None = None
-) -> int:
-    target = load_target(name).model_copy(update=dict(change or {}))
+def stage(tmp_path: Path, name: str, *more: object, module: Path) -> int:
+    target = load_target(name)
     (tmp_path / "target.json").write_text(canonical_json(target_config(target)))
     write_json(tmp_path / "lower.json", {"name": "m", "threads": None, "winograd": "auto"})
     flags = ["--in", module, "--target", tmp_path / "target.json"]
@@ -229,11 +221,9 @@ def stage(
     return main(["tune", *map(str, [*flags, *more])])
 
 
-def test_a_foreign_cpu_without_emulator_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_foreign_cpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store.save(module_of(DENSE), tmp_path / "module")
-    assert stage(tmp_path, "armv7", module=tmp_path / "module", change={"emulator": None}) == 2
+    assert stage(tmp_path, "armv7", module=tmp_path / "module") == 2
     assert "'armv7' cannot be tuned here" in capsys.readouterr().err
     assert [path.name for path in tmp_path.glob("*-neon.json")] == []
     assert not (tmp_path / "tuned.json").exists()
@@ -243,49 +233,6 @@ def test_a_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     store.save(module_of(DENSE), tmp_path / "module")
     assert stage(tmp_path, "cuda", module=tmp_path / "module") == 2
     assert "target 'cuda': kernels for a GPU have no candidates" in capsys.readouterr().err
-
-
-def emulated() -> Target:
-    target = load_target("aarch64")
-    if obstacle(target) is None:
-        pytest.skip("this machine runs the target's code itself")
-    try:
-        open_runner("qemu_user", target)
-    except KilnError as error:
-        pytest.skip(str(error))
-    return target
-
-
-def test_kernels_are_counted_under_qemu() -> None:
-    target = emulated()
-    choices = [RULES, Choice(winograd="off", part=0), Choice(winograd="off", part=0, tile=(2, 1))]
-    subjects = [
-        Subject(f"s{i}", SQUARE, choice, target, "none", values=True) for i, choice in enumerate(choices)
-    ]
-    bench = CountedBench(target, 1 << 20)
-    bench.check(subjects)
-    _, direct, thin = bench.race(subjects)
-    assert thin.us > 1.2 * direct.us  # a load for each multiply-add, not for two of three
-    macs = 8 * 8 * 9 * 16 * 32
-    assert macs / 4 / 2 < direct.us * 1e3 < macs  # four lanes, two instructions a cycle, and what is around
-
-
-def test_an_estimate_keeps_what_leads_by_far(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    emulated()
-    store.save(module_of(DENSE), tmp_path / "module")
-    assert stage(tmp_path, "aarch64", module=tmp_path / "module") == 0
-    assert "estimated from what they do under QEMU" in capsys.readouterr().out
-    found = read_json(tmp_path / "tuned.json")
-    assert (found["cpu"], found["how"], list(found["kernels"])) == ("cortex-a72", "model", [DENSE])
-    entry = found["kernels"][DENSE]
-    assert entry["ratio"] == 1 or entry["ratio"] <= 0.8
-
-
-def test_the_estimate() -> None:
-    counts = Counts(1000, 300, 10, 50, 20) + Counts(200, 1, 1, 1, 1).scaled(0.5)
-    assert counts == Counts(1100, 300.5, 10.5, 50.5, 20.5)
-    assert cycles(counts, load_target("aarch64")) == 1100 / 2 + 2 * 50.5
-    assert cycles(counts, load_target("aarch64_a53")) == 1100 + 2 * 50.5
 
 
 def test_a_model_is_tuned_on_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
 """What `tune` found to be fastest for single kernels on a CPU: kernels/tuned/<cpu>-<isa>.json.
 
-A file holds {"cpu", "isa", "how", "kernels": {key: {…}}}; a key is an operator with its shape, the value a
-Choice without what the rules decide as well, and what was measured: `us` microseconds or `kilocycles` of
-an estimate, `ratio` to the rules.
+A file holds {"cpu", "isa", "kernels": {key: {…}}}; a key is an operator with its shape, the value a Choice
+without the fields that the rules decide as well, and the measurement: `us` microseconds, `ratio` to the
+rules.
 Kernels that are not listed follow the rules: the files make known models faster, and no model needs them.
 A target reads the file of the CPU that it names in `tuned_for`, or else in `cpu`, and of its vector unit.
 """
@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 
 FOLDER = Path(__file__).parent / "tuned"
-MEASURED = ("us", "kilocycles", "ratio")
+MEASURED = ("us", "ratio")
 
 
 @dataclass(frozen=True)

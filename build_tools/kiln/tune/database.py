@@ -13,16 +13,13 @@ from kiln.files import atomic_write, read_json
 from kiln.kernels.choices import MEASURED, file_of
 
 
-def merge(folder: Path, cpu: str, target: Target, how: str, found: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Put what was found into the CPU's file; kernels for which the rules are best are taken out.
+def merge(folder: Path, cpu: str, target: Target, found: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Write the measured choices into the file of the CPU and return its path.
 
-    `how`: by what it was decided, `time` or `model`. Raises KilnError where the file cannot be written, or
-    holds what was decided in the other way.
+    Kernels for which the rules are best are removed from it. Raises KilnError where it cannot be written.
     """
     path = file_of(cpu, target.vector.isa, folder)
     old = read_json(path) if path.is_file() else {}
-    if old and old["how"] != how:
-        raise KilnError(f"{path}: holds what was decided by {old['how']}, this by {how}: remove one of them")
     kernels = dict(old.get("kernels", {}))
     for key, entry in found.items():
         kernels.pop(key, None)
@@ -30,7 +27,7 @@ def merge(folder: Path, cpu: str, target: Target, how: str, found: Mapping[str, 
             kernels[key] = entry
     if kernels or old:
         try:
-            atomic_write(path, as_text({"cpu": cpu, "isa": target.vector.isa, "how": how}, kernels))
+            atomic_write(path, as_text({"cpu": cpu, "isa": target.vector.isa}, kernels))
         except OSError as error:
             raise KilnError(f"{path}: cannot write: {error.strerror or error}") from error
     return path

@@ -46,7 +46,6 @@ class Bench:
     # A candidate goes before the rules when the median of its ratios to them is at most `worth`, and it took
     # less than they in the share `wins` of the rounds: the rest is noise, or not worth a line in a file.
     worth, wins = 0.97, 0.75
-    how, unit = "time", "us"
 
     def __init__(
         self, target: Target, runner: Runner, cold_bytes: int, libraries: Sequence[LibraryFolder] = ()

@@ -58,9 +58,8 @@ def table_of(subjects: Sequence[Subject]) -> str:
             f"void {call.symbol}({_types(call)});" for call in {c.symbol: c for c in subject.calls}.values()
         ]
         head += [
-            f"static void run_{name}(unsigned char *const *m, int share, void (*mark)(int end)) {{",
-            "    (void)share;",
-            *(line for call in subject.calls for line in _call(call)),
+            f"static void run_{name}(unsigned char *const *m) {{",
+            *(_call(call) for call in subject.calls),
             "}",
             f"static const tensor tensors_{name}[] = {{",
             *(f"    {{{memory.bytes}u, {memory.kind}}}," for memory in subject.memory),
@@ -97,12 +96,10 @@ def _types(call: Call) -> str:
     return ", ".join(["void *"] * len(call.arguments) + ["int32_t"] * (0 if call.tasks is None else 2))
 
 
-def _call(call: Call) -> list[str]:
-    tasks = [] if call.tasks is None else ["0", f"({call.tasks} + share - 1) / share"]
-    arguments = ", ".join([*(f"m[{place}]" for place in call.arguments), *tasks])
-    marked = ["    if (mark != NULL)", "        mark({});"]
-    head, tail = (marked[0], marked[1].format(0)), (marked[0], marked[1].format(1))
-    return [*head, f"    {call.symbol}({arguments});", *tail]
+def _call(call: Call) -> str:
+    """C statement that runs all tasks of a kernel on the memory `m`."""
+    tasks = [] if call.tasks is None else ["0", str(call.tasks)]
+    return f"    {call.symbol}({', '.join([*(f'm[{place}]' for place in call.arguments), *tasks])});"
 
 
 def operands_of(subjects: Sequence[Subject], path: Path) -> Path:

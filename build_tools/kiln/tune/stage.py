@@ -21,7 +21,6 @@ from kiln.kernels.cases import cases_of
 from kiln.kernels.choices import FOLDER, MEASURED, Choice, is_key
 from kiln.kernels.pipeline import lower
 from kiln.params import store
-from kiln.tune.counted import CountedBench
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench, Timed
 from kiln.tune.tuner import Tuner
@@ -55,15 +54,14 @@ def run(args: argparse.Namespace) -> None:
         if not keys:
             print("no kernels with a choice: float32 convolutions and dense layers of known sizes have one")
         tuner = Tuner(bench, target, threads, packed=len(args.sources) == 1)
-        found = {key: _entry(best, bench) for key, best in tuner.tuned(keys).items()}
-    path = merge(args.database, cpu, target, bench.how, found)
-    write_json(args.out, {"cpu": cpu, "runner": bench.runner.description, "how": bench.how, "kernels": found})
+        found = {key: _entry(best) for key, best in tuner.tuned(keys).items()}
+    path = merge(args.database, cpu, target, found)
+    write_json(args.out, {"cpu": cpu, "runner": bench.runner.description, "kernels": found})
     _say(path, cpu, target, found)
 
 
-def _entry(best: Timed, bench: Bench) -> dict[str, Any]:
-    unit = "us" if bench.how == "time" else "kilocycles"
-    return {**best.subject.choice.describe(), unit: round(best.us, 1), "ratio": round(best.ratio, 3)}
+def _entry(best: Timed) -> dict[str, Any]:
+    return {**best.subject.choice.describe(), "us": round(best.us, 1), "ratio": round(best.ratio, 3)}
 
 
 def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]]) -> None:
@@ -81,10 +79,9 @@ def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]])
 
 @contextmanager
 def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterator[tuple[Bench, str]]:
-    """What tells which candidate is fastest, and LLVM's name of the CPU that it is about.
+    """The machine that times candidates, the device or else this one, and LLVM's name of its CPU.
 
-    The device where one is given; else this machine where it can run the target's code, for an emulator's
-    time is not its target's time; else an estimate. Raises KilnError where there is none of them.
+    Raises KilnError where neither runs the target's code: the time of an emulator is not that of its target.
     """
     if device is not None:
         with remote_runner(read_device(device), target, model) as runner:
@@ -93,21 +90,12 @@ def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterat
             yield Bench(target, runner, cold), _one_of(runner.cores, target, runner.description)
         return
     reason = hostcpu.obstacle(target)
-    if reason is None:
-        cpu = _one_of(cpus.names(read_cpuinfo()), target, "this machine")
-        yield Bench(target, open_runner("local", target), cold), cpu
-        return
-    if target.emulator is None:
+    if reason is not None:
         raise KilnError(
-            f"target '{target.name}' cannot be tuned here: {reason}, and it names no emulator; device=NAME "
-            "measures on a device"
+            f"target '{target.name}' cannot be tuned here: {reason}; device=NAME measures on a device"
         )
-    print(
-        f"target '{target.name}' cannot be timed here: {reason}; its kernels are estimated from what they do "
-        "under QEMU, and only what leads by far is kept; device=NAME measures on a device",
-        flush=True,
-    )
-    yield CountedBench(target, cold), target.tuned_for or target.cpu
+    cpu = _one_of(cpus.names(read_cpuinfo()), target, "this machine")
+    yield Bench(target, open_runner("local", target), cold), cpu
 
 
 def _one_of(names: Sequence[str], target: Target, where: str) -> str:

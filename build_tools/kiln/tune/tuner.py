@@ -38,7 +38,7 @@ class Tuner:
             batch, remaining = remaining[:BATCH], remaining[BATCH:]
             for key, (one, rules) in self._batch(batch).items():
                 text = one.subject.choice.describe() or "as the rules say"
-                print(f"{key}: {rules.us:.0f} → {one.us:.0f} {self.bench.unit}, {text}", flush=True)
+                print(f"{key}: {rules.us:.0f} → {one.us:.0f} us, {text}", flush=True)
                 found[key] = one
         return found
 

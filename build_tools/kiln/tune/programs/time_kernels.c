@@ -1,7 +1,6 @@
 /* time_kernels.c: runs the kernels of a generated table, where they are to be used later.
  *
  *     time_kernels time MILLISECONDS COLD_BYTES
- *     time_kernels count COLD_BYTES SHARE
  *     time_kernels check OPERANDS RESULTS
  *
  * time: For each group of the table rounds in which every subject runs once; MILLISECONDS for each
@@ -10,10 +9,6 @@
  * that other programs count as little as they can. Each run reads its weights from another place of
  * a memory of COLD_BYTES that all share: in a network, weights have long left the cache. Where a
  * library keeps weights of its own, all of that memory is read before each run of the group.
- *
- * count: Every subject runs twice, each time on other weights and 1 / SHARE of its tasks. Before
- * each kernel of the second run a descriptor is closed that cannot be open, and another one behind
- * it: count.c waits for them.
  *
  * check: Every subject runs once on the inputs and parameters in OPERANDS, one tensor behind the
  * other; its outputs go to RESULTS.
@@ -26,13 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define FEWEST    7
 #define MOST      60
 #define ALIGNMENT 64
 #define PAGE      4096
-#define MARK      0x6b696c6e
 
 static _Noreturn void stop(const char *what) {
     fprintf(stderr, "time_kernels: %s\n", what);
@@ -175,30 +168,12 @@ static void time_all(uint64_t each, size_t cold) {
                 if (keeps)
                     cool(&w, s);
                 const uint64_t began = now();
-                s->run(w.places, 1, NULL);
+                s->run(w.places);
                 const uint64_t took = now() - began;
                 spent += took;
                 if (round >= 0) /* the first one brings the code and the tensors */
                     printf("time\t%s\t%llu\n", s->name, (unsigned long long)took);
             }
-        }
-        workspace_free(&w);
-    }
-}
-
-static void mark(int end) {
-    (void)close(MARK + end);
-}
-
-static void count_all(size_t cold, int share) {
-    for (int first = 0; first < SUBJECTS_COUNT; first += group_size(first)) {
-        const int count = group_size(first);
-        workspace w = workspace_of(&SUBJECTS[first], count, cold);
-        for (int i = 0; i < count; i++) {
-            lay_out(&w, &SUBJECTS[first + i]);
-            SUBJECTS[first + i].run(w.places, share, NULL);
-            lay_out(&w, &SUBJECTS[first + i]);
-            SUBJECTS[first + i].run(w.places, share, mark);
         }
         workspace_free(&w);
     }
@@ -216,7 +191,7 @@ static void check_all(const char *operands, const char *results) {
             if (s->tensors[t].kind == INPUT || s->tensors[t].kind == WEIGHTS)
                 if (fread(w.places[t], 1, s->tensors[t].bytes, in) != s->tensors[t].bytes)
                     stop("operands are missing");
-        s->run(w.places, 1, NULL);
+        s->run(w.places);
         for (int t = 0; t < s->count; t++)
             if (s->tensors[t].kind == OUTPUT)
                 if (fwrite(w.places[t], 1, s->tensors[t].bytes, out) != s->tensors[t].bytes)
@@ -231,11 +206,9 @@ static void check_all(const char *operands, const char *results) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "time") == 0)
         time_all(strtoull(argv[2], NULL, 10) * 1000000u, (size_t)strtoull(argv[3], NULL, 10));
-    else if (argc == 4 && strcmp(argv[1], "count") == 0 && atoi(argv[3]) > 0)
-        count_all((size_t)strtoull(argv[2], NULL, 10), atoi(argv[3]));
     else if (argc == 4 && strcmp(argv[1], "check") == 0)
         check_all(argv[2], argv[3]);
     else
-        stop("time MILLISECONDS COLD_BYTES | count COLD_BYTES SHARE | check OPERANDS RESULTS");
+        stop("time MILLISECONDS COLD_BYTES | check OPERANDS RESULTS");
     return 0;
 }

@@ -22,9 +22,8 @@ typedef struct {
 typedef struct {
     const char *name;
     int group;
-    /* memory: one pointer for each tensor. Of each kernel's tasks the first 1 / share, rounded up,
-     * are done; before and after each kernel `mark` is called, where it is not NULL. */
-    void (*run)(unsigned char *const *memory, int share, void (*mark)(int end));
+    /* memory: one pointer for each tensor */
+    void (*run)(unsigned char *const *memory);
     const tensor *tensors;
     int count;
     /* What a library makes ready once, of its parameters in `memory`; 0 when it has. NULL: nothing.
