@@ -34,6 +34,8 @@ TESTS = {
     "content": Program("content_test"),
     "params": Program("params_test"),
     "session": Program("session_test"),
+    "states_none": Program("states_test", ("threads_none", "traffic")),
+    "states_pthread": Program("states_test", ("threads_pthread", "traffic")),
     "text": Program("text_test"),
     "traffic": Program("traffic_test", ("threads_none", "traffic")),
     "platform_posix": Program("platform_posix_test", ("threads_none", "platform_posix"), (".",)),

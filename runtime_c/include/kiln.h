@@ -45,6 +45,7 @@ typedef enum kiln_status {
     KILN_NOT_RUNNING = 13,   /* kiln_step with no step left */
     KILN_WRONG_MODEL = 14,   /* typed entry of one model, session of another */
     KILN_BAD_PLAN = 15,      /* the plan has no such step: the generated source is damaged */
+    KILN_BUSY = 16,          /* a session from its own on_step, or a pool while a kernel uses it */
 
     /* an input or output tensor */
     KILN_NULL_DATA = 20,     /* data or shape is null */
@@ -55,8 +56,8 @@ typedef enum kiln_status {
     KILN_BAD_DEVICE = 25,    /* not in this processor's memory */
     KILN_BAD_OFFSET = 26,    /* data + byte_offset + size leaves the address space */
     KILN_BAD_ALIGNMENT = 27, /* address is not a multiple of the element's size */
-    KILN_BAD_GPU = 29,       /* on another GPU than the session */
     KILN_OVERLAP = 28,       /* an output overlaps another tensor, or a tensor the arena */
+    KILN_BAD_GPU = 29,       /* on another GPU than the session */
 
     /* a symbolic dimension */
     KILN_DIM_RANGE = 30,    /* below its minimum or above its maximum */
@@ -221,7 +222,8 @@ typedef struct kiln_config {
     size_t params_bytes;
     kiln_pool *pool; /* null: this thread does all the work */
     uint32_t flags;
-    /* Called before every step; anything but 0 cancels the run. Null: never called. */
+    /* Called before every step; anything but 0 cancels the run. Null: never called. What it
+     * may call is listed under "states of a session". */
     int32_t (*on_step)(void *user, uint32_t step);
     void *user;
     int32_t gpu; /* which one, as its driver counts them; only for models that run on one */
@@ -235,9 +237,35 @@ struct kiln_session {
     int64_t dims[KILN_MAX_DIMS];
     uint32_t bucket;      /* the one that runs */
     uint32_t step, steps; /* next one and how many; equal: nothing is running */
+    uint32_t in_on_step;  /* 1 while on_step is being called */
     kiln_detail detail;
     void *gpu; /* what it holds of a GPU; else null */
 };
+
+/* ---- states of a session
+ *
+ * Before kiln_open a session's memory may hold anything, and no function but kiln_open may be given
+ * it; memory of zeros is a closed session. In every other state every function may be called:
+ *
+ *                     closed          open            running         from on_step of a run
+ *     kiln_open       opens           opens again     opens again     opens again, ends the run
+ *     kiln_close      nothing         closes          closes          closes, ends the run
+ *     kiln_run        KILN_NOT_OPEN   runs            runs anew       KILN_BUSY
+ *     kiln_begin      KILN_NOT_OPEN   begins          begins anew     KILN_BUSY
+ *     kiln_step       KILN_NOT_OPEN   NOT_RUNNING     one step        KILN_BUSY
+ *     kiln_steps_left 0               0               1 or more       1 or more, with the next one
+ *     kiln_cancel     nothing         nothing         drops the run   ends the run
+ *     kiln_error      the last error  the last error  the last error  the last error
+ *
+ * closed: kiln_close was called, or kiln_open returned an error. open: kiln_open worked, and no run
+ * is under way: none began, or the last one ended, failed or was cancelled. running: between
+ * kiln_begin and the last kiln_step. A run that on_step ends returns KILN_CANCELLED, and uses the
+ * arena and the tensors no more; the session's own memory must stay until it has returned. What is
+ * refused with KILN_BUSY leaves the run as it is. Other sessions may be run from on_step, with an
+ * arena of their own. Functions without a session may always be called.
+ *
+ * kiln_open cannot know that a session is open: one on a GPU that is opened again without
+ * kiln_close loses what it held there. */
 
 /* Bind session to model, and check arena and params. Arena, params and pool must live as long as
  * the session is used; config itself need not. On a CPU there is nothing to close. */
@@ -304,15 +332,21 @@ struct kiln_pool {
 };
 
 /* Start a pool of so many threads, the caller's own among them; 0: one for each processor.
- * Sessions may share it: while one uses it, the others work in their own thread. */
+ * Sessions may share it: while one uses it, the others work in their own thread. The memory may
+ * hold anything but an open pool, whose threads would be lost. On an error the pool is closed. */
 kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
-void kiln_pool_close(kiln_pool *pool);
+/* End the pool's threads. KILN_BUSY, and nothing happens, while a kernel uses the pool: from a
+ * task, or from another thread than the one that runs. From on_step it may be closed; the run goes
+ * on in the caller's thread. Nothing happens to a closed pool, to memory of zeros and to null. */
+kiln_status kiln_pool_close(kiln_pool *pool);
+/* How many threads the pool has; 1 for a closed one and for null. */
 int32_t kiln_pool_threads(const kiln_pool *pool);
 
 /* Process tasks [begin, end) of a kernel. */
 typedef void (*kiln_task)(const void *args, int32_t begin, int32_t end);
 
-/* Call task so that every one of [0, extent) is processed once, then return. pool may be null. */
+/* Call task so that every one of [0, extent) is processed once, then return. The caller's thread
+ * does all of it where pool is null or closed. */
 void kiln_parallel(kiln_pool *pool, kiln_task task, const void *args, int32_t extent);
 
 /* ---- platform_posix.c, not in a freestanding build --------------------------------------------
@@ -404,7 +438,7 @@ typedef struct kiln_traffic {
 /* Writes `bytes` bytes; another value than 0 ends the writing. */
 typedef int32_t (*kiln_write)(void *user, const char *text, size_t bytes);
 
-/* KILN_NULL_ARGUMENT where one is null, or there are no rows. */
+/* KILN_NULL_ARGUMENT where one is null, or there are no rows: the table then counts nothing. */
 kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
                               kiln_traffic_row *rows, size_t count);
 /* The sizes of the run that the session was last begun for. At most 16 rows are looked at. */

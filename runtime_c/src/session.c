@@ -35,24 +35,28 @@ static kiln_status check_arena(const kiln_config *config, size_t needed, size_t 
     return config->arena_bytes >= needed ? KILN_OK : kiln_fail(detail, &error);
 }
 
+static kiln_status check_abi(const kiln_model *model, kiln_detail *detail) {
+    kiln_detail error = no_error;
+    error.status = KILN_WRONG_ABI;
+    error.value = model->abi;
+    error.min = error.max = KILN_ABI;
+    return model->abi == KILN_ABI ? KILN_OK : kiln_fail(detail, &error);
+}
+
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config) {
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
     *session = (kiln_session){.detail = no_error};
     if (model == NULL || config == NULL)
         return fail_plain(&session->detail, KILN_NULL_ARGUMENT);
-    if (model->abi != KILN_ABI) {
-        kiln_detail error = no_error;
-        error.status = KILN_WRONG_ABI;
-        error.value = model->abi;
-        error.min = error.max = KILN_ABI;
-        return kiln_fail(&session->detail, &error);
-    }
+    kiln_status status = check_abi(model, &session->detail);
+    if (status != KILN_OK)
+        return status;
     size_t smallest = model->buckets[0].arena_bytes;
     for (uint32_t i = 1; i < model->buckets_count; i++)
         if (model->buckets[i].arena_bytes < smallest)
             smallest = model->buckets[i].arena_bytes;
-    kiln_status status = check_arena(config, smallest, model->arena_align, &session->detail);
+    status = check_arena(config, smallest, model->arena_align, &session->detail);
     if (status != KILN_OK)
         return status;
     const unsigned char *payload;
@@ -155,7 +159,9 @@ kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan
     if (model == NULL || result == NULL)
         return fail_plain(detail, KILN_NULL_ARGUMENT);
     kiln_plan_result found = {0};
-    kiln_status status = kiln_check_inputs(model, inputs, found.dims, detail);
+    kiln_status status = check_abi(model, detail);
+    if (status == KILN_OK)
+        status = kiln_check_inputs(model, inputs, found.dims, detail);
     if (status == KILN_OK)
         status = choose_bucket(model, &found, detail);
     if (status == KILN_OK)
@@ -168,18 +174,19 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
     if (model == NULL || result == NULL || (dims == NULL && model->dims_count > 0))
         return fail_plain(detail, KILN_NULL_ARGUMENT);
     kiln_plan_result found = {0};
-    for (uint32_t i = 0; i < model->dims_count; i++) {
+    kiln_status status = check_abi(model, detail);
+    for (uint32_t i = 0; status == KILN_OK && i < model->dims_count; i++) {
         kiln_detail error = no_error;
         error.where = KILN_AT_DIM;
         error.index = (int32_t)i;
         error.name = model->dims[i].name;
-        const kiln_status status = kiln_check_dim(model, i, dims[i], &error, detail);
-        if (status != KILN_OK)
-            return status;
+        status = kiln_check_dim(model, i, dims[i], &error, detail);
         found.dims[i] = dims[i];
     }
+    if (status != KILN_OK)
+        return status;
     kiln_derive(model, found.dims);
-    const kiln_status status = choose_bucket(model, &found, detail);
+    status = choose_bucket(model, &found, detail);
     if (status == KILN_OK)
         *result = found;
     return status;
@@ -190,6 +197,8 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
         return KILN_NULL_ARGUMENT;
     if (session->model == NULL)
         return fail_plain(&session->detail, KILN_NOT_OPEN);
+    if (session->in_on_step)
+        return fail_plain(&session->detail, KILN_BUSY);
     const kiln_model *model = session->model;
     kiln_detail *detail = &session->detail;
     kiln_plan_result plan;
@@ -221,22 +230,44 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     return status;
 }
 
+/* Call on_step before a step. KILN_CANCELLED where the run is over: on_step asked for it, or has
+ * cancelled the run, closed the session or opened it again. */
+static kiln_status call_on_step(kiln_session *session) {
+    kiln_detail error = no_error;
+    error.status = KILN_CANCELLED;
+    error.where = KILN_AT_STEP;
+    error.index = (int32_t)session->step;
+    session->in_on_step = 1;
+    const int32_t asked = session->config.on_step(session->config.user, session->step);
+    if (session->in_on_step == 0) /* opened again: the session belongs to this run no more */
+        return KILN_CANCELLED;
+    session->in_on_step = 0;
+    if (asked == 0 && kiln_steps_left(session) > 0) {
+        session->detail = no_error; /* on_step may have made calls that were refused */
+        return KILN_OK;
+    }
+    kiln_cancel(session);
+    return kiln_fail(&session->detail, &error);
+}
+
 kiln_status kiln_step(kiln_session *session) {
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
     if (session->model == NULL)
         return fail_plain(&session->detail, KILN_NOT_OPEN);
+    if (session->in_on_step)
+        return fail_plain(&session->detail, KILN_BUSY);
     if (kiln_steps_left(session) == 0)
         return fail_plain(&session->detail, KILN_NOT_RUNNING);
     kiln_detail error = no_error;
     error.where = KILN_AT_STEP;
     error.index = (int32_t)session->step;
     error.status = KILN_OK;
-    const kiln_config *config = &session->config;
-    if (config->on_step != NULL && config->on_step(config->user, session->step) != 0)
-        error.status = KILN_CANCELLED;
-    else if (session->model->gpu != NULL) {
-        const kiln_status status = session->model->gpu->step(session);
+    kiln_status status = KILN_OK;
+    if (session->config.on_step != NULL && (status = call_on_step(session)) != KILN_OK)
+        return status;
+    if (session->model->gpu != NULL) {
+        status = session->model->gpu->step(session);
         if (status != KILN_OK) {
             kiln_cancel(session);
             return status;

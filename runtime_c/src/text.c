@@ -14,6 +14,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_NOT_RUNNING);
         NAME(KILN_WRONG_MODEL);
         NAME(KILN_BAD_PLAN);
+        NAME(KILN_BUSY);
         NAME(KILN_NULL_DATA);
         NAME(KILN_BAD_RANK);
         NAME(KILN_BAD_DTYPE);
@@ -71,6 +72,8 @@ static const char *message(kiln_status status) {
         return "open for another model";
     case KILN_BAD_PLAN:
         return "no such step in the plan";
+    case KILN_BUSY:
+        return "in use: called from on_step of the run itself";
     case KILN_NULL_DATA:
         return "data or shape is null";
     case KILN_BAD_RANK:

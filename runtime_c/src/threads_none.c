@@ -7,8 +7,9 @@ kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads) {
     return pool == NULL ? KILN_NULL_ARGUMENT : KILN_OK;
 }
 
-void kiln_pool_close(kiln_pool *pool) {
+kiln_status kiln_pool_close(kiln_pool *pool) {
     (void)pool;
+    return KILN_OK;
 }
 
 int32_t kiln_pool_threads(const kiln_pool *pool) {

@@ -46,7 +46,7 @@ typedef struct pool {
     atomic_flag busy;
     _Atomic uint32_t sleepers;
     _Atomic bool closing;
-    int32_t threads; /* the caller among them */
+    int32_t threads; /* the caller among them; 0: closed */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     pthread_t workers[KILN_POOL_MAX_THREADS - 1];
@@ -138,6 +138,8 @@ static void wake_all(pool *self) {
 kiln_status kiln_pool_open(kiln_pool *memory, int32_t threads) {
     if (memory == NULL)
         return KILN_NULL_ARGUMENT;
+    pool *self = pool_of(memory);
+    *self = (pool){.busy = ATOMIC_FLAG_INIT};
     if (threads <= 0) {
         const long online = sysconf(_SC_NPROCESSORS_ONLN);
         threads = online < 1                       ? 1
@@ -146,44 +148,46 @@ kiln_status kiln_pool_open(kiln_pool *memory, int32_t threads) {
     }
     if (threads > KILN_POOL_MAX_THREADS)
         return KILN_SYSTEM_THREADS;
-    pool *self = pool_of(memory);
-    *self = (pool){.threads = 1, .busy = ATOMIC_FLAG_INIT};
     if (pthread_mutex_init(&self->mutex, NULL) != 0)
         return KILN_SYSTEM_THREADS;
     if (pthread_cond_init(&self->wake, NULL) != 0) {
         pthread_mutex_destroy(&self->mutex);
         return KILN_SYSTEM_THREADS;
     }
-    for (; self->threads < threads; self->threads++) {
+    for (self->threads = 1; self->threads < threads; self->threads++) {
         if (pthread_create(&self->workers[self->threads - 1], NULL, work, self) != 0) {
-            kiln_pool_close(memory);
+            (void)kiln_pool_close(memory);
             return KILN_SYSTEM_THREADS;
         }
     }
     return KILN_OK;
 }
 
-void kiln_pool_close(kiln_pool *memory) {
-    if (memory == NULL)
-        return;
-    pool *self = pool_of(memory);
+kiln_status kiln_pool_close(kiln_pool *memory) {
+    pool *self = memory == NULL ? NULL : pool_of(memory);
+    if (self == NULL || self->threads == 0)
+        return KILN_OK;
+    if (atomic_flag_test_and_set_explicit(&self->busy, memory_order_acquire))
+        return KILN_BUSY;
     atomic_store(&self->closing, true);
     wake_all(self);
     for (; self->threads > 1; self->threads--)
         pthread_join(self->workers[self->threads - 2], NULL);
+    self->threads = 0;
     pthread_cond_destroy(&self->wake);
     pthread_mutex_destroy(&self->mutex);
+    return KILN_OK;
 }
 
 int32_t kiln_pool_threads(const kiln_pool *memory) {
-    return memory == NULL ? 1 : pool_of(memory)->threads;
+    return memory == NULL || pool_of(memory)->threads == 0 ? 1 : pool_of(memory)->threads;
 }
 
 void kiln_parallel(kiln_pool *memory, kiln_task task, const void *args, int32_t extent) {
     if (extent <= 0)
         return;
     pool *self = memory == NULL ? NULL : pool_of(memory);
-    if (self == NULL || extent == 1 || self->threads == 1 ||
+    if (self == NULL || extent == 1 || self->threads <= 1 ||
         atomic_flag_test_and_set_explicit(&self->busy, memory_order_acquire)) {
         task(args, 0, extent);
         return;

@@ -9,7 +9,10 @@
 
 kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
                               kiln_traffic_row *rows, size_t count) {
-    if (traffic == NULL || model == NULL || rows == NULL || count == 0 || count > UINT32_MAX)
+    if (traffic == NULL)
+        return KILN_NULL_ARGUMENT;
+    *traffic = (kiln_traffic){.model = NULL};
+    if (model == NULL || rows == NULL || count == 0 || count > UINT32_MAX)
         return KILN_NULL_ARGUMENT;
     *traffic = (kiln_traffic){.model = model, .rows = rows, .rows_count = (uint32_t)count};
     for (size_t i = 0; i < count; i++)
@@ -18,7 +21,8 @@ kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
 }
 
 void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session) {
-    if (traffic == NULL || session == NULL || session->model != traffic->model)
+    if (traffic == NULL || session == NULL || traffic->model == NULL ||
+        session->model != traffic->model)
         return;
     const uint32_t dims = traffic->model->dims_count;
     uint32_t hash = 2166136261u; /* FNV-1a, by whole sizes */

@@ -25,12 +25,14 @@ _EMPTY = "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0, curre
 _GIVES_BACK = ("Release", "Pop", "Unload", "Free", "Destroy")
 
 
-def run(built: Built, tmp_path: Path, **settings: object) -> tuple[dict[str, list[list[str]]], list[str]]:
+def run(
+    built: Built, tmp_path: Path, *arguments: str, **settings: object
+) -> tuple[dict[str, list[list[str]]], list[str]]:
     """What the program said, by what it did, and the calls that the driver got."""
     log = tmp_path / "calls"
     log.unlink(missing_ok=True)
     done = subprocess.run(
-        [str(built.program), str(built.bundle / "golden" / "image.input0.bin")],
+        [str(built.program), str(built.bundle / "golden" / "image.input0.bin"), *arguments],
         env=double.environment(built.driver, kernels=built.kernels, log=log, **settings),
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -60,6 +62,17 @@ def test_results_of_every_way_to_run(
     assert said["closed"] == [["1", ""]]
     wrong = "KILN_BAD_GPU", f"{built.plan['inputs'][0]['name']}: on GPU 1, the session is on 0"
     assert said["other GPU"] == [list(wrong)] * 2
+
+
+@pytest.mark.parametrize("what", ["close", "cancel", "run"])
+def test_called_from_on_step(built: Built, tmp_path: Path, what: str) -> None:
+    """Closing and cancelling end the run, and running again is refused; all is given back."""
+    said, calls = run(built, tmp_path, what)
+    ends = what != "run"
+    assert said["run"][0][0] == ("KILN_CANCELLED" if ends else "KILN_OK")
+    assert said["inner"][0][0] == ("KILN_OK" if ends else "KILN_BUSY")
+    assert (said["output"] == [[expected(built), ""]]) == (not ends)
+    assert calls[-1] == _EMPTY
 
 
 def test_calls_of_the_driver(built: Built, tmp_path: Path) -> None:

@@ -99,6 +99,14 @@ def test_the_tests_can_fail(make: Make, tmp_path: Path) -> None:
         run([str(program)], tmp_path)
 
 
+def test_statuses_stand_in_the_order_of_their_values() -> None:
+    header = (SRC.parent / "include" / "kiln.h").read_text()
+    body = header.partition("typedef enum kiln_status {")[2].partition("}")[0]
+    values = [int(value) for value in re.findall(r"^ *KILN_\w+ = (\d+)", body, re.MULTILINE)]
+    assert len(values) > 40
+    assert values == sorted(set(values))
+
+
 def core_sizes(compiler: list[str], folder: Path) -> tuple[int, int, set[str]]:
     """Bytes of code and constants of the core without text.c, of text.c alone, and undefined symbols."""
     builder = Builder(compiler, ("-Os", "-g0", "-ffreestanding", "-ffunction-sections"), folder)
@@ -118,7 +126,7 @@ def core_sizes(compiler: list[str], folder: Path) -> tuple[int, int, set[str]]:
 
 
 # Bytes at -Os with zig 0.17's clang; a change that needs more must raise them here.
-@pytest.mark.parametrize(("name", "most"), [("aarch64", (6100, 4850)), ("armv7", (7950, 5250))])
+@pytest.mark.parametrize(("name", "most"), [("aarch64", (6400, 4850)), ("armv7", (8400, 5250))])
 def test_core_is_small_and_freestanding(name: str, most: tuple[int, int], tmp_path: Path) -> None:
     code, text, undefined = core_sizes(compiler_command(load_target(name)), tmp_path)
     print(f"{name}: core {code} bytes, text of errors {text} bytes, needs {sorted(undefined)}")
