@@ -65,8 +65,7 @@ def test_only_what_is_new_is_copied(desk: Desk, bundles: Pair) -> None:
     assert desk.flashed(one)["moved_bytes"] == 0
     second = desk.flashed(two)
     same = sum((two.bundle / "include" / name).stat().st_size for name in ("kiln.h", "dlpack.h", "tiny.h"))
-    assert 0 < second["moved_bytes"] <= (first["moved_bytes"] - same) // 2
-    assert second["made_bytes"] > two.library.stat().st_size
+    assert 0 < second["moved_bytes"] <= first["moved_bytes"] - same
     assert (in_use(desk.folder), second["previous"]) == (two.id, first["version"])
     # Back to the first: all of it is there still. New are the note about it and the program that tries it.
     third = desk.flashed(one)
@@ -132,23 +131,6 @@ def test_what_is_flashed_is_what_is_tried(desk: Desk, bundles: Pair, tmp_path: P
     assert not list(there.rglob("*.a")) and (there / "lib/libtiny.so").is_file()
 
 
-@pytest.mark.parametrize("why", ["wrong lists", "no head -c"])
-def test_where_files_cannot_be_put_together(desk: Desk, bundles: Pair, why: str) -> None:
-    """They are sent whole then."""
-    desk.flashed(bundles[0])
-    path = shadowed(desk.folder, why)
-    lists = list((desk.folder / "store/.kiln/chunks").iterdir())
-    assert len(lists) >= 3
-    for file in lists if why == "wrong lists" else []:
-        kind, *lines = file.read_text().split("\n")
-        file.chmod(0o644)
-        file.write_text("\n".join([kind, lines[0], *lines]))
-    assert desk.flash(bundles[1], PATH=path).returncode == 0
-    second = json.loads((desk.folder / "out.json").read_text())
-    assert in_use(desk.folder) == bundles[1].id
-    assert second["made_bytes"] == 0 and second["moved_bytes"] > bundles[1].library.stat().st_size
-
-
 def test_a_changed_bundle_is_not_sent(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
     copy = Built(tmp_path, tmp_path / "tiny", bundles[0].target)
     shutil.copytree(bundles[0].bundle, copy.bundle)
@@ -186,7 +168,6 @@ def shadowed(folder: Path, links: str) -> str:
     tools.mkdir()
     poorer = {
         "no symbolic links": ("ln", "echo no such thing here >&2; exit 1"),
-        "no head -c": ("head", "exit 1"),
         "no mv -T": ("mv", 'for w; do [ "$w" != -T ] || exit 1; done; exec /bin/mv "$@"'),
     }
     if links in poorer:

@@ -84,7 +84,6 @@ def test_flash_and_back(machine: Machine, bundles: tuple[Built, Built], tmp_path
 
     third = board(machine, tmp_path, place, user="fish").flashed(two)
     kept = sum(path.stat().st_size for path in (two.bundle / "include").iterdir())
-    assert third["made_bytes"] > two.library.stat().st_size
     assert third["changed"] and third["moved_bytes"] <= first["moved_bytes"] - kept
     assert third["previous"] == first["version"] and in_use(machine, place) == two.id
 

@@ -104,7 +104,7 @@ class _Flash:
             "format": 1, "model": model, "device": {"device": self.device.name, **store.facts.identity},
             "version": version, "previous": before, "changed": fresh, "files": len(files),
             "bytes": sum(file.bytes for file in files),
-            "moved_bytes": store.copies.moved, "made_bytes": store.copies.made,
+            "moved_bytes": store.copies.moved,
         }  # fmt: skip
 
     def _install(self, model: str, identity: str, files: Sequence[File], state: State) -> str:
@@ -196,11 +196,10 @@ def _kept(state: State) -> list[str]:
 
 
 def _print(store: Store, target: Target, flashed: Mapping[str, Any]) -> None:
-    made = flashed["made_bytes"]
     entries = {
         "device": short(flashed["device"]),
         "bundle": f"{flashed['files']} files, {flashed['bytes']:,} bytes, each checked there by SHA-256",
-        "copied": f"{flashed['moved_bytes']:,} bytes" + (f", {made:,} put together there" if made else ""),
+        "copied": f"{flashed['moved_bytes']:,} bytes",
         "in use": f"{store.root}/{flashed['model']}/current: {flashed['version']}"
         + ("" if flashed["changed"] else " (unchanged)"),
         "before": flashed["previous"] or "none",

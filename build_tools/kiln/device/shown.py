@@ -16,7 +16,7 @@ from kiln.device import script
 from kiln.device.copies import File
 
 _ONCE = ("facts", "lock", "state")
-_COPY = ("chunks", "incoming", "assemble", "adopt")
+_COPY = ("incoming", "adopt")
 _RUN = ("run", "end")
 # What is executed there beside scripts: (goals, the script after which it is, the command).
 _RUNS_A_PROGRAM = ("flash", "test", "run", "bench", "profile")

@@ -1,7 +1,6 @@
 """What lies on a device, below its `folder`, and how it changes.
 
     .kiln/blobs/SHA256                one file for each content, read-only, shared by all versions and models
-    .kiln/chunks/SHA256               of which chunks a large one consists, so that the next is sent in part
     .kiln/lock/                       who is at work
     MODEL/versions/NAME/              the files of one bundle: hard links to blobs, or copies; never changed
     MODEL/versions/NAME/installed.json  from which build, when, by whom, and the version before
@@ -71,22 +70,20 @@ class Store:
 
     def state(self, model: str = "") -> State:
         """What is there. What an interrupted host left behind is removed, so this wants the lock."""
-        found, kinds = State(), dict[str, str]()
+        found = State()
         text = script.run(self.transport, "state", self.root, model, self.facts.checksum, timeout=TIMEOUT * 5)
         head, _, installed = text.partition("\ninstalled\t")
         for line in head.splitlines():
             key, _, value = line.partition("\t")
             if key == "blob" and _SHA256.fullmatch(value):
                 found.blobs.add(value)
-            elif key == "chunks" and value.partition("\t")[0] in found.blobs:
-                kinds[value.partition("\t")[0]] = value.partition("\t")[2]
             elif key == "version" and _VERSION.fullmatch(value):
                 found.versions.append(value)
             elif key == "current" and _VERSION.fullmatch(value.removeprefix("versions/").strip()):
                 found.current = value.removeprefix("versions/").strip()
         if found.current is not None:
             found.installed = _checked(installed)
-        self.copies.present, self.copies.kinds = found.blobs, kinds
+        self.copies.present = found.blobs
         return found
 
     def put(self, files: Iterable[File]) -> None:

@@ -1,7 +1,6 @@
 # adopt ROOT TOKEN TOOL: compare each copied file with its SHA-256, which is its name; keep it when they agree
 mine "$1" "$2"
 for file in "$1/.kiln/incoming/$2"/*; do
-    case $file in *.chunks) continue ;; esac
     if [ "$(sum_of "$file" "$3")" = "${file##*/}" ]; then
         keep "$1" "$file" || exit 1
         printf 'blob\t%s\n' "${file##*/}"

@@ -7,9 +7,9 @@ for folder in "$root/$model"/versions/* "$root/$model"/versions/.part-*; do
     for name; do if [ "$folder" = "$root/$model/versions/$name" ]; then kept=yes; fi; done
     if [ "$kept" = no ] && [ -d "$folder" ]; then rm -rf "$folder"; fi
 done
-rm -rf "$root/.kiln/incoming" "$root/.kiln/runs"
+rm -rf "$root/.kiln/incoming" "$root/.kiln/runs" "$root/.kiln/chunks"
 needed=$(cat "$root"/*/versions/*/SHA256SUMS "$root"/.kiln/keep/* 2>/dev/null | cut -c1-64)
 for file in "$root"/.kiln/blobs/*; do
-    case $needed in *"${file##*/}"*) ;; *) mine "$root" "$token" && rm -f "$file" "$root/.kiln/chunks/${file##*/}" ;; esac
+    case $needed in *"${file##*/}"*) ;; *) mine "$root" "$token" && rm -f "$file" ;; esac
 done
 exit 0

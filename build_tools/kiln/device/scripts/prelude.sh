@@ -18,7 +18,6 @@ sum_of() { # FILE TOOL: SHA-256 in hexadecimal
     # shellcheck disable=SC2086
     $2 <"$1" | cut -c1-64
 }
-keep() { # ROOT FILE: take over a file that is whole, and the list of its chunks
-    chmod 444 "$2" && mv -f "$2" "$1/.kiln/blobs/${2##*/}" || return 1
-    if [ -f "$2.chunks" ] && mkdir -p "$1/.kiln/chunks"; then mv -f "$2.chunks" "$1/.kiln/chunks/${2##*/}"; fi
+keep() { # ROOT FILE: take over a file that is whole
+    chmod 444 "$2" && mv -f "$2" "$1/.kiln/blobs/${2##*/}"
 }

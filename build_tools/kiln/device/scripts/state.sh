@@ -1,14 +1,10 @@
 # state ROOT MODEL TOOL: which files are there and which bundle is in use; takes over what an interrupted copy left whole
 for file in "$1"/.kiln/incoming/*/*; do
-    case $file in *.chunks) continue ;; esac
     if [ -f "$file" ] && [ "$(sum_of "$file" "$3")" = "${file##*/}" ]; then keep "$1" "$file"; fi
 done
 rm -rf "$1"/.kiln/incoming "$1"/.kiln/runs "$1"/*/versions/.part-* "$1"/*/.current-*
 for file in "$1"/.kiln/blobs/*; do
     if [ -f "$file" ]; then printf 'blob\t%s\n' "${file##*/}"; fi
-done
-for file in "$1"/.kiln/chunks/*; do
-    if [ -f "$file" ] && IFS= read -r name <"$file"; then printf 'chunks\t%s\t%s\n' "${file##*/}" "$name"; fi
 done
 if [ -n "$2" ]; then
     for folder in "$1/$2"/versions/*; do
