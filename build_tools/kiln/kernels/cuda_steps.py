@@ -31,6 +31,7 @@ from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES, quantize
 from kiln.kernels.opinfo import OpInfo, refusal
 from kiln.kernels.prepare import free_reshapes, safe_indices, store_quantised
+from kiln.kernels.recompute import recompute
 from kiln.kernels.step_list import Steps
 from kiln.kernels.steps import Builder
 from kiln.kernels.symbols import ranges_of, variables
@@ -148,6 +149,8 @@ def fused(
         ("dead", relax.transform.DeadCodeElimination()),
         # and, by the op info of what has been fused
         *([] if external is None else external.after(params)),
+        # What no parameter is needed for
+        ("recompute", recompute(params)),
         # Phase 3: how tensors are stored, or rounded
         *_precise(precision, params),
     ]

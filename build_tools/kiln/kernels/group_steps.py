@@ -15,7 +15,7 @@ from tvm import tirx
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.kernels import abi
+from kiln.kernels import abi, opinfo
 from kiln.kernels.content import digest
 from kiln.kernels.dims import Dims
 from kiln.kernels.factors import whole_products
@@ -24,6 +24,7 @@ from kiln.kernels.gemm_int import narrow
 from kiln.kernels.halo import copy_of, with_views
 from kiln.kernels.kernel import Machine
 from kiln.kernels.opinfo import OpInfo, refusal
+from kiln.kernels.recompute import computed, constant_formula
 from kiln.kernels.step_list import Steps
 from kiln.kernels.symbols import divided, ranges_of, simplify
 
@@ -227,5 +228,11 @@ class Groups:
         source = self.steps.tensors[name]
         made = self.steps.new(source.dtype, source.shape)
         func, copies = copy_of(source.shape, source.dtype)
-        self.add(func, copies, [name], [made.name], key)
+        root = self.steps.root(name)
+        known = constant_formula(self.steps.params[root.name], source.shape) if root.kind == "param" else None
+        if known is None:
+            self.add(func, copies, [name], [made.name], key)
+        else:
+            func = computed(opinfo.with_ops(func, copies), {0: known})
+            self.add(func, opinfo.of(func), [], [made.name], key)
         return made.name

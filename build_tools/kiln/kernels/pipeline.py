@@ -22,6 +22,7 @@ from kiln.kernels.legalize import RULES
 from kiln.kernels.lookahead import look_ahead
 from kiln.kernels.placement import Placement
 from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
+from kiln.kernels.recompute import recompute
 from kiln.kernels.step_list import Steps
 from kiln.kernels.steps import Builder
 from kiln.params import store
@@ -102,6 +103,8 @@ def lower(
         ("dead", relax.transform.DeadCodeElimination()),
         # and, by the op info of what has been fused
         *([] if external is None else external.after(params)),
+        # What no parameter is needed for
+        ("recompute", recompute(params)),
     ]
     mod = run(mod, passes, dump)
     # Phase 3: a kernel for each group

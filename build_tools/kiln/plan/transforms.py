@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kiln.params.formulas import ONCE
 from kiln.plan.lifetimes import tensors_of
 
 
 def origin(case: Mapping[str, Any], name: str) -> dict[str, Any]:
     """What a stored tensor was made from: {"made": how, "bytes_before": of the graph's own tensor}."""
     families = {kernel["symbol"]: kernel["family"] for kernel in case["kernels"]}
-    stem, _, symbol = name.rpartition(".")
-    source, made = (stem, f"packed for {families[symbol]}") if symbol in families else (name, "as it is")
+    stem, _, last = name.rpartition(".")
+    source, made = (stem, f"packed for {families[last]}") if last in families else (name, "as it is")
+    if last == ONCE:
+        source, made = stem, "equal elements once"
     lifted = case["lifted"].get(source)
     if lifted is None:
         return {"made": "while lowering", "bytes_before": 0}
