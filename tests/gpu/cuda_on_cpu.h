@@ -31,6 +31,29 @@ typedef unsigned short ushort;
 #define CUDART_INF_F INFINITY
 #define CUDART_NAN_F NAN
 
+// What the compiler calls where the processor cannot convert to bfloat16 by itself, to nearest with
+// ties to even. GCC's library has them, the one of zig has not.
+extern "C" __attribute__((weak)) __bf16 __truncsfbf2(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1);
+    const uint16_t half = (uint16_t)(isnan(x) ? bits >> 16 | 0x40u : rounded >> 16);
+    __bf16 out;
+    memcpy(&out, &half, sizeof out);
+    return out;
+}
+// By way of float, rounded to odd: so the number is rounded to nearest once only.
+extern "C" __attribute__((weak)) __bf16 __truncdfbf2(double x) {
+    float near = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &near, sizeof bits);
+    if ((double)near != x && isfinite(near) && (bits & 1) == 0) {
+        bits += fabs((double)near) < fabs(x) ? 1u : (uint32_t)-1;
+        memcpy(&near, &bits, sizeof near);
+    }
+    return __truncsfbf2(near);
+}
+
 struct kiln_index {
     unsigned x, y, z;
 };
@@ -78,9 +101,11 @@ template <class T> static inline T min(T a, T b) {
 }
 #endif
 
-static inline float rsqrtf(float x) {
+// C libraries that follow C23 (glibc from 2.42 on) have a function of this name; CUDA's is meant.
+static inline float kiln_rsqrtf(float x) {
     return 1.0f / sqrtf(x);
 }
+#define rsqrtf kiln_rsqrtf
 
 // ---- fibers
 // -----------------------------------------------------------------------------------------------

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kiln.byoc.cutlass import include_folders
+from kiln.config import load_target
 from kiln.sources.cuda_toolkit import cuda_toolkit
-from kiln.toolchain import run
+from kiln.toolchain import compiler_command, run
 
+# Kind of machine → the target whose C compiler and CPU the stand-ins are compiled with.
+BASELINES = {"x86_64": "x86_64_v2", "aarch64": "aarch64"}
 HERE = Path(__file__).resolve().parent
 _FIRST = re.compile(r'^extern "C" __global__', re.MULTILINE)
 _BARRIER = re.compile(r"\b__(syncthreads|syncwarp|shfl_\w+)\(")
 
 
-def zig(arguments: Sequence[str]) -> None:
-    """Run zig's compiler, with caches as a build has them."""
-    run([sys.executable, "-m", "ziglang", *arguments], "compiling a stand-in")
+def zig(language: str, arguments: Sequence[str]) -> None:
+    """Compile for this kind of machine, with caches as a build has them. `language`: cc or c++.
+
+    Without a target zig would compile for the very processor that it runs on. The stand-ins are compiled for
+    the least one that Kiln's targets name, so they and the numbers that they compute are the same everywhere.
+    """
+    command = compiler_command(load_target(BASELINES.get(platform.machine(), "x86_64_v2")))
+    command[command.index("cc")] = language
+    run([*command, *arguments], "compiling a stand-in")
 
 
 def driver(folder: Path) -> Path:
     """A folder with a libcuda.so.1 that stands in for NVIDIA's."""
     folder.mkdir(parents=True, exist_ok=True)
     flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined"]
-    zig(["cc", *flags, str(HERE / "fake_cuda.c"), "-o", str(folder / "libcuda.so.1")])
+    zig("cc", [*flags, str(HERE / "fake_cuda.c"), "-o", str(folder / "libcuda.so.1")])
     return folder
 
 
@@ -57,7 +66,7 @@ def kernels_on_cpu(
         paths[-1].write_text("\n".join(parts), "utf-8")
         folders = [HERE / "cutlass_on_cpu", cuda_toolkit() / "include", *include_folders()]
         flags += [f"-I{folder}" for folder in folders]
-    zig(["c++", *flags, *map(str, paths), "-o", str(library)])
+    zig("c++", [*flags, *map(str, paths), "-o", str(library)])
     return library
 
 

@@ -77,7 +77,7 @@ def build(folder: Path, model: str, library: str, *byoc: str) -> Project:
     double.driver(project.doubles)
     source, name = library.split(":")
     double.zig(
-        ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined", f"-I{double.HERE}",
+        "cc", ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined", f"-I{double.HERE}",
          str(double.HERE / source), "-o", str(project.doubles / name)]
     )  # fmt: skip
     stages = folder / "build" / ".stages" / TARGET / model

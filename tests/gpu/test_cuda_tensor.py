@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,27 @@ def test_a_row_does_not(tmp_path: Path) -> None:
     func = stored_as(te.create_prim_func([x, w, topi.matmul(x, w)]), ["float16"] * 3)
     row = Kernels({"row": cuda.lower(func, cuda.tvm_target(CUDA))}, CUDA, tmp_path)
     assert "wmma" not in row.source.split('extern "C"', 1)[1]
+
+
+def test_the_stand_in_rounds_to_bfloat16_by_itself(kernels: Kernels) -> None:
+    """The emulation is compiled for a processor that has no instruction for it."""
+    bits = np.random.default_rng(3).integers(0, 1 << 32, 3000, np.uint32)
+    ties = np.array([0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7FC00001, 0x7F800001, 0xFF800000, 1, 0], np.uint32)
+    single = np.concatenate([bits, ties]).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        rounded = single.astype(ml_dtypes.bfloat16)
+    bigger = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-8 - 2.0**-40, 1 + 2.0**-8, -1e300, 2.0**-133 * 1.5])
+    above = [1.0078125, 1.0, 1.0, -np.inf, 2.0**-132]
+    for name, kind, given, want in (
+        ("__truncsfbf2", ctypes.c_float, single, rounded),
+        ("__truncdfbf2", ctypes.c_double, bigger, np.array(above, F)),
+    ):
+        convert = getattr(kernels.library, name)
+        # A bfloat16 comes back in the low half of the register that a float comes back in.
+        convert.argtypes, convert.restype = [kind], ctypes.c_float
+        low = np.array([convert(float(value)) for value in given], np.float32).view(np.uint32)
+        got = low.astype(np.uint16).view(ml_dtypes.bfloat16)
+        np.testing.assert_array_equal(got.astype(F), want.astype(F))
 
 
 def test_ptxas_takes_them_for_every_architecture(kernels: Kernels, half: str, tmp_path: Path) -> None:
