@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write
+from kiln.packages import missing_program
 
 from benchmarks.contenders import Folders
 from benchmarks.plugin import make_plugin
@@ -61,7 +62,7 @@ def prepare(folders: Folders) -> Arm64:
     """Fetch and build what is missing. Raises KilnError when that cannot be done."""
     emulator = shutil.which("qemu-aarch64")
     if emulator is None:
-        raise KilnError("instructions: qemu-aarch64 is needed; on Debian or Ubuntu: apt install qemu-user")
+        raise KilnError(f"instructions: {missing_program('qemu-aarch64')}")
     folder = folders.work / "arm64"
     if not (folder / "root").is_dir():
         _debian(folder)

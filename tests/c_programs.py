@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kiln import packages
 from kiln.emit.headers import include_flags
 from kiln.paths import data_dir
 
@@ -48,13 +49,11 @@ FUZZ = {
 }
 
 
-def need(tool: str, package: str) -> str:
+def need(tool: str) -> str:
     """The path of a program that a test cannot do without; the test fails where it is missing."""
     path = shutil.which(tool)
     if path is None:
-        pytest.fail(
-            f"'{tool}' is not installed; install it with: sudo apt-get install {package}", pytrace=False
-        )
+        pytest.fail(packages.missing_program(tool), pytrace=False)
     return path
 
 

@@ -115,7 +115,7 @@ class Project:
         out = self.folder / f"{source.stem}-{len(self.objects)}.o"
         run(
             [
-                need(compiler, compiler),
+                need(compiler),
                 *flags,
                 *SANITIZE,
                 "-g",
@@ -141,7 +141,7 @@ class Project:
         (own / "kernels.c").write_text(kernels.replace("NAME", name))
         self.flags.append(f"-I{own}")
         self.compile(own / f"{name}_plan.c", compiler, *WARNINGS)
-        run([need("gcc", "gcc"), f"-I{own}", "-c", str(own / f"{name}_params.S"), "-o", str(own / "p.o")])
+        run([need("gcc"), f"-I{own}", "-c", str(own / f"{name}_params.S"), "-o", str(own / "p.o")])
         self.objects.append(own / "p.o")
         self.compile(own / "kernels.c")
         return files
@@ -155,5 +155,5 @@ class Project:
         out = self.folder / "main"
         threads = ["-pthread"] if self.threads == "pthread" else []
         objects = [str(path) for path in self.objects]
-        run([need(compiler, compiler), *SANITIZE, *objects, *threads, "-o", str(out)])
+        run([need(compiler), *SANITIZE, *objects, *threads, "-o", str(out)])
         return out

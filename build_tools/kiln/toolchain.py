@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
+from kiln.packages import missing_program
 from kiln.paths import cache_dir
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def compiler_command(target: Target) -> list[str]:
         command = [chosen.kind]
     if shutil.which(command[0]) is None:
         raise KilnError(
-            f"target '{target.name}': C compiler '{command[0]}' is not installed (key 'c_compiler')"
+            f"target '{target.name}': C compiler {missing_program(command[0])} (key 'c_compiler')"
         )
     if chosen.target is not None:
         command += ["-target", chosen.target]

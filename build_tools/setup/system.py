@@ -1,44 +1,59 @@
-"""The system packages that Kiln's own tests need: installed where that is allowed, else named in one line."""
+"""The system packages that Kiln's own tests need: installed where that is allowed, else named in one line.
+
+1. What is missing follows from kiln.packages, from the emulators and C libraries of the targets in
+   `targets/`, and from the version of clang that is found.
+2. As root, or where sudo asks for no password, apt-get installs the packages, and 1. is looked at again:
+   which package has clang's sanitizers is known only once clang is there.
+3. What is missing then ends a run of all tests with one line. A run of some tests is only warned, since they
+   may need none of it.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-# What the tests run → the Debian and Ubuntu package that holds it.
-NEEDED = {
-    "qemu-aarch64": "qemu-user",
-    "qemu-system-aarch64": "qemu-system-arm",
-    "qemu-system-arm": "qemu-system-arm",
-    "ssh": "openssh-client",
-    "adb": "adb",
-    "gcc": "gcc",
-    "g++": "g++",
-    "clang": "clang",
-    "make": "make",
-    "cmake": "cmake",
-    "pkg-config": "pkg-config",
-    "valgrind": "valgrind",
-    "git": "git",
-}
+from kiln import packages
+from kiln.config import list_targets, load_target
+from kiln.device.runners.qemu_user import loads_foreign_libc
+
+WAIT_FOR_OTHERS = 600  # seconds for another apt-get that runs to end
 
 
 def missing() -> dict[str, str]:
-    """Programs that cannot be found, with their packages."""
-    lacking = {program: package for program, package in NEEDED.items() if shutil.which(program) is None}
+    """What cannot be found here, with the package of each."""
+    lacking = {name: package for name, package in packages.PROGRAMS.items() if shutil.which(name) is None}
+    lacking |= {path: package for path, package in packages.FILES.items() if not Path(path).exists()}
+    lacking |= {name: package for name, package in packages.LIBRARIES.items() if not _loads(name)}
+    for target in (load_target(one.name) for one in list_targets()):
+        emulator = target.emulator
+        package = emulator and packages.package_of(emulator.command)
+        if emulator and package and shutil.which(emulator.command) is None:
+            lacking[emulator.command] = package
+        if loads_foreign_libc(target):
+            _, package = packages.cross_libc(target.arch, target.triple)
+            if package:
+                lacking[f"{target.libc.name} for {target.arch}"] = package
     clang = shutil.which("clang")
-    if clang:
-        told = subprocess.run([clang, "-print-resource-dir"], capture_output=True, text=True)
-        resources = Path(told.stdout.strip())
-        if not any(resources.glob("lib/*/libclang_rt.asan*")):
-            lacking["clang's sanitizers"] = f"libclang-rt-{resources.name.split('.')[0]}-dev"
+    package = clang and packages.sanitizers_of(clang)
+    if package:
+        lacking["clang's sanitizers"] = package
     return lacking
 
 
-def install_command() -> list[str] | None:
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def apt_get() -> list[str] | None:
     """How to run apt-get as root without being asked for anything, or None."""
     if shutil.which("apt-get") is None:
         return None
@@ -49,32 +64,47 @@ def install_command() -> list[str] | None:
     return None
 
 
-def install(apt: list[str], packages: list[str]) -> None:
-    """Install the packages; what fails shows when the programs are looked for again."""
-    print(f"kiln: installing {' '.join(packages)}", file=sys.stderr, flush=True)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run([*apt, "update", "-q"], env=environment, **quiet)  # type: ignore[call-overload]
-    subprocess.run([*apt, "install", "-y", "-q", *packages], env=environment, **quiet)  # type: ignore[call-overload]
+def install(apt: list[str], names: list[str]) -> str:
+    """Install packages. Returns apt-get's own reason where it fails, else the empty string."""
+    print(f"kiln: installing {' '.join(names)}", file=sys.stderr, flush=True)
+    wait = f"DPkg::Lock::Timeout={WAIT_FOR_OTHERS}"
+    reason = ""
+    for words in (["update"], ["install", "-y", *names]):
+        done = subprocess.run(
+            [*apt, "-q", "-o", wait, *words],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        if done.returncode:
+            told = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+            reason = f"apt-get {words[0]}: {(told or ['E: no reason given'])[0].removeprefix('E:').strip()}"
+    return reason
+
+
+def complaint(lacking: dict[str, str], reason: str) -> str:
+    """One line: what the tests lack, why it could not be installed, and the command that installs it."""
+    names = " ".join(sorted(set(lacking.values())))
+    # In a container there is often no sudo: a command that cannot be run helps nobody.
+    command = f"sudo apt-get install {names}" if shutil.which("sudo") else f"as root: apt-get install {names}"
+    because = f" ({reason})" if reason else ""
+    return f"the tests need {', '.join(lacking)}{because}; install with: {command}"
 
 
 def main(chosen_tests: list[str]) -> int:
     """0 when everything is there. Without it 2 for a run of all tests; a part of them may still go on."""
-    lacking = missing()
-    apt = install_command() if lacking else None
-    for _ in range(2):  # what goes with clang is known once clang is there
+    lacking, reason = missing(), ""
+    apt = apt_get() if lacking else None
+    for _ in range(2):
         if apt and lacking:
-            install(apt, sorted(set(lacking.values())))
+            reason = install(apt, sorted(set(lacking.values())))
             lacking = missing()
     if not lacking:
         return 0
-    packages = " ".join(sorted(set(lacking.values())))
     part = any(not argument.startswith("-") for argument in chosen_tests)
-    print(
-        f"kiln: {'warning' if part else 'error'}: the tests need {', '.join(lacking)}; install with: "
-        f"sudo apt-get install {packages}",
-        file=sys.stderr,
-    )
+    print(f"kiln: {'warning' if part else 'error'}: {complaint(lacking, reason)}", file=sys.stderr)
     return 0 if part else 2
 
 

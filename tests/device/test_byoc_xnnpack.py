@@ -127,7 +127,7 @@ def test_every_kind_agrees_with_the_reference(built: Path, tmp_path: Path) -> No
     source, program = tmp_path / "threads.c", tmp_path / "threads"
     source.write_text(THREADS)
     libraries = [str(bundle / "lib" / name) for name in ("libmixed.a", *library["link"])]
-    run([need("gcc", "gcc"), "-O2", "-Wall", "-Werror", f"-I{bundle / 'include'}", str(source), *libraries,
+    run([need("gcc"), "-O2", "-Wall", "-Werror", f"-I{bundle / 'include'}", str(source), *libraries,
          "-pthread", f"-Wl,-rpath,{bundle / 'lib'}", "-o", str(program)])  # fmt: skip
     assert run([str(program)]).splitlines() == ["ok"] * 4
 

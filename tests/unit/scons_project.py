@@ -17,7 +17,7 @@ from pathlib import Path
 from kiln.__main__ import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "paths.py", "toolchain.py")
+_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "packages.py", "paths.py", "toolchain.py")
 _REAL = (*_MODULES, "config", "scons", "sources/cache.py", "sources/onnx_data.py")
 _STAND_IN = '''
 import argparse, hashlib, json, os, time

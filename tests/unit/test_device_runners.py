@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kiln import packages
 from kiln.config import Target, load_target
 from kiln.device import runners
 from kiln.device.bundle import Bundle
@@ -101,7 +102,7 @@ def test_no_way_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_sysroot_name(triple: str, name: str) -> None:
-    assert qemu_user.sysroot_name(triple) == name
+    assert packages.sysroot_name(triple) == name
 
 
 def test_no_program_stays_behind_when_the_stage_is_killed(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_the_plan_compiles_and_says_what_is_launched(tmp_path: Path) -> None:
     files = emit(gpu_plan(), PAYLOAD)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    gcc = need("gcc", "gcc")
+    gcc = need("gcc")
     run([gcc, *WARNINGS, *include_flags(), f"-I{tmp_path}", "-fsyntax-only", str(tmp_path / "tiny_plan.c")])
     source, header = str(files["tiny_plan.c"]), str(files["tiny.h"])
     buckets = len(gpu_plan()["buckets"])

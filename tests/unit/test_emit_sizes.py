@@ -47,7 +47,7 @@ int main(void) {{
         for (int32_t m = 0; m <= 7; m++) {{ {body} puts(""); }}
 }}
 """)
-    gcc = [need("gcc", "gcc"), *WARNINGS, *include_flags(), "-fsanitize=undefined"]
+    gcc = [need("gcc"), *WARNINGS, *include_flags(), "-fsanitize=undefined"]
     run([*gcc, str(source), "-o", str(tmp_path / "sizes")])
     lines = run([str(tmp_path / "sizes")]).splitlines()
     for (n, m), line in zip(itertools.product(range(1, 13), range(8)), lines, strict=True):

@@ -113,7 +113,7 @@ def test_section_has_the_name_asked_for(tmp_path: Path) -> None:
     plan["params"]["section"] = ".qspi.weights"
     project = Project(tmp_path)
     project.add(plan)
-    assert ".qspi.weights" in run([need("readelf", "binutils"), "-SW", str(tmp_path / "source-tiny" / "p.o")])
+    assert ".qspi.weights" in run([need("readelf"), "-SW", str(tmp_path / "source-tiny" / "p.o")])
 
 
 def test_two_models_in_one_image_share_an_arena(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from c_programs import CORE, FUZZ, SANITIZE, SRC, TESTS, Builder, need, run
 from elftools.elf.elffile import ELFFile
+from kiln import packages
 from kiln.config import load_target
 from kiln.emit.headers import include_flags
 from kiln.toolchain import compiler_command
@@ -30,12 +31,10 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     def maker(compiler: str, kind: str) -> Builder:
         if (compiler, kind) not in builders:
             folder = tmp_path_factory.mktemp(f"{compiler}-{kind}")
-            path = need(compiler, compiler)
-            if compiler == "clang":
-                resources = Path(run([path, "-print-resource-dir"]).strip())
-                if not any(resources.glob("lib/*/libclang_rt.fuzzer*.a")):
-                    package = f"libclang-rt-{resources.name.split('.')[0]}-dev"
-                    pytest.fail(f"clang has no sanitizers; install them with: sudo apt-get install {package}")
+            path = need(compiler)
+            package = packages.sanitizers_of(path) if compiler == "clang" else None
+            if package is not None:
+                pytest.fail(f"clang has no sanitizers; {packages.how_to_install(package)}", pytrace=False)
             builders[compiler, kind] = Builder([path], FLAGS[kind], folder)
         return builders[compiler, kind]
 
@@ -58,7 +57,7 @@ def test_pool_under_thread_sanitizer(make: Make, compiler: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", TESTS)
 def test_under_valgrind(make: Make, name: str, tmp_path: Path) -> None:
-    valgrind = [need("valgrind", "valgrind"), "--quiet", "--error-exitcode=9", "--leak-check=full"]
+    valgrind = [need("valgrind"), "--quiet", "--error-exitcode=9", "--leak-check=full"]
     valgrind += ["--fair-sched=yes"]  # it runs one thread at a time: let a worker that spins give way
     program = make("gcc", "plain").link(TESTS[name])
     assert ", 0 failures" in run(
@@ -92,7 +91,7 @@ def test_the_tests_can_fail(make: Make, tmp_path: Path) -> None:
     ]
     objects += [str(builder.object(name)) for name in ("threads_none", "params_test")]
     program = tmp_path / "broken"
-    gcc = need("gcc", "gcc")
+    gcc = need("gcc")
     flags = ["-std=c11", f"-I{SRC}", *include_flags()]
     run([gcc, *flags, str(tmp_path / "params.c"), *objects, "-o", str(program)])
     with pytest.raises(pytest.fail.Exception, match=r"params_test\.c:\d+: failed"):

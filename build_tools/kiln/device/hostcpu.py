@@ -42,11 +42,15 @@ def missing(cpu: str, features: Iterable[str], flags: frozenset[str]) -> str | N
     return f"this CPU lacks {', '.join(lacking)}" if lacking else None
 
 
+def machine() -> str:
+    """The architecture of this machine, by the name that targets use where they have one."""
+    return _MACHINES.get(platform.machine(), platform.machine())
+
+
 def obstacle(target: Target) -> str | None:
     """Why this machine cannot run the target's programs directly, None when it can."""
-    machine = _MACHINES.get(platform.machine(), platform.machine())
     if platform.system() != "Linux" or "linux" not in target.triple:
         return f"its programs are for {target.triple}"
-    if machine != target.arch:
-        return f"its programs are for {target.arch}, this machine is {machine}"
+    if machine() != target.arch:
+        return f"its programs are for {target.arch}, this machine is {machine()}"
     return missing(target.cpu, target.features, read_flags())

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kiln import packages
 from kiln.device.transports import Answer
 from kiln.errors import KilnError
 
@@ -25,11 +26,11 @@ def end_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def client(program: str, package: str) -> str:
+def client(program: str) -> str:
     """Path of a client program. Raises KilnError with the command that installs it."""
     found = shutil.which(program)
     if found is None:
-        raise KilnError(f"'{program}' is not installed; install it with: sudo apt-get install {package}")
+        raise KilnError(packages.missing_program(program))
     return found
 
 

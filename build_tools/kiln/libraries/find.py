@@ -9,12 +9,13 @@ from pathlib import Path
 from kiln.byoc.backend import Backend, Deb, Library, Wheel
 from kiln.config import Target
 from kiln.errors import KilnError
+from kiln.packages import DEBIAN_ARCH, how_to_install
 
-# Debian's names of architectures, and the folders that hold their files.
-DEBIAN = {
-    "x86_64": ("amd64", "x86_64-linux-gnu"),
-    "aarch64": ("arm64", "aarch64-linux-gnu"),
-    "armv7": ("armhf", "arm-linux-gnueabihf"),
+# Folders of Debian's that hold an architecture's files.
+_FOLDERS = {
+    "x86_64": "x86_64-linux-gnu",
+    "aarch64": "aarch64-linux-gnu",
+    "armv7": "arm-linux-gnueabihf",
 }
 
 
@@ -57,9 +58,8 @@ def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Locat
     if missing:
         hint = f"give its folder in the target's YAML: libraries: {{{backend.name}: …}}"
         if library.package and given is None:
-            hint = (
-                f"install it with: sudo apt-get install {library.package}:{DEBIAN[target.arch][0]}, or {hint}"
-            )
+            package = f"{library.package}:{DEBIAN_ARCH[target.arch]}"
+            hint = f"{how_to_install(package)}, or {hint}"
         raise KilnError(
             f"byoc: backend '{backend.name}' for target '{target.name}': {library.name} is not there: "
             f"no {', '.join(missing)} under {base}; {hint}"
@@ -86,7 +86,7 @@ def _search(base: Path, kind: str, name: str, arch: str, system: bool) -> Path |
 
 
 def _folders(base: Path, kind: str, arch: str, system: bool) -> Iterator[Path]:
-    own = DEBIAN[arch][1]
+    own = _FOLDERS[arch]
     roots = [base] if system else [base, base / "usr"]
     for root in roots:
         yield root / kind / own

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-from pathlib import Path
 
+from kiln import packages
 from kiln.config import Target
+from kiln.device import hostcpu
 from kiln.device.runners.local import LocalRunner
 from kiln.errors import KilnError
-
-# Debian's names, in its packages of other machines' C libraries.
-_DEBIAN = {"aarch64": "arm64", "armv7": "armhf", "x86_64": "amd64"}
 
 
 def open_runner(target: Target) -> LocalRunner:
@@ -22,10 +19,7 @@ def open_runner(target: Target) -> LocalRunner:
         raise KilnError(f"target '{target.name}': it names no emulator (key 'emulator')")
     path = shutil.which(emulator.command)
     if path is None:
-        raise KilnError(
-            f"target '{target.name}': its emulator '{emulator.command}' is not installed; "
-            "install it with: sudo apt-get install qemu-user"
-        )
+        raise KilnError(f"target '{target.name}': its emulator {packages.missing_program(emulator.command)}")
     return LocalRunner(
         " ".join([emulator.command, *emulator.args]),
         [path, *emulator.args, *_sysroot(target)],
@@ -38,23 +32,20 @@ def _sysroot(target: Target) -> list[str]:
 
     Raises KilnError with the command that installs the C library when it is missing.
     """
-    emulator = target.emulator
-    given = emulator is not None and ("-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env)
-    native = platform.machine() == target.arch
-    if target.libc.static or given or native or "QEMU_LD_PREFIX" in os.environ:
+    if not loads_foreign_libc(target):
         return []
-    folder = Path("/usr", sysroot_name(target.triple))
-    if not any(folder.glob("lib*/ld-*.so*")):
+    folder, package = packages.cross_libc(target.arch, target.triple)
+    if package is not None:
         raise KilnError(
             f"target '{target.name}': its programs load {target.libc.name}, and {folder} has none; "
-            f"install it with: sudo apt-get install libc6-{_DEBIAN[target.arch]}-cross"
+            f"{packages.how_to_install(package)}"
         )
     return ["-L", str(folder)]
 
 
-def sysroot_name(triple: str) -> str:
-    """The GNU name of an LLVM triple's system: no vendor, `arm` for all of its 32-bit versions."""
-    arch, *rest = triple.split("-")
-    if len(rest) > 2:
-        rest = rest[1:]
-    return "-".join(["arm" if arch.startswith("arm") else arch, *rest])
+def loads_foreign_libc(target: Target) -> bool:
+    """Whether QEMU has to be told where the C library is that the target's programs load."""
+    emulator = target.emulator
+    given = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
+    native = hostcpu.machine() == target.arch
+    return not (target.libc.static or given or native or "QEMU_LD_PREFIX" in os.environ)

@@ -37,7 +37,7 @@ class AdbTransport(PosixTransport):
 
     def __init__(self, name: str, serial: str) -> None:
         self._name, self._serial = name, serial
-        self._adb = [process.client("adb", "adb"), "-s", serial]
+        self._adb = [process.client("adb"), "-s", serial]
         state = self._client("get-state")
         if state.status or state.text.strip() != "device":
             raise KilnError(f"{self.description}: {self._reason(state)}")

@@ -133,7 +133,7 @@ class _Connection:
     def __init__(self, who: str, settings: Settings, beside: _Connection | None = None) -> None:
         self._who, self._settings, self._beside = who, settings, beside
         self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
-        self._ssh = [process.client("ssh", "openssh-client"), *self._options()]
+        self._ssh = [process.client("ssh"), *self._options()]
         self._log = Path(self._folder, "log")
         self._master: subprocess.Popen[bytes] | None = None
         try:

@@ -1,0 +1,97 @@
+"""Debian packages of the system's programs and libraries that Kiln, its tests and its benchmarks use.
+
+This is the only list: error messages take the names from here, `./kiln test` installs from it what is missing
+(build_tools/setup/system.py), and a test holds README's list equal to it. The names are those of Debian 12,
+of Ubuntu 24.04, and of later releases.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+# What the first use of ./kiln asks of a system; named in messages of ./kiln and of setup/environment.py.
+FIRST_USE = ("python3", "python3-venv", "ca-certificates")
+
+# Programs → packages.
+PROGRAMS = {
+    "adb": "adb",
+    "ar": "binutils",
+    "cc": "gcc",
+    "clang": "clang",
+    "cmake": "cmake",
+    "g++": "g++",
+    "gcc": "gcc",
+    "git": "git",
+    "make": "make",
+    "nm": "binutils",
+    "pkg-config": "pkg-config",
+    "qemu-aarch64": "qemu-user",
+    "qemu-arm": "qemu-user",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "qemu-system-arm": "qemu-system-arm",
+    "qemu-x86_64": "qemu-user",
+    "readelf": "binutils",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "valgrind": "valgrind",
+}
+# Shared libraries that backends' wheels load, by soname → packages.
+LIBRARIES = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
+# Files → packages: the keys with which Debian's packages for an emulated machine are checked.
+FILES = {"/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring"}
+# Architecture → package with its C library, which programs under user-mode QEMU load.
+CROSS_LIBC = {"aarch64": "libc6-arm64-cross", "armv7": "libc6-armhf-cross", "x86_64": "libc6-amd64-cross"}
+# Architecture → Debian's name of it.
+DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7": "armhf"}
+# On every Debian and Ubuntu: their essential packages, apt and mount.
+EVERYWHERE = frozenset({
+    "apt-cache", "apt-get", "bash", "cat", "cmp", "dpkg-deb", "echo", "mount", "printf", "rm", "sh",
+    "sha256sum", "sleep", "tar", "taskset", "touch", "umount",
+})  # fmt: skip
+
+
+def package_of(program: str) -> str | None:
+    """The package with a program; None where it is not known, or the program is part of every system."""
+    known = PROGRAMS.get(program)
+    return "qemu-user" if known is None and program.startswith("qemu-") else known
+
+
+def how_to_install(*packages: str) -> str:
+    """The end of an error message: the command that installs packages."""
+    return f"install {'it' if len(packages) == 1 else 'them'} with: sudo apt-get install {' '.join(packages)}"
+
+
+def missing_program(program: str) -> str:
+    """`'PROGRAM' is not installed`, with the command that installs it where its package is known."""
+    package = package_of(program)
+    return f"'{program}' is not installed" + (f"; {how_to_install(package)}" if package else "")
+
+
+def sysroot_name(triple: str) -> str:
+    """The GNU name of an LLVM triple's system: no vendor, `arm` for all of its 32-bit versions."""
+    arch, *rest = triple.split("-")
+    if len(rest) > 2:
+        rest = rest[1:]
+    return "-".join(["arm" if arch.startswith("arm") else arch, *rest])
+
+
+def cross_libc(arch: str, triple: str, root: Path = Path("/usr")) -> tuple[Path, str | None]:
+    """The folder for QEMU's -L with another architecture's C library, and the package where it is missing.
+
+    `root`: where the packages put the folder. The package is None where the folder has a dynamic loader.
+    """
+    folder = root / sysroot_name(triple)
+    return folder, None if any(folder.glob("lib*/ld-*.so*")) else CROSS_LIBC[arch]
+
+
+def sanitizers_of(clang: str) -> str | None:
+    """The package with the run-time libraries of clang's sanitizers; None where they are installed.
+
+    `clang`: the path of a clang, whose version the package's name has in it.
+    """
+    told = subprocess.run([clang, "-print-resource-dir"], capture_output=True, text=True)
+    resources = Path(told.stdout.strip())
+    if all(any(resources.glob(f"lib/*/libclang_rt.{name}*")) for name in ("asan", "fuzzer")):
+        return None
+    return f"libclang-rt-{resources.name.split('.')[0]}-dev"

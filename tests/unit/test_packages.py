@@ -1,0 +1,175 @@
+"""The system's packages: one table, with which README, error messages and all programs that run agree."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kiln import packages
+from kiln.config import list_targets, load_target
+from scons_real import ROOT
+
+SETUP = ROOT / "build_tools/setup"
+SOURCES = [
+    path for folder in ("build_tools", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+]
+# Calls whose first argument is the name of a program, and calls whose first argument is a command.
+BY_NAME = {"which", "need", "client", "missing_program", "package_of"}
+BY_COMMAND = {"run", "Popen", "check_output", "check_call", "call", "run_tool"}
+SANITIZERS = "libclang-rt-14-dev"  # Debian 12's; the number is that of clang
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _commands(tree: ast.AST) -> Iterator[ast.List]:
+    """List literals that are run: handed over at once, or by way of a variable."""
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args and _called(n) in BY_COMMAND]
+    names = {n.args[0].id for n in calls if isinstance(n.args[0], ast.Name)}
+    yield from (n.args[0] for n in calls if isinstance(n.args[0], ast.List))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(getattr(t, "id", None) in names for t in node.targets):
+            values = [node.value]
+        elif isinstance(node, ast.For) and getattr(node.target, "id", None) in names:
+            values = list(node.iter.elts) if isinstance(node.iter, ast.Tuple) else []
+        else:
+            continue
+        yield from (value for value in values if isinstance(value, ast.List))
+
+
+def programs_of(tree: ast.AST) -> set[str]:
+    """Names of programs that a file looks for or runs, as far as they are literals."""
+    # Variables belong to functions; a file that has none is looked at as a whole.
+    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] or [tree]
+    commands = (command for scope in scopes for command in _commands(scope))
+    found = {_text(command.elts[0]) for command in commands if command.elts}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args and _called(node) in BY_NAME:
+            found.add(_text(node.args[0]))
+    return {name for name in found if name}
+
+
+def table() -> set[str]:
+    """Every package of the table that a machine of the x86-64 architecture needs."""
+    targets = [load_target(one.name) for one in list_targets()]
+    foreign = {t.arch for t in targets if t.emulator is not None and not t.libc.static and t.arch != "x86_64"}
+    return {
+        *packages.FIRST_USE,
+        *packages.PROGRAMS.values(),
+        *packages.LIBRARIES.values(),
+        *packages.FILES.values(),
+        *(packages.CROSS_LIBC[arch] for arch in foreign),
+        SANITIZERS,
+    }
+
+
+def test_programs_are_found_in_a_file() -> None:
+    tree = ast.parse(
+        'run(["one", "x"])\nwords = ["two"]\nrun(words)\nother = ["none"]\n'
+        'for c in (["three"],):\n    run(c)\nshutil.which("four")\n'
+    )
+    assert programs_of(tree) == {"one", "two", "three", "four"}
+
+
+def test_every_program_that_is_run_is_in_the_table() -> None:
+    known = {*packages.PROGRAMS, *packages.EVERYWHERE, "sudo"}
+    made_up = re.compile(r".*(absent|nowhere).*")
+    unknown = {}
+    for path in SOURCES:
+        names = programs_of(ast.parse(path.read_text(encoding="utf-8"))) - known
+        if names := {name for name in names if "/" not in name and not made_up.fullmatch(name)}:
+            unknown[str(path.relative_to(ROOT))] = names
+    assert unknown == {}
+
+
+def test_every_package_that_a_message_names_is_in_the_table() -> None:
+    told = re.compile(r"apt(?:-get)? install ((?:[a-z0-9][a-z0-9+.-]*[ ,\"]*)+)")
+    texts = [*SOURCES, ROOT / "kiln", ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    known = table() | {"libclang-rt"}
+    for path in texts:
+        for names in told.findall(path.read_text(encoding="utf-8")):
+            words = re.findall(r"[a-z0-9][a-z0-9+.-]+", names)
+            assert not [word for word in words[:1] if word not in known], (path, names)
+
+
+def test_readme_names_every_package() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    (listed,) = re.findall(r"^ +sudo apt-get install ((?:[a-z0-9+.-]+ *)+)$", text, re.MULTILINE)
+    assert set(listed.split()) == table()
+
+
+def test_programs_of_targets_have_packages() -> None:
+    for summary in list_targets():
+        emulator = load_target(summary.name).emulator
+        assert emulator is None or emulator.command in packages.PROGRAMS
+
+
+def test_a_c_library_of_another_architecture(tmp_path: Path) -> None:
+    where = tmp_path / "arm-linux-gnueabihf"
+    assert packages.cross_libc("armv7", "armv7a-unknown-linux-gnueabihf", tmp_path) == (
+        where, "libc6-armhf-cross",
+    )  # fmt: skip
+    (where / "lib").mkdir(parents=True)
+    (where / "lib/ld-linux-armhf.so.3").touch()
+    assert packages.cross_libc("armv7", "armv7a-unknown-linux-gnueabihf", tmp_path) == (where, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "package"),
+    [
+        ("14.0.6", [], "libclang-rt-14-dev"),
+        ("21", ["linux/libclang_rt.asan-x86_64.a"], "libclang-rt-21-dev"),
+        ("19", ["linux/libclang_rt.asan-x86_64.a", "linux/libclang_rt.fuzzer-x86_64.a"], None),
+        ("20", ["x86_64-pc-linux-gnu/libclang_rt.asan.a", "x86_64-pc-linux-gnu/libclang_rt.fuzzer.a"], None),
+    ],
+)
+def test_the_sanitizers_of_a_clang(
+    tmp_path: Path, version: str, files: list[str], package: str | None
+) -> None:
+    resources = tmp_path / version
+    for name in files:
+        (resources / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (resources / "lib" / name).touch()
+    clang = tmp_path / "clang"
+    clang.write_text(f"#!/bin/sh\necho {resources}\n")
+    clang.chmod(0o755)
+    assert packages.sanitizers_of(str(clang)) == package
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[object]:
+    """The module setup/system.py, on a machine whose PATH has an apt-get that fails and nothing else."""
+    apt = tmp_path / "bin/apt-get"
+    apt.parent.mkdir()
+    apt.write_text('#!/bin/sh\necho "E: Unable to locate package adb" >&2\nexit 100\n')
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(apt.parent))
+    monkeypatch.syspath_prepend(str(SETUP))
+    import system as module
+
+    yield module
+    sys.modules.pop("system")
+
+
+def test_what_cannot_be_installed_is_one_line(
+    system: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for user, reason in ((0, " (apt-get install: Unable to locate package adb)"), (1000, "")):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
+        for arguments, status, kind in (([], 2, "error"), (["tests/unit"], 0, "warning")):
+            assert system.main(arguments) == status  # type: ignore[attr-defined]
+            line = capsys.readouterr().err.splitlines()[-1]
+            assert line.startswith(f"kiln: {kind}: the tests need adb, ar, cc, clang, ")
+            assert f"{reason}; install with: as root: apt-get install adb binutils clang cmake " in line
+    assert shutil.which("sudo") is None
