@@ -18,10 +18,12 @@ from kiln.errors import KilnError
 from kiln.kernels.content import digest
 from kiln.kernels.pipeline import lower
 from kiln.plan.lifetimes import root_of
+from symbolic import write
 from tvm import relax, tirx
 from tvm.relax import op
 
 from .lowered import Array, close, const, runnable
+from .programs import Program
 
 RNG = np.random.default_rng(5)
 BOX = {"n": (1, 40), "m": (1, 9)}
@@ -224,3 +226,17 @@ def test_names_do_not_make_a_kernel_another_one() -> None:
 
     assert digest(kernel("a", 2.0)) == digest(kernel("other", 2.0))
     assert digest(kernel("a", 2.0)) != digest(kernel("a", 2.5))
+
+
+def test_bools_of_dynamic_shape(tmp_path: Path) -> None:
+    text = """g (int64[n] x) => (bool[n] y, bool[n] z) {
+      y = Cast<to = 9>(x)
+      f = Cast<to = 1>(x)
+      c = Cast<to = 9>(f)
+      z = Not(c)
+    }"""
+    program = Program(write(tmp_path / "m.onnx", text), {"n": (1, 40)})
+    for n in (1, 5, 40):
+        x = np.arange(n, dtype="int64") % 3 - 1
+        y, z = program.run([x], {"n": n})
+        assert (y == (x != 0)).all() and (z == (x == 0)).all()

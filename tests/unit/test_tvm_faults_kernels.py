@@ -5,9 +5,12 @@ When one fails, remove the workaround that its docstring names, and the test.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
+import pytest
 import tvm
 from kiln.kernels.kernel import int64
 from relaxed import const, module, operators
@@ -40,6 +43,37 @@ def test_bound_variables_are_written_out_at_every_use() -> None:
         func = tvm.s_tir.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
         size.append(len(func.script(show_meta=False)))
     assert size[1] > 20 * size[0]
+
+
+def test_an_exception_out_of_structural_map_damages_the_heap() -> None:
+    """kiln/callbacks.py keeps exceptions of callbacks until TVM's function has returned."""
+    program = """
+import tvm_ffi
+from tvm import tirx
+a, b = tirx.Var("a", "int64"), tirx.Var("b", "int64")
+def fail(_):
+    raise ValueError
+for _ in range(1000):
+    try:
+        tvm_ffi.structural_map((a + b) * a, ((tirx.Var, lambda v: tirx.Var("z", "int64")), (tirx.Mul, fail)))
+    except ValueError:
+        pass
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode < 0, done.stderr
+
+
+def test_an_exception_through_cpp_loses_its_class() -> None:
+    """kiln/callbacks.py registers the classes that passes and mutators raise."""
+
+    class OwnError(Exception):
+        pass
+
+    def fail(_: Any) -> None:
+        raise OwnError
+
+    with pytest.raises(RuntimeError):
+        relax.analysis.post_order_visit(relax.const(1.0), fail)
 
 
 def test_clip_has_no_layout_rule() -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from kiln.callbacks import mutator
 from kiln.graph.bindings import operator
 
 _CAST = "relax.astype"
 _NARROW = ("float16", "bfloat16")
 
 
-@relax.expr_functor.mutator
+@mutator
 class _Canceller(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
@@ -34,6 +35,6 @@ class _Canceller(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
 
 def cancel_casts(mod: tvm.IRModule) -> tvm.IRModule:
     """The pass. What nothing reads any more is left to dead-code elimination."""
-    mutator = _Canceller(mod)
-    mutator.builder_.update_func(mod.get_global_var("main"), mutator.visit_expr(mod["main"]))
-    return relax.transform.DeadCodeElimination()(mutator.builder_.get().with_attrs(dict(mod.attrs or {})))
+    canceller = _Canceller(mod)
+    canceller.builder_.update_func(mod.get_global_var("main"), canceller.visit_expr(mod["main"]))
+    return relax.transform.DeadCodeElimination()(canceller.builder_.get().with_attrs(dict(mod.attrs or {})))

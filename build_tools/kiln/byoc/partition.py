@@ -24,6 +24,7 @@ from tvm import relax, tirx
 from kiln.byoc.backend import Backend, Code, Facts
 from kiln.byoc.match import Match, Operand
 from kiln.byoc.once import guard
+from kiln.callbacks import mutator
 from kiln.errors import KilnError
 from kiln.graph.bindings import const, count_uses, operator
 
@@ -110,7 +111,7 @@ class _Found:
         }
 
 
-@relax.expr_functor.mutator
+@mutator
 class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     def __init__(self, mod: tvm.IRModule, found: Mapping[Any, _Found]) -> None:
         super().__init__(mod)

@@ -11,6 +11,7 @@ from typing import Any
 
 import tvm
 
+from kiln.callbacks import post_order_visit
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.frontend import interface
@@ -106,7 +107,7 @@ def operators(expression: Any) -> list[str]:
         if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op):
             found.append(str(part.op.name).removeprefix("relax."))
 
-    tvm.relax.analysis.post_order_visit(expression, visit)
+    post_order_visit(expression, visit)
     return found
 
 

@@ -11,6 +11,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst, Op
 
+from kiln.callbacks import mutator, post_order_visit
+
 Array = npt.NDArray[Any]
 
 
@@ -57,7 +59,7 @@ def integers(values: Any) -> list[int]:
 Rule = Callable[["CallRewriter", Any], Any]
 
 
-@relax.expr_functor.mutator
+@mutator
 class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Rewrites calls of operators, in order of execution; `rules` maps an operator's name to its rule.
 
@@ -107,6 +109,6 @@ def count_uses(mod: tvm.IRModule) -> dict[Any, int]:
         if isinstance(function, relax.Function):
             for block in function.body.blocks:
                 for binding in block.bindings:
-                    relax.analysis.post_order_visit(binding.value, note)
-            relax.analysis.post_order_visit(function.body.body, note)
+                    post_order_visit(binding.value, note)
+            post_order_visit(function.body.body, note)
     return found

@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 
+from kiln.callbacks import prim_func_pass, structural_map, structural_walk
 from kiln.kernels.flat import flatten
 from kiln.kernels.kernel import Kernel
 from kiln.kernels.math import lower_math
@@ -56,7 +57,7 @@ _CODE = [
     tirx.transform.LowerTVMBuiltin(),
     # After all that simplifies: the simplifier writes shared parts of an expression out at every use, which
     # makes a chain of functions grow exponentially.
-    tirx.transform.prim_func_pass(lambda func, *_: lower_math(func), opt_level=0, name="LowerMath"),
+    prim_func_pass(lambda func, *_: lower_math(func), opt_level=0, name="LowerMath"),
     tirx.transform.LowerIntrin(),
 ]
 
@@ -87,10 +88,10 @@ def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.Cast("int64", short)
 
     def on_load(load: Any) -> Any:
-        indices = [tvm_ffi.structural_map(index, ((tirx.Cast, on_cast),)) for index in load.indices]
+        indices = [structural_map(index, ((tirx.Cast, on_cast),)) for index in load.indices]
         return tirx.BufferLoad(load.source, indices)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, ((TensorLoad, on_load),)))
+    return func.with_body(structural_map(func.body, ((TensorLoad, on_load),)))
 
 
 def _bytes(buffer: Any, size: Callable[[Any], int]) -> int:
@@ -106,11 +107,7 @@ def _at_start(func: tirx.PrimFunc) -> Any:
     zeros = {
         offset: tirx.const(0, str(offset.ty.dtype)) for offset in offsets if isinstance(offset, tirx.Var)
     }
-    return (
-        tvm_ffi.structural_map(func.body, ((tirx.Var, lambda var: zeros.get(var, var)),))
-        if zeros
-        else func.body
-    )
+    return structural_map(func.body, ((tirx.Var, lambda var: zeros.get(var, var)),)) if zeros else func.body
 
 
 def pointers(
@@ -177,5 +174,5 @@ def written(func: tirx.PrimFunc) -> set[Any]:
     def on_store(node: Any) -> None:
         stored.add(node.buffer)
 
-    tvm_ffi.structural_walk(func.body, [(tirx.DeclBuffer, on_declared), (tirx.BufferStore, on_store)])
+    structural_walk(func.body, [(tirx.DeclBuffer, on_declared), (tirx.BufferStore, on_store)])
     return {data[buffer] for buffer in stored if buffer in data}

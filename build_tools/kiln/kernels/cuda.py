@@ -22,6 +22,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, PointerType, StringImm
 from tvm.s_tir import dlight
 
+from kiln.callbacks import structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels import abi, cuda_lines
 from kiln.kernels.cuda_tensor import TensorProduct, with_tf32_fragments
@@ -191,7 +192,7 @@ def _longest_sum(func: tirx.PrimFunc) -> int:
                 count *= _LONG_SUM if is_open(axis.dom.extent) else int(axis.dom.extent)
         longest = max(longest, count)
 
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, on_block)])
+    structural_walk(func.body, [(s_tir.SBlock, on_block)])
     return longest
 
 

@@ -16,6 +16,7 @@ from tvm import s_tir, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.opaque import refuse_library
 from kiln.kernels.symbols import int64
 
@@ -126,7 +127,7 @@ def _is_own(statement: Any) -> bool:
 
 
 def _has_blocks(body: Any) -> bool:
-    return tvm_ffi.structural_walk(body, ((s_tir.SBlockRealize, tvm_ffi.VisitInterrupt),)) is not None
+    return structural_walk(body, ((s_tir.SBlockRealize, tvm_ffi.VisitInterrupt),)) is not None
 
 
 def _sequence(statements: list[Any]) -> Any:
@@ -180,7 +181,7 @@ def _block(name: str, variable: Any, count: Any, body: Any, first: Any = 0) -> A
     def on_loop(inner: Any) -> Any:
         return tirx.For(inner.loop_var, inner.min, inner.extent, tirx.ForKind.SERIAL, inner.body)
 
-    body = tvm_ffi.structural_map(body, ((tirx.Var, on_variable), (tirx.For, on_loop)))
+    body = structural_map(body, ((tirx.Var, on_variable), (tirx.For, on_loop)))
     iterated = tirx.IterVar(tvm.ir.Range(zero, count), axis, tirx.IterVar.DataPar)
     made = s_tir.SBlock([iterated], [], [], name, body)
     return tirx.For(loop, zero, count, tirx.ForKind.SERIAL, s_tir.SBlockRealize([loop], True, made))

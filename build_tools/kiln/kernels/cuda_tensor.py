@@ -20,12 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels import half
 from kiln.kernels.symbols import is_open
 from kiln.kernels.wmma import EDGE, intrinsics
@@ -244,11 +244,11 @@ def with_tf32_fragments(func: Any) -> Any:
         if old.scope().startswith("wmma.matrix_") and str(old.dtype) == TF32.dtype:
             found[old] = tirx.decl_buffer(list(old.shape), HALF.dtype, old.name, scope=old.scope())
 
-    tvm_ffi.structural_walk(func.body, ((tirx.AllocBuffer, on_buffer),))
+    structural_walk(func.body, ((tirx.AllocBuffer, on_buffer),))
     if not found:
         return func
     return func.with_body(
-        tvm_ffi.structural_map(func.body, ((tirx.Var, lambda variable: found.get(variable, variable)),))
+        structural_map(func.body, ((tirx.Var, lambda variable: found.get(variable, variable)),))
     )
 
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.symbols import int64, variables
 
 
@@ -29,7 +29,7 @@ def whole_products(func: tirx.PrimFunc, known: Iterable[Any]) -> tuple[tirx.Prim
         if _is_product(product, factors):
             factors[product.a] = math.gcd(factors[product.a], int(product.b))
 
-    tvm_ffi.structural_walk(func, ((tirx.Mul, note),))
+    structural_walk(func, ((tirx.Mul, note),))
     made = {old: tirx.Var(old.name, "int64") for old, factor in factors.items() if factor > 1}
     while made:
         result = _replaced(func, made, factors)
@@ -47,7 +47,7 @@ def _replaced(func: tirx.PrimFunc, made: Mapping[Any, Any], factors: Mapping[Any
         rest = int(product.b) // factors[product.a]
         return made[product.a] if rest == 1 else made[product.a] * int64(rest)
 
-    return tvm_ffi.structural_map(func, ((tirx.Mul, on_product),))
+    return structural_map(func, ((tirx.Mul, on_product),))
 
 
 def _is_product(product: Any, of: Container[Any]) -> bool:

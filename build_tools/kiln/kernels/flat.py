@@ -12,15 +12,11 @@ import math
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
+from kiln.callbacks import structural_map
 from kiln.kernels.symbols import int64
-
-
-class _Bool(Exception):  # noqa: N818 - not an error: TVM's pass knows how bools are stored
-    pass
 
 
 def flatten(mod: tvm.IRModule) -> tvm.IRModule:
@@ -28,10 +24,7 @@ def flatten(mod: tvm.IRModule) -> tvm.IRModule:
 
     Like FlattenBuffer it keeps the parameters and declares, at the start of a body, a flat buffer for each.
     """
-    try:
-        functions = {variable: _flat(func) for variable, func in mod.functions_items()}
-    except _Bool:
-        return tirx.transform.FlattenBuffer()(mod)
+    functions = {variable: _flat(func) for variable, func in mod.functions_items()}
     return tvm.IRModule(functions, attrs=mod.attrs)
 
 
@@ -39,8 +32,6 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
     made: dict[Any, Any] = {}
 
     def flat(buffer: Any) -> Any:
-        if str(buffer.dtype) == "bool":
-            raise _Bool
         if buffer not in made:
             size = math.prod(int(extent) for extent in buffer.shape)
             made[buffer] = tirx.decl_buffer([int64(size)], str(buffer.dtype), buffer.name)
@@ -64,7 +55,7 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.AllocBuffer(flat(statement.buffer))
 
     rules = ((TensorLoad, on_load), (tirx.BufferStore, on_store), (tirx.AllocBuffer, on_allocation))
-    body = tvm_ffi.structural_map(func.body, rules)
+    body = structural_map(func.body, rules)
     params = [param for param in func.params if tirx.is_buffer_var(param)]
     declared = [tirx.DeclBuffer(flat(param), data=tirx.buffer_data(param)) for param in params]
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]

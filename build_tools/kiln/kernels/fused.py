@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.symbols import Extent, extent, same_shape
 
 Expr = Any
@@ -56,7 +57,7 @@ def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]
         function = loads.get(load.source)
         return load if function is None else function(list(load.indices))
 
-    return tvm_ffi.structural_map(expr, ((tirx.Var, on_variable), (TensorLoad, on_load)))
+    return structural_map(expr, ((tirx.Var, on_variable), (TensorLoad, on_load)))
 
 
 def _load_of(buffer: Any) -> Load:
@@ -69,7 +70,6 @@ class Fused:
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
         self.params = list(func.params)
-        self._refused = ""
         root = func.body
         if not isinstance(root, s_tir.SBlockRealize):
             raise NotSimple("no root block")
@@ -89,45 +89,28 @@ class Fused:
 
     def element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
         """The expression of buffer[indices] in terms of loads of parameters and of buffers in `stop`."""
-        return self._checked(self._element(buffer, indices, stop))
-
-    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
-        """The value that `nest` stores (or adds) with its axes bound, expanded like `element`."""
-        return self._checked(self._value(nest, bound, stop))
-
-    def _checked(self, expr: Expr) -> Expr:
-        """`expr`, unless something on the way to it was refused.
-
-        What tvm_ffi 0.1.14 calls back while it walks must not raise: the walk then damages the heap.
-        """
-        refused, self._refused = self._refused, ""
-        if refused:
-            raise NotSimple(refused)
-        return expr
-
-    def _element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
         if buffer in stop:
             return stop[buffer](list(indices))
         nest = self.by_buffer.get(buffer)
         if nest is None:
             return tirx.BufferLoad(buffer, list(indices))
         if nest.reduced:
-            self._refused = f"{buffer.name} is a reduction inside an expression"
-            return tirx.BufferLoad(buffer, list(indices))
+            raise NotSimple(f"{buffer.name} is a reduction inside an expression")
         if not nest.store:  # a single number, which TVM computes in a loop of one round
-            return self._value(nest, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, stop)
+            return self.value(nest, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, stop)
         bound = {}
         for axis, position, index in zip(nest.axes, nest.store, indices, strict=True):
             if position is not axis.var and not tvm_ffi.structural_equal(position, axis.var):
-                self._refused = f"{buffer.name} is stored at a computed position"
+                raise NotSimple(f"{buffer.name} is stored at a computed position")
             bound[axis.var] = index
-        return self._value(nest, bound, stop)
+        return self.value(nest, bound, stop)
 
-    def _value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
+    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
+        """The value that `nest` stores (or adds) with its axes bound, expanded like `element`."""
         loads: dict[Any, Load] = dict(stop)
         for buffer in self.by_buffer:
             if buffer not in loads and buffer is not nest.buffer:
-                loads[buffer] = functools.partial(self._element, buffer, stop=stop)
+                loads[buffer] = functools.partial(self.element, buffer, stop=stop)
         return replace(nest.value, bound, loads)
 
     def inputs(self, nest: Nest, stored: Sequence[Any]) -> list[Any]:
@@ -143,7 +126,7 @@ class Fused:
             if not load.source.same_as(nest.buffer) and load.source not in found:
                 found.append(load.source)
 
-        tvm_ffi.structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
+        structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
         return found
 
     def same_index(self, nest: Nest, stored: Sequence[Any], buffers: Sequence[Any]) -> tuple[int, ...]:
@@ -161,7 +144,7 @@ class Fused:
                 elsewhere.append(load.source)
 
         bound = {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}
-        tvm_ffi.structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
+        structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
         shape = list(nest.buffer.shape)
         return tuple(
             position
@@ -207,7 +190,7 @@ class Fused:
 
 def _reads(expr: Expr) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(expr, ((TensorLoad, lambda load: found.append(load.source)),))
+    structural_walk(expr, ((TensorLoad, lambda load: found.append(load.source)),))
     return found
 
 
@@ -219,7 +202,7 @@ def _is_costly(expr: Expr) -> bool:
         if name.removeprefix("tirx.") in _COSTLY:
             found.append(name)
 
-    tvm_ffi.structural_walk(expr, ((Call, visit),))
+    structural_walk(expr, ((Call, visit),))
     return bool(found)
 
 

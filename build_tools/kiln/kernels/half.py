@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.ir import GenericConst, TensorLoad
 from tvm.tirx import PrimFunc
 
+from kiln.callbacks import mutator, post_order_visit, structural_map, structural_walk
 from kiln.config.precisions import holds
 from kiln.graph.bindings import operator
 from kiln.kernels import opinfo
@@ -89,7 +89,7 @@ def operands(nest: Nest) -> tuple[Any, Any] | None:
 def _reads(load: Any, axis: Any) -> bool:
     found = []
     for index in load.indices:
-        tvm_ffi.structural_walk(index, ((tirx.Var, lambda v: found.append(1) if v.same_as(axis) else None),))
+        structural_walk(index, ((tirx.Var, lambda v: found.append(1) if v.same_as(axis) else None),))
     return bool(found)
 
 
@@ -164,7 +164,7 @@ def nest_on(
         return load
 
     target = wide.get(nest.buffer, buffers.get(nest.buffer, nest.buffer))
-    value = tvm_ffi.structural_map(nest.value, ((TensorLoad, on_load),))
+    value = structural_map(nest.value, ((TensorLoad, on_load),))
     if str(target.dtype) != str(nest.buffer.dtype):
         value = tirx.Cast(str(target.dtype), value)
     init = None if nest.init is None else tirx.BufferStore(target, nest.init, nest.store)
@@ -218,7 +218,7 @@ class _Rewriter:
                 fixed.add(expr)
 
         def fix(expr: Any) -> None:
-            relax.analysis.post_order_visit(expr, note)
+            post_order_visit(expr, note)
 
         fix(self.main.body.body)
         for binding in self.bindings:
@@ -305,7 +305,7 @@ def _fits(value: Array, dtype: str) -> bool:
     return holds(dtype, value)
 
 
-@relax.expr_functor.mutator
+@mutator
 class _Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Puts other variables in the place of those in `names`."""
 

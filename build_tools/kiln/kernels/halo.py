@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import PrimFunc
 
+from kiln.callbacks import post_order_visit, structural_map
 from kiln.config.sizes import SizeExpr
 from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
@@ -148,7 +148,7 @@ def used_otherwise(main: Any, bindings: list[Any]) -> set[Any]:
     found: set[Any] = set()
 
     def note(expr: Any) -> None:
-        relax.analysis.post_order_visit(expr, lambda e: found.add(e) if isinstance(e, relax.Var) else None)
+        post_order_visit(expr, lambda e: found.add(e) if isinstance(e, relax.Var) else None)
 
     note(main.body.body)
     for binding in bindings:
@@ -191,7 +191,7 @@ def with_views(func: PrimFunc, views: Mapping[int, TensorView]) -> PrimFunc:
         buffer, view = replaced[statement.buffer]
         return tirx.BufferStore(buffer, statement.value, moved(statement.indices, view))
 
-    body = tvm_ffi.structural_map(func.body, ((TensorLoad, on_load), (tirx.BufferStore, on_store)))
+    body = structural_map(func.body, ((TensorLoad, on_load), (tirx.BufferStore, on_store)))
     return PrimFunc(params, body, None, attrs=func.attrs)
 
 

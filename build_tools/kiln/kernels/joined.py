@@ -20,6 +20,7 @@ import tvm
 from tvm import relax
 from tvm.tirx import PrimFunc
 
+from kiln.callbacks import post_order_visit
 from kiln.graph.bindings import operator
 from kiln.kernels.fused import Fused, NotSimple
 from kiln.kernels.halo import OPAQUE, used_otherwise
@@ -203,7 +204,7 @@ def _peak(
             if isinstance(item, relax.Var) and root(item) in first:
                 last[root(item)] = at
 
-        relax.analysis.post_order_visit(expr, visit)
+        post_order_visit(expr, visit)
 
     for at, binding in enumerate(bindings):
         name = operator(binding.value)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.callbacks import structural_map
 from kiln.kernels.choices import Choices
 from kiln.kernels.symbols import Extent, extent, greatest, is_open, product, ranges, variables
 from kiln.kernels.symbols import int64 as int64  # every family writes indices with it
@@ -165,7 +165,7 @@ def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) ->
     def on_variable(variable: Any) -> Any:
         return given.get(variable, variable)
 
-    body = tvm_ffi.structural_map(func.body, ((tirx.Var, on_variable),))
+    body = structural_map(func.body, ((tirx.Var, on_variable),))
     binds = [tirx.Bind(given[variable], value) for variable, _, value in kept]
     body = tirx.SeqStmt([*binds, body]) if binds else body
     return tirx.PrimFunc(params, body, None, attrs=func.attrs)

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace as replace_fields
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
+from kiln.callbacks import structural_walk
 from kiln.kernels import weave
 from kiln.kernels.fused import Fused, Nest, replace
 from kiln.kernels.kernel import (
@@ -72,7 +72,7 @@ def _transposed(nest: Nest, expr: Expr) -> int | None:
             if last.same_as(axis.var) and across and nest.extents[number] >= _TILE:
                 found.append(number)
 
-    tvm_ffi.structural_walk(expr, ((TensorLoad, visit),))
+    structural_walk(expr, ((TensorLoad, visit),))
     return found[0] if found else None
 
 
@@ -171,7 +171,7 @@ def _lanes_across(nest: Nest, lanes: int, value: Expr) -> bool:
             any(last.same_as(variable) for variable in fast) and any(inner.same_as(v) for v in slow)
         )
 
-    tvm_ffi.structural_walk(value, ((TensorLoad, visit),))
+    structural_walk(value, ((TensorLoad, visit),))
     return across and not along
 
 

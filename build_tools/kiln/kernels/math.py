@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.lanes import (
     Expr,
     cast,
@@ -244,7 +245,7 @@ def _calls(expr: Expr, names: Sequence[str]) -> bool:
         name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
         return tvm_ffi.VisitInterrupt(name) if name in names else None
 
-    return tvm_ffi.structural_walk(expr, ((Call, visit),)) is not None
+    return structural_walk(expr, ((Call, visit),)) is not None
 
 
 def _lower_statement(statement: Any) -> Any:
@@ -254,7 +255,7 @@ def _lower_statement(statement: Any) -> Any:
     # What a condition guards must not run before it: there the shared parts are written out each time.
     bindings: list[Any] | None = None if _calls(statement.value, ["if_then_else"]) else []
     with hoisted(bindings):
-        value = tvm_ffi.structural_map(statement.value, ((Call, _lower_call),))
+        value = structural_map(statement.value, ((Call, _lower_call),))
     if isinstance(statement, tirx.Bind):
         result = tirx.Bind(statement.var, value)
     else:
@@ -268,4 +269,4 @@ def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Needs vectorised code that nothing simplifies any more.
     """
     statements = ((tirx.BufferStore, _lower_statement), (tirx.Bind, _lower_statement))
-    return func.with_body(tvm_ffi.structural_map(func.body, statements))
+    return func.with_body(structural_map(func.body, statements))

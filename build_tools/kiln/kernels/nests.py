@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
+
+from kiln.callbacks import structural_walk
 
 
 def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
@@ -17,7 +18,7 @@ def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
 
 def loads(expr: Any) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
+    structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
     return found
 
 

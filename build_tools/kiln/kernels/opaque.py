@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.kernel import Kernel
 from kiln.kernels.opinfo import ATTRIBUTE
 
@@ -27,7 +27,7 @@ def refuse_library(func: tirx.PrimFunc) -> None:
         if str(getattr(call.op, "name", "")) == "tirx.tvm_call_packed":
             raise ValueError(f"it calls {call.args[0].value}, a function of TVM's runtime")
 
-    tvm_ffi.structural_walk(func.body, ((Call, on_call),))
+    structural_walk(func.body, ((Call, on_call),))
 
 
 def make(func: tirx.PrimFunc) -> Kernel:
@@ -37,5 +37,5 @@ def make(func: tirx.PrimFunc) -> Kernel:
     `refuse_library` does.
     """
     refuse_library(func)
-    body = tvm_ffi.structural_map(func.body, ((tirx.For, _serial),))
+    body = structural_map(func.body, ((tirx.For, _serial),))
     return Kernel(func.with_body(body).without_attr(ATTRIBUTE), None, {}, "opaque")

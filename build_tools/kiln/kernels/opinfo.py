@@ -24,6 +24,7 @@ from tvm import relax, tirx
 from tvm.ir import GlobalVar, Op
 from tvm.tirx import PrimFunc
 
+from kiln.callbacks import LegalizeOps
 from kiln.errors import KilnError
 from kiln.graph.bindings import constant, operator
 from kiln.kernels.opattrs import OpInfo, describe, leaves
@@ -111,7 +112,7 @@ def legalize_with_info(
         legalize = own.get(str(name)) or Op.get(name).get_attr("FLegalize")
         if legalize is not None and str(name).startswith("relax."):
             rules[str(name)] = _with_info(legalize)
-    return relax.transform.LegalizeOps(rules, skip_ops=skip)  # type: ignore[no-any-return]
+    return LegalizeOps(rules, skip_ops=skip)  # type: ignore[no-any-return]
 
 
 def annotate(mod: tvm.IRModule) -> tvm.IRModule:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import PrimFunc
 
+from kiln.callbacks import structural_walk
 from kiln.kernels.fused import Fused, Nest, NotSimple
 from kiln.kernels.symbols import same_shape
 
@@ -35,7 +35,7 @@ def nests_of(func: PrimFunc) -> list[Nest] | None:
 
 def _loads(expr: Any) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
+    structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
     return found
 
 
@@ -54,7 +54,7 @@ def _is_one(axis: Any) -> bool:
 
 def _uses(expr: Any, variable: Any) -> bool:
     found = []
-    tvm_ffi.structural_walk(expr, ((tirx.Var, lambda v: found.append(1) if v.same_as(variable) else None),))
+    structural_walk(expr, ((tirx.Var, lambda v: found.append(1) if v.same_as(variable) else None),))
     return bool(found)
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.ir import Range, TensorLoad
 from tvm.tirx import PrimFunc
 
+from kiln.callbacks import structural_map
 from kiln.kernels.axes import Layout
 from kiln.kernels.fused import Nest
 from kiln.kernels.layout_rules import RULES, Site
@@ -151,8 +151,8 @@ def _nest(nest: Nest, index: int, layouts: Mapping[Any, Layout], buffers: Mappin
         return made
 
     def mapped(expr: Any) -> Any:
-        expr = tvm_ffi.structural_map(expr, ((tirx.Var, on_variable),))
-        return tvm_ffi.structural_map(expr, ((TensorLoad, on_load),))
+        expr = structural_map(expr, ((tirx.Var, on_variable),))
+        return structural_map(expr, ((TensorLoad, on_load),))
 
     target = buffers[nest.buffer]
     position = moved(nest.buffer, [mapped(index) for index in nest.store])

@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.fused import Fused, Nest, replace
 from kiln.kernels.kernel import (
     Expr,
@@ -117,7 +118,7 @@ def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
 
     bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
     value = fused.value(term_of(nest) if nest.reduced else nest, bound, made)
-    return tvm_ffi.structural_walk(value, ((TensorLoad, visit),)) is None
+    return structural_walk(value, ((TensorLoad, visit),)) is None
 
 
 class _Row:
@@ -163,13 +164,13 @@ class _Row:
 def _by_reciprocal(value: Expr, position: Expr) -> Expr:
     """`value` with float divisions by what does not depend on `position` turned into multiplications."""
     variables: list[Any] = []
-    tvm_ffi.structural_walk(position, ((tirx.Var, variables.append),))
+    structural_walk(position, ((tirx.Var, variables.append),))
 
     def varies(expr: Any) -> bool:
         def visit(variable: Any) -> Any:
             return tvm_ffi.VisitInterrupt(variable) if variable in variables else None
 
-        return tvm_ffi.structural_walk(expr, ((tirx.Var, visit),)) is not None
+        return structural_walk(expr, ((tirx.Var, visit),)) is not None
 
     def on_division(division: Any) -> Any:
         dtype = str(division.ty.dtype)
@@ -177,7 +178,7 @@ def _by_reciprocal(value: Expr, position: Expr) -> Expr:
             return division
         return division.a * (tirx.const(1, dtype) / division.b)
 
-    return tvm_ffi.structural_map(value, ((tirx.Div, on_division),))
+    return structural_map(value, ((tirx.Div, on_division),))
 
 
 def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ...]:
@@ -201,7 +202,7 @@ def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ..
         bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
         source = term_of(nest) if nest.reduced else nest
         stop.pop(nest.buffer, None)
-        tvm_ffi.structural_walk(fused.value(source, bound, stop), ((TensorLoad, visit),))
+        structural_walk(fused.value(source, bound, stop), ((TensorLoad, visit),))
     return tuple(
         position
         for position, buffer in enumerate(buffers[:-1])

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import sym, tirx
 
+from kiln.callbacks import structural_walk
 from kiln.config.sizes import SizeExpr
 
 # A size: int, or a TIR expression of int64.
@@ -57,7 +57,7 @@ def variables(expr: Any) -> list[Any]:
         if not any(variable.same_as(other) for other in found):
             found.append(variable)
 
-    tvm_ffi.structural_walk(expr, ((tirx.Var, visit),))
+    structural_walk(expr, ((tirx.Var, visit),))
     return found
 
 

@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import sym, tirx
 from tvm.ir import Call, TensorLoad
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.fused import Fused, Nest, replace
 from kiln.kernels.kernel import (
     Argument,
@@ -109,7 +110,7 @@ class Weave:
                         return load(buffers[read.source], list(read.indices))
                     return load(known, [at])
 
-                element = tvm_ffi.structural_map(value, ((TensorLoad, on_load),))
+                element = structural_map(value, ((TensorLoad, on_load),))
                 here = {self.outer.var: first + step, self.inner.var: part}
                 store(output.memory, [place + at], replace(element, here, {}))
 
@@ -207,7 +208,7 @@ def _reads(value: Expr) -> list[Any]:
         if not any(tvm_ffi.structural_equal(read, other) for other in found):
             found.append(read)
 
-    tvm_ffi.structural_walk(value, ((TensorLoad, visit),))
+    structural_walk(value, ((TensorLoad, visit),))
     return found
 
 
@@ -240,7 +241,7 @@ def _guarded(value: Expr) -> bool:
         name = getattr(call.op, "name", "").removeprefix("tirx.")
         return tvm_ffi.VisitInterrupt(call) if name == "if_then_else" else None
 
-    return tvm_ffi.structural_walk(value, ((Call, visit),)) is not None
+    return structural_walk(value, ((Call, visit),)) is not None
 
 
 def _depends(read: Any, *axes: Any) -> bool:

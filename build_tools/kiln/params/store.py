@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from kiln.callbacks import mutator
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.params import tensors as tensorfile
@@ -16,7 +17,7 @@ from kiln.params import tensors as tensorfile
 Tensors = tensorfile.Tensors
 
 
-@relax.expr_functor.mutator
+@mutator
 class _Splitter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Replaces every constant that is not a scalar by a variable; equal tensors become one variable."""
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.ir import Call
 
+from kiln.callbacks import structural_map
 from kiln.kernels.symbols import is_open
 
 Array = npt.NDArray[Any]
@@ -69,7 +69,7 @@ def _with_erf(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return call
         return tirx.call_pure_extern(str(call.ty.dtype), "erff", call.args[0])
 
-    return func.with_body(tvm_ffi.structural_map(func.body, ((Call, on_call),)))
+    return func.with_body(structural_map(func.body, ((Call, on_call),)))
 
 
 def _scheduled(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -19,6 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, sym, tirx
 
+from kiln.callbacks import post_order_visit, structural_map
 from kiln.graph.bindings import Array, const, constant
 from kiln.params import store
 from kiln.specialize.conditions import (
@@ -138,7 +139,7 @@ def read(module: tvm.IRModule, function: str) -> Tree:
             if value is not None:
                 tensors[input_is("", value).value] = value
 
-    relax.analysis.post_order_visit(chooser, visit)
+    post_order_visit(chooser, visit)
 
     def node(entry: Mapping[str, Any]) -> Tree:
         if "leaf" not in entry:
@@ -315,9 +316,9 @@ class _Writer:
 
 def _substituted(ty: Any, to: Mapping[Any, Any]) -> Any:
     """A tensor's type with other sizes."""
-    rule = (tvm.ir.Var, lambda variable: to.get(variable, variable))
+    rules = [(tvm.ir.Var, lambda variable: to.get(variable, variable))]
     analyzer = sym.Analyzer()  # the VM computes no product of two numbers
-    shape = [analyzer.simplify(tvm_ffi.structural_map(size, rule, order="post")) for size in ty.shape]
+    shape = [analyzer.simplify(structural_map(size, rules)) for size in ty.shape]
     return relax.TensorType(shape, str(ty.dtype))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from kiln.callbacks import mutator
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 
@@ -125,7 +126,7 @@ def finished(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
-@relax.expr_functor.mutator
+@mutator
 class Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Other variables in the place of a function's own."""
 
