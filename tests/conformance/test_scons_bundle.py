@@ -59,6 +59,15 @@ def test_two_builds_in_two_folders_are_the_same_bytes(built: Path, tmp_path: Pat
         assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
+def test_a_build_out_of_the_cache_of_another_folder_is_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    other = copy_tree(tmp_path / "elsewhere")
+    said = scons(other, "target=x86_64,aarch64", "model=resnet", f"cache={built.parent / 'cache'}")
+    ran = [line for line in said.splitlines() if line.startswith("kiln: ") and "from the cache" not in line]
+    assert sorted(ran) == ["kiln: editors: device-schema", "kiln: editors: schema", "kiln: resnet: fetch"]
+    for target in ("x86_64", "aarch64"):
+        assert contents(other / "build" / target) == contents(built / target)
+
+
 def test_no_path_of_this_machine_is_in_a_bundle(built: Path) -> None:
     project = str(built.parent).encode()
     for target in ("x86_64", "aarch64"):

@@ -141,7 +141,7 @@ class Project:
         """The environment of a build."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("KILN_")}
         kept.pop("PYTHONPATH", None)
-        return {**kept, "FAKE_LOG": str(self.log), "KILN_CACHE": str(self.folder / "cache"), **more}
+        return {**kept, "FAKE_LOG": str(self.log), "XDG_CACHE_HOME": str(self.folder / "cache"), **more}
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Build, and keep what was run in `ran`."""

@@ -13,12 +13,14 @@ from kiln.config import list_devices, list_models, list_targets
 from kiln.config.check import choices
 from kiln.config.model import Precision
 from kiln.errors import KilnError
+from kiln.scons import cache
 
 OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
     "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
     "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
+    "cache": "a folder of what was made, to share with other builds; none: no such folder (KILN_CACHE)",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: a picture in place of the model's own",
     "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
@@ -87,6 +89,9 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
             raise KilnError(f"'{goal}' is no goal; say model={goal}")
         if goal not in ALIASES and "/" not in goal and not Path(goal).exists():
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
+    if arguments.get("cache"):
+        given = arguments["cache"]
+        cache.choose(given if given == "none" else _from_where_called(given))
     device = next(iter(_names(arguments.get("device", ""))), None)
     if set(goals) == {"devices"}:
         return Options([], [], False, None, None, [])

@@ -10,6 +10,7 @@ from typing import Any
 import SCons.Environment
 from SCons.Script import GetOption, SetOption
 
+from kiln.scons import cache
 from kiln.scons.console import Console
 from kiln.scons.content import Content
 from kiln.scons.journal import Journal
@@ -32,6 +33,7 @@ class Session:
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
         self.parallel = GetOption("num_jobs") > 1
+        self.cache = cache.chosen()
 
     def file(self, path: str) -> Any:
         """The file as an SCons node, `path` taken literally.

@@ -69,6 +69,7 @@ def declare(stage: Stage) -> list[Any]:
         env.Action(_execute, strfunction=_foretell, varlist=[]),
         KILN_STAGE=stage,
     )
+    env.NoCache(nodes)  # SCons would restore the declared files of a folder and no others
     if stage.folder:
         env.Clean(nodes[0], current.folder(stage.folder))
     current.declared[outputs[0]] = list(nodes)
@@ -79,11 +80,9 @@ def text_file(path: str, text: str) -> Any:
     """A file that holds `text`, as an SCons node: how a slice of the configuration reaches a stage."""
     current = session()
     if path not in current.declared:
-        current.declared[path] = list(
-            current.env.Command(
-                current.file(path), current.env.Value(text), current.env.Action(_write, strfunction=None)
-            )
-        )
+        action = current.env.Action(_write, strfunction=None)
+        nodes = current.env.Command(current.file(path), current.env.Value(text), action)
+        current.declared[path] = list(current.env.NoCache(nodes))
     return current.declared[path][0]
 
 
@@ -104,13 +103,16 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     stage: Stage = env["KILN_STAGE"]
     current = session()
     title = f"{stage.subject}: {stage.name}"
-    run = current.console.start(title)
-    done = False
+    kept = current.cache.entry(stage) if current.cache is not None else None
+    run, done = None, False
     try:
         current.journal.begin([str(node) for node in target] + ([stage.folder] if stage.folder else []))
-        status, said = _process(stage, run)
-        if status:
-            raise StageFailed(*_explain(stage, title, status, said, target))
+        restored = kept is not None and kept.restore()
+        run = current.console.start(f"{title}, from the cache" if restored else title)
+        if not restored:
+            status, said = _process(stage, run)
+            if status:
+                raise StageFailed(*_explain(stage, title, status, said, target))
         if stage.listing and stage.folder:
             listing.write(Path(stage.folder), Path(stage.listing))
         for output in stage.extra_outputs:
@@ -118,6 +120,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         missing = [str(node) for node in target if not Path(str(node)).exists()]
         if missing:
             raise StageFailed(f"kiln: error: {title}: ended without writing {missing[0]}", target)
+        if kept is not None and not restored:
+            kept.store()
         done = True
     except KilnError as error:  # a list of files that could not be written
         raise StageFailed(f"kiln: error: {error}", target) from None
@@ -125,7 +129,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         place = f"{error.filename}: " if error.filename else ""
         raise StageFailed(f"kiln: error: {title}: {place}{error.strerror or error}", target) from None
     finally:
-        current.console.finish(run, done)
+        if run is not None:
+            current.console.finish(run, done)
 
 
 def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:

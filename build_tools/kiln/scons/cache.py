@@ -1,0 +1,274 @@
+"""Outputs of stages kept in a folder that builds in other folders, on other machines and in CI may share.
+
+SCons's own cache keeps single files and knows only those that are declared; most stages fill a folder. So
+Kiln's nodes take no part in it, and the outputs of a stage are kept as a whole:
+
+    stages/ab/abcd….json     by the key of a stage's run: its outputs, each with name, mode and SHA-256
+    blobs/12/1234…           their contents, by SHA-256, so that equal files are there once
+
+The key is a digest of the stage's name, its flags, the contents of all that it reads, its own source and the
+versions of the libraries and of the C compiler. Paths count as far as they are relative to the build.
+Everything is written beside its place and renamed, so that several builds may write at a time. A file that is
+damaged or missing is noticed by its SHA-256: the stage is then run as if there were no cache, and the file is
+replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import SCons.Defaults
+import SCons.Node.Python
+from SCons.Script import GetOption
+
+from kiln.config import Target
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, write_json
+from kiln.scons import digest
+from kiln.sources.cache import copy, file_sha256
+from kiln.toolchain import compiler_command
+
+if TYPE_CHECKING:
+    from kiln.scons.stage import Stage
+
+_FORMAT = 1  # of the entries; another one makes all keys other ones
+# The others measure, or read what no declaration names: the network, the system's libraries, a device.
+_STAGES = frozenset(
+    ("import", "interface", "simplify", "specialize", "golden", "precision", "lower", "plan", "emit-objects",
+     "emit-source", "compile", "link", "size", "report", "bundle")
+)  # fmt: skip
+_WRITTEN = ("--out", "--archive", "--work", "--cache")  # flags whose value is a path that is not read
+_CONFIG_BYTES = 1 << 20  # JSON files of more bytes are data, in which no paths are looked for
+
+
+class _DamagedError(Exception):
+    """An entry, or a content that the entry names, is not what was written."""
+
+
+_chosen: list[Path | None] = []
+
+
+def choose(text: str) -> None:
+    """Use the folder `text` in place of that of KILN_CACHE; `none`: no cache.
+
+    Raises KilnError where it cannot be a folder.
+    """
+    if text == "none":
+        _chosen[:] = [None]
+        return
+    folder = Path(text).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KilnError(f"option 'cache': {folder}: {error.strerror}") from error
+    _chosen[:] = [folder]
+
+
+def chosen() -> StageCache | None:
+    """The cache of this build: of the option `cache`, else of KILN_CACHE, else in SCons's own CacheDir."""
+    if _chosen:
+        folder = _chosen[0]
+    elif os.environ.get("KILN_CACHE"):
+        folder = Path(os.environ["KILN_CACHE"]).absolute()
+    else:
+        # Asked so that SCons makes no default environment, which looks for compilers.
+        scons = getattr(SCons.Defaults._default_env, "_CacheDir_path", None)
+        folder = Path(scons).absolute() / "kiln" if scons else None
+    return StageCache(folder) if folder is not None and not GetOption("cache_disable") else None
+
+
+class StageCache:
+    """The cache in `folder`. Safe to use from several threads and by several builds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._told = False
+
+    def entry(self, stage: Stage) -> Entry | None:
+        """Where the outputs of this run of a stage are kept; None for a stage that always runs."""
+        if stage.name not in _STAGES or stage.extra_outputs:
+            return None
+        try:
+            return Entry(self, stage, self._key(stage))
+        except OSError:  # the stage says better what is wrong with a file that it reads
+            return None
+
+    def file(self, sha256: str) -> Path:
+        """The file with the content of that hash."""
+        return self.folder / "blobs" / sha256[:2] / sha256
+
+    def warn(self, error: Exception) -> None:
+        """Say once in a build that outputs cannot be kept."""
+        with self._lock:
+            told, self._told = self._told, True
+        if not told:
+            print(f"kiln: warning: the cache cannot be written: {error}", file=sys.stderr, flush=True)
+
+    def sha256(self, path: Path) -> str:
+        """The file's hash; it is read once as long as the system says that the file is the same."""
+        found = path.stat()
+        state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        with self._lock:
+            known = self._known.get(str(path))
+        if known is None or known[0] != state:
+            known = (state, file_sha256(path))
+            with self._lock:
+                self._known[str(path)] = known
+        return known[1]
+
+    def _key(self, stage: Stage) -> str:
+        parts = [f"{_FORMAT}", stage.name, digest.of_stage(stage.name), platform.machine()]
+        parts.append("{}.{}".format(*sys.version_info[:2]))
+        outside: dict[str, str] = {f"{Path.cwd()}/": ""}
+        files: list[Path] = []
+        for node in stage.inputs:
+            if isinstance(node, SCons.Node.Python.Value):
+                parts.append(node.get_text_contents())
+                continue
+            path = Path(str(node))
+            files.append(path)
+            if path.is_absolute():
+                outside[str(path)] = self.sha256(path)
+        for word, before in zip(stage.flags, ["", *stage.flags], strict=False):
+            parts.append(_relative(word, outside))
+            if before not in _WRITTEN and "/" in word:
+                files += _files(Path(word))
+        for path in files:
+            parts.append(self._content(path, outside))
+        if "--target" in stage.flags:
+            target = Path(stage.flags[list(stage.flags).index("--target") + 1])
+            parts.append(_compiler(target.read_text(encoding="utf-8")))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def _content(self, path: Path, outside: dict[str, str]) -> str:
+        """A digest of a file. In configuration, paths outside of the build count by what lies there."""
+        name = "" if path.is_absolute() else str(path)
+        if path.suffix == ".json" and path.stat().st_size <= _CONFIG_BYTES:
+            text = _relative(path.read_text(encoding="utf-8"), outside)
+            return f"{name} {hashlib.sha256(text.encode()).hexdigest()}"
+        return f"{name} {self.sha256(path)}"
+
+
+class Entry:
+    """The outputs of one run of a stage, which may be there or not."""
+
+    def __init__(self, cache: StageCache, stage: Stage, key: str) -> None:
+        self._cache = cache
+        self._path = cache.folder / "stages" / key[:2] / f"{key}.json"
+        out = [word for flag, word in zip(stage.flags, stage.flags[1:], strict=False) if flag == "--out"]
+        self._folder = stage.folder or next((word for word in out if word not in stage.outputs), None)
+        self._outputs = [name for name in stage.outputs if not self._inside(name)]
+
+    def restore(self) -> bool:
+        """Put the outputs in their places; False, and nothing is changed, where they are not all there.
+
+        Raises KilnError where an output cannot be written.
+        """
+        try:
+            files = self._read()
+            for file in files.values():
+                self._verify(file)
+            if self._folder is not None:
+                with atomic_dir(self._folder) as made:
+                    for name in filter(self._inside, files):
+                        self._put(files[name], made / Path(name).relative_to(self._folder))
+            for name in self._outputs:
+                self._put(files[name], Path(name))
+        except _DamagedError:
+            return False
+        for path in (self._path, *(self._cache.file(file["sha256"]) for file in files.values())):
+            with contextlib.suppress(OSError):  # when it was last of use, for those who tidy up
+                os.utime(path)
+        return True
+
+    def store(self) -> None:
+        """Keep the outputs. Where they cannot be kept, the user is told and the build goes on."""
+        try:
+            folder = Path(self._folder) if self._folder is not None else None
+            inside = [] if folder is None else _files(folder)
+            files = [*inside, *map(Path, self._outputs)]
+            entries = []
+            for path in files:
+                if path.is_symlink():
+                    return
+                sha256 = self._cache.sha256(path)
+                place = self._cache.file(sha256)
+                if not (place.is_file() and file_sha256(place) == sha256):
+                    copy(path, place)
+                executable = bool(path.stat().st_mode & 0o100)
+                entries.append({"name": str(path), "sha256": sha256, "executable": executable})
+            write_json(self._path, {"files": entries, "check": _check(entries)})
+        except (OSError, KilnError) as error:
+            self._cache.warn(error)
+
+    def _inside(self, name: str) -> bool:
+        return self._folder is not None and Path(self._folder) in Path(name).parents
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """The outputs by name: all that are expected, and none that lies elsewhere."""
+        try:
+            entry = json.loads(self._path.read_text(encoding="utf-8"))
+            whole = entry["check"] == _check(entry["files"])
+            files = {str(file["name"]): file for file in entry["files"]}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise _DamagedError from error
+        elsewhere = [name for name in files if not self._inside(name) and name not in self._outputs]
+        if not whole or elsewhere or any(".." in Path(name).parts for name in files):
+            raise _DamagedError
+        if not set(self._outputs) <= set(files):
+            raise _DamagedError
+        return files
+
+    def _verify(self, file: dict[str, Any]) -> None:
+        """Raises _DamagedError where the content of an output is not there or is another one."""
+        kept = self._cache.file(file["sha256"])
+        try:
+            if file_sha256(kept) == file["sha256"]:
+                return
+            kept.unlink()
+        except OSError as error:
+            raise _DamagedError from error
+        raise _DamagedError
+
+    def _put(self, file: dict[str, Any], out: Path) -> None:
+        copy(self._cache.file(file["sha256"]), out)
+        out.chmod(0o755 if file["executable"] else 0o644)
+
+
+def _relative(text: str, outside: dict[str, str]) -> str:
+    for path in sorted(outside, key=len, reverse=True):
+        text = text.replace(path, outside[path])
+    return text
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or all files of the folder, in the order of their names; nothing where there is neither."""
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _check(entries: Sequence[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _compiler(target: str) -> str:
+    """What the C compiler of a target.json says of its version; that of zig is in every stage's digest."""
+    chosen = Target.model_validate_json(target)
+    if chosen.c_compiler.kind == "zig" and chosen.c_compiler.command is None:
+        return ""
+    command = [*compiler_command(chosen)[:1], "--version"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return done.stdout
