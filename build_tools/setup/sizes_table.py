@@ -1,4 +1,4 @@
-"""Write README.md's table of sizes from builds that are finished: `readme_sizes.py x86_64 aarch64`."""
+"""Write the table of docs/sizes.md from finished and tested builds: `sizes_table.py x86_64 aarch64`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- sizes -->\n", "<!-- end of sizes -->\n"
-HEAD = ("model", "target", "flash", "of it parameters", "arena", "bound", "error", "limit")
+HEAD = ("model", "target", "flash", "parameters", "arena", "lower bound", "error", "limit")
 
 
 def main(targets: list[str]) -> int:
-    """One row a model and target; what is not built and tested is left out."""
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
+    """Write one row for each model and target whose bundle is built and tested; returns 0."""
+    page = ROOT / "docs" / "sizes.md"
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     models = sorted(path.stem for path in (ROOT / "models").glob("*.yaml"))
     found = [row(target, model) for model in models for target in targets]
     rows = [HEAD, ("---", "---", *["---:"] * 6), *filter(None, found)]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    readme.write_text(before + BEGIN + table + END + rest.split(END)[1], encoding="utf-8")
+    page.write_text(before + BEGIN + table + END + rest.split(END)[1], encoding="utf-8")
     return 0
 
 
 def row(target: str, model: str) -> tuple[str, ...] | None:
-    """Sizes of one bundle, and how its golden vectors came out."""
+    """Cells of one bundle: sizes in bytes, and the greatest error of its golden vectors beside its limit."""
     manifest = _read(ROOT / "build" / target / model / "manifest.json")
     test = _read(ROOT / "build" / ".stages" / target / model / "test.json")
     if manifest is None or test is None:
