@@ -14,11 +14,11 @@ stored.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.byoc.backend import Backend, Code, Facts
 from kiln.byoc.onednn_library import LIBRARY
-from kiln.byoc.onednn_source import COMMON, CONV, PRODUCT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,7 @@ def _convolution(match: Match, facts: Facts) -> Code | None:
     ]
     constants = {"w": match.operands["w"].value if packed is None else packed}
     total = product([images, len(rows)])
-    return _code(match, facts, names, tag, tables, CONV, body, total, [], constants)
+    return _code(match, facts, names, tag, tables, "conv", body, total, [], constants)
 
 
 def _depthwise(match: Match, facts: Facts) -> tuple[Array | None, str | None]:
@@ -166,7 +166,7 @@ def _product(match: Match, facts: Facts) -> Code:
         names,
         tag,
         _rows_table(parts),
-        PRODUCT,
+        "product",
         body,
         ceil_div(rows, step),
         sizes,
@@ -207,7 +207,7 @@ def _batched(match: Match, facts: Facts) -> Code:
     body = [f"const dnnl_status_t status = {f'run_open({call}, {extents})' if is_open else f'run({call})'};"]
     table = _rows_table([None if "rows" in is_open else x[-2]])
     given = [(name, sizes[name]) for name in is_open]
-    return _code(match, facts, names, None, table, PRODUCT, body, 1 if alone else batch, given, {})
+    return _code(match, facts, names, None, table, "product", body, 1 if alone else batch, given, {})
 
 
 def _rows_table(parts: list[Any]) -> list[str]:
@@ -238,7 +238,7 @@ def _code(
     sizes: list[tuple[str, Any]],
     constants: Mapping[str, Any],
 ) -> Code:
-    """The whole source: `body` does one of `total` tasks."""
+    """The generated C of a subgraph: `body` does one of `total` tasks; `kind` is conv or product."""
     from kiln.byoc import products
 
     limits, bias = products.limits(match), products.bias_of(match)
@@ -261,7 +261,7 @@ def _code(
     stored = dict(constants) | ({"bias": bias} if bias is not None else {})
     made = [f"const float *{name}" for name in operands if name in stored]
     lines = [
-        *defined, COMMON, *tables, kind,
+        *defined, _source("common"), *tables, _source(kind),
         f"static int32_t SYMBOL_make({', '.join(made) or 'void'}) {{",
         *(["    (void)bias;"] if bias is not None else []),
         f"    return make({'w' if 'w' in stored else 'NULL'});",
@@ -278,6 +278,11 @@ def _code(
     in_place = ["residual"] if "residual" in match.operands else []
     extents = [size for _, size in [*sizes, *count]]
     return Code("\n".join(lines), operands, stored, extents, tasks, in_place, opens=True)
+
+
+def _source(name: str) -> str:
+    """Text of c/onednn_NAME.c: the part of the generated C that is the same for all subgraphs."""
+    return (Path(__file__).parent / "c" / f"onednn_{name}.c").read_text(encoding="utf-8")
 
 
 def _number(value: float) -> str:

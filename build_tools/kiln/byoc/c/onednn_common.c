@@ -1,15 +1,10 @@
-"""The C that calls oneDNN: constants of one subgraph, then text that is the same for all.
-
-    COMMON    a primitive, its weights and what one call of it needs
-    CONV      primitives for ranges of rows of an image
-    PRODUCT   primitives for so many rows of a matrix, for any number of rows, and for batches of products
-
-A primitive does not change after it was made and may be executed by several threads at once; what an
-execution binds (memory objects, scratchpad, stream) may not. Each part keeps one set of these for its next
-call; a thread that finds it in use makes its own.
-"""
-
-COMMON = """\
+/* onednn_common.c: a primitive of oneDNN, its weights, and what one call of it needs.
+ *
+ * Follows the constants of one subgraph in the generated file; onednn_conv.c or onednn_product.c
+ * comes after it. A primitive does not change after it was made and may be executed by several
+ * threads at once; what an execution binds (memory objects, scratchpad, stream) may not. Each part
+ * keeps one set of these for its next call; a thread that finds it in use makes its own.
+ */
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdatomic.h>
@@ -21,11 +16,11 @@ COMMON = """\
 extern void omp_set_num_threads(int) __attribute__((weak));
 extern int omp_get_max_threads(void) __attribute__((weak));
 
-#define TRY(call)                                                                                  \\
-    do {                                                                                           \\
-        const dnnl_status_t status_ = (call);                                                      \\
-        if (status_ != dnnl_success)                                                               \\
-            return status_;                                                                        \\
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        const dnnl_status_t status_ = (call);                                                      \
+        if (status_ != dnnl_success)                                                               \
+            return status_;                                                                        \
     } while (0)
 
 /* What one execution binds. */
@@ -36,7 +31,8 @@ struct binding {
 
 struct part {
     dnnl_primitive_t primitive;
-    dnnl_memory_t packed; /* the weights as the primitive wants them; null: it takes the stored ones */
+    dnnl_memory_t
+        packed; /* the weights as the primitive wants them; null: it takes the stored ones */
     struct binding *_Atomic spare;
 };
 
@@ -58,7 +54,8 @@ static void as_before(int threads) {
         omp_set_num_threads(threads);
 }
 
-static const_dnnl_memory_desc_t wanted(const_dnnl_primitive_desc_t about, dnnl_query_t what, int index) {
+static const_dnnl_memory_desc_t wanted(const_dnnl_primitive_desc_t about, dnnl_query_t what,
+                                       int index) {
     return dnnl_primitive_desc_query_md(about, what, index);
 }
 
@@ -112,8 +109,9 @@ static dnnl_status_t fill(struct binding *made, const struct part *part, const_d
                               DNNL_MEMORY_ALLOCATE);
 }
 
-static dnnl_status_t bind(struct binding **made, const struct part *part, const_dnnl_memory_desc_t x,
-                          const_dnnl_memory_desc_t w, const_dnnl_memory_desc_t y) {
+static dnnl_status_t bind(struct binding **made, const struct part *part,
+                          const_dnnl_memory_desc_t x, const_dnnl_memory_desc_t w,
+                          const_dnnl_memory_desc_t y) {
     *made = calloc(1, sizeof **made);
     if (!*made)
         return dnnl_out_of_memory;
@@ -137,7 +135,8 @@ static dnnl_status_t execute(const struct binding *with, const struct part *part
                                          {DNNL_ARG_SCRATCHPAD, with->scratch},
                                          {DNNL_ARG_BIAS, with->bias}};
     const int threads = one_thread();
-    dnnl_status_t status = dnnl_primitive_execute(part->primitive, with->stream, 4 + BIAS, arguments);
+    dnnl_status_t status =
+        dnnl_primitive_execute(part->primitive, with->stream, 4 + BIAS, arguments);
     if (status == dnnl_success)
         status = dnnl_stream_wait(with->stream);
     as_before(threads);
@@ -145,12 +144,13 @@ static dnnl_status_t execute(const struct binding *with, const struct part *part
 }
 
 /* A part whose sizes are known. */
-static dnnl_status_t run(struct part *part, const float *x, const float *w, const float *bias, float *y) {
+static dnnl_status_t run(struct part *part, const float *x, const float *w, const float *bias,
+                         float *y) {
     struct binding *with = atomic_exchange(&part->spare, NULL);
     if (!with) {
         const_dnnl_primitive_desc_t known = about(part);
-        TRY(bind(&with, part, wanted(known, dnnl_query_src_md, 0), wanted(known, dnnl_query_weights_md, 0),
-                 wanted(known, dnnl_query_dst_md, 0)));
+        TRY(bind(&with, part, wanted(known, dnnl_query_src_md, 0),
+                 wanted(known, dnnl_query_weights_md, 0), wanted(known, dnnl_query_dst_md, 0)));
     }
     const dnnl_status_t status = execute(with, part, x, w, bias, y);
     struct binding *other = atomic_exchange(&part->spare, with);
@@ -232,104 +232,3 @@ static int32_t make(const float *w) {
     as_before(threads);
     return (int32_t)status;
 }
-"""
-
-CONV = """
-static dnnl_status_t stored_weights(dnnl_memory_desc_t *stored, dnnl_memory_desc_t *any) {
-    const dnnl_dims_t dense = {OUT, IN, KH, KW};
-    const dnnl_dims_t grouped = {GROUPS, OUT / GROUPS, IN / GROUPS, KH, KW};
-    const int rank = GROUPS > 1 ? 5 : 4;
-    const int64_t *dims = GROUPS > 1 ? grouped : dense;
-    TRY(dnnl_memory_desc_create_with_tag(any, rank, dims, dnnl_f32, dnnl_format_tag_any));
-#ifdef STORED_TAG
-    return dnnl_memory_desc_create_with_tag(stored, rank, dims, dnnl_f32, STORED_TAG);
-#else
-    /* (KH, KW, IN / GROUPS, OUT), the channels of a group's output side by side */
-    const int64_t pixel = (int64_t)IN / GROUPS * OUT;
-    const dnnl_dims_t strides = {OUT / GROUPS, 1, OUT, KW * pixel, pixel};
-    return dnnl_memory_desc_create_with_strides(stored, rank, dims, dnnl_f32, strides + (GROUPS == 1));
-#endif
-}
-
-static dnnl_status_t describe(dnnl_primitive_desc_t *made, int index, const_dnnl_memory_desc_t w,
-                              const_dnnl_primitive_attr_t how) {
-    const struct shape *shape = &shapes[index];
-    const dnnl_dims_t x_dims = {IMAGES, IN, shape->height, WIDTH};
-    const dnnl_dims_t y_dims = {IMAGES, OUT, shape->out_height, OUT_WIDTH};
-    const dnnl_dims_t bias_dims = {OUT}, strides = {STRIDE_H, STRIDE_W};
-    const dnnl_dims_t dilates = {DILATION_H - 1, DILATION_W - 1};
-    const dnnl_dims_t before = {shape->top, LEFT}, after = {shape->bottom, RIGHT};
-    dnnl_memory_desc_t x, y, bias = NULL;
-    TRY(dnnl_memory_desc_create_with_tag(&x, 4, x_dims, dnnl_f32, dnnl_nhwc));
-    TRY(dnnl_memory_desc_create_with_tag(&y, 4, y_dims, dnnl_f32, dnnl_nhwc));
-    if (BIAS)
-        TRY(dnnl_memory_desc_create_with_tag(&bias, 1, bias_dims, dnnl_f32, dnnl_a));
-    const dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(
-        made, engine, dnnl_forward_inference, dnnl_convolution_direct, x, w, bias, y, strides, dilates,
-        before, after, how);
-    if (BIAS)
-        TRY(dnnl_memory_desc_destroy(bias));
-    TRY(dnnl_memory_desc_destroy(x));
-    TRY(dnnl_memory_desc_destroy(y));
-    return status;
-}
-"""
-
-PRODUCT = """
-#define ANY DNNL_RUNTIME_DIM_VAL
-
-static dnnl_status_t plain(dnnl_memory_desc_t *made, int64_t batch, int64_t rows, int64_t columns) {
-    const dnnl_dims_t dims = {batch, rows, columns};
-    const dnnl_dims_t strides = {rows == ANY || columns == ANY ? ANY : rows * columns, columns, 1};
-    return dnnl_memory_desc_create_with_strides(made, 2 + BATCHED, dims + !BATCHED, dnnl_f32,
-                                                strides + !BATCHED);
-}
-
-static dnnl_status_t stored_weights(dnnl_memory_desc_t *stored, dnnl_memory_desc_t *any) {
-    const dnnl_dims_t dims = {BATCH, DEPTH, COLUMNS};
-#ifdef STORED_TAG
-    TRY(dnnl_memory_desc_create_with_tag(stored, 2, dims + 1, dnnl_f32, STORED_TAG));
-#else
-    TRY(plain(stored, BATCH, DEPTH, COLUMNS));
-#endif
-    if (BATCHED) /* computed at run time: as they are */
-        return plain(any, BATCH, DEPTH, COLUMNS);
-    return dnnl_memory_desc_create_with_tag(any, 2, dims + 1, dnnl_f32, dnnl_format_tag_any);
-}
-
-static dnnl_status_t describe(dnnl_primitive_desc_t *made, int index, const_dnnl_memory_desc_t w,
-                              const_dnnl_primitive_attr_t how) {
-    dnnl_memory_desc_t x, y, bias = NULL;
-    TRY(plain(&x, BATCH, rows_of[index], DEPTH));
-    TRY(plain(&y, BATCH, rows_of[index], COLUMNS));
-    if (BIAS)
-        TRY(plain(&bias, 1, 1, COLUMNS));
-    const dnnl_status_t status = dnnl_matmul_primitive_desc_create(made, engine, x, w, bias, y, how);
-    if (BIAS)
-        TRY(dnnl_memory_desc_destroy(bias));
-    TRY(dnnl_memory_desc_destroy(x));
-    TRY(dnnl_memory_desc_destroy(y));
-    return status;
-}
-
-#if IS_OPEN
-/* A part of which a size is known only now. */
-static dnnl_status_t run_open(struct part *part, const float *x, const float *w, const float *bias, float *y,
-                              int64_t batch, int64_t rows, int64_t depth, int64_t columns) {
-    struct binding *with;
-    dnnl_memory_desc_t x_form, w_form, y_form;
-    TRY(plain(&x_form, batch, rows, depth));
-    TRY(plain(&w_form, batch, depth, columns));
-    TRY(plain(&y_form, batch, rows, columns));
-    dnnl_status_t status = bind(&with, part, x_form, w_form, y_form);
-    if (status == dnnl_success) {
-        status = execute(with, part, x, w, bias, y);
-        release(with);
-    }
-    TRY(dnnl_memory_desc_destroy(x_form));
-    TRY(dnnl_memory_desc_destroy(w_form));
-    TRY(dnnl_memory_desc_destroy(y_form));
-    return status;
-}
-#endif
-"""
