@@ -276,7 +276,7 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
 void kiln_close(kiln_session *session);
 
 /* Run once. inputs and outputs are arrays, in the model's order, of compact row-major tensors in
- * this processor's memory (strides may be null). */
+ * this processor's memory (strides may be null, and so may the data of a tensor without elements). */
 kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs);
 
 /* The same in steps, to time each, or to stop between two: kiln_begin checks everything, then
@@ -361,11 +361,15 @@ void kiln_unmap_params(const void *params, size_t bytes);
 
 static inline const void *kiln_at_input(const kiln_frame *frame, uint32_t index, size_t offset) {
     const DLTensor *tensor = &frame->inputs[index];
+    if (tensor->data == NULL) /* no elements */
+        return NULL;
     return (const unsigned char *)tensor->data + tensor->byte_offset + offset;
 }
 
 static inline void *kiln_at_output(const kiln_frame *frame, uint32_t index, size_t offset) {
     const DLTensor *tensor = &frame->outputs[index];
+    if (tensor->data == NULL) /* no elements */
+        return NULL;
     return (unsigned char *)tensor->data + tensor->byte_offset + offset;
 }
 

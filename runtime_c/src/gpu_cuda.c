@@ -540,7 +540,7 @@ int32_t kiln_cuda_launch(const kiln_frame *frame, uint32_t kernel, const uint32_
     state *s = (state *)(void *)frame; /* the frame is the state's first member */
     void *parameters[MAX_ARGS];
     const uint32_t *size = grid_and_block;
-    if (s->preparing)
+    if (s->preparing || size[0] == 0 || size[1] == 0 || size[2] == 0) /* nothing to compute */
         return 0;
     for (uint32_t i = 0; i < count && i < MAX_ARGS; i++)
         parameters[i] = (void *)&args[i];

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from kiln.config.check import PlacedError, Section
-from kiln.config.fields import Bytes, Positive
+from kiln.config.fields import Bytes, NotNegative, Positive
 
 
 class Bucket(Section):
     """A size, or a range of sizes, that is served by one function. A bare number means `exact`."""
 
-    exact: Positive | None = None
+    exact: NotNegative | None = Field(default=None, description="code for this size alone")
     pad: Positive | None = Field(default=None, description="inputs are padded up to this size")
-    range: list[Positive] | None = Field(
+    range: list[NotNegative] | None = Field(
         default=None, min_length=2, max_length=2, description="[least, greatest]"
     )
 
@@ -70,7 +70,7 @@ DimBucket = Annotated[Bucket, BeforeValidator(_bucket)]
 class Dim(Section):
     """The sizes a symbolic dimension may have: min, min + multiple, … up to max; and who serves them."""
 
-    min: Positive
+    min: NotNegative = Field(description="the least size; 0: tensors may be empty")
     max: Positive
     multiple: Positive = 1
     buckets: list[DimBucket] = Field(

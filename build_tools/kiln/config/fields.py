@@ -36,5 +36,6 @@ Sha256 = Annotated[
     str, AfterValidator(_sha256), WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{64}$"})
 ]
 Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
 Threads = Literal["pthread", "none"]
 Storage = Literal["embedded", "section", "file"]

@@ -57,11 +57,15 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     if loader is None:
         raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
     imported: Imported = importlib.import_module(loader).load(path, options)
+    may_be_empty = any(part.size == 0 for part in (options.bucket or {}).values())
     for what, ports in (("input", imported.inputs), ("output", imported.outputs)):
         for port in ports:
-            if 0 in port.shape:
+            if 0 in port.shape and not may_be_empty:
                 axis = port.shape.index(0)
-                raise KilnError(f"{path}: {what} '{port.name}' axis {axis} is 0, allowed: 1 and more")
+                raise KilnError(
+                    f"{path}: {what} '{port.name}' axis {axis} is 0, allowed: 1 and more, or a dimension of "
+                    "'dims' with min: 0"
+                )
     used = {entry for port in imported.inputs for entry in port.shape if isinstance(entry, str)}
     for dim in options.bucket or {}:
         if dim not in used:

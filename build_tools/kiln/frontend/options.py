@@ -49,8 +49,8 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
     """
     dims = {}
     for name, value in (config.get("dims") or {}).items():
-        minimum = int(value.get("min") or 1)
-        maximum = int(value.get("max") or minimum)
+        minimum = 1 if value.get("min") is None else int(value["min"])
+        maximum = minimum if value.get("max") is None else int(value["max"])
         dims[name] = Dim(name, minimum, maximum, int(value.get("multiple") or 1))
     shapes: dict[str, tuple[int | str, ...]] = {}
     layouts: dict[str, str] = {}

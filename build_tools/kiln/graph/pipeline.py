@@ -12,6 +12,7 @@ from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.divisions import divisions_by_constants
+from kiln.graph.empties import without_empties
 from kiln.graph.group_norm import group_norms
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
@@ -37,6 +38,8 @@ def clean(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 PASSES: list[tuple[str, Pass]] = [
+    # Phase 0: nothing is computed from nothing.
+    ("empties", without_empties),
     # Phase 1: arithmetic. Integers first, while the weights are still integers.
     ("integer", integer_arithmetic),
     ("decompose", relax.transform.DecomposeOpsForInference()),

@@ -227,6 +227,8 @@ class Groups:
         """Add the step that copies a tensor; `key`: what no other copy is called. The copy."""
         source = self.steps.tensors[name]
         made = self.steps.new(source.dtype, source.shape)
+        if 0 in source.shape:
+            return made.name
         func, copies = copy_of(source.shape, source.dtype)
         root = self.steps.root(name)
         known = constant_formula(self.steps.params[root.name], source.shape) if root.kind == "param" else None

@@ -24,6 +24,12 @@ def _is_tensor(argument: Any) -> bool:
     return isinstance(argument.ty, relax.TensorType)
 
 
+def _is_empty(ty: Any) -> bool:
+    """Whether there is nothing to compute: no result has an element."""
+    fields = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+    return all(any(isinstance(n, tirx.IntImm) and int(n) == 0 for n in field.shape) for field in fields)
+
+
 class Builder:
     """Walks `main` once and adds steps to those of `groups`.
 
@@ -108,12 +114,14 @@ class Builder:
         name = call.args[0].name_hint
         inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]
         func, ops = self._function(call), self.ops.get(name, [])
-        if self._placement is not None:
+        if self._placement is not None and not _is_empty(call.ty):
             placed = self._placement.add(var, func, ops, inputs, name)
             if placed is not None:
                 return placed
         several = isinstance(call.ty, relax.TupleType)
         outputs = [self._new(ty) for ty in (call.ty.fields if several else [call.ty])]
+        if _is_empty(call.ty):
+            return outputs if several else outputs[0]
         self.groups.add(func, ops, inputs, outputs, name)
         return outputs if several else outputs[0]
 

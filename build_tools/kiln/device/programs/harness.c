@@ -111,7 +111,7 @@ void vectors_put(FILE *file, const tensor *t) {
 static void tensor_make(tensor *t, size_t bytes) {
     size_t element = (t->about->dtype.bits + 7u) / 8u;
     t->memory = guarded_make(bytes, 64, element, 0);
-    t->view = kiln_bind(t->about, t->shape, t->memory.data);
+    t->view = kiln_bind(t->about, t->shape, bytes > 0 ? t->memory.data : NULL);
 }
 
 void tensor_read(tensor *t, const kiln_tensor *about, FILE *file) {

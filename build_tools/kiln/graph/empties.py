@@ -1,0 +1,96 @@
+"""Tensors without elements, such as the cache of a decoder before its first step, disappear from the graph.
+
+What has no elements is not computed. What is computed from such tensors becomes a constant (a product or a
+sum over nothing is 0), or what the others are (a concat without its empty operands).
+Guarantees: no operator reads a tensor without elements. Raises KilnError for operators without a value then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from kiln.errors import KilnError
+from kiln.graph.bindings import CallRewriter, const, operator, rewrite_calls
+
+# Of nothing along an axis: these numbers.
+_OF_NOTHING = {"relax.sum": 0, "relax.matmul": 0, "relax.prod": 1, "relax.einsum": 0}
+# The first operand, changed at no place.
+_UPDATES = ("relax.scatter_elements", "relax.scatter_nd", "relax.index_put", "relax.slice_scatter")
+# Calls that read no element.
+_SIZES = ("relax.shape_of", "relax.tensor_to_shape", "relax.full_like", "relax.zeros_like", "relax.ones_like")
+
+
+def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
+    """See the module's docstring."""
+    names: set[str] = set()
+    empties: list[Any] = []
+
+    def note(expr: Any) -> None:
+        names.add(operator(expr) or "")
+        if isinstance(expr, relax.Expr) and is_empty(expr):
+            empties.append(expr)
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, note)
+            empties += [parameter for parameter in func.params if is_empty(parameter)]
+    if not empties:
+        return mod
+    refused: list[str] = []  # nothing may be raised inside of TVM's walk
+
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        made = _without(rewriter, call)
+        if isinstance(made, str):
+            refused.append(made)
+            return None
+        return made
+
+    mod = rewrite_calls(mod, dict.fromkeys(names - {""}, rule))
+    if refused:
+        raise KilnError(
+            f"operator '{refused[0]}' has no value for a tensor without elements, where a dimension is 0; "
+            "give it a greater 'min' in 'dims'"
+        )
+    return mod
+
+
+def is_empty(expr: Any) -> bool:
+    """Whether a tensor is known to have no elements."""
+    shape = expr.ty.shape if isinstance(expr.ty, relax.TensorType) else None
+    return shape is not None and any(isinstance(size, tirx.IntImm) and int(size) == 0 for size in shape)
+
+
+def _without(rewriter: CallRewriter, call: Any) -> Any:
+    """What stands in the place of a call; None: it stays. A text: the operator that there is no value for."""
+    name = operator(call) or ""
+    if is_empty(call):
+        made = name in ("relax.zeros", "relax.full")
+        return None if made else relax.op.zeros(call.ty.shape, str(call.ty.dtype))
+    if name == "relax.concat":
+        return _concat(rewriter, call)
+    if name in _SIZES or not any(is_empty(argument) for argument in call.args):
+        return None
+    if name in _OF_NOTHING:
+        return _filled(call, _OF_NOTHING[name])
+    if name in _UPDATES and not is_empty(call.args[0]):
+        return call.args[0]
+    if name == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant":
+        return _filled(call, float(call.attrs.pad_value))
+    return name.removeprefix("relax.")
+
+
+def _concat(rewriter: CallRewriter, call: Any) -> Any:
+    fields = list(getattr(rewriter.definition(call.args[0]), "fields", []))
+    kept = [field for field in fields if not is_empty(field)]
+    if len(kept) == len(fields):
+        return None
+    return kept[0] if len(kept) == 1 else relax.op.concat(kept, call.attrs.axis)
+
+
+def _filled(call: Any, value: float) -> Any:
+    dtype = str(call.ty.dtype)
+    fill = const(value, dtype)
+    return relax.op.full(call.ty.shape, fill, dtype) if len(call.ty.shape) else fill
