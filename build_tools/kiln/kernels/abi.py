@@ -156,7 +156,7 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     structure = [item for item in _STRUCTURE if item is not _COMPACT or kernel.family == "opaque"]
     mod = tvm.transform.Sequential(structure)(mod)
-    mod = flatten(mod) if kernel.sizes and kernel.family != "opaque" else _FLATTEN(mod)
+    mod = _FLATTEN(mod) if kernel.family == "opaque" else flatten(mod)
     lowered = pointers(mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     mod = tvm.transform.Sequential(_CODE)(mod)

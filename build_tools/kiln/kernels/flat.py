@@ -1,9 +1,10 @@
-"""FlattenBuffer for kernels of open sizes, with every index left as it stands.
+"""FlattenBuffer for the kernels of Kiln's own families, with every index left as it stands.
 
-TVM 0.27's pass simplifies each index for itself, with what bound variables stand for written out: where
-sizes are open these are quotients inside quotients, and one product of attention takes up to half a minute.
-Nearly all that such kernels index is flat from the start, and StmtSimplify, which runs later on statements
-as a whole, takes a hundredth of that for the same.
+TVM 0.27's pass simplifies each index for itself, with the values of bound variables written out. In a kernel
+with dynamic shapes the values are quotients inside quotients, and one batch matmul of attention takes up to
+half a minute; in a depthwise convolution of a few hundred unrolled loads the pass takes 17 seconds.
+StmtSimplify, which runs later on statements as a whole, makes the same machine code of the indices as they
+stand in a hundredth of the time.
 """
 
 from __future__ import annotations
