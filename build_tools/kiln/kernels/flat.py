@@ -10,6 +10,7 @@ stand in a hundredth of the time.
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import tvm
@@ -23,10 +24,16 @@ from kiln.kernels.symbols import int64
 def flatten(mod: tvm.IRModule) -> tvm.IRModule:
     """The functions of `mod` on buffers of one axis, whose shapes are numbers.
 
-    Like FlattenBuffer it keeps the parameters and declares, at the start of a body, a flat buffer for each.
+    Like FlattenBuffer it keeps the parameters, declares a flat buffer for each at the start of a body, and
+    stores bools as int8.
     """
     functions = {variable: _flat(func) for variable, func in mod.functions_items()}
     return tvm.IRModule(functions, attrs=mod.attrs)
+
+
+def _stored(dtype: Any) -> str:
+    """The type in memory of a value: int8 with as many lanes for bool, else `dtype` itself."""
+    return re.sub(r"^bool", "int8", str(dtype))
 
 
 def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -35,7 +42,7 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def flat(buffer: Any) -> Any:
         if buffer not in made:
             size = math.prod(int(extent) for extent in buffer.shape)
-            made[buffer] = tirx.decl_buffer([int64(size)], str(buffer.dtype), buffer.name)
+            made[buffer] = tirx.decl_buffer([int64(size)], _stored(buffer.dtype), buffer.name)
         return made[buffer]
 
     def place(buffer: Any, indices: Any) -> list[Any]:
@@ -47,10 +54,14 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return [position]
 
     def on_load(load: Any) -> Any:
-        return tirx.BufferLoad(flat(load.source), place(load.source, load.indices))
+        stored = tirx.BufferLoad(flat(load.source), place(load.source, load.indices))
+        dtype = str(load.ty.dtype)
+        return tirx.Cast(dtype, stored) if _stored(dtype) != dtype else stored
 
     def on_store(store: Any) -> Any:
-        return tirx.BufferStore(flat(store.buffer), store.value, place(store.buffer, store.indices))
+        dtype = str(store.value.ty.dtype)
+        value = tirx.Cast(_stored(dtype), store.value) if _stored(dtype) != dtype else store.value
+        return tirx.BufferStore(flat(store.buffer), value, place(store.buffer, store.indices))
 
     def on_allocation(statement: Any) -> Any:
         return tirx.AllocBuffer(flat(statement.buffer))
