@@ -2,7 +2,8 @@
 
 A stand-in's outputs are hashes of all that it was given, so a stage that should have run again and did not
 shows in the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is
-how long each one takes, FAKE_FAIL and FAKE_CRASH name a stage that ends with an error or a traceback.
+how long each one takes, FAKE_FAIL, FAKE_CRASH and FAKE_SIGNAL name a stage that ends with an error, a traceback
+or SIGSEGV.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pathlib import Path
 from kiln.__main__ import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "packages.py", "paths.py", "toolchain.py")
-_REAL = (*_MODULES, "config", "scons", "sources/cache.py", "sources/onnx_data.py")
+_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "packages.py", "paths.py", "stage_server.py")
+_REAL = (*_MODULES, "toolchain.py", "config", "scons", "sources/cache.py", "sources/onnx_data.py")
 _STAND_IN = '''
-import argparse, hashlib, json, os, time
+import argparse, hashlib, json, os, signal, time
 from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
@@ -61,6 +62,8 @@ class Stage:
             raise KilnError(f"{self.name} cannot do this")
         if os.environ.get("FAKE_CRASH") == self.name:
             raise RuntimeError("out of ideas")
+        if os.environ.get("FAKE_SIGNAL") == self.name:
+            os.kill(os.getpid(), signal.SIGSEGV)
         seconds = float(os.environ.get("FAKE_SECONDS", "0"))
         time.sleep(seconds / 2)
         if self.name.startswith("device-") or args.print:

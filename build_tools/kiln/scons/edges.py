@@ -7,9 +7,6 @@ the same, nothing is run.
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,10 +15,10 @@ from kiln.config.dims import Bucket
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.scons import digest
+from kiln.scons.session import session
 from kiln.scons.unit import Unit
 from kiln.sources.cache import file_sha256
 
-_PACKAGES = str(Path(__file__).resolve().parents[2])
 _known: dict[str, dict[str, list[Bucket]]] = {}
 
 
@@ -81,23 +78,10 @@ def _key(unit: Unit) -> str:
 
 
 def _run(unit: Unit, stage: str, *flags: str) -> str:
-    environment = {
-        **os.environ,
-        "KILN_PARENT": str(os.getpid()),
-        "PYTHONPATH": os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")])),
-    }
     print(f"kiln: {unit.name}: {stage}, to choose its buckets", flush=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "kiln", stage, *flags],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("kiln: error: ")]
-        reason = (
-            lines[-1].removeprefix("kiln: error: ") if lines else f"{stage} crashed: {done.stderr[-300:]}"
-        )
+    status, stdout, stderr = session().server.run(stage, flags)
+    if status != 0:
+        lines = [line for line in stderr.splitlines() if line.startswith("kiln: error: ")]
+        reason = lines[-1].removeprefix("kiln: error: ") if lines else f"{stage} crashed: {stderr[-300:]}"
         raise KilnError(" ".join(reason.split()))
-    return done.stdout
+    return stdout

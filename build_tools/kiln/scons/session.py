@@ -14,6 +14,7 @@ from kiln.scons import cache
 from kiln.scons.console import Console
 from kiln.scons.content import Content
 from kiln.scons.journal import Journal
+from kiln.scons.server import StageServer
 
 
 class Session:
@@ -32,6 +33,7 @@ class Session:
         atexit.register(content.save)
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
+        self.server = StageServer()
         self.parallel = GetOption("num_jobs") > 1
         self.cache = cache.chosen()
 

@@ -1,5 +1,7 @@
 """Every stage is a process: `python -m kiln <stage> …`, declared to SCons with its inputs and outputs.
 
+A build starts them as forks of one process that has the libraries imported, see `kiln.stage_server`.
+
 A stage is run again when the content of an input, its command line, its slice of the configuration, its own
 source or the version of a library has changed. It ends with all of its outputs, or with one line on stderr
 and none of them.
@@ -7,11 +9,8 @@ and none of them.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +23,8 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.scons import digest, listing
 from kiln.scons.failure import StageFailed
+from kiln.scons.server import stage_environment
 from kiln.scons.session import session
-
-_PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True)
@@ -136,24 +134,9 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     """Run the program; its exit status and what it said that the user has not seen."""
     current = session()
-    command = [sys.executable, "-m", "kiln", stage.name, *stage.flags, *stage.silent_flags]
-    environment = {
-        **os.environ,
-        "COLUMNS": str(shutil.get_terminal_size().columns),
-        "KILN_PARENT": str(os.getpid()),  # kiln.__main__ ends the stage when this process is gone
-        "PYTHONHASHSEED": "0",
-        "PYTHONPATH": os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")])),
-    }
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-        pass_fds=[current.journal.lock],
-    )
+    environment = stage_environment(COLUMNS=str(shutil.get_terminal_size().columns))
+    flags, lock = [*stage.flags, *stage.silent_flags], current.journal.lock
+    process = current.server.start(stage.name, flags, environment, keep=[lock])
     said: list[str] = []
     kept: list[str] = []  # for the user, but not between the lines of a stage that runs at the same time
 
@@ -173,20 +156,15 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     for reader in readers:
         reader.start()
     try:
-        while process.poll() is None:
-            try:
-                process.wait(timeout=1)
-            except subprocess.TimeoutExpired:
-                current.console.alive(run)
+        while (status := process.wait(1)) is None:
+            current.console.alive(run)
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        process.kill()
         for reader in readers:
             reader.join()
     if kept:
         current.console.line("\n".join(kept))
-    return process.returncode, said
+    return status, said
 
 
 def _explain(

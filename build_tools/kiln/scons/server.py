@@ -1,0 +1,150 @@
+"""The build's side of `kiln.stage_server`, the process whose forks are the stages."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kiln.errors import KilnError
+from kiln.stage_server import LENGTH, STATUS
+
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+
+
+class _Process:
+    """One process that serves; `control` is the socket that it listens on."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "kiln.stage_server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                env=stage_environment(),
+                pass_fds=[theirs.fileno()],
+            )
+
+    def serves(self) -> bool:
+        """Whether the process still runs."""
+        return self._popen.poll() is None
+
+    def end(self) -> int:
+        """Wait for the process, which ends where `control` is closed; its exit status."""
+        self.control.close()
+        return self._popen.wait()
+
+    def last_line(self) -> str:
+        """The last line that the process itself wrote to stderr."""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "no reason given")
+
+
+class Running:
+    """A stage that runs: `stdout` and `stderr` are what it writes, as streams of text."""
+
+    def __init__(self, server: _Process, request: socket.socket, stdout: int, stderr: int) -> None:
+        self._server = server
+        self._request = request
+        self.stdout, self.stderr = os.fdopen(stdout, errors="replace"), os.fdopen(stderr, errors="replace")
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """The exit status, below zero for a signal; None where the stage still runs after `seconds`.
+
+        Raises KilnError where the server did not come so far as to start stages.
+        """
+        self._request.settimeout(seconds)
+        answer = b""
+        try:
+            answer = self._request.recv(STATUS.size)
+        except TimeoutError:
+            return None
+        except ConnectionResetError:  # the server is gone
+            pass
+        self._request.close()
+        if len(answer) == STATUS.size:
+            return int(STATUS.unpack(answer)[0])
+        status = self._server.end()  # killed, and the stage with it
+        if status >= 0:
+            reason = self._server.last_line()
+            raise KilnError(f"the process that starts stages ended with status {status}: {reason}")
+        return status
+
+    def kill(self) -> None:
+        """End the stage where it still runs, and wait until its process is gone."""
+        if self._request.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self._request.shutdown(socket.SHUT_WR)
+            self.wait()
+
+
+class StageServer:
+    """Starts stages, from any thread. Its process starts with the first stage, and again after a crash."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        atexit.register(self.close)
+
+    def start(
+        self, name: str, flags: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()
+    ) -> Running:
+        """Run the stage `name` in this working folder. The descriptors `keep` stay open while it runs.
+
+        Raises OSError where no process or pipe can be made.
+        """
+        asked = {"arguments": [name, *flags], "environment": dict(environment), "folder": str(Path.cwd())}
+        text = json.dumps(asked).encode()
+        (out, out_end), (err, err_end), (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
+        passed = [theirs.fileno(), out_end, err_end, *keep]
+        try:
+            with self._lock:
+                if self._process is None or not self._process.serves():
+                    self._process = _Process()
+                process = self._process
+            with contextlib.suppress(OSError):  # the server is gone: `wait` tells why
+                socket.send_fds(process.control, [name.encode()], passed)
+        finally:
+            theirs.close()
+            os.close(out_end)
+            os.close(err_end)
+        with contextlib.suppress(OSError):
+            ours.sendall(LENGTH.pack(len(text)) + text)
+        return Running(process, ours, out, err)
+
+    def run(self, name: str, flags: Sequence[str]) -> tuple[int, str, str]:
+        """Run a stage to its end; exit status, stdout and stderr. Raises OSError as `start` does."""
+        running = self.start(name, flags, stage_environment())
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.append(running.stderr.read()))
+        reader.start()
+        stdout = running.stdout.read()
+        reader.join()
+        status = running.wait()
+        assert status is not None  # there is no limit of time
+        return status, stdout, said[0]
+
+    def close(self) -> None:
+        """End the process and every stage that still runs."""
+        with self._lock:
+            if self._process is not None:
+                self._process.end()
+                self._process = None
+
+
+def stage_environment(**more: str) -> dict[str, str]:
+    """The environment of a stage: this process's own, with what a program of Kiln needs, and `more`."""
+    path = os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, **more}

@@ -1,0 +1,171 @@
+"""The process that starts a build's stages: it imports what they need once, and each stage is a fork of it.
+
+A stage stays a process of its own, with its own memory and its own end. What it is spared is the import of
+TVM and of Kiln's own modules, which takes longer than most stages work. `kiln.scons.server` is the client.
+
+1. A message on the control socket is the name of a stage; with it come the descriptors of a request socket,
+   of stdout and stderr, and of files that the stage is to keep open.
+2. The module of the stage is imported here, once, then the process forks. The fork reads its arguments,
+   environment and working folder from the request socket and runs the stage as `python -m kiln` does.
+3. The exit status of the fork, below zero for a signal, is the answer on the request socket. A client that
+   closes its end of that socket, or shuts its direction of it down, has the fork killed.
+4. The end of the control socket is the end of the build: all forks are killed, and this process ends. When
+   this process is killed, the kernel kills its forks (see `kiln.__main__`).
+
+Nothing here may start a thread: a fork has only the thread that called it, and a lock that another one held
+stays locked. Stages import libraries that start threads (ONNX Runtime) inside their functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiln.__main__ import STAGES
+from kiln.__main__ import main as run_stage
+
+LENGTH = struct.Struct("<q")  # bytes of the JSON text that follows on the request socket
+STATUS = struct.Struct("<i")
+_MOST_DESCRIPTORS = 16
+_GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+
+
+@dataclass
+class _Fork:
+    pid: int
+    request: socket.socket
+
+
+class _Server:
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.forks: dict[int, _Fork] = {}  # by the descriptor of the request socket
+        self.own_output = [os.dup(1), os.dup(2)]
+        self.interrupted = False
+        self.woken, self.wakes = socket.socketpair()
+        for end in (self.woken, self.wakes):
+            end.setblocking(False)
+        self.poll = select.poll()
+        self.poll.register(control, select.POLLIN)
+        self.poll.register(self.woken, select.POLLIN)
+
+    def serve(self) -> socket.socket | None:
+        """Answer requests. Returns None when the build has ended, and in a fork the fork's request socket."""
+        signal.signal(signal.SIGINT, self._interrupt)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wakes.fileno(), warn_on_full_buffer=False)
+        while True:
+            for descriptor, _ in self.poll.poll():
+                if descriptor == self.woken.fileno():
+                    self._reap()
+                elif descriptor in self.forks:
+                    self.poll.unregister(descriptor)
+                    os.kill(self.forks[descriptor].pid, signal.SIGKILL)
+                elif descriptor == self.control.fileno():
+                    name, descriptors, _, _ = socket.recv_fds(
+                        self.control, 256, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                    )
+                    if not name:
+                        self._end()
+                        return None
+                    request = self._fork(name.decode(), descriptors)
+                    if request is not None:
+                        return request
+
+    def _interrupt(self, *_: object) -> None:
+        """Ctrl-C reaches the build, which will end, and every fork; stages asked for later end at once."""
+        self.interrupted = True
+
+    def _fork(self, name: str, descriptors: Sequence[int]) -> socket.socket | None:
+        """Start a stage. Returns its request socket in the fork, None in this process."""
+        request = socket.socket(fileno=descriptors[0])
+        _redirect(descriptors[1:3])
+        if name in STAGES:
+            with contextlib.suppress(Exception):  # the stage itself meets the error again, and tells it
+                importlib.import_module(STAGES[name])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gc.freeze()  # collecting in a fork would copy every page that the imports have filled
+        os.environ["KILN_PARENT"] = str(os.getpid())
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self.interrupted:
+                raise KeyboardInterrupt
+            for unused in (self.control, self.woken, self.wakes, *(f.request for f in self.forks.values())):
+                unused.close()
+            for output in (*self.own_output, *descriptors[1:3]):
+                os.close(output)
+            return request
+        _redirect(self.own_output)
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        self.forks[request.fileno()] = _Fork(pid, request)
+        self.poll.register(request, _GONE)
+        return None
+
+    def _reap(self) -> None:
+        """Answer for the forks that have ended."""
+        with contextlib.suppress(BlockingIOError):
+            while self.woken.recv(256):
+                pass
+        for descriptor, fork in list(self.forks.items()):
+            pid, status = os.waitpid(fork.pid, os.WNOHANG)
+            if pid:
+                with contextlib.suppress(KeyError):
+                    self.poll.unregister(descriptor)
+                with contextlib.suppress(OSError):  # nobody waits for it any more
+                    fork.request.send(STATUS.pack(os.waitstatus_to_exitcode(status)))
+                fork.request.close()
+                del self.forks[descriptor]
+
+    def _end(self) -> None:
+        for fork in self.forks.values():
+            os.kill(fork.pid, signal.SIGKILL)
+        for fork in self.forks.values():
+            os.waitpid(fork.pid, 0)
+
+
+def _redirect(outputs: Sequence[int]) -> None:
+    """Let stdout and stderr be what these descriptors are."""
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(output, number)
+
+
+def _run(request: socket.socket) -> int:
+    """Run the stage that the client describes on the request socket."""
+    with request, request.makefile("rb") as stream:
+        header = stream.read(LENGTH.size)
+        asked = json.loads(stream.read(LENGTH.unpack(header)[0])) if len(header) == LENGTH.size else None
+    if asked is None:  # the build was killed while it asked
+        return 2
+    parent = os.environ["KILN_PARENT"]
+    os.environ.clear()
+    os.environ.update({**asked["environment"], "KILN_PARENT": parent})
+    os.chdir(asked["folder"])
+    sys.argv = ["kiln", *asked["arguments"]]
+    return run_stage()
+
+
+def main() -> int:
+    """Serve the build at the other end of the socket whose descriptor is the argument."""
+    request = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    if request is None:
+        os._exit(0)  # nothing of the imports needs an orderly end
+    return _run(request)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
