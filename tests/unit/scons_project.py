@@ -2,8 +2,8 @@
 
 A stand-in's outputs are hashes of all that it was given, so a stage that should have run again and did not
 shows in the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is
-how long each one takes, FAKE_FAIL, FAKE_CRASH and FAKE_SIGNAL name a stage that ends with an error, a traceback
-or SIGSEGV.
+how long each one takes, FAKE_FAIL, FAKE_CRASH and FAKE_SIGNAL name a stage that ends with an error, a
+traceback or SIGSEGV.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from pathlib import Path
 from kiln.__main__ import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "packages.py", "paths.py", "stage_server.py")
-_REAL = (*_MODULES, "toolchain.py", "config", "scons", "sources/cache.py", "sources/onnx_data.py")
+_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "packages.py", "paths.py")
+_REAL = (
+    *_MODULES,
+    "stage_server.py",
+    "toolchain.py",
+    "config",
+    "scons",
+    "sources/cache.py",
+    "sources/onnx_data.py",
+)
 _STAND_IN = '''
 import argparse, hashlib, json, os, signal, time
 from pathlib import Path
