@@ -64,6 +64,8 @@ def _transposed(nest: Nest, expr: Expr) -> int | None:
     found: list[int] = []
 
     def visit(read: Any) -> None:
+        if not read.indices:  # one number, in the same place for every element
+            return
         *before, last = read.indices
         while isinstance(last, tirx.Add | tirx.Sub) and isinstance(last.b, tirx.IntImm):
             last = last.a
