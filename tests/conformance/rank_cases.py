@@ -1,4 +1,4 @@
-"""Small ONNX graphs on operands of rank 0 to 5 and axes of one element: one operator or a short chain each."""
+"""Small ONNX graphs on operands of rank 0 to 5, axes of one element: an operator or a short chain each."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ def _scalars() -> Iterator[Case]:
     yield Case("integers", "a = Mod(i, j)\n b = Mul(a, i)\n c = Max(b, j)\n y = Abs(c)",
                {"i": ("int64", ()), "j": ("int64", ())}, {})  # fmt: skip
     yield Case("vector of numbers", "a = Unsqueeze(s, z)\n b = Unsqueeze(t, z)\n"
-               "c = Concat<axis = 0>(a, b, a)\n d = ReduceSum<keepdims = 0>(c)\n y = Mul(d, c)", s | t, {"z": np.array([0])})  # fmt: skip
+               "c = Concat<axis = 0>(a, b, a)\n"
+               "d = ReduceSum<keepdims = 0>(c)\n y = Mul(d, c)", s | t, {"z": np.array([0])})  # fmt: skip
     yield Case("Squeeze", "a = Squeeze(x)\n b = Exp(a)\n y = Add(b, s)", s | {"x": (F, (1, 1))})
     yield Case("Reshape", "a = Reshape(x, n)\n y = Mul(a, s)", s | {"x": (F, (1, 1, 1))},
                {"n": np.zeros(0, "i8")})  # fmt: skip
