@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kiln.config import Target, load_target
 from kiln.report.elf import read_program
 
 from . import tiny
@@ -17,9 +19,33 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+CORTEX_M4 = """
+description: a microcontroller
+triple: thumbv7em-none-eabihf
+cpu: cortex-m4
+features: []
+arch: armv7
+vector: {isa: neon, bits: 64, registers: 16, fma: false, dot: none, in_order: true}
+cache: {l1d: 0, l2: 0, line: 32}
+cores: 1
+threads: none
+c_compiler:
+  kind: zig
+  command: null
+  target: thumb-freestanding-eabihf
+  flags: [-mcpu=cortex_m4+vfp4d16sp]
+libc: {name: none, version: null, static: true}
+emulator: null
+deployment: freestanding
+budget: {flash_bytes: null, ram_bytes: null}
+params_storage: embedded
+weight_growth: 1
+"""
+
+
 def size(made: Made, storage: str = "embedded", **budget: int) -> tuple[int, str, Any]:
     plan, out = made.folder / "plan.json", made.folder / "size.json"
-    plan.write_text(json.dumps(tiny.plan(storage)))
+    plan.write_text(json.dumps(tiny.plan_for(made.target, storage)))
     (made.folder / "budget.json").write_text(json.dumps({"name": "tiny", "budget": budget}))
     out.unlink(missing_ok=True)
     done = made.stage(
@@ -82,3 +108,44 @@ def test_printed_again(make: Maker) -> None:
     _, text, _ = size(made)
     again = made.stage("size", "--print", str(made.folder / "size.json"))
     assert (again.returncode, again.stdout) == (0, text)
+
+
+@pytest.fixture
+def microcontroller(tmp_path: Path) -> Target:
+    """A target without an operating system, from a file that a user would write."""
+    path = tmp_path / "m4.yaml"
+    path.write_text(CORTEX_M4)
+    return load_target(path)
+
+
+def test_a_freestanding_target_has_sizes_and_budgets(make: Maker, microcontroller: Target) -> None:
+    """Nobody names an entry there: the linker kept nothing, so that sizes were 0 and budgets were met."""
+    made = make(microcontroller)
+    status, text, figures = size(made)
+    assert status == 0, text
+    linked = figures["linked"]
+    (program,) = (made.folder / "work").glob("size_model-*")
+    functions = read_program(program).functions
+    for kernel in linked["kernels"]:
+        assert functions[kernel["symbol"]] == kernel["bytes"] > 10
+    assert 500 < linked["code"]["runtime"] < 16000 and 20 < linked["code"]["plan"] < 2000
+    assert linked["flash_bytes"] > linked["sections"]["text"] >= sum(linked["code"].values())
+    # The session of the program that is measured lies in .bss.
+    assert figures["buckets"][0]["arena_bytes"] == 88 and 100 < linked["ram_bytes"] < 4000
+    status, text, _ = size(made, flash_bytes=linked["flash_bytes"], ram_bytes=linked["ram_bytes"] + 88)
+    assert status == 0, text
+    for kind, limit in (("flash", linked["flash_bytes"] - 1), ("ram", linked["ram_bytes"] + 87)):
+        status, text, figures = size(made, **{f"{kind}_bytes": limit})
+        assert status == 2 and figures is None
+        assert f"model tiny allows {limit} bytes of {kind}, {limit + 1} needed, 1 too many" in text
+
+
+def test_a_program_without_the_model_is_no_measurement(make: Maker) -> None:
+    """A compiler whose linker drops everything: no figures, and no budget that is met."""
+    target = tiny.gcc_target("x86_64_v2")
+    dropping = target.c_compiler.model_copy(update={"flags": ["-Dmain=other", "-nostartfiles", "-Wl,-e,0"]})
+    made = make(target)
+    blind = Made(made.bundle, target.model_copy(update={"c_compiler": dropping}), made.folder)
+    status, text, figures = size(blind, flash_bytes=10)
+    assert status == 2 and figures is None
+    assert "kept nothing of model 'tiny' in a program that runs it" in text

@@ -123,9 +123,14 @@ def gcc_target(name: str = "x86_64") -> Target:
     return target.model_copy(update={"c_compiler": compiler, "libc": libc})
 
 
+def plan_for(target: Target, storage: str = "embedded") -> dict[str, Any]:
+    """`plan` without threads where the target has none."""
+    return {**plan(storage), **({"threads": "none"} if target.threads == "none" else {})}
+
+
 def build(folder: Path, target: Target, storage: str = "embedded", kernels: str = KERNELS) -> Path:
     """Make the bundle in `folder`, with other kernels if a test wants them wrong; returns the folder."""
-    assemble(folder, target, plan(storage), W.tobytes(), kernels)
+    assemble(folder, target, plan_for(target, storage), W.tobytes(), kernels)
     _golden(folder / "golden")
     return folder
 
@@ -144,7 +149,7 @@ def assemble(folder: Path, target: Target, plan: dict[str, Any], payload: bytes,
     (objects / f"{name}_kernels.c").write_text(kernels)
     if storage == "file":
         shutil.copy(objects / "params.bin", folder)
-    runtime = runtime_sources("pthread", "hosted")
+    runtime = runtime_sources(plan["threads"], target.deployment)
     flags = [*compiler_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
     flags += ["-fPIC"] if has_shared(target) else []
     made = []

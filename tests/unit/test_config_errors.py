@@ -56,7 +56,7 @@ triple: aarch64-unknown-linux-gnu
 cpu: cortex-a72
 features: [+neon, -aes, -sha2]
 arch: aarch64
-vector: {isa: neon, bits: 128, registers: 32, fma: true, dot: none, lane_fma: true, in_order: false}
+vector: {isa: neon, bits: 128, registers: 32, fma: true, dot: none, in_order: false}
 cache: {l1d: 32KiB, l2: 1MiB, line: 64}
 cores: 4
 threads: pthread
@@ -71,7 +71,6 @@ emulator:
   args: [-cpu, cortex-a53]
   env: {}
 deployment: hosted
-memory: []
 budget: {flash_bytes: null, ram_bytes: null}
 params_storage: embedded
 weight_growth: 4
@@ -174,8 +173,10 @@ TARGET_MISTAKES = [
     ("vector:", "vectors:", 7, "key 'vectors': unknown key; did you mean 'vector'?"),
     ("+neon", "neon", 5, "key 'features.0': an LLVM feature with + or - before it expected"),
     ("l1d: 32KiB", "l1d: 32K", 8, "key 'cache.l1d': a number of bytes expected"),
-    ("memory: []", "memory: [{name: m, bytes: 1KiB, cost: 1, speed: 3}]", 22, "known: name, bytes, cost"),
-    ("memory: []", "memory: null", 22, "key 'memory': a list expected, got nothing"),
+    ("deployment: hosted", "deployment: hosted\nmemory: []", 22, "key 'memory': unknown key"),
+    ("fma: true", "fma: true, lane_fma: true", 7, "key 'vector.lane_fma': unknown key"),
+    ("budget: {", "budget: {stack: 1, ", 22, "known: flash_bytes, ram_bytes"),
+    ("features: [+neon, -aes, -sha2]", "features: null", 5, "key 'features': a list expected, got nothing"),
     ("kind: zig", "kind: zigg", 12, "key 'c_compiler.kind': 'zigg' is not allowed"),
 ]
 

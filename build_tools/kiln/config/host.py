@@ -100,7 +100,6 @@ def _x86(flags: frozenset[str]) -> dict[str, Any]:
             "registers": 32 if wide else 16,
             "fma": avx,
             "dot": "vnni" if vnni and avx else "none",
-            "lane_fma": False,
             "in_order": False,
         },
         "c_compiler": {
@@ -122,7 +121,6 @@ def _aarch64(flags: frozenset[str]) -> dict[str, Any]:
             "registers": 32,
             "fma": True,
             "dot": "sdot" if "asimddp" in flags else "none",
-            "lane_fma": True,
             "in_order": bool(_IN_ORDER_PARTS & flags),
         },
         "c_compiler": {"target": "aarch64-linux-gnu.2.17", "flags": []},

@@ -36,7 +36,6 @@ class Vector(Section):
     registers: Positive = Field(description="vector registers of that width")
     fma: bool = Field(description="fused multiply-add")
     dot: Literal["none", "sdot", "vnni"] = Field(description="int8 dot-product instructions")
-    lane_fma: bool = Field(description="multiply-add by one lane of a register, no broadcast needed")
     in_order: bool = Field(description="issues in order: loads must stand well before their use")
 
 
@@ -74,14 +73,6 @@ class Emulator(Section):
     command: str
     args: list[str] = Field(description="pins the CPU, so that code for a newer one fails")
     env: dict[str, str]
-
-
-class Region(Section):
-    """A memory the planner may place tensors in, fast ones first."""
-
-    name: str
-    bytes: Bytes
-    cost: Positive = Field(description="relative cost of an access; lower is filled first")
 
 
 class Budget(Section):
@@ -149,7 +140,6 @@ class Target(Section):
     libc: Libc
     emulator: Emulator | None
     deployment: Literal["hosted", "freestanding"]
-    memory: list[Region] = Field(description="memory regions; empty: one memory without a limit")
     budget: Budget
     params_storage: Storage = Field(description="where parameters are kept unless the model says otherwise")
     weight_growth: float = Field(

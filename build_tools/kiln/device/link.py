@@ -16,8 +16,13 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
 def link_flags(target: Target, threads: str) -> list[str]:
-    """What a whole program needs besides its objects: dead code dropped, C library as the target says."""
+    """What a whole program needs besides its objects: dead code dropped, C library as the target says.
+
+    Without an operating system no start-up code names `main` for the linker, which would drop all of it.
+    """
     flags = ["-std=c11", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
+    if target.deployment == "freestanding":
+        flags += ["-nostartfiles", "-Wl,-e,main"]
     if target.libc.static:
         flags.append("-static")
     if threads == "pthread":

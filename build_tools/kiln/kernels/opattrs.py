@@ -2,8 +2,7 @@
 
 Relax keeps some of what an operator does in arguments (the slices of strided_slice, the limits of clip, the
 size of resize2d) and some nowhere, because its operands always lie the same way (a product's matrices, the
-axes along which a sum broadcasts). Once a PrimFunc's tensors can lie in another way, all of it is an
-attribute; kernels/layout_rules.py says how each one changes.
+axes along which a sum broadcasts). Here all of it is an attribute, since a PrimFunc shows none of it.
 """
 
 from __future__ import annotations

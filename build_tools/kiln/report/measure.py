@@ -8,6 +8,7 @@ from typing import Any
 
 from kiln.config import Target
 from kiln.device.link import link, link_flags
+from kiln.errors import KilnError
 from kiln.libraries import folder as external
 from kiln.report.archive import function_members
 from kiln.report.buckets import code_rows, plan_rows
@@ -31,7 +32,7 @@ def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: 
     """Bytes of the smallest program that uses the model, less those of an empty program, both linked alike.
 
     Static memory only: arena and tensors are the caller's. Kernels are listed by bytes of code, greatest
-    first. Raises KilnError when the programs cannot be linked.
+    first. Raises KilnError when the programs cannot be linked, or when the linker dropped the model.
     """
     name = plan["name"]
     # -g keeps the symbol table, which zig drops otherwise; it adds nothing to the sections measured.
@@ -50,6 +51,12 @@ def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: 
     )
     empty = link(target, [_PROGRAMS / "empty.c"], flags, work=work, name="size_empty")
     program, base = read_program(model), read_program(empty)
+    if program.sections.text <= base.sections.text:
+        raise KilnError(
+            f"size: target '{target.name}': the linker of its C compiler kept nothing of model '{name}' in a "
+            "program that runs it, so its size is not known and no budget can be checked; "
+            "see 'c_compiler.flags' and 'deployment'"
+        )
     added = program.sections - base.sections
     return {
         "sections": {key: getattr(added, key) for key in ("text", "rodata", "data", "bss")},
