@@ -3,7 +3,7 @@
 A stand-in's outputs are hashes of all that it was given, so a stage that should have run again and did not
 shows in the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is
 how long each one takes, FAKE_FAIL, FAKE_CRASH and FAKE_SIGNAL name a stage that ends with an error, a
-traceback or SIGSEGV.
+traceback or SIGSEGV, FAKE_KILL the output of a stage that kills the build when it has half of its files.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ class Stage:
         with atomic_dir(args.out) as folder:
             for index, file in enumerate(FOLDERS[self.name]):
                 atomic_write(folder / file.replace("NAME", name), f"{digest} {index}\\n" * 1000)
+            if os.environ.get("FAKE_KILL") == args.out:
+                os.kill(int(os.environ["KILN_PARENT"]), 9)
+                time.sleep(60)
             time.sleep(seconds / 2)  # killed now, it leaves a folder that is not whole
             if self.name == "bundle":
                 files = [f for f in sorted(folder.rglob("*")) if f.is_file()]

@@ -1,56 +1,38 @@
-"""kill -9 at random moments: whatever was left, the next build's result is that of a build from nothing."""
+"""kill -9 in the middle of a stage: the next build's result is that of a build from nothing."""
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-import pytest
 from scons_project import Project
 
 RESNET = ("target=aarch64", "model=resnet")
-KILLS = 20
+WORK = "build/.stages/aarch64/resnet"
+KILLED_IN = (f"{WORK}/lower", f"{WORK}/plan", f"{WORK}/objects", f"{WORK}/link", "build/aarch64/resnet")
 
 
-def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(tmp_path: Path) -> None:
     """Between two configurations, each build killed: only the stages know which one they were run for."""
-    clean = {}
-    for cores in (4, 8):
-        reference = Project(tmp_path_factory.mktemp("reference"))
-        configure(reference, cores)
-        reference.build(*RESNET)
-        clean[cores] = reference.bundle_digest("aarch64/resnet")
-    assert clean[4] != clean[8]
-    project, chance = Project(tmp_path), random.Random(20)
-    project.build(*RESNET)
-    interrupted = 0
-    for kill in range(KILLS):
-        configure(project, 8)
-        process = subprocess.Popen(
-            project.command(*RESNET, f"-j{1 + kill % 2}"),
-            cwd=tmp_path,
-            env=project.environment(FAKE_SECONDS="0.05"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        time.sleep(chance.uniform(0.2, 1.6))
-        process.send_signal(signal.SIGKILL)
-        interrupted += process.wait() == -signal.SIGKILL
-        wanted = chance.choice([4, 8])
-        configure(project, wanted)
+    project, clean = Project(tmp_path), {}
+    for cores in (8, 4):
+        configure(project, cores)
         project.build(*RESNET)
-        assert project.bundle_digest("aarch64/resnet") == clean[wanted], f"kill {kill}"
+        clean[cores] = project.bundle_digest("aarch64/resnet")
+    assert clean[4] != clean[8]
+    before = 4
+    for kill, output in enumerate(KILLED_IN):
+        configure(project, 12 - before)
+        done = project.scons(*RESNET, f"-j{1 + kill % 2}", FAKE_KILL=output)
+        assert done.returncode == -signal.SIGKILL, output
+        before = 4 + 4 * (kill % 2)  # what was built before the kill, and what was not
+        configure(project, before)
+        project.build(*RESNET)
+        assert project.bundle_digest("aarch64/resnet") == clean[before], output
         assert project.build(*RESNET) == []
         assert [path for path in (tmp_path / "build").rglob(".*") if path.name != ".stages"] == []
-        configure(project, 4)
-        project.build(*RESNET)
-    print(f"{interrupted} of {KILLS} builds were killed before they ended")
-    assert interrupted >= KILLS // 2
 
 
 def configure(project: Project, cores: int) -> None:
@@ -60,6 +42,39 @@ def configure(project: Project, cores: int) -> None:
         f"cores: {cores}" if line.startswith("cores:") else line for line in path.read_text().splitlines()
     ]
     path.write_text("\n".join(lines) + "\n")
+
+
+def test_what_was_finished_outlives_a_kill(tmp_path: Path) -> None:
+    """Recovery touches what was being made, and a build of another model nothing else."""
+    project = Project(tmp_path)
+    project.build(*RESNET)
+    old = project.bundle_digest("aarch64/resnet")
+    configure(project, 8)
+    killed = project.scons("target=aarch64", "model=resnet,blazeface", FAKE_KILL="build/aarch64/blazeface")
+    assert killed.returncode == -signal.SIGKILL
+    before = project.bundle_digest("aarch64/resnet")
+    assert before != old  # made anew before the kill; SCons knows the signatures of the old one
+    for _ in range(2):  # the second time SCons has written what it knows
+        project.build("target=aarch64", "model=ppocr_cls")
+        assert project.bundle_digest("aarch64/resnet") == before
+    assert not list((tmp_path / "build/aarch64").glob(".blazeface*"))
+    configure(project, 4)
+    project.build(*RESNET)
+    assert project.bundle_digest("aarch64/resnet") == old
+
+
+def test_a_build_that_recovers_may_be_killed_as_well(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.build(*RESNET)
+    old = project.bundle_digest("aarch64/resnet")
+    configure(project, 8)
+    for model in ("resnet,blazeface", "ppocr_cls"):
+        last = model.split(",")[-1]
+        project.scons("target=aarch64", f"model={model}", FAKE_KILL=f"build/aarch64/{last}")
+    configure(project, 4)
+    project.build(*RESNET)
+    assert project.bundle_digest("aarch64/resnet") == old
+    assert project.build(*RESNET) == []
 
 
 def test_the_next_build_waits_for_the_last_process_of_a_killed_one(tmp_path: Path) -> None:
@@ -85,19 +100,8 @@ def test_the_next_build_waits_for_the_last_process_of_a_killed_one(tmp_path: Pat
 
 def test_a_half_made_folder_goes_with_the_next_build(tmp_path: Path) -> None:
     """One whose files SCons knows by their list only."""
-    project = Project(tmp_path)
-    project.build(*RESNET)
-    configure(project, 8)
-    process = subprocess.Popen(
-        project.command(*RESNET), cwd=tmp_path, env=project.environment(FAKE_SECONDS="0.4"),
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    work = tmp_path / "build/.stages/aarch64/resnet"
-    end = time.monotonic() + 60
-    while not any(work.glob(".objects.*")) and time.monotonic() < end:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+    project, work = Project(tmp_path), tmp_path / WORK
+    project.scons(*RESNET, FAKE_KILL=f"{WORK}/objects")
     assert any(work.glob(".objects.*"))
     project.build(*RESNET)
     assert not any(work.glob(".objects.*"))

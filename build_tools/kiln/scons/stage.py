@@ -88,6 +88,7 @@ def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     try:
         session().journal.begin([str(target[0])])
         atomic_write(str(target[0]), source[0].read())
+        session().journal.end([str(target[0])])
     except (KilnError, OSError) as error:
         raise StageFailed(f"kiln: error: {error}", target) from None
 
@@ -104,7 +105,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     kept = current.cache.entry(stage) if current.cache is not None else None
     run, done = None, False
     try:
-        current.journal.begin([str(node) for node in target] + ([stage.folder] if stage.folder else []))
+        made = [str(node) for node in target] + ([stage.folder] if stage.folder else [])
+        current.journal.begin(made)
         restored = kept is not None and kept.restore()
         run = current.console.start(f"{title}, from the cache" if restored else title)
         if not restored:
@@ -120,6 +122,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
             raise StageFailed(f"kiln: error: {title}: ended without writing {missing[0]}", target)
         if kept is not None and not restored:
             kept.store()
+        current.journal.end(made)
         done = True
     except KilnError as error:  # a list of files that could not be written
         raise StageFailed(f"kiln: error: {error}", target) from None
