@@ -90,7 +90,9 @@ class Stage:
             for index, file in enumerate(FOLDERS[self.name]):
                 atomic_write(folder / file.replace("NAME", name), f"{digest} {index}\\n" * 1000)
             if os.environ.get("FAKE_KILL") == args.out:
-                os.kill(int(os.environ["KILN_PARENT"]), 9)
+                # The build's process is the parent of the server that this process was forked from.
+                server = Path("/proc", os.environ["KILN_PARENT"], "stat").read_text()
+                os.kill(int(server.rpartition(")")[2].split()[1]), 9)
                 time.sleep(60)
             time.sleep(seconds / 2)  # killed now, it leaves a folder that is not whole
             if self.name == "bundle":
