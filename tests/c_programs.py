@@ -26,6 +26,7 @@ class Program:
     main: str
     others: tuple[str, ...] = ("threads_none",)
     arguments: tuple[str, ...] = ()
+    cpu: str = "cpu_none"
 
 
 # The folder that platform_posix_test writes to is its working folder.
@@ -43,6 +44,14 @@ TESTS = {
     "threads_none": Program("threads_test", ("threads_none",), ("3", "1")),
     "threads_pthread": Program("threads_test", ("threads_pthread",), ("3",)),
 }
+CPU_POLICY = {"x86_64": "cpu_x86", "AMD64": "cpu_x86"}  # by the machine's name; of others ARM's
+
+
+def cpu_test(machine: str) -> Program:
+    """The test of the file that asks a machine's processor for its features."""
+    return Program("cpu_test", cpu=CPU_POLICY.get(machine, "cpu_arm_linux"))
+
+
 FUZZ = {
     "arguments": Program("arguments_fuzz", ("threads_none", "fuzz_main")),
     "params": Program("params_fuzz", ("threads_none", "fuzz_main")),
@@ -85,7 +94,7 @@ class Builder:
 
     def link(self, program: Program, *flags: str) -> Path:
         """The program, linked of its objects."""
-        names = (*CORE, "test_model", *program.others, program.main)
+        names = (*CORE, "test_model", program.cpu, *program.others, program.main)
         out = self._folder / "-".join((program.main, *program.others))
         objects = [str(self.object(name)) for name in names]
         run([*self._command, *objects, "-pthread", *flags, "-o", str(out)])

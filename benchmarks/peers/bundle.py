@@ -103,17 +103,28 @@ class _Bundle:
             )
             config.params, config.params_bytes = params, size
         model = ctypes.byref(ctypes.c_char.in_dll(library, self.name))
-        _check(library, library.kiln_open(self.session, model, ctypes.byref(config)), "kiln_open")
+        opened = library.kiln_open(self.session, model, ctypes.byref(config))
+        _check(library, opened, "kiln_open", self.session)
         self._function = getattr(library, f"{self.name}_run")
 
     def run(self, arguments: Sequence[Any]) -> None:
         """Call `<model>_run` with its sizes and tensors."""
         status = self._function(self.session, *arguments)
         if status:
-            _check(self.library, status, f"{self.name}_run")
+            _check(self.library, status, f"{self.name}_run", self.session)
 
 
-def _check(library: Any, status: int, what: str) -> None:
-    if status:
-        library.kiln_status_name.restype = ctypes.c_char_p
-        raise RuntimeError(f"{what}: {library.kiln_status_name(status).decode()}")
+def _check(library: Any, status: int, what: str, session: Any = None) -> None:
+    """Raise RuntimeError for a status other than 0, with the session's own text where there is a session."""
+    if not status:
+        return
+    library.kiln_status_name.restype = ctypes.c_char_p
+    message = f"{what}: {library.kiln_status_name(status).decode()}"
+    if session is not None:
+        text = ctypes.create_string_buffer(400)
+        library.kiln_error.restype = ctypes.c_void_p
+        library.kiln_detail_text(
+            ctypes.c_void_p(library.kiln_error(session)), text, ctypes.c_size_t(len(text))
+        )
+        message += f": {text.value.decode(errors='replace')}"
+    raise RuntimeError(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,21 @@ from kiln.paths import cache_dir
 if TYPE_CHECKING:
     from kiln.config import Target
 
+# Flags for a CPU or an instruction set; those of an ABI, such as -mfloat-abi, are none of them.
+_CHOOSES_CPU = re.compile(
+    r"-m(cpu|arch|tune|fpu)=|-m(no-)?(sse|ssse|avx|fma|f16c|bmi|lzcnt|popcnt|movbe|sahf|cx16|gfni|v?aes|v?pclmul"
+    r"|sha|adx|apx|amx|xop|tbm|xsave|rdrnd|rdseed|prfchw)"
+)
+_OLDEST_CPU = {
+    "zig": {
+        "x86_64": ["-mcpu=x86_64"], "aarch64": ["-mcpu=generic"],
+        "armv7": ["-mcpu=generic+v7a-neon-d32"],
+    },
+    "other": {
+        "x86_64": ["-march=x86-64"], "aarch64": ["-march=armv8-a"],
+        "armv7": ["-march=armv7-a", "-mfpu=vfpv3-d16"],
+    },
+}  # fmt: skip
 _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C library
 
 
@@ -39,6 +55,20 @@ def compiler_command(target: Target) -> list[str]:
     if chosen.target is not None:
         command += ["-target", chosen.target]
     return command + list(chosen.flags)
+
+
+def oldest_cpu_command(target: Target) -> list[str]:
+    """`compiler_command` for code that every processor of the target's architecture runs.
+
+    Of a program on an operating system the runtime, the plan and Kiln's own programs are compiled so: they
+    find out, and say, that a processor lacks what the kernels need. Flags of the target's `c_compiler` that
+    choose a CPU or an instruction set are left out. A freestanding target keeps its flags: it has one CPU.
+    """
+    command = compiler_command(target)
+    if target.deployment == "freestanding":
+        return command
+    kept = [flag for flag in command if not _CHOOSES_CPU.match(flag)]
+    return kept + _OLDEST_CPU["zig" if target.c_compiler.kind == "zig" else "other"][target.arch]
 
 
 def archiver_command() -> list[str]:

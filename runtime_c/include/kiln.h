@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          4u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_ABI          5u /* raised whenever kiln_model or kiln_frame change */
 #define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
@@ -93,7 +93,11 @@ typedef enum kiln_status {
     /* an external library; detail.value is its own status, detail.name which part it
      * computes, on a GPU what the library says of it */
     KILN_LIBRARY = 80,
-    KILN_LIBRARY_ABSENT = 81 /* it cannot be loaded; detail.name is the loader's text */
+    KILN_LIBRARY_ABSENT = 81, /* it cannot be loaded; detail.name is the loader's text */
+
+    /* the processor; detail.value has a bit for each feature that it lacks, detail.min one for each
+     * that the model needs: kiln_cpu_feature_name names them */
+    KILN_CPU = 90 /* it lacks instructions that the kernels are compiled for */
 } kiln_status;
 
 typedef enum kiln_where {
@@ -104,7 +108,8 @@ typedef enum kiln_where {
     KILN_AT_ARENA = 4,
     KILN_AT_PARAMS = 5,
     KILN_AT_STEP = 6,
-    KILN_AT_GPU = 7
+    KILN_AT_GPU = 7,
+    KILN_AT_CPU = 8
 } kiln_where;
 
 /* What was found and what is allowed. Fields that say nothing about this error are 0, or -1 where
@@ -187,6 +192,7 @@ struct kiln_model {
     const kiln_tensor *outputs;
     const kiln_dim *dims; /* (dims_count) the free ones */
     const kiln_bucket *buckets;
+    uint64_t cpu_features; /* that the kernels need, as kiln_cpu_features has them */
     size_t arena_align;
     size_t params_bytes;         /* payload, without the header */
     const unsigned char *hash;   /* (32) SHA-256 over plan and parameters */
@@ -267,8 +273,8 @@ struct kiln_session {
  * kiln_open cannot know that a session is open: one on a GPU that is opened again without
  * kiln_close loses what it held there. */
 
-/* Bind session to model, and check arena and params. Arena, params and pool must live as long as
- * the session is used; config itself need not. On a CPU there is nothing to close. */
+/* Bind session to model, and check processor, arena and params. Arena, params and pool must live as
+ * long as the session is used; config itself need not. On a CPU there is nothing to close. */
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config);
 
 /* Give back what an open session holds of a GPU; it is not open then. Nothing happens to one that
@@ -348,6 +354,17 @@ typedef void (*kiln_task)(const void *args, int32_t begin, int32_t end);
 /* Call task so that every one of [0, extent) is processed once, then return. The caller's thread
  * does all of it where pool is null or closed. */
 void kiln_parallel(kiln_pool *pool, kiln_task task, const void *args, int32_t extent);
+
+/* ---- the processor: cpu_x86.c, cpu_arm_linux.c or cpu_none.c, whichever was linked -------------
+ *
+ * These files, the rest of the runtime and the generated plan are compiled for the oldest processor
+ * of their architecture: kiln_open can say on every one what it lacks for a model's kernels. */
+
+/* A bit for each feature that this processor has and its operating system supports. All of them
+ * where it cannot be asked. */
+uint64_t kiln_cpu_features(void);
+/* LLVM's name of the feature that a bit, 0..63, stands for; null where it stands for none. */
+const char *kiln_cpu_feature_name(uint32_t bit);
 
 /* ---- platform_posix.c, not in a freestanding build --------------------------------------------
  */

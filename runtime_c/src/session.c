@@ -43,6 +43,17 @@ static kiln_status check_abi(const kiln_model *model, kiln_detail *detail) {
     return model->abi == KILN_ABI ? KILN_OK : kiln_fail(detail, &error);
 }
 
+static kiln_status check_cpu(const kiln_model *model, kiln_detail *detail) {
+    kiln_detail error = no_error;
+    const uint64_t needed = model->cpu_features;
+    const uint64_t missing = needed == 0 ? 0 : needed & ~kiln_cpu_features();
+    error.status = KILN_CPU;
+    error.where = KILN_AT_CPU;
+    error.value = (int64_t)missing;
+    error.min = (int64_t)needed;
+    return missing == 0 ? KILN_OK : kiln_fail(detail, &error);
+}
+
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config) {
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
@@ -50,6 +61,8 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     if (model == NULL || config == NULL)
         return fail_plain(&session->detail, KILN_NULL_ARGUMENT);
     kiln_status status = check_abi(model, &session->detail);
+    if (status == KILN_OK)
+        status = check_cpu(model, &session->detail);
     if (status != KILN_OK)
         return status;
     size_t smallest = model->buckets[0].arena_bytes;

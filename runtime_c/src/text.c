@@ -48,12 +48,14 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_GPU_FAILED);
         NAME(KILN_LIBRARY);
         NAME(KILN_LIBRARY_ABSENT);
+        NAME(KILN_CPU);
     }
     return "unknown status";
 }
 
 /* What follows the name of the thing. In it, %v is the value, %a what is allowed, %b the nearest
- * sizes that are, and %t, %u the value and the allowed minimum as dtypes. */
+ * sizes that are, %f the features of a processor that its bits stand for, and %t, %u the value and
+ * the allowed minimum as dtypes. */
 static const char *message(kiln_status status) {
     switch (status) {
     case KILN_OK:
@@ -135,6 +137,8 @@ static const char *message(kiln_status status) {
         return "error %v of the library that computes it";
     case KILN_LIBRARY_ABSENT:
         return "a library that the model calls cannot be loaded";
+    case KILN_CPU:
+        return "lacks %f, which the model's kernels are compiled for";
     }
     return "unknown status";
 }
@@ -211,9 +215,21 @@ static void put_nearest(line *out, const kiln_detail *detail) {
         put_number(out, detail->max);
 }
 
+static void put_features(line *out, uint64_t bits) {
+    const char *between = "";
+    for (uint32_t bit = 0; bit < 64; bit++) {
+        const char *name = (bits >> bit & 1u) == 0 ? NULL : kiln_cpu_feature_name(bit);
+        if (name == NULL)
+            continue;
+        put(out, between);
+        put(out, name);
+        between = ", ";
+    }
+}
+
 static void put_where(line *out, const kiln_detail *detail) {
-    static const char *const places[] = {"session", "input",  "output", "dimension",
-                                         "arena",   "params", "step",   "GPU"};
+    static const char *const places[] = {"session", "input", "output", "dimension", "arena",
+                                         "params",  "step",  "GPU",    "processor"};
     const uint32_t where = (uint32_t)detail->where;
     if (detail->name != NULL)
         put(out, detail->name);
@@ -248,6 +264,9 @@ size_t kiln_detail_text(const kiln_detail *detail, char *text, size_t size) {
             break;
         case 'b':
             put_nearest(&out, detail);
+            break;
+        case 'f':
+            put_features(&out, (uint64_t)detail->value);
             break;
         case 'n':
             put_number(&out, detail->min);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from c_programs import FUZZ, TESTS, WARNINGS, Builder
+from c_programs import FUZZ, TESTS, WARNINGS, Builder, cpu_test
 from c_programs import run as run_tool
 from elftools.elf.elffile import ELFFile
 from emitted import KERNELS, PAYLOAD, Plan
@@ -38,6 +38,11 @@ def _run(name: str, program: Path, *arguments: str) -> str:
 def test_passes(machine: tuple[str, Builder], test: str) -> None:
     name, builder = machine
     assert ", 0 failures" in _run(name, builder.link(TESTS[test]), *TESTS[test].arguments)
+
+
+def test_the_emulated_processor(machine: tuple[str, Builder]) -> None:
+    name, builder = machine
+    assert ", 0 failures" in _run(name, builder.link(cpu_test(name)))
 
 
 @pytest.mark.parametrize("test", FUZZ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from kiln.emit.compile import compile_file
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.link import archive, has_shared
 from kiln.emit.source import emit, runtime_sources
-from kiln.toolchain import compiler_command
+from kiln.toolchain import oldest_cpu_command
 
 KERNELS = """
 #include <stdint.h>
@@ -135,8 +136,18 @@ def build(folder: Path, target: Target, storage: str = "embedded", kernels: str 
     return folder
 
 
-def assemble(folder: Path, target: Target, plan: dict[str, Any], payload: bytes, kernels: str) -> None:
-    """Headers, library and parameters of a bundle made from a plan and the C text of its kernels."""
+def assemble(
+    folder: Path,
+    target: Target,
+    plan: dict[str, Any],
+    payload: bytes,
+    kernels: str,
+    kernel_command: Sequence[str] | None = None,
+) -> None:
+    """Headers, library and parameters of a bundle made from a plan and the C text of its kernels.
+
+    `kernel_command` compiles the kernels; None: for the oldest CPU, as the rest.
+    """
     name, storage = plan["name"], plan["params"]["storage"]
     include, objects = folder / "include", folder / "objects"
     for path in (include, objects, folder / "lib"):
@@ -149,13 +160,15 @@ def assemble(folder: Path, target: Target, plan: dict[str, Any], payload: bytes,
     (objects / f"{name}_kernels.c").write_text(kernels)
     if storage == "file":
         shutil.copy(objects / "params.bin", folder)
-    runtime = runtime_sources(plan["threads"], target.deployment)
-    flags = [*compiler_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
+    runtime = runtime_sources(plan["threads"], target.deployment, target.arch)
+    flags = [*oldest_cpu_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
     flags += ["-fPIC"] if has_shared(target) else []
+    of_kernels = flags if kernel_command is None else [*kernel_command, *flags[-1:]]
     made = []
     for source in [*runtime, *objects.glob("*.c"), *objects.glob("*.S")]:
         made.append(objects / f"{'kiln_' if source in runtime else ''}{source.stem}.o")
-        compile_file([*flags, f"-I{include}", f"-I{objects}"], source, made[-1])
+        used = of_kernels if source.name == f"{name}_kernels.c" else flags
+        compile_file([*used, f"-I{include}", f"-I{objects}"], source, made[-1])
     archive(sorted(made), folder / "lib" / f"lib{name}.a")
 
 

@@ -97,7 +97,7 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any],
     if compared is not None:
         cases += [{**case, "name": "c", "params": "1/", "when": {"input": 0, "value": {"param": "c.value"}}}]
         values |= {f"1/{name}": value for name, value in {**VALUES, "c.value": compared}.items()}
-    lowered = Lowered({"cases": cases, "threads": "none"}, values)
+    lowered = Lowered({"cases": cases, "threads": "none", "cpu_features": ["neon"]}, values)
     static = {"name": "static", "dims": {}}
     config = {"name": "m", "params": params}
     return make_plan([lowered], [static], interface, config, load_target("aarch64"))

@@ -46,7 +46,7 @@ def link(
     An equal program made before is taken again, another one of that name is removed. Raises KilnError with
     the compiler's first error.
     """
-    command = toolchain.compiler_command(target)
+    command = toolchain.oldest_cpu_command(target)  # a program that can say what the processor lacks
     program = work / f"{name}-{_key([*command, *flags, *more, name], sources, include, libraries)}"
     if program.is_file():
         return program

@@ -9,7 +9,7 @@ from pathlib import Path
 from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
-from kiln.toolchain import compiler_command
+from kiln.toolchain import compiler_command, oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
 # -ffile-prefix-map: no path of the machine that builds may reach an object.
@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> None:
     if args.runtime:
         from kiln.emit.source import runtime_sources
 
-        sources, prefix = runtime_sources(args.runtime, target.deployment, target.cuda is not None), "kiln_"
+        gpu = target.cuda is not None
+        sources = runtime_sources(args.runtime, target.deployment, target.arch, gpu)
+        prefix = "kiln_"
     else:
         names = (f"{args.name}_plan.c", f"{args.name}_params.S")
         sources, prefix = [args.source / name for name in names], ""
@@ -43,16 +45,20 @@ def run(args: argparse.Namespace) -> None:
     if missing:
         raise KilnError(f"{missing[0]}: no such file")
     own = () if args.runtime else (f"-I{args.source}",)
-    flags = c_flags(target)
+    flags = c_flags(target, oldest_cpu=True)
     with atomic_dir(args.out) as folder:
         for source in sources:
             out = folder / f"{prefix}{source.stem}.o"
             compile_file([*flags, *own, *include_flags()], source, out)
 
 
-def c_flags(target: Target) -> list[str]:
-    """The target's compiler, as it compiles everything that goes into a library."""
-    return [*compiler_command(target), *_FLAGS, *(_ZIG_FLAGS if target.c_compiler.kind == "zig" else ())]
+def c_flags(target: Target, oldest_cpu: bool = False) -> list[str]:
+    """The target's compiler, as it compiles everything that goes into a library.
+
+    `oldest_cpu`: for code that must run before the processor has been asked what it can do.
+    """
+    command = oldest_cpu_command(target) if oldest_cpu else compiler_command(target)
+    return [*command, *_FLAGS, *(_ZIG_FLAGS if target.c_compiler.kind == "zig" else ())]
 
 
 def compile_file(flags: Sequence[str], source: Path, out: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.config import cpu_features
 from kiln.emit import c_text
 from kiln.emit.buckets import Selection, bucket_box, bucket_range, selection
 from kiln.emit.cases import Case, special_cases
@@ -70,7 +71,15 @@ class View:
     kernels: list[dict[str, Any]]
     opened: list[Opened]
     params: Mapping[str, Any]
+    cpu: Mapping[str, Any] | None = None
     cuda: Mapping[str, Any] | None = None
+
+    @property
+    def cpu_mask(self) -> str:
+        """The bits of kiln_cpu_features that the kernels need, as a C constant."""
+        if self.cpu is None:
+            return "0"
+        return f"UINT64_C({cpu_features.mask(self.cpu['arch'], self.cpu['features']):#x})"
 
     @property
     def launched(self) -> list[dict[str, Any]]:
@@ -183,8 +192,21 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
     return View(
         name, plan["target"], plan["model_hash"], plan["threads"], ports, buckets,
         selection(ports.dims, plan["buckets"]), cases, [k for k in kernels if k["symbol"] in called],
-        _opened(plan["kernels"], called), params, plan.get("cuda"),
+        _opened(plan["kernels"], called), params, _cpu(plan),
+        plan.get("cuda"),
     )  # fmt: skip
+
+
+def _cpu(plan: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the processor must have; None for a plan that asks for nothing."""
+    cpu: Mapping[str, Any] | None = plan.get("cpu")
+    if cpu is None or not cpu["features"]:
+        return None
+    require(cpu["arch"] in cpu_features.BITS, "cpu.arch", cpu["arch"], ", ".join(cpu_features.BITS))
+    for name in cpu["features"]:
+        known = cpu_features.BITS[cpu["arch"]]
+        require(name in known, "cpu.features", name, ", ".join(known))
+    return cpu
 
 
 def _opened(kernels: Sequence[Mapping[str, Any]], steps: Mapping[str, Step]) -> list[Opened]:

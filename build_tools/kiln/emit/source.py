@@ -65,10 +65,12 @@ def emit(plan: Mapping[str, Any], payload: bytes) -> dict[str, bytes | str]:
     return {**files, "params.bin": image}
 
 
-def runtime_sources(threads: str, deployment: str, gpu: bool = False) -> list[Path]:
-    """The C files of the runtime: the core, one thread policy (none, pthread), one platform or none.
+def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu: bool = False) -> list[Path]:
+    """The C files of the runtime: the core, and one file for each policy.
 
-    `gpu`: and what runs models on an NVIDIA GPU.
+    `threads`: none or pthread. `deployment`: hosted or freestanding. `arch`: that of the target, whose
+    processors kiln_open then asks for their features, where they can be asked; None: they are not asked.
+    `gpu`: add what runs models on an NVIDIA GPU. Raises KilnError for another word.
     """
     folder = data_dir("runtime_c") / "src"
     policies = {"none": "threads_none.c", "pthread": "threads_pthread.c"}
@@ -78,4 +80,12 @@ def runtime_sources(threads: str, deployment: str, gpu: bool = False) -> list[Pa
     if deployment not in platform:
         raise KilnError(f"deployment: '{deployment}', allowed: {', '.join(platform)}")
     cuda = ["gpu_cuda.c"] if gpu else []
-    return [folder / name for name in (*_CORE, policies[threads], *platform[deployment], *cuda)]
+    names = (*_CORE, policies[threads], _cpu_policy(deployment, arch), *platform[deployment], *cuda)
+    return [folder / name for name in names]
+
+
+def _cpu_policy(deployment: str, arch: str | None) -> str:
+    """The file that asks the processor: on x86-64 an instruction does, on ARM only an operating system."""
+    if arch == "x86_64":
+        return "cpu_x86.c"
+    return "cpu_arm_linux.c" if arch in ("aarch64", "armv7") and deployment == "hosted" else "cpu_none.c"

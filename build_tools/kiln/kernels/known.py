@@ -1,11 +1,14 @@
-"""Whether LLVM knows a target's CPU and features: what it does not know it ignores, with a warning only."""
+"""What LLVM knows of a target's CPU and features.
+
+What LLVM does not know it ignores, with a warning only.
+"""
 
 from __future__ import annotations
 
 from tvm.target import Target as TvmTarget
 from tvm.target import codegen
 
-from kiln.config import Target
+from kiln.config import Target, cpu_features
 from kiln.config.check import nearest
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
@@ -33,3 +36,23 @@ def check(target: Target) -> None:
         raise KilnError(
             f"target '{target.name}': LLVM knows no feature '{unknown[0]}' for {target.arch} (key 'features')"
         )
+
+
+def cpu_features_of(target: Target) -> list[str]:
+    """The features that kiln_open asks the processor for, names of config/cpu_features.py.
+
+    None for kernels on a GPU, and where there is no operating system to ask. Raises KilnError for a feature
+    that a processor cannot be asked for.
+    """
+    if target.cuda is not None or target.deployment == "freestanding":
+        return []
+    with quiet_stderr():
+        closure = codegen.llvm_get_cpu_features(
+            TvmTarget(
+                {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu, "mattr": target.features}
+            )
+        )
+    try:
+        return cpu_features.asked(target.arch, map(str, closure))
+    except KilnError as error:
+        raise KilnError(f"target '{target.name}': {error}") from None

@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> None:
     with atomic_dir(args.out) as folder:
         atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
         atomic_write(folder / "params.safetensors", tensors.save(values))
-        write_json(folder / "steps.json", {"cases": cases, "threads": threads})
+        needed = known.cpu_features_of(target)
+        write_json(folder / "steps.json", {"cases": cases, "threads": threads, "cpu_features": needed})
 
 
 def _lifted(module: tvm.IRModule) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def make_plan(
         "name": config["name"],
         "target": target.name,
         "threads": lowered[0].steps["threads"],
+        "cpu": {"arch": target.arch, "features": lowered[0].steps["cpu_features"]},
         "inputs": [_with_bytes(port, dims) for port in interface["inputs"]],
         "outputs": [_with_bytes(port, dims) for port in interface["outputs"]],
         "dims": interface.get("dims", []),

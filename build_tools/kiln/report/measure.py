@@ -117,6 +117,8 @@ def on_gpu(plan: Mapping[str, Any], linked: Mapping[str, Any], usage: Mapping[st
 
 def _part(member: str, plan_member: str) -> str:
     """What an object of the library is: the runtime's begin with `kiln_`."""
+    if member.startswith("kiln_cpu_"):
+        return "platform"
     if member.startswith(("kiln_threads_", "kiln_platform_")):
         return member.split("_")[1]
     if member.startswith("kiln_"):

@@ -1,0 +1,88 @@
+"""A bundle on a processor that lacks its target's instructions: an error that names them, and no signal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kiln.config import Target, load_target
+from kiln.device import link
+from kiln.device.runners.qemu_user import open_runner
+from kiln.kernels.known import cpu_features_of
+from kiln.toolchain import compiler_command
+
+from . import tiny
+
+PROGRAM = """
+#include <stdio.h>
+#include "tiny.h"
+
+static _Alignas(TINY_ARENA_ALIGN) unsigned char arena[TINY_ARENA_BYTES];
+
+int main(void) {
+    static const float x[6] = {1, 2, 3, 4, 5, 6};
+    float y[6] = {0};
+    char text[400];
+    kiln_session session;
+    const kiln_config config = {.arena = arena, .arena_bytes = sizeof arena};
+    const kiln_status status = kiln_open(&session, &tiny, &config);
+    kiln_detail_text(kiln_error(&session), text, sizeof text);
+    printf("%s\\n%s\\n", kiln_status_name(status), text);
+    printf("%s\\n", kiln_status_name(tiny_run(&session, x, y)));
+    printf("%g\\n", y[0]);
+    return 0;
+}
+"""
+
+
+def _program(folder: Path, target: Target) -> Path:
+    """A program that opens and runs the tiny model, whose kernels alone are compiled for the target's CPU."""
+    needed = {"arch": target.arch, "features": cpu_features_of(target)}
+    bundle = folder / "bundle"
+    tiny.assemble(
+        bundle, target, {**tiny.plan(), "cpu": needed}, tiny.W.tobytes(), tiny.KERNELS,
+        kernel_command=[*compiler_command(target), "-O3"],
+    )  # fmt: skip
+    (folder / "main.c").write_text(PROGRAM)
+    return link.link(
+        target, [folder / "main.c"], ["-O2", *link.link_flags(target, "pthread")],
+        include=[bundle / "include"], libraries=[bundle / "lib" / "libtiny.a"], work=folder, name="program",
+    )  # fmt: skip
+
+
+def _said(target: Target, cpu: str, program: Path) -> list[str]:
+    assert target.emulator is not None
+    emulator = target.emulator.model_copy(update={"args": ["-cpu", cpu]})
+    runner = open_runner(target.model_copy(update={"emulator": emulator}))
+    done = runner.run(program, [], send={}, fetch={}, timeout=60)
+    assert done.status == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+WORKS = ["KILN_OK", "session: no error", "KILN_OK", "2.25"]
+CASES = {
+    "x86_64": (
+        "Nehalem",
+        "fma, movbe, avx, f16c, bmi, avx2, bmi2, lzcnt",
+        "Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid",
+    ),
+    "aarch64_a76": ("cortex-a53", "lse, fullfp16, rdm, rcpc, dotprod", "max"),
+    "armv7": ("cortex-a9,neon=off", "neon", "cortex-a9"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused_with_the_features_that_it_lacks(name: str, tmp_path: Path) -> None:
+    target, (old, lacks, new) = load_target(name), CASES[name]
+    program = _program(tmp_path, target)
+    assert _said(target, new, program) == WORKS
+    refused = f"processor: lacks {lacks}, which the model's kernels are compiled for"
+    assert _said(target, old, program) == ["KILN_CPU", refused, "KILN_NOT_OPEN", "0"]
+
+
+def test_an_operating_system_that_does_not_save_registers(tmp_path: Path) -> None:
+    """AVX without the operating system's support (OSXSAVE) is no AVX."""
+    target = load_target("x86_64")
+    program = _program(tmp_path, target)
+    lacks = _said(target, "Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid,-xsave", program)[1]
+    assert lacks.startswith("processor: lacks fma, avx, f16c, avx2, which")
