@@ -50,7 +50,7 @@ def case_plan() -> Plan:
                 "arena_bytes": 0,
                 "steps": [step],
                 "tensors": [],
-                "when": {"input": index, "value": value, "bucket": 1},
+                "when": {"bucket": 1, "all": [{"input": index, "value": value}]},
             }
         )
     return plan

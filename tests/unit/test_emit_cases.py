@@ -55,6 +55,7 @@ def test_an_input_that_equals_bytes(tmp_path: Path) -> None:
 
 
 WHEN = ("buckets", 3, "when")
+ONE = (*WHEN, "all", 0)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,21 @@ WHEN = ("buckets", 3, "when")
         (setting("buckets", 4, "when", "bucket", 3), "buckets[4].when.bucket: 3, allowed: a bucket before"),
         (setting(*WHEN, "bucket", 0), "buckets[3].dims: other sizes, allowed: those of bucket 'two'"),
         (setting("buckets", 3, "arena_bytes", 97), "buckets[3].arena_bytes: 97, allowed: at most the 96 of"),
-        (setting(*WHEN, "input", 2), "buckets[3].when.input: 2, allowed: 0..1"),
-        (setting(*WHEN, "value", "twos"), "buckets[3].when.value: twos, allowed: zeros, ones, bytes"),
-        (setting(*WHEN, "value", {"offset": 70, "bytes": 8}), "when.value: bytes 70..78 of params, allowed"),
-        (setting(*WHEN, "value", {"offset": 0, "bytes": 0}), "when.value: bytes 0..0 of params, allowed"),
-        (setting(*WHEN, {"input": 0, "bucket": 1}), "key 'value' is missing"),
+        (setting(*ONE, "input", 2), "buckets[3].when.all[0].input: 2, allowed: 0..1"),
+        (setting(*ONE, "value", "twos"), "buckets[3].when.all[0].value: twos, allowed: zeros, ones, bytes"),
+        (
+            setting(*ONE, "value", {"offset": 70, "bytes": 8}),
+            "when.all[0].value: bytes 70..78 of params, allowed",
+        ),
+        (
+            setting(*ONE, "value", {"offset": 0, "bytes": 0}),
+            "when.all[0].value: bytes 0..0 of params, allowed",
+        ),
+        (setting(*WHEN, "all", [{"input": 0}]), "key 'value' is missing"),
+        (setting(*WHEN, "all", []), "buckets[3].when.all: no condition, allowed: one and more"),
+        (setting(*ONE, {"dim": "bath", "min": 1, "max": 1}), "when.all[0].dim: bath, allowed: batch"),
+        (setting(*ONE, {"dim": "batch", "min": 2, "max": 1}), "when.all[0]: range: 2..1, allowed: 0 <= min"),
+        (setting(*ONE, {"dim": "batch", "multiple": 0}), "when.all[0].multiple: 0, allowed: 1.."),
     ],
 )
 def test_a_case_that_cannot_be(change: Any, message: str) -> None:

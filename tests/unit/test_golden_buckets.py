@@ -209,6 +209,10 @@ def test_each_special_content_has_a_vector_in_each_bucket_that_it_fits(stage: St
         ids, mask = (stage.load(port) for port in vector["inputs"])
         assert (mask == 1).all()
         assert ids.tolist() == ([list(range(16))] if name.endswith("3") else np.zeros_like(ids).tolist())
+    both = [{"input": "ids", "value": "zeros"}, {"dim": "seq", "range": [20, 31]}]
+    assert stage.run(special_cases=[{"all": both}, {"dim": "seq", "exact": 16}]) == (0, "")
+    made = {v["name"]: v["dims"]["seq"] for v in stage.golden()["vectors"] if "_case" in v["name"]}
+    assert set(made.values()) >= {16, 20} and all(size == 16 or 20 <= size <= 31 for size in made.values())
     static = {"name": "static", "dims": {}}
     fixed = json.loads(json.dumps(INTERFACE).replace('"batch"', "1").replace('"seq"', "3"))
     assert stage.run([static], {**fixed, "dims": []}, special_cases=cases[1:2]) == (0, "")

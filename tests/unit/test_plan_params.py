@@ -95,7 +95,8 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any],
     values = {f"0/{name}": value for name, value in VALUES.items()}
     cases = [case]
     if compared is not None:
-        cases += [{**case, "name": "c", "params": "1/", "when": {"input": 0, "value": {"param": "c.value"}}}]
+        when = {"all": [{"input": 0, "value": {"param": "c.value"}}]}
+        cases += [{**case, "name": "c", "params": "1/", "when": when}]
         values |= {f"1/{name}": value for name, value in {**VALUES, "c.value": compared}.items()}
     lowered = Lowered({"cases": cases, "threads": "none", "cpu_features": ["neon"]}, values)
     static = {"name": "static", "dims": {}}
@@ -132,7 +133,7 @@ def test_storage_is_the_targets_unless_the_model_says_otherwise() -> None:
 def test_a_tensor_that_no_step_reads_is_stored_to_compare_an_input_with() -> None:
     """All zeros, as a file of a special case may be: what follows from it was folded."""
     plan, payload = _plan({}, np.zeros(300, "float32"))
-    when = plan["buckets"][1]["when"]
+    (when,) = plan["buckets"][1]["when"]["all"]
     assert when["value"]["bytes"] == 1200
     stored = next(item for item in plan["params"]["tensors"] if item["name"] == "c.value")
     assert when["value"]["offset"] == stored["offset"]

@@ -89,7 +89,9 @@ def test_an_output_that_does_not_fit_is_named() -> None:
         pad_wrapped(static(), INTERFACE, bucket(), {"mask": {"pad": 0.5}})
 
 
-def test_stage_writes_a_module_for_padded_sizes_and_special_contents(tmp_path: Path) -> None:
+def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store.save(static(), tmp_path / "in")
     config = {
         "name": "small",
@@ -108,11 +110,12 @@ def test_stage_writes_a_module_for_padded_sizes_and_special_contents(tmp_path: P
     cases = cases_of(loaded)
     assert [(case.name, case.when) for case in cases] == [
         ("", None),
-        ("mask_ones", {"input": 1, "value": "ones"}),
-        ("mask_zeros", {"input": 1, "value": "zeros"}),
+        ("mask_zeros", {"all": [{"input": 1, "value": "zeros"}]}),
     ]
-    for case in cases[:2]:
-        check(case.module, (7,))
+    check(cases[0].module, (7,))
+    # Padded, a mask of ones is a mask of ones and zeros: with it there is as much to do.
+    said = "small[seq_pad16]: special case 'mask is ones' saves no operator and no operand: dropped\n"
+    assert capsys.readouterr().out == said
 
 
 def test_without_padding_and_cases_the_module_is_handed_on() -> None:
@@ -125,8 +128,9 @@ def test_a_tensor_from_a_file_is_a_case_of_the_buckets_with_its_shape(tmp_path: 
     value = {"kind": "file", "path": str(tmp_path / "mask.npy"), "sha256": None}
     config = {"name": "small", "special_cases": [{"input": "mask", "value": value}]}
     cases = cases_of(specialize(static(), INTERFACE, {"name": "static", "dims": {}}, config))
-    assert cases[1].when == {"input": 1, "value": {"param": f"{cases[1].name}.value"}}
-    np.testing.assert_array_equal(cases[1].constants[f"{cases[1].name}.value"], np.arange(16))
+    name = f"{cases[1].name}.mask"
+    assert cases[1].when == {"all": [{"input": 1, "value": {"param": name}}]}
+    np.testing.assert_array_equal(cases[1].constants[name], np.arange(16))
     assert len(cases_of(specialize(static(), INTERFACE, bucket(), config))) == 1
 
 
@@ -154,18 +158,43 @@ def test_bad_special_cases_are_refused(
         )
 
 
+def test_contents_and_sizes_in_one_case() -> None:
+    ones, few = {"input": "mask", "value": "ones"}, {"dim": "seq", "range": [2, 4]}
+    entries = [
+        {"all": [ones, {"dim": "seq", "exact": 6}]},
+        {"all": [few, ones]},
+        {"dim": "seq", "multiple": 8},
+    ]
+    entries.append({"all": [ones, {"dim": "seq", "exact": 17}]})  # never in this bucket
+    config = {"name": "small", "dims": {"seq": {"min": 2, "max": 64}}, "special_cases": entries}
+    cases = cases_of(specialize(static(), INTERFACE, bucket(), config))
+    content = {"input": 1, "value": "ones"}
+    assert [case.when for case in cases] == [
+        None,
+        {"all": [{"dim": "seq", "min": 6, "max": 6}, content]},
+        {"all": [{"dim": "seq", "min": 2, "max": 4}, content]},
+        {"all": [{"dim": "seq", "multiple": 8}]},
+    ]
+    for case, size in zip(cases, (7, 6, 3, 8), strict=True):
+        check(case.module, (size,), 8 if size == 8 else 1)
+    # Where the bucket has one size, that is known: the content alone is left to ask for, or nothing holds.
+    fixed = {"name": "seq16", "dims": {"seq": {"strategy": "exact", "min": 16, "max": 16, "size": 16}}}
+    config["special_cases"] = [{"all": [ones, {"dim": "seq", "exact": size}]} for size in (16, 17)]
+    cases = cases_of(specialize(static(), INTERFACE, fixed, config))
+    assert [case.when for case in cases] == [None, {"all": [content]}]
+
+
 def test_cases_of_a_dimension_with_a_multiple_take_its_parts() -> None:
-    config = {"name": "small", "special_cases": [{"input": "mask", "value": "ones"}]}
+    config = {"name": "small", "special_cases": [{"input": "mask", "value": "zeros"}]}
     module = specialize(static(), INTERFACE, bucket(2), config)
     check(module, (2, 6, 16), 2)
-    for case in cases_of(module):
-        check(case.module, (6,), 2)
+    check(cases_of(module)[0].module, (6,), 2)
     check(special_case(module, Equals("seq", 6)), (2, 6, 16), 2)
     assert special_case(module, Equals("seq", 7)) is module
     by_four = special_case(module, MultipleOf("seq", 4))
     check(by_four, (4, 6, 16), 2)
     names = [special.name for special in leaves(by_four)]
-    assert names == ["seq_multiple_of_4_and_mask_ones", "seq_multiple_of_4", "mask_ones", ""]
+    assert names == ["seq_multiple_of_4_and_mask_zeros", "seq_multiple_of_4", "mask_zeros", ""]
     assert '"divide": 4' in str(leaves(by_four)[1].module["main"].attrs["kiln.dims"])
 
 

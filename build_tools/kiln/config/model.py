@@ -7,20 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
-    Discriminator,
     Field,
-    Tag,
     WithJsonSchema,
     model_validator,
 )
 
 from kiln.config.byoc import ByocKey
-from kiln.config.check import PlacedError, Section, choices, describe, nearest
+from kiln.config.check import PlacedError, Section, choices, nearest
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Storage, Threads
-from kiln.config.source import FileSource, Source
+from kiln.config.source import Source
+from kiln.config.special import SpecialCase
 from kiln.config.target import Budget
 
 Format = Literal["onnx", "tflite"]
@@ -114,24 +112,6 @@ class Params(Section):
     )
 
 
-def _content(value: Any) -> Any:
-    if not isinstance(value, (dict, FileSource)) and value not in ("zeros", "ones"):
-        got = describe(value)
-        raise ValueError(f"zeros, ones, or {{kind: file, path: NAME.npy}} expected, got {got}")
-    return value
-
-
-class SpecialCase(Section):
-    """A value of an input that gets a function of its own, with the input folded into it."""
-
-    input: str
-    value: Annotated[
-        Annotated[Literal["zeros", "ones"], Tag("word")] | Annotated[FileSource, Tag("file")],
-        Discriminator(lambda value: "word" if isinstance(value, str) else "file"),
-        BeforeValidator(_content),
-    ]
-
-
 class Model(Section):
     """One model: where it comes from, what goes in, how its bundle is made and checked."""
 
@@ -148,7 +128,10 @@ class Model(Section):
         default=None,
         description="combinations of sizes with code of their own; null: every combination of the dims' own",
     )
-    special_cases: list[SpecialCase] = Field(default_factory=list)
+    special_cases: list[SpecialCase] = Field(
+        default_factory=list,
+        description="contents of inputs, and sizes, with code of their own; the first that holds is taken",
+    )
     preprocess: Preprocess | None = None
     labels: Labels | None = None
     run: Run | None = None
@@ -184,6 +167,18 @@ class Model(Section):
                             (side, name, "shape", axis),
                             f"dimension '{size}' has no range in 'dims'" + nearest(size, self.dims),
                         )
+        return self
+
+    @model_validator(mode="after")
+    def _known_cases(self) -> Model:
+        for number, case in enumerate(self.special_cases):
+            for at, condition in enumerate(case.conditions):
+                place = (
+                    ("special_cases", number) if case.all is None else ("special_cases", number, "all", at)
+                )
+                if condition.dim is not None and condition.dim not in self.dims:
+                    known = choices(condition.dim, self.dims)
+                    raise PlacedError((*place, "dim"), f"no dimension of this name{known}")
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Special cases of a bucket: whether an input holds what they were built for, as C."""
+"""Special cases of a bucket: whether sizes and inputs are what they were built for, as C."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiln.emit import c_text
-from kiln.emit.plan_ports import Port, require
+from kiln.emit.plan_ports import Ports, require
+from kiln.emit.size_code import INT32_MAX
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Case:
 
 
 def special_cases(
-    buckets: Sequence[Mapping[str, Any]], inputs: Sequence[Port], params: Mapping[str, Any], on_gpu: bool
+    buckets: Sequence[Mapping[str, Any]], ports: Ports, params: Mapping[str, Any], on_gpu: bool
 ) -> list[Case]:
     """The cases in the order in which they are asked. Raises KilnError for one that cannot be.
 
     `on_gpu`: inputs may lie in a GPU's memory, which cannot be looked at: then they are nothing special.
     """
     return [
-        _case(buckets, number, inputs, params, on_gpu)
+        _case(buckets, number, ports, params, on_gpu)
         for number, bucket in enumerate(buckets)
         if bucket.get("when") is not None
     ]
@@ -37,13 +38,13 @@ def special_cases(
 def _case(
     buckets: Sequence[Mapping[str, Any]],
     number: int,
-    inputs: Sequence[Port],
+    ports: Ports,
     params: Mapping[str, Any],
     on_gpu: bool,
 ) -> Case:
     bucket, when = buckets[number], buckets[number]["when"]
     where = f"buckets[{number}].when"
-    general, index, value = when["bucket"], when["input"], when["value"]
+    general = when["bucket"]
     good = 0 <= general < number and buckets[general].get("when") is None
     require(good, f"{where}.bucket", general, "a bucket before this one that is no special case itself")
     require(bucket["dims"] == buckets[general]["dims"], f"buckets[{number}].dims", "other sizes",
@@ -51,18 +52,53 @@ def _case(
     most = buckets[general]["arena_bytes"]
     require(bucket["arena_bytes"] <= most, f"buckets[{number}].arena_bytes", bucket["arena_bytes"],
             f"at most the {most} of bucket '{buckets[general]['name']}'")  # fmt: skip
+    require(len(when["all"]) > 0, f"{where}.all", "no condition", "one and more")
+    made = []
+    for at, condition in enumerate(when["all"]):
+        place = f"{where}.all[{at}]"
+        if "dim" in condition:
+            made.append(_size(condition, place, ports))
+        else:
+            made.append(_content(condition, place, ports, params, on_gpu))
+    return Case(number, general, " && ".join(c for c, _ in made), " and ".join(shown for _, shown in made))
+
+
+def _size(condition: Mapping[str, Any], where: str, ports: Ports) -> tuple[str, str]:
+    """A condition on a dimension: in C, and in words."""
+    names = [dim["name"] for dim in ports.dims]
+    name = condition["dim"]
+    require(name in names, f"{where}.dim", name, ", ".join(names) or "none: all sizes are fixed")
+    size = f"frame->dims[{names.index(name)}]"
+    if "multiple" in condition:
+        factor = condition["multiple"]
+        require(1 <= factor <= INT32_MAX, f"{where}.multiple", factor, f"1..{INT32_MAX}")
+        return f"{size} % {factor} == 0", f"{name} is a multiple of {factor}"
+    low, high = condition["min"], condition["max"]
+    require(
+        0 <= low <= high <= INT32_MAX, f"{where}: range", f"{low}..{high}", f"0 <= min <= max <= {INT32_MAX}"
+    )
+    if low == high:
+        return f"{size} == {low}", f"{name} is {low}"
+    return f"{size} >= {low} && {size} <= {high}", f"{name} is {low}..{high}"
+
+
+def _content(
+    condition: Mapping[str, Any], where: str, ports: Ports, params: Mapping[str, Any], on_gpu: bool
+) -> tuple[str, str]:
+    """A condition on an input's elements: in C, and in words."""
+    inputs, index, value = ports.inputs, condition["input"], condition["value"]
     require(0 <= index < len(inputs), f"{where}.input", index, f"0..{len(inputs) - 1}")
     about = f"frame, &input_tensors[{index}], {index}"
     if isinstance(value, Mapping):
         offset, size, room = value["offset"], value["bytes"], params["bytes"]
         good = offset >= 0 and size > 0 and offset + size <= room
         require(good, f"{where}.value", f"bytes {offset}..{offset + size} of params", f"some in 0..{room}")
-        condition, shown = f"kiln_input_equals({about}, {offset}, {size})", "is the expected one"
+        made, shown = f"kiln_input_equals({about}, {offset}, {size})", "is the expected one"
     else:
         require(value in ("zeros", "ones"), f"{where}.value", value, "zeros, ones, bytes of params")
         element = ", ".join(str(byte) for byte in c_text.element(inputs[index].dtype, value == "ones"))
-        condition = f"kiln_input_filled({about}, (const unsigned char[]){{{element}}})"
+        made = f"kiln_input_filled({about}, (const unsigned char[]){{{element}}})"
         shown = f"is all {value}"
     if on_gpu:
-        condition = f"frame->inputs[{index}].device.device_type != kDLCUDA && {condition}"
-    return Case(number, general, condition, f"{inputs[index].name} {shown}")
+        made = f"frame->inputs[{index}].device.device_type != kDLCUDA && {made}"
+    return made, f"{inputs[index].name} {shown}"

@@ -169,7 +169,7 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
     require(len(symbols) == len(kernels), "kernels", "a symbol twice", "each once")
     require(len(plan["buckets"]) > 0, "buckets", 0, "at least one")
     maker = StepMaker(symbols, ports, params, plan["threads"] == "pthread", "cuda" in plan)
-    cases = special_cases(plan["buckets"], ports.inputs, params, "cuda" in plan)
+    cases = special_cases(plan["buckets"], ports, params, "cuda" in plan)
     buckets = []
     for number, bucket in enumerate(plan["buckets"]):
         c_text.check_name(bucket["name"] + "_", f"plan.json: buckets[{number}].name")

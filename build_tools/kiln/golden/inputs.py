@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kiln.config.special import conditions_of
 from kiln.errors import KilnError
 
 Array = npt.NDArray[Any]
@@ -52,21 +53,22 @@ def _own(spec: Entry, name: str) -> Entry:
 
 
 def with_content(case: Entry, entries: Sequence[Entry], given: Sequence[Array]) -> list[Array] | None:
-    """`given` with the input that an entry of special_cases names holding the content that it names.
+    """`given` with the inputs that an entry of special_cases names holding the contents that it names.
 
     None where that content comes from a file and has another type or shape.
     """
-    result = []
-    for entry, tensor in zip(entries, given, strict=True):
-        if entry["name"] != case["input"]:
-            result.append(tensor)
-        elif case["value"] in ("zeros", "ones"):
-            result.append(np.full_like(tensor, case["value"] == "ones"))
-        else:
-            content, _ = _load({"tensors": {entry["name"]: case["value"]}}, entry)
+    result = list(given)
+    for condition in conditions_of(case):
+        for index, (entry, tensor) in enumerate(zip(entries, given, strict=True)):
+            if entry["name"] != condition.get("input"):
+                continue
+            if condition["value"] in ("zeros", "ones"):
+                result[index] = np.full_like(tensor, condition["value"] == "ones")
+                continue
+            content, _ = _load({"tensors": {entry["name"]: condition["value"]}}, entry)
             if content.dtype != tensor.dtype or content.shape != tensor.shape:
                 return None
-            result.append(content)
+            result[index] = content
     return result
 
 

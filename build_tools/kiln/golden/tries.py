@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.config import sizes
+from kiln.config.special import conditions_of, holds
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.points import Bucket, Sizes, name_of, points, serving
@@ -55,7 +56,7 @@ def tries(
     """The vectors of a model with these buckets. Raises KilnError for a set whose sizes no bucket serves."""
     pairs = list(zip(specs, input_sets.set_names(specs), strict=True))
     if len(buckets) == 1 and not buckets[0]["dims"]:
-        return _with_cases([Try(stem, spec, {}, 0) for spec, stem in pairs], 1, masks, cases)
+        return _with_cases([Try(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases)
     fixed = [pair for pair in pairs if pair[0]["kind"] not in input_sets.DRAWN]
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
@@ -76,7 +77,7 @@ def tries(
         found.append(_try(stem, spec, at, reached))
     if masks:
         found = _with_short_masks(found, len(buckets))
-    return _with_cases(found, len(buckets), masks, cases)
+    return _with_cases(found, buckets, masks, cases)
 
 
 def _try(stem: str, spec: Entry, at: Sizes, index: int) -> Try:
@@ -99,23 +100,46 @@ def _with_short_masks(found: Sequence[Try], buckets: int) -> list[Try]:
     return result
 
 
-def _with_cases(found: list[Try], buckets: int, masks: Collection[str], cases: Sequence[Entry]) -> list[Try]:
-    """In each bucket one vector more for every special content; masks of ones have theirs already."""
+def _with_cases(
+    found: list[Try], buckets: Sequence[Bucket], masks: Collection[str], cases: Sequence[Entry]
+) -> list[Try]:
+    """In each bucket one vector more for every special case; masks of ones have theirs already."""
     more = []
-    for index in range(buckets):
+    for index in range(len(buckets)):
         own = [one for one in found if one.bucket == index]
         for number, case in enumerate(cases, start=1):
-            if own and not (case["input"] in masks and case["value"] == "ones"):
-                base = own[len(own) // 2]
-                more.append(
-                    replace(
-                        base,
-                        name=f"{base.name.removesuffix('_masked')}_case{number}",
-                        shortened=False,
-                        case=case,
-                    )
-                )
+            if not own or _is_tried(case, masks):
+                continue
+            base = own[len(own) // 2]
+            at = _sizes_of(case, buckets, index, base.sizes)
+            if at != base.sizes:  # a photograph, or a given tensor, has its own
+                base = next((one for one in own if one.spec["kind"] in input_sets.DRAWN), base)
+            if at is None or (at != base.sizes and base.spec["kind"] not in input_sets.DRAWN):
+                continue
+            stem = base.name.removesuffix("_masked").removeprefix(name_of(base.sizes)).removeprefix("_")
+            name = "_".join(part for part in (name_of(at), stem, f"case{number}") if part)
+            more.append(replace(base, name=name, sizes=at, shortened=False, case=case))
     return found + more
+
+
+def _is_tried(case: Entry, masks: Collection[str]) -> bool:
+    conditions = conditions_of(case)
+    return len(conditions) == 1 and case.get("input") in masks and case.get("value") == "ones"
+
+
+def _sizes_of(case: Entry, buckets: Sequence[Bucket], index: int, at: Sizes) -> Sizes | None:
+    """Sizes of bucket `index` that meet a special case, those of `at` where they do; None: there are none."""
+    sizes, parts = dict(at), buckets[index]["dims"]
+    for name in dict.fromkeys(one["dim"] for one in conditions_of(case) if one.get("dim") in parts):
+        wanted = [one for one in conditions_of(case) if one.get("dim") == name]
+        part = parts[name]
+        for size in (at[name], *range(part["min"], part["max"] + 1, part["multiple"])):
+            if all(holds(one, size) for one in wanted):
+                sizes[name] = size
+                break
+        else:
+            return None
+    return sizes if not parts or serving(buckets, sizes) == index else None
 
 
 def fixed_sizes(spec: Entry, interface: Mapping[str, Any], preprocess: Entry | None) -> Sizes:

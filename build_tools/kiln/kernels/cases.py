@@ -1,4 +1,4 @@
-"""The functions of one bucket: the general one, and those for special contents of an input."""
+"""The functions of one bucket: the general one, and those for special contents of inputs and for sizes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import tvm
 
-from kiln.errors import KilnError
 from kiln.params import store
-from kiln.specialize.conditions import InputIs
+from kiln.specialize.conditions import Equals, InputIs, MultipleOf, OnSize
 from kiln.specialize.dispatch import leaves
 
 
@@ -29,7 +28,7 @@ class Case:
 def cases_of(module: tvm.IRModule) -> list[Case]:
     """The cases of a module that the specialize stage has made, the general one first.
 
-    Raises KilnError for a case that is not about the content of one input: sizes are for buckets.
+    Sizes come before contents: they are looked at first.
     """
     names = [parameter.name for parameter in module["main"].params]
     found: list[Case] = []
@@ -37,14 +36,24 @@ def cases_of(module: tvm.IRModule) -> list[Case]:
         if not special.when:
             found.insert(0, Case("", special.module))
             continue
-        condition = special.when[0]
-        if len(special.when) > 1 or not isinstance(condition, InputIs):
-            raise KilnError(f"special case '{special.name}': only the content of one input can be tested")
-        value: Any = condition.value
         constants: store.Tensors = {}
-        if condition.tensor is not None:
-            constants = {f"{special.name}.value": condition.tensor}
-            value = {"param": f"{special.name}.value"}
-        when = {"input": names.index(condition.input), "value": value}
-        found.append(Case(special.name, special.module, when, constants))
+        sizes = [_size(atom) for atom in special.when if not isinstance(atom, InputIs)]
+        contents = []
+        for atom in special.when:
+            if isinstance(atom, InputIs):
+                value: Any = atom.value
+                if atom.tensor is not None:
+                    name = f"{special.name}.{atom.input}"
+                    constants[name] = atom.tensor
+                    value = {"param": name}
+                contents.append({"input": names.index(atom.input), "value": value})
+        found.append(Case(special.name, special.module, {"all": [*sizes, *contents]}, constants))
     return found
+
+
+def _size(atom: OnSize) -> dict[str, Any]:
+    """A condition on a dimension as plan.json has it: a range of sizes, or what divides them."""
+    if isinstance(atom, MultipleOf):
+        return {"dim": atom.dim, "multiple": atom.factor}
+    least, greatest = (atom.value, atom.value) if isinstance(atom, Equals) else (atom.least, atom.greatest)
+    return {"dim": atom.dim, "min": least, "max": greatest}

@@ -130,18 +130,25 @@ def _cases(
     for case in cases:
         prefix = case["params"]
         values = {n.removeprefix(prefix): v for n, v in lowered.values.items() if n.startswith(prefix)}
-        when = dict(case["when"]) if case["when"] else None
-        if when is not None:
-            when["bucket"] = first
-            if isinstance(when["value"], dict):
-                constant = values[when["value"]["param"]]
-                offset = parameters.add(when["value"]["param"], constant, _compared)
-                when["value"] = {"offset": offset, "bytes": constant.nbytes}
+        when = None
+        if case["when"]:
+            conditions = [_condition(one, values, parameters) for one in case["when"]["all"]]
+            when = {"bucket": first, "all": conditions}
         name = bucket["name"] + (f"_{case['name']}" if case["name"] else "")
         found.append({"name": name, **common, "when": when, **plan_bucket(case, values, parameters)})
     # Which of them runs is known only when the data is: the arena must do for each.
     found[0]["arena_bytes"] = max(entry["arena_bytes"] for entry in found)
     return found
+
+
+def _condition(condition: Mapping[str, Any], values: Values, parameters: ParameterStore) -> dict[str, Any]:
+    """A condition of a special case, with the place of the tensor that an input is compared with."""
+    value = condition.get("value")
+    if not isinstance(value, dict):
+        return dict(condition)
+    constant = values[value["param"]]
+    offset = parameters.add(value["param"], constant, _compared)
+    return {**condition, "value": {"offset": offset, "bytes": constant.nbytes}}
 
 
 def _kernels(lowered: Sequence[Lowered]) -> list[dict[str, Any]]:

@@ -2,18 +2,25 @@
 
 What such a tensor becomes stays an operator (`full`) or a scalar: nothing that is made of no parameter is
 ever stored as one. Works on symbolic shapes, where TVM's FoldConstant does nothing.
+
+Zeros are followed through products, convolutions and sums: 0 * x counts as 0. In floating point that is so
+for finite x alone (0 * inf is NaN): a constant x that is not finite is left as it is, an activation is taken
+to be finite. What is computed from constants alone, such as a weight times a known mask, is computed now.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, operator, rewrite_calls
+from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, operator, rewrite_calls
+from kiln.specialize.symbols import finished
 
 # Operators of which each element depends on the elements at one place: computed once, by numpy.
 _POINTWISE: dict[str, Any] = {
@@ -39,15 +46,48 @@ _POINTWISE: dict[str, Any] = {
     "relax.logical_or": np.logical_or,
     "relax.where": np.where,
     "relax.astype": lambda value: value,
+    "relax.nn.relu": lambda value: np.maximum(value, 0),
+    "relax.tanh": np.tanh,
+    "relax.square": np.square,
+    "relax.sign": np.sign,
+    "relax.floor": np.floor,
+    "relax.ceil": np.ceil,
+    "relax.round": np.rint,
 }
 # Operators that move elements, or reduce equal ones to themselves.
 _KEEPING = {
     f"relax.{name}"
     for name in (
         "reshape", "expand_dims", "squeeze", "flatten", "broadcast_to", "permute_dims", "strided_slice",
-        "tile", "repeat", "mean", "max", "min",
+        "tile", "repeat", "mean", "max", "min", "take", "flip", "gather_elements", "gather_nd",
+        "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d",
     )
 }  # fmt: skip
+# Operators whose result is 0 where an operand is: both, or the first one alone, are looked at.
+_PRODUCTS = {
+    f"relax.{name}"
+    for name in (
+        "multiply", "matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose",
+        "nn.conv2d_transpose", "nn.conv3d_transpose",
+    )
+}  # fmt: skip
+_SUMS = {f"relax.{name}" for name in ("sum", "cumsum", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")}
+# What makes a tensor: it is not computed now, for it would be stored.
+_MAKING = {
+    f"relax.{name}"
+    for name in (
+        "full",
+        "zeros",
+        "ones",
+        "arange",
+        "full_like",
+        "zeros_like",
+        "ones_like",
+        "eye",
+        "tril",
+        "triu",
+    )
+}
 _NEUTRAL = {
     "relax.add": (0, 0),
     "relax.subtract": (None, 0),
@@ -81,6 +121,69 @@ def _whole(call: Any, value: Any) -> Any:
     dtype = str(call.ty.dtype)
     scalar = const(np.asarray(value).astype(_numpy(dtype)), dtype)
     return scalar if not len(call.ty.shape) else relax.op.full(call.ty.shape, scalar, dtype)
+
+
+def _is_zero(rewriter: CallRewriter, expr: Any) -> bool:
+    value = uniform(rewriter, expr)
+    return value is not None and not value.astype(bool)
+
+
+def _is_finite(rewriter: CallRewriter, expr: Any) -> bool:
+    """Whether a constant is finite; anything else is taken to be."""
+    value = constant(rewriter.definition(expr))
+    return value is None or value.dtype.kind != "f" or bool(np.isfinite(value).all())
+
+
+def _product(rewriter: CallRewriter, call: Any) -> Any:
+    """0 where one operand is; None: neither is known to be."""
+    pairs = ((call.args[0], call.args[1]), (call.args[1], call.args[0]))
+    zero = any(_is_zero(rewriter, one) and _is_finite(rewriter, other) for one, other in pairs)
+    return _whole(call, 0) if zero else None
+
+
+def _sum(rewriter: CallRewriter, call: Any) -> Any:
+    return _whole(call, 0) if _is_zero(rewriter, call.args[0]) else None
+
+
+def _einsum(rewriter: CallRewriter, call: Any) -> Any:
+    fields = list(getattr(rewriter.definition(call.args[0]), "fields", []))
+    zero = [_is_zero(rewriter, field) for field in fields]
+    others = (field for field, is_zero in zip(fields, zero, strict=True) if not is_zero)
+    return _whole(call, 0) if any(zero) and all(_is_finite(rewriter, field) for field in others) else None
+
+
+def _padded(rewriter: CallRewriter, call: Any) -> Any:
+    value = uniform(rewriter, call.args[0])
+    constant_mode = str(call.attrs.pad_mode) == "constant"
+    same = value is not None and (not constant_mode or float(value) == float(call.attrs.pad_value))
+    return _whole(call, value) if same else None
+
+
+def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
+    """The value of a call of constants alone, unless it takes more bytes than they do; None: not known."""
+    values = [constant(rewriter.definition(argument)) for argument in call.args]
+    known = [value for value in values if value is not None]
+    if (
+        len(known) < len(values)
+        or not any(value.ndim for value in known)
+        or not isinstance(call.ty, relax.TensorType)
+    ):
+        return None
+    if any(not isinstance(size, tirx.IntImm) for size in call.ty.shape):
+        return None
+    made = np.prod([int(size) for size in call.ty.shape]) * np.dtype(_numpy(str(call.ty.dtype))).itemsize
+    if made > sum(value.nbytes for value in known):
+        return None
+    arguments = [const(value, str(value.dtype)) for value in known]
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        with builder.dataflow():
+            result = builder.emit_output(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+        builder.emit_func_output(result)
+    body = finished(relax.transform.FoldConstant()(builder.get()))["main"].body
+    bound = {binding.var: binding.value for block in body.blocks for binding in block.bindings}
+    value = constant(bound.get(body.body, body.body))
+    return None if value is None else const(value, str(call.ty.dtype))
 
 
 def _pointwise(rewriter: CallRewriter, call: Any) -> Any:
@@ -125,5 +228,30 @@ def _concat(rewriter: CallRewriter, call: Any) -> Any:
 
 def fold_uniform(mod: tvm.IRModule) -> tvm.IRModule:
     """Compute what follows from tensors of one value; where one is an operand, it becomes a scalar."""
-    rules = {**dict.fromkeys(_POINTWISE, _pointwise), **dict.fromkeys(_KEEPING, _keeping)}
-    return rewrite_calls(mod, {**rules, "relax.concat": _concat})
+    rules: dict[str, list[Rule]] = {name: [] for name in _operators(mod)}
+    for names, rule in (
+        (_PRODUCTS, _product),
+        (_SUMS, _sum),
+        (_POINTWISE, _pointwise),
+        (_KEEPING, _keeping),
+        (("relax.concat",), _concat),
+        (("relax.einsum",), _einsum),
+        (("relax.nn.pad",), _padded),
+        (rules.keys() - _MAKING, _evaluated),
+    ):
+        for name in names:
+            rules.setdefault(name, []).append(rule)
+    return rewrite_calls(mod, {name: functools.partial(_first, tried) for name, tried in rules.items()})
+
+
+def _first(rules: Sequence[Rule], rewriter: CallRewriter, call: Any) -> Any:
+    """What the first rule that applies makes of a call; None: none does."""
+    return next((made for rule in rules if (made := rule(rewriter, call)) is not None), None)
+
+
+def _operators(mod: tvm.IRModule) -> set[str]:
+    found: set[str] = set()
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, lambda expr: found.add(operator(expr) or ""))
+    return found - {""}

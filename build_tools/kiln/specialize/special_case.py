@@ -8,7 +8,7 @@ function that has some already is made of each of its cases. What always or neve
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import tvm
 from tvm import relax, tirx
 
 from kiln.errors import KilnError
+from kiln.graph.empties import without_empties
 from kiln.specialize.conditions import (
     AllOf,
     Atom,
@@ -31,6 +32,7 @@ from kiln.specialize.conditions import (
 from kiln.specialize.dispatch import CASES, Choice, Leaf, Tree, read, write
 from kiln.specialize.facts import Facts, facts_of
 from kiln.specialize.fold import fold_uniform
+from kiln.specialize.gain import gains
 from kiln.specialize.symbols import (
     Renamer,
     Symbol,
@@ -72,25 +74,44 @@ def special_case(module: tvm.IRModule, condition: Condition, function: str = "ma
 
 
 def special_cases(
-    module: tvm.IRModule, conditions: Sequence[Condition], function: str = "main"
+    module: tvm.IRModule,
+    conditions: Sequence[Condition],
+    function: str = "main",
+    dropped: Callable[[int], None] | None = None,
 ) -> tvm.IRModule:
-    """A function for each condition, all made of `function` itself: the first that holds is taken."""
+    """A function for each condition, all made of `function` itself: the first that holds is taken.
+
+    `dropped` is called with the number of each condition on contents alone that would save no operator and no
+    operand: there is no function for that one. None: every condition gets its function.
+    """
     for condition in conditions:  # all of them are checked before anything is made
         _checked(module[_owner(module, function)], atoms(condition))
     facts, tree = facts_of(symbols_of(module[function])), read(module, function)
 
-    def chain(rest: Sequence[Condition], known: Facts) -> Tree:
-        if not rest:
+    def chain(at: int, known: Facts) -> Tree:
+        if at == len(conditions):
             return tree
-        parts = _checked(module[function], atoms(rest[0]))
+        parts = _checked(module[function], atoms(conditions[at]))
         held, failed = known.with_held(parts), known.with_failed(parts)
         if held is None:
-            return chain(rest[1:], known)
+            return chain(at + 1, known)
         then = _restricted(tree, held)
-        return then if failed is None else Choice(_open(parts, known), then, chain(rest[1:], failed))
+        if dropped is not None and not _is_worthwhile(tree, then, _open(parts, known)):
+            dropped(at)
+            return chain(at + 1, known)
+        return then if failed is None else Choice(_open(parts, known), then, chain(at + 1, failed))
 
-    made = chain(list(conditions), facts)
+    made = chain(0, facts)
     return module if made is tree else write(module, function, made, _cases(module, function))
+
+
+def _is_worthwhile(tree: Tree, then: Tree, parts: tuple[Atom, ...]) -> bool:
+    """Whether functions for `parts` are better than those of `tree`: known sizes always help a kernel."""
+    if any(not isinstance(atom, InputIs) for atom in parts):
+        return True
+    if isinstance(tree, Leaf) and isinstance(then, Leaf):
+        return gains(then.function, _simplified(copied(tree.function)))
+    return True
 
 
 def _cases(module: tvm.IRModule, function: str) -> set[str]:
@@ -239,4 +260,4 @@ def _with_contents(body: Any, parameters: Sequence[Any], contents: Mapping[str, 
 
 def _simplified(function: Any) -> Any:
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    return finished(fold_uniform(finished(module)))["main"]
+    return finished(fold_uniform(finished(without_empties(module))))["main"]

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
 
+from kiln.config.special import conditions_of
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
+from kiln.graph.empties import is_empty
 from kiln.params import store
-from kiln.specialize.conditions import InputIs, input_is
+from kiln.specialize.conditions import (
+    AllOf,
+    Atom,
+    Equals,
+    InputIs,
+    InRange,
+    MultipleOf,
+    OnSize,
+    input_is,
+)
 from kiln.specialize.padding import pad_wrapped
 from kiln.specialize.special_case import special_cases
+from kiln.specialize.symbols import symbols_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,18 +67,77 @@ def specialize(
         return module
     parameters = [p.name for p in module["main"].params]
     names = [port["name"] for port in interface["inputs"]]
-    conditions = []
+    inputs = dict(zip(names, parameters, strict=False))  # behind them: sizes
+    sizes = {name: dim["min"] for name, dim in (config.get("dims") or {}).items()}
+    fixed = {**sizes, **{name: part["size"] for name, part in bucket["dims"].items()}}
+    conditions, entries = [], []
     for entry in given:
-        if entry["input"] not in names:
-            raise KilnError(
-                f"{config['name']}: special_cases: no input '{entry['input']}', known: {', '.join(names)}"
-            )
-        conditions.append(_condition(entry, parameters[names.index(entry["input"])]))
-    return special_cases(module, _possible(module, conditions, names, parameters))
+        for part in conditions_of(entry):
+            if part.get("dim") is None and part["input"] not in names:
+                raise KilnError(
+                    f"{config['name']}: special_cases: no input '{part['input']}', known: {', '.join(names)}"
+                )
+        condition = _possible(module, entry, inputs, fixed)
+        if condition is not None:
+            conditions.append(condition)
+            entries.append(entry)
+
+    def dropped(number: int) -> None:
+        shown = _shown(entries[number])
+        where = f"{config['name']}[{bucket['name']}]"
+        print(f"{where}: special case '{shown}' saves no operator and no operand: dropped")
+
+    return special_cases(module, conditions, dropped=dropped)
 
 
-def _condition(entry: Mapping[str, Any], parameter: str) -> InputIs:
-    value = entry["value"]
+def _shown(entry: Mapping[str, Any]) -> str:
+    """An entry of special_cases as people read it."""
+    words = []
+    for part in conditions_of(entry):
+        if part.get("dim") is None:
+            value = part["value"] if isinstance(part["value"], str) else Path(part["value"]["path"]).name
+            words.append(f"{part['input']} is {value}")
+        else:
+            key = next(key for key in ("exact", "range", "multiple") if part.get(key) is not None)
+            words.append(f"{part['dim']} {key} {part[key]}")
+    return ", ".join(words)
+
+
+def _possible(
+    module: tvm.IRModule, entry: Mapping[str, Any], inputs: Mapping[str, str], fixed: Mapping[str, int]
+) -> AllOf | None:
+    """The condition of an entry of special_cases; None where it never holds, or always, in this bucket.
+
+    `fixed`: the sizes of dimensions that have one size in this bucket.
+    """
+    atoms: list[Atom] = []
+    for part in conditions_of(entry):
+        if part.get("dim") is not None:
+            size = _size(part)
+            if part["dim"] in symbols_of(module["main"]):
+                atoms.append(size)
+            elif not size.holds(np.array([fixed[part["dim"]]]))[0]:
+                return None
+            continue
+        content = _content(part, inputs[part["input"]])
+        if content.tensor is not None and not _fits(module, part["input"], content):
+            return None
+        if any(is_empty(p) for p in module["main"].params if p.name == content.input):
+            return None  # the runtime takes no input without elements for special
+        atoms.append(content)
+    return AllOf(tuple(atoms)) if atoms else None
+
+
+def _size(part: Mapping[str, Any]) -> OnSize:
+    if part.get("exact") is not None:
+        return Equals(part["dim"], part["exact"])
+    if part.get("range") is not None:
+        return InRange(part["dim"], *part["range"])
+    return MultipleOf(part["dim"], part["multiple"])
+
+
+def _content(part: Mapping[str, Any], parameter: str) -> InputIs:
+    value = part["value"]
     if isinstance(value, str):
         return InputIs(parameter, value)
     path = Path(value["path"])
@@ -77,23 +148,14 @@ def _condition(entry: Mapping[str, Any], parameter: str) -> InputIs:
     return input_is(parameter, tensor)
 
 
-def _possible(
-    module: tvm.IRModule, conditions: Sequence[InputIs], names: Sequence[str], parameters: Sequence[str]
-) -> list[InputIs]:
-    """The conditions that can hold in this bucket: a tensor has one shape, and other buckets have others."""
-    types = {p.name: p.ty for p in module["main"].params}
-    found = []
-    for condition in conditions:
-        if condition.tensor is not None:
-            ty = types[condition.input]
-            name = names[parameters.index(condition.input)]
-            shape = [int(size) if isinstance(size, tvm.tirx.IntImm) else None for size in ty.shape]
-            if str(condition.tensor.dtype) != str(ty.dtype) or condition.tensor.ndim != len(shape):
-                raise KilnError(
-                    f"special_cases: input '{name}': a tensor of {condition.tensor.dtype} with "
-                    f"{condition.tensor.ndim} axes, but the input is {ty.dtype} with {len(shape)}"
-                )
-            if None in shape:
-                continue
-        found.append(condition)
-    return found
+def _fits(module: tvm.IRModule, name: str, content: InputIs) -> bool:
+    """Whether the sizes of an input are known in this bucket: a tensor has one shape, buckets have others."""
+    tensor = content.tensor
+    assert tensor is not None
+    ty = next(p.ty for p in module["main"].params if p.name == content.input)
+    if str(tensor.dtype) != str(ty.dtype) or tensor.ndim != len(ty.shape):
+        raise KilnError(
+            f"special_cases: input '{name}': a tensor of {tensor.dtype} with {tensor.ndim} axes, "
+            f"but the input is {ty.dtype} with {len(ty.shape)}"
+        )
+    return all(isinstance(size, tvm.tirx.IntImm) for size in ty.shape)

@@ -28,5 +28,6 @@ def specialize(part: Part, dump: bool) -> tuple[str, list[Any]]:
         + (["--bucket", str(bucket), "--interface", str(whole)] if bucket else []),
         [config, *files, *([bucket, whole] if bucket else []), *part.unit.local_files("specialize")],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
+        speaks=True,
     )
     return folder, declare(stage)

@@ -1,0 +1,102 @@
+"""Special cases of a model's YAML: when a function of its own runs, by contents of inputs and by sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from kiln.config.check import PlacedError, Section, describe
+from kiln.config.fields import NotNegative, Positive
+from kiln.config.source import FileSource
+
+_SIZES = ("exact", "range", "multiple")
+
+
+def _content(value: Any) -> Any:
+    if not isinstance(value, (dict, FileSource)) and value not in ("zeros", "ones"):
+        got = describe(value)
+        raise ValueError(f"zeros, ones, or {{kind: file, path: NAME.npy}} expected, got {got}")
+    return value
+
+
+Content = Annotated[
+    Annotated[Literal["zeros", "ones"], Tag("word")] | Annotated[FileSource, Tag("file")],
+    Discriminator(lambda value: "word" if isinstance(value, str) else "file"),
+    BeforeValidator(_content),
+]
+
+
+class Condition(Section):
+    """A content of an input, `{input, value}`, or sizes of a dimension, `{dim, exact | range | multiple}`."""
+
+    input: str | None = Field(default=None, description="the input whose elements are looked at")
+    value: Content | None = Field(
+        default=None, description="what all of them are: zeros, ones, or the tensor in a .npy file"
+    )
+    dim: str | None = Field(default=None, description="the dimension, one of `dims`, whose size is looked at")
+    exact: NotNegative | None = Field(default=None, description="the dimension has this size")
+    range: list[NotNegative] | None = Field(
+        default=None, min_length=2, max_length=2, description="the size is in [least, greatest]"
+    )
+    multiple: Positive | None = Field(default=None, description="this divides the size")
+
+    def check(self) -> None:
+        """Raise PlacedError unless this is one condition."""
+        given = [key for key in ("input", "value", "dim", *_SIZES) if getattr(self, key) is not None]
+        if self.dim is None and not set(given) & set(_SIZES):
+            for key in ("input", "value"):
+                if key not in given:
+                    raise PlacedError((key,), "missing")
+        elif self.dim is None:
+            raise PlacedError(("dim",), "missing: a size is that of a dimension")
+        elif len(given) != 2 or given[1] not in _SIZES:
+            raise PlacedError((), "{dim: NAME} with one of exact, range, multiple expected, and nothing else")
+        elif self.range is not None and self.range[0] > self.range[1]:
+            raise PlacedError(("range",), "the least is above the greatest")
+
+
+class _Part(Condition):
+    """One of several conditions."""
+
+    @model_validator(mode="after")
+    def _one(self) -> _Part:
+        self.check()
+        return self
+
+
+class SpecialCase(Condition):
+    """Contents and sizes with a function of their own, which has them folded in: one condition, or `all`."""
+
+    all: list[_Part] | None = Field(
+        default=None, min_length=1, description="conditions that hold together: contents and sizes"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> SpecialCase:
+        if self.all is None:
+            self.check()
+        elif others := [key for key in Condition.model_fields if getattr(self, key) is not None]:
+            raise PlacedError((others[0],), "stands beside 'all': put it into that list")
+        return self
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """What has to hold."""
+        return [self] if self.all is None else list(self.all)
+
+
+def conditions_of(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The conditions of an entry of special_cases, as stages read it."""
+    return list(case.get("all") or [case])
+
+
+def holds(condition: Mapping[str, Any], size: int) -> bool:
+    """Whether the size of its dimension meets a condition, as stages read it."""
+    if condition.get("exact") is not None:
+        return bool(size == condition["exact"])
+    if condition.get("range") is not None:
+        least, greatest = condition["range"]
+        return bool(least <= size <= greatest)
+    return bool(size % condition["multiple"] == 0)
