@@ -1,2 +1,146 @@
-"""Puts this folder on the import path (pytest does so for the folder of every conftest.py), so that tests of
-all kinds share the helper modules that lie here."""
+"""Layers of tests, the order and groups in which processes take them, and the processor time they may take.
+
+The folder is on the import path (pytest does so for the folder of every conftest.py), so that tests of all
+kinds share the helper modules that lie here.
+
+- A test of `tests/unit` without a marker belongs to the layer `fast`.
+- A test marked `slow` builds real models or needs seconds by itself: it is left out of `fast`.
+- A test marked `heavy` runs in `./kiln test all` and where its file is named, not in the gate.
+
+Tests of one file stay together in one process, because they share fixtures. `xdist_group` makes other groups.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+HERE = Path(__file__).resolve().parent
+BUDGETS = yaml.safe_load((HERE / "budgets.yaml").read_text(encoding="utf-8"))
+MARGIN = 2.0  # by which a folder must exceed its budget before `./kiln test budget` fails
+_EXCEEDED: pytest.StashKey[list[str]] = pytest.StashKey()
+_spent: Counter[str] = Counter()  # processor seconds by file
+_before = 0.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--budget", action="store_true", help="fail when a folder takes much more than its budget"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder in which all builds of this run keep what their stages made."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="kiln-test-stages-")
+        os.environ["KILN_TEST_STAGES"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the layer `fast`, keep files together, and start with the files that take longest."""
+    for item in items:
+        if item.path.is_relative_to(HERE / "unit") and not any(
+            map(item.get_closest_marker, ("slow", "heavy"))
+        ):
+            item.add_marker(pytest.mark.fast)
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_file(item.nodeid)))
+    first = {name: place for place, name in enumerate(BUDGETS["first"])}
+    items.sort(key=lambda item: first.get(_file(item.nodeid), len(first)))
+
+
+def _file(nodeid: str) -> str:
+    """`unit/test_files.py` of `tests/unit/test_files.py::test_name`."""
+    return nodeid.split("::")[0].removeprefix("tests/")
+
+
+def _processor_seconds() -> float:
+    """What this process and the children that it has waited for have taken so far."""
+    return sum(os.times()[:4])
+
+
+def pytest_collection_finish() -> None:
+    global _before
+    _before = _processor_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Add the processor time since the report before."""
+    global _before
+    report = yield
+    now = _processor_seconds()
+    report.user_properties.append(("processor_seconds", now - _before))  # type: ignore[attr-defined]
+    _before = now
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _spent[_file(report.nodeid)] += sum(
+        seconds for name, seconds in report.user_properties if name == "processor_seconds"
+    )
+
+
+def _speed() -> float:
+    """How many times longer than on the machine of budgets.yaml a piece of work takes here and now."""
+    taken = []
+    for _ in range(5):
+        began = time.process_time()
+        sum(number * number for number in range(1_000_000))
+        taken.append(time.process_time() - began)
+    return sorted(taken)[2] / float(BUDGETS["calibration"])
+
+
+def _folders() -> dict[str, float]:
+    """Processor seconds by folder."""
+    folders: Counter[str] = Counter()
+    for file, seconds in _spent.items():
+        folders[file.split("/")[0]] += seconds
+    return dict(sorted(folders.items()))
+
+
+def _exceeded() -> list[str]:
+    """A line for each folder that took more than MARGIN times its budget."""
+    speed, lines = _speed(), []
+    for folder, seconds in _folders().items():
+        budget = BUDGETS["folders"].get(folder, 0)
+        if seconds / speed > MARGIN * budget:
+            lines.append(
+                f"budget exceeded: tests/{folder} took {seconds:.0f} s, {seconds / speed:.0f} s at the speed "
+                f"of tests/budgets.yaml; the budget is {budget} s, the limit {MARGIN * budget:.0f} s"
+            )
+    return lines
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With --budget, fail where a folder took too long."""
+    config = session.config
+    if config.option.budget and not hasattr(config, "workerinput"):
+        config.stash[_EXCEEDED] = _exceeded()
+        if config.stash[_EXCEEDED] and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What the run took, by folder and by its longest files."""
+    if not _spent:
+        return
+    terminalreporter.section("processor time")
+    for folder, seconds in _folders().items():
+        budget = BUDGETS["folders"].get(folder, 0)
+        terminalreporter.line(f"tests/{folder}: {seconds:.0f} s, budget of the gate {budget} s")
+    longest = ", ".join(f"{file} {seconds:.0f} s" for file, seconds in _spent.most_common(8))
+    terminalreporter.line(f"longest: {longest}")
+    for line in config.stash.get(_EXCEEDED, []):
+        terminalreporter.line(line, red=True)

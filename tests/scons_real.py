@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,17 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
+def shared_cache(arguments: Sequence[str]) -> list[str]:
+    """The option for a cache of stages that all builds of a test run share, where `arguments` name none."""
+    folder = os.environ.get("KILN_TEST_STAGES")
+    named = any(argument.startswith("cache=") for argument in arguments)
+    return [f"cache={folder}"] if folder and not named else []
+
+
 def scons(folder: Path, *arguments: str, **environment: str) -> str:
-    """Build in `folder`, which must work; what it printed."""
+    """Build in `folder`, which must work; what it printed. Stages come from the shared cache, see above."""
     done = subprocess.run(
-        [sys.executable, "-m", "SCons", "-Q", *arguments],
+        [sys.executable, "-m", "SCons", "-Q", *arguments, *shared_cache(arguments)],
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,

@@ -16,7 +16,7 @@ from kiln.device.vectors import Array
 from kiln.files import read_json
 from networks import normal, save_network
 from onnx import helper
-from scons_real import ROOT
+from scons_real import ROOT, shared_cache
 
 
 class Project:
@@ -41,9 +41,9 @@ class Project:
         return {**kept, **more}
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Build, in an environment with `more` in it."""
+        """Build, in an environment with `more` in it; stages come from a cache that all tests share."""
         return subprocess.run(
-            self.command(*arguments),
+            self.command(*arguments, *shared_cache(arguments)),
             check=False,
             cwd=self.folder,
             env=self.environment(**more),

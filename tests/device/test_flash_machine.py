@@ -30,6 +30,8 @@ from .emulated.cable import Cable
 from .emulated.machine import Machine
 from .flashing import Built, Desk, build, write_manifest, yaml_of
 
+pytestmark = pytest.mark.heavy
+
 PULLS = 20
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from kiln.config import list_models
+from kiln.config import list_models, load_target
 from kiln.emit.vectors import scalar_kernels
 from kiln.files import read_json
 
@@ -25,6 +27,12 @@ OPEN = ["magika", "paraphrase_minilm_l3", "ppocr_det", "ppocr_rec", "silero_vad"
 # ResNet-50 has many times the work of what is left: minutes of an emulator that say nothing more.
 EMULATED = [model for model in FIXED if model != "resnet50"]
 SMALL = ["resnet", "ppocr_cls"]
+# What an emulator runs in the gate: convolutions, depthwise ones, a recurrent network and a transformer, with
+# vectors of 64-bit ARM, and two networks with those of 32-bit ARM. The other pairs are heavy.
+GATE = {
+    *(("aarch64", model) for model in ("resnet", "mobilenet_v2", "silero_vad", "paraphrase_minilm_l3")),
+    *(("armv7", model) for model in ("resnet", "ppocr_cls")),
+}
 PAIRS = [
     *(("x86_64", model) for model in FIXED + OPEN),
     *((target, model) for target in ("aarch64", "armv7") for model in [*EMULATED, "silero_vad"]),
@@ -45,11 +53,20 @@ SCALAR = {
 pytestmark = pytest.mark.slow
 
 
+def marked(target: str, model: str) -> Any:
+    """One parameter set; tests of one model stay in one process and share its build folder."""
+    marks = [pytest.mark.xdist_group(f"models_golden_{model}")]
+    if load_target(target).arch != "x86_64" and target != "host" and (target, model) not in GATE:
+        marks.append(pytest.mark.heavy)
+    return pytest.param(target, model, marks=marks)
+
+
 def test_the_models_are_shipped() -> None:
     assert {model for _, model in PAIRS} <= {summary.name for summary in list_models()}
+    assert set(PAIRS) >= GATE
 
 
-@pytest.mark.parametrize(("target", "model"), PAIRS)
+@pytest.mark.parametrize(("target", "model"), [marked(*pair) for pair in PAIRS])
 def test_a_model_agrees_with_its_reference(project: Project, target: str, model: str) -> None:
     project.make(f"target={target}", f"model={model}", "test", "-j2")
     results = read_json(project.build / ".stages" / target / model / "test.json")

@@ -28,6 +28,7 @@ int main(int count, char **words) {
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="needs QEMU: apt install qemu-user")
 def test_the_plugin_counts_every_instruction(tmp_path: Path) -> None:
     source = tmp_path / "loop.c"
@@ -68,6 +69,7 @@ def test_a_row_compares_only_what_was_counted() -> None:
     assert Row("net", "aarch64", 2_000_000, {"kiln": 1_000_000}).cells(names)[4:] == ["–", "0.500", "–", "–"]
 
 
+@pytest.mark.heavy
 def test_the_interpreter_is_python_itself(tmp_path: Path) -> None:
     (tmp_path / "usr/bin").mkdir(parents=True)
     for name in ("python3", "python3.11", "python3.11-config"):

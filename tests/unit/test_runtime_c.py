@@ -15,6 +15,8 @@ from kiln.config import load_target
 from kiln.emit.headers import include_flags
 from kiln.toolchain import compiler_command
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[[str, str], Builder]
 FLAGS = {
     "address": ("-O1", *SANITIZE),
@@ -61,6 +63,7 @@ def test_pool_under_thread_sanitizer(make: Make, compiler: str, tmp_path: Path) 
         assert ", 0 failures" in run([str(program), threads], tmp_path)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", TESTS)
 def test_under_valgrind(make: Make, name: str, tmp_path: Path) -> None:
     valgrind = [need("valgrind"), "--quiet", "--error-exitcode=9", "--leak-check=full"]
@@ -77,6 +80,7 @@ def test_fuzz_with_gcc(make: Make, name: str, tmp_path: Path) -> None:
     assert run([str(program), "50000", "1"], tmp_path) == "50000 inputs\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FUZZ)
 def test_fuzz_with_libfuzzer(make: Make, name: str, tmp_path: Path) -> None:
     builder = make("clang", "fuzzer")

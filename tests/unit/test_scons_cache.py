@@ -12,6 +12,8 @@ from kiln.config import load_target
 from kiln.scons import cache
 from scons_project import Project
 
+pytestmark = pytest.mark.slow
+
 RESNET = ("target=aarch64", "model=resnet")
 NEVER_KEPT = {"fetch", "device-schema"}
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from scons_project import Project
 
+pytestmark = pytest.mark.slow
+
 RESNET = ("target=aarch64", "model=resnet")
 
 

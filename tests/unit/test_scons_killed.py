@@ -7,7 +7,10 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from scons_project import Project
+
+pytestmark = pytest.mark.slow
 
 RESNET = ("target=aarch64", "model=resnet")
 WORK = "build/.stages/aarch64/resnet"

@@ -25,6 +25,8 @@ from kiln.tune.stage import keys_of
 from kiln.tune.subject import Subject, module_of
 from kiln.tune.tuner import Tuner
 
+pytestmark = pytest.mark.slow
+
 SQUARE = key_of((1, 10, 10, 16), (3, 3, 16, 32), (1, 1), (1, 1), 1)
 DENSE = key_of((1, 1, 1, 64), (1, 1, 64, 40), (1, 1), (1, 1), 1)
 DEPTHWISE = key_of((1, 12, 11, 24), (3, 3, 1, 24), (1, 1), (1, 1), 24)
@@ -156,6 +158,7 @@ def here(name: str) -> tuple[Target, Runner]:
     return target, open_runner("local", target)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("key", KEYS)
 def test_every_candidate_computes_what_the_rules_do(key: str) -> None:
     target, runner = here("host")
