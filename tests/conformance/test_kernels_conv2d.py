@@ -44,7 +44,11 @@ class Case:
 
 
 def _cases() -> Iterator[Case]:
-    """Every pair of channel counts, and every kernel with every stride, dilation, groups and batch."""
+    """Pairs of channel counts, and every kernel with every stride, dilation, groups and batch.
+
+    First a third of the pairs, in which every count stands with three others on either side; the rest of the
+    pairs come last, in PAIRS cases.
+    """
     rng = np.random.default_rng(7)
 
     def sizes(kernel: tuple[int, int], dilation: int) -> tuple[int, int]:
@@ -57,9 +61,14 @@ def _cases() -> Iterator[Case]:
         top, left, bottom, right = (int(n) for n in rng.integers(0, 3, 4))
         return top, left, bottom, right
 
-    for channels, outputs in itertools.product(CHANNELS, CHANNELS):
+    def pair(channels: int, outputs: int) -> Case:
         kernel = (1, 1) if (channels + outputs) % 2 else (3, 3)
-        yield Case(1, *sizes(kernel, 1), channels, outputs, kernel, 1, 1, 1, padding())
+        return Case(1, *sizes(kernel, 1), channels, outputs, kernel, 1, 1, 1, padding())
+
+    pairs = list(itertools.product(enumerate(CHANNELS), enumerate(CHANNELS)))
+    for (row, channels), (column, outputs) in pairs:
+        if (row + column) % 3 == 0:
+            yield pair(channels, outputs)
     for size, stride, dilation, batch, kind in itertools.product(
         KERNELS, (1, 2), (1, 2), (1, 2), ("plain", "two", "depthwise")
     ):
@@ -82,10 +91,23 @@ def _cases() -> Iterator[Case]:
     yield Case(1, 9, 12, 203, 203, (5, 5), 2, 1, 203, (2, 1, 2, 1))
     yield Case(1, 6, 5, 4, 8, (3, 3), 1, 1, 4, (1, 1, 1, 1))
     yield Case(1, 6, 5, 12, 4, (3, 3), 1, 1, 4, (0, 1, 1, 0))
+    for (row, channels), (column, outputs) in pairs:
+        if (row + column) % 3:
+            yield pair(channels, outputs)
 
 
+PAIRS = len(CHANNELS) ** 2 * 2 // 3
 CASES = list(_cases())
 BATCHES = [CASES[start : start + 12] for start in range(0, len(CASES), 12)]
+GATE = (len(CASES) - PAIRS) // 12 + 1  # batches
+
+
+def _batches(step: int) -> list[Any]:
+    """Numbers of every `step`th batch; those that hold nothing but the last pairs are heavy."""
+    return [
+        pytest.param(number, marks=[pytest.mark.heavy] if number >= GATE else [])
+        for number in range(0, len(BATCHES), step)
+    ]
 
 
 def _convolution(case: Case, x: Any, weights: Any) -> Any:
@@ -113,12 +135,12 @@ def _compare(cases: list[Case], target_name: str, folder: Path) -> None:
             raise AssertionError(f"{case}: {error}") from error
 
 
-@pytest.mark.parametrize("index", range(len(BATCHES)))
+@pytest.mark.parametrize("index", _batches(1))
 def test_convolutions_on_avx2(index: int, tmp_path: Path) -> None:
     _compare(BATCHES[index], "x86_64", tmp_path)
 
 
-@pytest.mark.parametrize("index", range(0, len(BATCHES), 5))
+@pytest.mark.parametrize("index", _batches(5))
 def test_convolutions_on_sse4(index: int, tmp_path: Path) -> None:
     _compare(BATCHES[index], "x86_64_v2", tmp_path)
 
