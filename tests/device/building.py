@@ -20,24 +20,21 @@ from scons_real import ROOT, shared_cache
 
 
 class Project:
-    """A folder with a SConstruct, models/ and targets/ of its own; a session's tests share its build/."""
+    """A folder with models/ and targets/ of its own; a session's tests share its build/."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.build = folder / "build"
-        text = (ROOT / "SConstruct").read_text()
-        assert 'toolpath=["build_tools"]' in text
-        (folder / "SConstruct").write_text(text.replace('"build_tools"', repr(str(ROOT / "build_tools"))))
         for name in ("models", "targets"):
             (folder / name).mkdir()
 
     def command(self, *arguments: str) -> list[str]:
-        """How SCons is called; -Q as the wrapper does."""
-        return [sys.executable, "-m", "SCons", "-Q", *arguments]
+        """How SCons is called, as the wrapper does."""
+        return [sys.executable, "-m", "SCons", "-Q", "-f", str(ROOT / "SConstruct"), *arguments]
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a build."""
-        kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "KILN_CWD")}
+        kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return {**kept, **more}
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

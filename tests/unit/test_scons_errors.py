@@ -18,6 +18,8 @@ RESNET = ("target=aarch64", "model=resnet")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = Project(tmp_path_factory.mktemp("errors"))
     (made.folder / "net.pt2").touch()
+    for name in ("tests", "docs", "devices"):
+        (made.folder / name).mkdir(parents=True)
     (made.folder / "folder.onnx").mkdir()
     return made
 
@@ -43,6 +45,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (("model=resnet",), "say target=…"),
         (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
         ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),
+        # Folders of these names are there, which SCons would find up to date.
+        ((*RESNET, "tests"), "unknown goal 'tests'; did you mean 'test'?"),
+        ((*RESNET, "test", "models"), "unknown goal 'models'"),
+        ((*RESNET, "targets"), "unknown goal 'targets'"),
+        ((*RESNET, "devices/"), "unknown goal 'devices/'; did you mean 'devices'?"),
+        ((*RESNET, "docs"), "unknown goal 'docs'"),
+        ((*RESNET, "build"), "unknown goal 'build'"),
+        ((*RESNET, "build/aarch64/resnet"), "unknown goal 'build/aarch64/resnet'"),
+        ((*RESNET, "."), "unknown goal '.'"),
+        ((*RESNET, "SConstruct"), "unknown goal 'SConstruct'"),
         ((*RESNET, "flash"), "say device=…, see ./kiln devices"),
         ((*RESNET, "precision=fp8"), "option 'precision': 'fp8', allowed: fp32, tf32, bf16, fp16"),
         (

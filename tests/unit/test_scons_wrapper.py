@@ -48,7 +48,7 @@ def program(path: Path, text: str) -> Path:
 
 def finished(tree: Path) -> Path:
     """An environment that looks complete, with a Python that tells how it was called."""
-    shown = program(tree / ".venv/bin/python", '#!/bin/sh\necho "$@ KILN_CWD=$KILN_CWD"\n')
+    shown = program(tree / ".venv/bin/python", '#!/bin/sh\necho "$@ in $PWD"\n')
     shutil.copy(tree / "requirements.lock", tree / ".venv/requirements.lock")
     return shown
 
@@ -91,13 +91,14 @@ def test_a_python_without_venv_is_one_line(tree: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_arguments_go_to_scons_in_the_projects_folder(tree: Path) -> None:
+def test_arguments_go_to_scons_in_the_callers_folder(tree: Path) -> None:
     finished(tree)
     done = kiln(tree, "target=x86_64", "model=my net.onnx", "-j2")
-    assert done.stdout.split(" KILN_CWD=")[0] == f"-m SCons -Q -C {tree} target=x86_64 model=my net.onnx -j2"
-    assert kiln(tree).stdout.startswith(f"-m SCons -Q -C {tree} -h ")
+    here = Path.cwd()
+    assert done.stdout == f"-m SCons -Q -f {tree}/SConstruct target=x86_64 model=my net.onnx -j2 in {here}\n"
+    assert kiln(tree).stdout.startswith(f"-m SCons -Q -f {tree}/SConstruct -h ")
     done = kiln(tree, "test", "target=x86_64", "model=resnet")
-    assert done.stdout.startswith(f"-m SCons -Q -C {tree} test target=x86_64")
+    assert done.stdout.startswith(f"-m SCons -Q -f {tree}/SConstruct test target=x86_64")
 
 
 def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> None:

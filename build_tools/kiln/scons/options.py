@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +37,11 @@ ALIASES = {
     "rollback": "use the bundle again that was on the device before",
     "status": "what is installed on the device, compared with the bundle built here",
     "devices": "the devices known, and whether they answer",
+    "schema": "JSON Schemas of the YAML files in build/schema/, for editors",
 }
 _NEED_DEVICE = ("flash", "rollback", "status")
 _OF_PROGRAM = ("flash", "status", "run", "test")
+_OF_NO_MODEL = {"devices", "schema"}
 _PATHS = (".yaml", ".yml", ".onnx", ".tflite")
 
 
@@ -87,13 +88,13 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     for goal in goals:
         if Path(goal).suffix in _PATHS[2:]:
             raise KilnError(f"'{goal}' is no goal; say model={goal}")
-        if goal not in ALIASES and "/" not in goal and not Path(goal).exists():
+        if goal not in ALIASES:  # though a file or a folder may have that name
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
     if arguments.get("cache"):
         given = arguments["cache"]
-        cache.choose(given if given == "none" else _from_where_called(given))
+        cache.choose(given)
     device = next(iter(_names(arguments.get("device", ""))), None)
-    if set(goals) == {"devices"}:
+    if set(goals) <= _OF_NO_MODEL:
         return Options([], [], False, None, None, [])
     device_goals = [goal for goal in _NEED_DEVICE if goal in goals]
     if device_goals and device is None:
@@ -112,7 +113,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
-    image = _from_where_called(arguments["image"]) if arguments.get("image") else None
+    image = _path(arguments["image"]) if arguments.get("image") else None
     if image is not None and not Path(image).is_file():
         raise KilnError(f"image '{arguments['image']}': no such file")
     precision = arguments.get("precision")
@@ -133,7 +134,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
 def _program(
     path: str, goals: Sequence[str], device: str | None, lists: Mapping[str, Sequence[str]]
 ) -> Program:
-    path = _from_where_called(path)
+    path = _path(path)
     if device is None:
         raise KilnError("say device=…, see ./kiln devices: program= is loaded onto a device")
     if not Path(path).is_file():
@@ -150,14 +151,12 @@ def _program(
 
 def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
-    return [_from_where_called(name) if name.endswith(_PATHS) else name for name in dict.fromkeys(names)]
+    return [_path(name) if name.endswith(_PATHS) else name for name in dict.fromkeys(names)]
 
 
-def _from_where_called(path: str) -> str:
-    """A path as the caller meant it: the wrapper runs SCons in the project's folder, not in the caller's."""
-    caller = os.environ.get("KILN_CWD")
-    path = os.path.relpath(Path(caller, path)) if caller else path
-    return f"./{path}" if path.startswith("-") else path  # or a stage would read it as an option
+def _path(text: str) -> str:
+    """A path that no stage reads as an option."""
+    return f"./{text}" if text.startswith("-") else text
 
 
 def help_text() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kiln.scons import options, summary
@@ -13,6 +14,7 @@ from kiln.scons.builders.schema import schema
 from kiln.scons.builders.shown import shown
 from kiln.scons.builders.tune import tune
 from kiln.scons.options import Options
+from kiln.scons.session import WORK
 from kiln.scons.unit import Unit
 
 # SCons names methods after these functions, and calls its own in this style.
@@ -149,11 +151,14 @@ _aliases: set[str] = set()
 
 
 def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) -> Options:  # noqa: N802
-    """The command line, checked."""
+    """The command line, checked. SCons's file of signatures is put into build/ with all else that is made."""
     from SCons.Script import ARGLIST
 
     options.once(ARGLIST)
-    return options.parse(arguments, goals)
+    parsed = options.parse(arguments, goals)
+    Path(WORK).mkdir(parents=True, exist_ok=True)
+    env.SConsignFile(str(Path(WORK, "sconsign").absolute()))  # a relative path is one from the SConstruct on
+    return parsed
 
 
 def KilnHelp(env: Any) -> str:  # noqa: N802

@@ -16,6 +16,9 @@ from kiln.scons.content import Content
 from kiln.scons.journal import Journal
 from kiln.scons.server import StageServer
 
+BUILD = "build"
+WORK = f"{BUILD}/.stages"  # what lies between the stages
+
 
 class Session:
     """Made on first use, when SCons reads the SConstruct.
@@ -23,9 +26,8 @@ class Session:
     The environment is Kiln's own, so that nothing in a user's environment changes how a bundle is made.
     """
 
-    def __init__(self, build: str) -> None:
-        self.build = build
-        self.work = f"{build}/.stages"
+    def __init__(self) -> None:
+        self.build, self.work = BUILD, WORK
         self.env: Any = SCons.Environment.Environment(tools=[], SCANNERS=[])
         content = Content(Path(self.work, "signatures.json"))
         self.env.Decider(content.changed)
@@ -57,10 +59,10 @@ class Session:
 _current: list[Session] = []
 
 
-def session(build: str = "build") -> Session:
-    """The session of this SCons run. `build` counts on the first call only: there is one build folder."""
+def session() -> Session:
+    """The session of this SCons run: there is one build folder."""
     if not _current:
-        _current.append(Session(build))
+        _current.append(Session())
         if not (GetOption("help") or GetOption("no_exec")):
             _current[0].journal  # noqa: B018  (recovers from a killed build before any file is looked at)
     return _current[0]
