@@ -14,7 +14,7 @@ from kiln.emit.headers import include_flags
 from kiln.paths import data_dir
 
 SRC = data_dir("runtime_c") / "src"
-CORE = ("session", "check", "memory", "content", "params", "text")
+CORE = ("session", "check", "memory", "content", "indices", "params", "text")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 

@@ -14,7 +14,9 @@
  * never run at the same time may share one.
  *
  * Every function that can fail returns a kiln_status, and checks everything before it writes
- * anything: on an error no output has been touched.
+ * anything: on an error no output has been touched. What a run finds only in its middle
+ * (KILN_CANCELLED, KILN_BAD_INDEX, an error of a library or of a GPU) leaves outputs partly
+ * written.
  */
 #ifndef KILN_H
 #define KILN_H
@@ -28,7 +30,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          5u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_ABI          6u /* raised whenever kiln_model or kiln_frame change */
 #define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
@@ -64,6 +66,10 @@ typedef enum kiln_status {
     KILN_DIM_MULTIPLE = 31, /* not a multiple of what the model asks for */
     KILN_DIM_MISMATCH = 32, /* an axis differs from another that shares it or decides it */
     KILN_NO_BUCKET = 33,    /* in range, but no bucket was built for these sizes */
+
+    /* what an input holds */
+    KILN_BAD_INDEX = 35, /* an index outside of its axis, where the model checks them; outputs may
+                            be partly written */
 
     /* the arena */
     KILN_ARENA_NULL = 40,
@@ -170,6 +176,7 @@ typedef struct kiln_frame {
     const DLTensor *outputs;     /* (outputs of the model) */
     const int64_t *dims;         /* (free and derived dimensions of the model) in this run */
     kiln_pool *pool;             /* or null: one thread */
+    kiln_detail *detail;         /* of the session: where a step says what is wrong */
 } kiln_frame;
 
 /* How the core has a model run elsewhere than on this processor; all but `close` return the status
@@ -209,7 +216,8 @@ struct kiln_model {
     /* Have external libraries make ready what they need, once the parameters are known; returns the
      * status that it has put into detail. Null when there is nothing to do, and on a GPU. */
     kiln_status (*open)(const kiln_frame *frame, kiln_detail *detail);
-    /* Run one step of one bucket; 0, -1 when there is no such step, or a library's own status. */
+    /* Run one step of one bucket; 0, -1 when there is no such step, KILN_STEP_DETAIL when it has
+     * put an error into frame->detail, or a library's own status, which is positive. */
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
     const kiln_gpu_functions *gpu; /* null: runs on this processor */
     const void *gpu_model;         /* what they need to know */
@@ -282,7 +290,8 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
 void kiln_close(kiln_session *session);
 
 /* Run once. inputs and outputs are arrays, in the model's order, of compact row-major tensors in
- * this processor's memory (strides may be null, and so may the data of a tensor without elements). */
+ * this processor's memory (strides may be null, and so may the data of a tensor without elements).
+ */
 kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs);
 
 /* The same in steps, to time each, or to stop between two: kiln_begin checks everything, then
@@ -428,6 +437,23 @@ int32_t kiln_input_filled(const kiln_frame *frame, const kiln_tensor *about, uin
                           const unsigned char *element);
 int32_t kiln_input_equals(const kiln_frame *frame, const kiln_tensor *about, uint32_t index,
                           size_t offset, size_t bytes);
+
+#define KILN_STEP_DETAIL (-2)
+
+/* Whose indices a step checks, along which axis of the tensor that they point into. */
+typedef struct kiln_index_check {
+    const char *name;
+    int32_t step, axis;
+    int32_t wraps; /* 1: negative ones count from the end */
+} kiln_index_check;
+
+/* 0 when element `first` of each of `rows` rows of `stride` indices is inside an axis of `size`. */
+int32_t kiln_check_indices_int32(const kiln_frame *frame, const kiln_index_check *check,
+                                 const int32_t *indices, int32_t rows, int32_t stride,
+                                 int32_t first, int32_t size);
+int32_t kiln_check_indices_int64(const kiln_frame *frame, const kiln_index_check *check,
+                                 const int64_t *indices, int32_t rows, int32_t stride,
+                                 int32_t first, int32_t size);
 
 /* Fill in the derived dimensions; zeros where a free one is out of its range, which the checks of a
  * run refuse. */

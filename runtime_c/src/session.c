@@ -234,6 +234,7 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     session->frame.inputs = inputs;
     session->frame.outputs = outputs;
     session->frame.dims = session->dims;
+    session->frame.detail = detail;
     session->bucket = plan.bucket;
     if (model->special != NULL)
         session->bucket = model->special(&session->frame, plan.bucket);
@@ -287,7 +288,9 @@ kiln_status kiln_step(kiln_session *session) {
         }
     } else {
         error.value = session->model->step(&session->frame, session->bucket, session->step);
-        if (error.value != 0)
+        if (error.value == KILN_STEP_DETAIL)
+            error = session->detail;
+        else if (error.value != 0)
             error.status = error.value < 0 ? KILN_BAD_PLAN : KILN_LIBRARY;
     }
     if (error.status != KILN_OK) {

@@ -29,6 +29,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_DIM_MULTIPLE);
         NAME(KILN_DIM_MISMATCH);
         NAME(KILN_NO_BUCKET);
+        NAME(KILN_BAD_INDEX);
         NAME(KILN_ARENA_NULL);
         NAME(KILN_ARENA_ALIGNMENT);
         NAME(KILN_ARENA_TOO_SMALL);
@@ -96,6 +97,8 @@ static const char *message(kiln_status status) {
         return "on GPU %v, the session is on %a";
     case KILN_OVERLAP:
         return "overlaps memory that the run reads or writes";
+    case KILN_BAD_INDEX:
+        return "index %v, allowed %a";
     case KILN_BAD_SHAPE:
     case KILN_DIM_RANGE:
     case KILN_DIM_MULTIPLE:

@@ -151,6 +151,11 @@ class Model(Section):
         "mantissa; "
         "for GPU targets only",
     )
+    checks: Literal["indices"] | None = Field(
+        default=None,
+        description="indices: a run ends with KILN_BAD_INDEX at an index outside of its axis; null: such an "
+        "index reads the nearest element, and what it would write is dropped",
+    )
     byoc: ByocKey = Field(
         default=None,
         description="external libraries: none, names with commas, or a section; null: as the target says",

@@ -19,7 +19,7 @@ _SLICES: dict[str, tuple[str, ...]] = {
     "precision": ("precision",),
     "specialize": ("dims", "inputs", "outputs", "special_cases"),
     "edges": ("inputs", "outputs", "dims", "buckets"),
-    "lower": ("threads", "winograd", "precision"),
+    "lower": ("threads", "winograd", "precision", "checks"),
     "plan": ("params", "threads", "dims"),
     "source": ("params", "description"),
     "bundle": ("description", "licence"),

@@ -26,6 +26,7 @@ class Step:
     `lines`: the statements that must stand before it. `result`: what the kernel returns, as C spells it.
     `launch`: for a GPU, blocks along x, y and z, then the threads of each. `open`: sizes of the run
     decide something of it. `library`: for a GPU, the backend whose library computes it; empty: a launch.
+    `check`: of a step that checks indices, the C initialiser of its kiln_index_check; else empty.
     """
 
     symbol: str
@@ -38,6 +39,7 @@ class Step:
     open: bool
     result: str
     library: str
+    check: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,19 @@ class StepMaker:
             kernel["symbol"], code.lines, args, extent, kernel["parallel"] and self.threads, step["label"],
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
             kernel["result"], kernel["backend"] if self.gpu and "launch" not in step else "",
+            self._check(step, at, where) if kernel["check"] else "",
         )  # fmt: skip
+
+    def _check(self, step: Mapping[str, Any], at: int, where: str) -> str:
+        """Whose indices they are: an input's by its name, else those of the operator that reads them."""
+        about = step["check"]
+        known = isinstance(about["axis"], int) and isinstance(about["op"], str)
+        require(known and not self.gpu, f"{where}.check", about, "op and axis, not on a GPU")
+        indices = step["args"][0]
+        name = f"indices of {about['op']}"
+        if indices["at"] == "input":
+            name = self.ports.inputs[indices["index"]].name
+        return f"{{{c_text.string(name)}, {at}, {about['axis']}, {int(about['wraps'])}}}"
 
     def _launch(
         self, step: Mapping[str, Any], args: list[Any], code: SizeCode, box: Mapping[str, Any], where: str

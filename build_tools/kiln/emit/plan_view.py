@@ -26,6 +26,7 @@ _OWN = (
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
+_INDEX_CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64")
 _STORAGES = ("embedded", "section", "file")
 
 
@@ -232,19 +233,25 @@ def _sizes_text(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) ->
 
 def _kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
     """Symbol, parameter types, whether it is parallel, what it returns, and its operators as one comment."""
-    symbol = c_text.check_name(kernel["symbol"], "plan.json: kernels")
+    symbol = kernel["symbol"]
+    if kernel.get("check"):  # a function of the runtime
+        require(symbol in _INDEX_CHECKS, "kernels", symbol, ", ".join(_INDEX_CHECKS))
+    else:
+        c_text.check_name(symbol, "plan.json: kernels")
     types = []
     for arg in kernel["args"]:
         base = c_text.c_type(arg["dtype"], f"plan.json: kernel '{symbol}'")
         good = not arg.get("scalar") or arg["dtype"] in ("int32", "int64")
         require(good, f"kernel '{symbol}': scalar", arg["dtype"], "int32, int64")
         types.append(base if arg.get("scalar") else f"{'const ' if arg['const'] else ''}{base} *")
+    returns = kernel.get("check") or kernel.get("external", {}).get("opens") is not None
     return {
         "symbol": symbol,
         "types": types,
         "args": kernel["args"],
         "parallel": bool(kernel["parallel"]),
-        "result": "void" if kernel.get("external", {}).get("opens") is None else "int32_t",
+        "result": "int32_t" if returns else "void",
+        "check": bool(kernel.get("check")),
         "backend": kernel.get("external", {}).get("backend", ""),
         "ops": " + ".join(op["name"] for op in kernel.get("ops", [])),
     }

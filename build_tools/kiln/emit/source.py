@@ -16,7 +16,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 from kiln.paths import data_dir
 
-_CORE = ("session.c", "check.c", "memory.c", "content.c", "params.c", "text.c", "traffic.c")
+_CORE = ("session.c", "check.c", "memory.c", "content.c", "indices.c", "params.c", "text.c", "traffic.c")
 _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
 
 

@@ -1,8 +1,8 @@
 """ONNX operators that read and write where indices say.
 
-Negative indices count from the end; TVM 0.27 asks its virtual machine where that is. Indices that come at
-run time are held within their axis: one beyond it takes the last element, and no memory is touched that is
-not the tensor's. Converters are as in kiln.frontend.onnx_ops.
+Negative indices count from the end; TVM 0.27 asks its virtual machine where that is. A constant index outside
+of its axis is refused, as ONNX Runtime refuses it. For indices that come at run time see kernels/indices.py,
+and kernels/index_checks.py where the model asks for checks. Converters are as in kiln.frontend.onnx_ops.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def gather(node: Node) -> Any:
     """Whole slices of an axis; known indices, such as a place counted from the end, need no check."""
     axis = int(node.attributes.get("axis", 0))
     data, size = node.tensor(0), node.shape(0)[axis]
+    _refuse_outside(node, [size])
     known = node.whole(1) if node.inputs[1] in node.values else None
     if known is not None:
         symbols = node.symbols
@@ -31,33 +32,33 @@ def gather(node: Node) -> Any:
             shape = node.values[node.inputs[1]].items.shape
             items = from_items([symbols.simplify(index) for index in placed]).items.reshape(shape)
             return relax.op.take(data, as_tensor(Value(items, "int64")), axis)
-    return relax.op.take(data, _counted(node.tensor(1), [size]), axis, mode="clip")
+    return relax.op.take(data, _from_start(node.tensor(1), [size]), axis, mode="clip")
 
 
 def gather_elements(node: Node) -> Any:
     """Single elements along an axis."""
     axis = int(node.attributes.get("axis", 0))
-    places = _within(node.tensor(1), [node.shape(0)[axis]])
+    places = _counted(node, [node.shape(0)[axis]])
     return relax.op.gather_elements(node.tensor(0), places, axis)
 
 
 def gather_nd(node: Node) -> Any:
     """Slices at places of several axes."""
     skipped = int(node.attributes.get("batch_dims", 0))
-    places = _within(node.tensor(1), _reached(node, skipped))
+    places = _counted(node, _reached(node, skipped))
     return relax.op.gather_nd(node.tensor(0), places, skipped)
 
 
 def scatter_elements(node: Node) -> Any:
     """Single elements along an axis, written."""
     axis = int(node.attributes.get("axis", 0))
-    places = _within(node.tensor(1), [node.shape(0)[axis]])
+    places = _counted(node, [node.shape(0)[axis]])
     return relax.op.scatter_elements(node.tensor(0), places, node.tensor(2), axis, _reduction(node))
 
 
 def scatter_nd(node: Node) -> Any:
     """Slices at places of several axes, written."""
-    places = _within(node.tensor(1), _reached(node, 0))
+    places = _counted(node, _reached(node, 0))
     return relax.op.scatter_nd(node.tensor(0), places, node.tensor(2), _reduction(node))
 
 
@@ -74,20 +75,30 @@ def _reduction(node: Node) -> str:
     return _REDUCTIONS[value.decode() if isinstance(value, bytes) else value]
 
 
-def _counted(indices: Any, sizes: Sequence[Extent]) -> Any:
+def _counted(node: Node, sizes: Sequence[Extent]) -> Any:
+    """The indices of a node, the second input, from the first element on; a known one outside is refused."""
+    _refuse_outside(node, sizes)
+    return _from_start(node.tensor(1), sizes)
+
+
+def _refuse_outside(node: Node, sizes: Sequence[Extent]) -> None:
+    """Raise ValueError for a constant index outside; the last axis of the indices is for axes of `sizes`."""
+    values = node.constant(1)
+    if values is None or not all(isinstance(size, int) for size in sizes):
+        return
+    for column, size in zip(values.reshape(-1, len(sizes)).T, sizes, strict=True):
+        outside = column[(column < -size) | (column >= size)]
+        if outside.size:
+            raise ValueError(f"index {outside[0]} in {node.inputs[1]}, allowed {-size}..{size - 1}")
+
+
+def _from_start(indices: Any, sizes: Sequence[Extent]) -> Any:
     """Indices from the first element on, the last axis of them for axes of these sizes."""
     dtype = str(indices.ty.dtype)
     if dtype.startswith("uint"):
         return indices
     negative = relax.op.less(indices, relax.const(0, dtype))
     return relax.op.where(negative, relax.op.add(indices, _tensor(sizes, dtype)), indices)
-
-
-def _within(indices: Any, sizes: Sequence[Extent]) -> Any:
-    """The same, none of them outside."""
-    dtype = str(indices.ty.dtype)
-    last = _tensor([size - 1 for size in sizes], dtype)
-    return relax.op.maximum(relax.op.minimum(_counted(indices, sizes), last), relax.const(0, dtype))
 
 
 def _tensor(sizes: Sequence[Extent], dtype: str) -> Any:

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx, topi
 from tvm.ir import Op
 
 from kiln.graph.bindings import constant
+from kiln.kernels import indices
 from kiln.kernels.lanes import round_small
 from kiln.kernels.ranking import arg_extreme, topk
 from kiln.kernels.scan import scan_rule
@@ -110,4 +111,5 @@ RULES = {
     "relax.cumsum": scan_rule(topi.cumsum, operator.add, 0),
     "relax.cumprod": scan_rule(topi.cumprod, operator.mul, 1),
     "relax.vision.all_class_non_max_suppression": all_class_non_max_suppression,
+    **indices.RULES,
 }

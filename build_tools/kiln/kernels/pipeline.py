@@ -16,6 +16,7 @@ from kiln.kernels.dims import Dims
 from kiln.kernels.external import External
 from kiln.kernels.group_steps import Groups
 from kiln.kernels.halo import keep_padding_apart
+from kiln.kernels.index_checks import index_checks
 from kiln.kernels.joined import keep_concats_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
@@ -69,15 +70,18 @@ def lower(
     choices: Choices | None = None,
     external: External | None = None,
     precision: str = "fp32",
+    checks: str | None = None,
 ) -> Steps:
     """Lower a simplified module whose parameters are constants.
 
     `choices`: what was measured on the target's CPU; None: nothing. `external`: passes that give parts of the
-    graph to libraries. `precision`: of tensors between kernels; other than fp32 on GPUs only.
+    graph to libraries. `precision`: of tensors between kernels; other than fp32 on GPUs only. `checks`:
+    "indices" adds steps that check indices.
     """
     if target.cuda is not None:
         from kiln.kernels import cuda_steps  # with TVM's schedules for GPUs, which no other target needs
 
+        mod = index_checks(model, checks == "indices", gpu=True)(mod)
         return cuda_steps.lower(mod, model, target, machine_of(target, threads), precision, dump, external)
     params: store.Tensors = {}
 
@@ -88,6 +92,7 @@ def lower(
         ("padding", explicit_padding),
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),
+        ("index_checks", index_checks(model, checks == "indices")),
         ("indices", safe_indices),
         ("params", store.split_into(params)),
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
         steps = lower(
             case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
-            config["precision"],
+            config["precision"], config["checks"],
         )  # fmt: skip
         prefix = f"{number}/"
         functions |= steps.functions

@@ -13,10 +13,12 @@ from kiln.errors import KilnError
 from kiln.graph.bindings import operator
 from kiln.kernels.external_steps import Externals
 from kiln.kernels.group_steps import Groups
+from kiln.kernels.index_checks import CHECK
 from kiln.kernels.kernel import Array
 from kiln.kernels.opinfo import OpInfo
 from kiln.kernels.placement import Placement
 from kiln.kernels.step_list import Steps, Tensor
+from kiln.kernels.symbols import simplify
 
 
 def _is_tensor(argument: Any) -> bool:
@@ -97,12 +99,37 @@ class Builder:
             given = value.args[1].fields
             inputs = [self._value(item) for item in given if _is_tensor(item)]
             numbers = [size for item in given if not _is_tensor(item) for size in item.values]
+            if str(value.args[0].global_symbol).startswith(CHECK):
+                return self._check(value, inputs[0], numbers)
             return self._externals.add(value, inputs, numbers)
         if name != "relax.call_tir":
             library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None
             known = library or (name or str(value.op)).removeprefix("relax.")
             raise KilnError(f"{self.model}: operator '{known}' cannot be compiled{self._origin(known)}")
         return self._call(var, value)
+
+    def _check(self, call: Any, indices: str, numbers: list[Any]) -> str:
+        """Add a step that checks indices; the tensor that its readers read, which is the same memory."""
+        about = json.loads(str(call.args[0].global_symbol).removeprefix(CHECK))
+        dtype = str(call.ty.dtype)
+        symbol, result = f"kiln_check_indices_{dtype}", self._new(call.ty, alias=indices)
+        if all(kernel["symbol"] != symbol for kernel in self.steps.kernels):
+            scalar = {"dtype": "int32", "const": True, "scalar": True}
+            arguments = [{"dtype": dtype, "const": True}, *([scalar] * len(numbers))]
+            self.steps.kernels.append(
+                {"symbol": symbol, "args": arguments, "parallel": False, "family": "check", "ops": [],
+                 "flops": 0, "check": True}
+            )  # fmt: skip
+        dims = self.groups.dims
+        self.steps.steps.append(
+            {
+                "kernel": symbol, "extent": 0, "in_place": [], "attrs": {}, "macs": 0,
+                "args": [result, *({"dim": dims.size(simplify(number))} for number in numbers)],
+                "writes": [result],  # so that what reads the indices comes later
+                "label": f"indices of {about['op']}", "check": about,
+            }
+        )  # fmt: skip
+        return result
 
     def _origin(self, operator: str) -> str:
         """Which nodes of the model's file became an operator, where the importer has left that."""

@@ -58,7 +58,7 @@ def plan_bucket(
                 "label": step["label"],
                 "attrs": step["attrs"],
                 "macs": step["macs"],
-                **({"launch": step["launch"]} if "launch" in step else {}),
+                **{key: step[key] for key in ("launch", "check") if key in step},
             }
             for step in steps
         ],
