@@ -14,7 +14,7 @@ from kiln.emit.headers import include_flags
 from kiln.paths import data_dir
 
 SRC = data_dir("runtime_c") / "src"
-CORE = ("session", "check", "memory", "content", "indices", "params", "text")
+CORE = ("session", "check", "memory", "content", "params", "text")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
@@ -34,6 +34,7 @@ TESTS = {
     "check": Program("check_test"),
     "memory": Program("memory_test"),
     "content": Program("content_test"),
+    "indices": Program("indices_test", ("threads_none", "indices")),
     "params": Program("params_test"),
     "session": Program("session_test"),
     "states_none": Program("states_test", ("threads_none", "traffic")),

@@ -98,7 +98,7 @@ def test_the_tests_can_fail(make: Make, tmp_path: Path) -> None:
     builder = make("gcc", "plain")
     objects = [
         str(builder.object(name))
-        for name in ("session", "check", "memory", "content", "indices", "text", "test_model")
+        for name in ("session", "check", "memory", "content", "text", "test_model")
     ]
     objects += [str(builder.object(name)) for name in ("threads_none", "cpu_none", "params_test")]
     program = tmp_path / "broken"
@@ -136,7 +136,7 @@ def core_sizes(compiler: list[str], folder: Path) -> tuple[int, int, set[str]]:
 
 
 # Bytes at -Os with zig 0.17's clang; a change that needs more must raise them here.
-@pytest.mark.parametrize(("name", "most"), [("aarch64", (6500, 5250)), ("armv7", (8550, 5600))])
+@pytest.mark.parametrize(("name", "most"), [("aarch64", (6600, 5350)), ("armv7", (8650, 5650))])
 def test_core_is_small_and_freestanding(name: str, most: tuple[int, int], tmp_path: Path) -> None:
     code, text, undefined = core_sizes(compiler_command(load_target(name)), tmp_path)
     print(f"{name}: core {code} bytes, text of errors {text} bytes, needs {sorted(undefined)}")
