@@ -97,8 +97,7 @@ def test_the_tests_can_fail(make: Make, tmp_path: Path) -> None:
     (tmp_path / "params.c").write_text(broken)
     builder = make("gcc", "plain")
     objects = [
-        str(builder.object(name))
-        for name in ("session", "check", "memory", "content", "text", "test_model")
+        str(builder.object(name)) for name in ("session", "check", "memory", "content", "text", "test_model")
     ]
     objects += [str(builder.object(name)) for name in ("threads_none", "cpu_none", "params_test")]
     program = tmp_path / "broken"
