@@ -18,7 +18,9 @@ stays locked. Stages import libraries that start threads (ONNX Runtime) inside t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -28,8 +30,10 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from kiln.__main__ import STAGES
 from kiln.__main__ import main as run_stage
@@ -159,13 +163,21 @@ def _run(request: socket.socket) -> int:
     return run_stage()
 
 
-def main() -> int:
+def _leave(status: int) -> NoReturn:
+    """End this process as Python does, but without taking apart all that was imported: 65 ms for TVM."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(status)
+
+
+def main() -> NoReturn:
     """Serve the build at the other end of the socket whose descriptor is the argument."""
     request = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
-    if request is None:
-        os._exit(0)  # nothing of the imports needs an orderly end
-    return _run(request)
+    _leave(0 if request is None else _run(request))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
