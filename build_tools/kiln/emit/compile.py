@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.config import Target
+from kiln.emit.headers import include_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
+from kiln.paths import data_dir
 from kiln.toolchain import compiler_command, oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
@@ -29,8 +31,6 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write one object a source file, all of them or none."""
-    from kiln.emit.headers import include_flags
-
     target = Target.model_validate(read_json(args.target))
     if args.runtime:
         from kiln.emit.source import runtime_sources
@@ -47,9 +47,18 @@ def run(args: argparse.Namespace) -> None:
     own = () if args.runtime else (f"-I{args.source}",)
     flags = c_flags(target, oldest_cpu=True)
     with atomic_dir(args.out) as folder:
+        if args.runtime:
+            _try_flags(target, folder)
         for source in sources:
             out = folder / f"{prefix}{source.stem}.o"
             compile_file([*flags, *own, *include_flags()], source, out)
+
+
+def _try_flags(target: Target, folder: Path) -> None:
+    """Refuse flags of the target that the compiler does not know, though the runtime leaves them out."""
+    tried = folder / "tried.o"
+    compile_file([*c_flags(target), *include_flags()], data_dir("runtime_c") / "src" / "cpu_none.c", tried)
+    tried.unlink()
 
 
 def c_flags(target: Target, oldest_cpu: bool = False) -> list[str]:
