@@ -46,8 +46,8 @@ CROSS_LIBC = {"aarch64": "libc6-arm64-cross", "armv7": "libc6-armhf-cross", "x86
 DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7": "armhf"}
 # On every Debian and Ubuntu: their essential packages, apt and mount.
 EVERYWHERE = frozenset({
-    "apt-cache", "apt-get", "bash", "cat", "cmp", "dpkg-deb", "echo", "mount", "printf", "rm", "sh",
-    "sha256sum", "sleep", "tar", "taskset", "touch", "umount",
+    "apt-cache", "apt-get", "bash", "cat", "chroot", "cmp", "dpkg-deb", "echo", "mount", "printf", "rm", "sh",
+    "sha256sum", "sleep", "tar", "taskset", "touch", "umount", "unshare",
 })  # fmt: skip
 
 

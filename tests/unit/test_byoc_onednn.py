@@ -18,6 +18,7 @@ from kiln.byoc.backend import Facts
 from kiln.byoc.backends import load
 from kiln.byoc.partition import Partition, externals
 from kiln.config import load_target
+from kiln.device.hostcpu import obstacle
 from kiln.emit.compile import c_flags, compile_file
 from kiln.errors import KilnError
 from kiln.files import atomic_write
@@ -81,6 +82,8 @@ def onednn(tmp_path_factory: pytest.TempPathFactory) -> LibraryFolder:
     """The library, fetched as a build does."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         pytest.skip("oneDNN's wheel is for x86-64 Linux")
+    if (reason := obstacle(TARGET)) is not None:
+        pytest.skip(f"{TARGET.name}: {reason}")
     for name in ("libgomp.so.1", "libstdc++.so.6"):
         try:
             ctypes.CDLL(name)

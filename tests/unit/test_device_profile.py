@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target
-from kiln.device import bench, hostcpu
+from kiln.device import bench
 from kiln.device.bench import Timed
-from kiln.device.peak import measure_peak
-from kiln.device.runners import open_runner
+from kiln.device.link import PROGRAMS
+from kiln.device.peak import measure_peak, peak_program
+from kiln.device.runners import runner_for
 from kiln.report.profile import render, run
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
 
 KERNELS = [
     {
@@ -118,12 +121,27 @@ def test_emulated_times_are_called_so() -> None:
     assert "Emulated" not in render(figures())
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 programs are run as they are")
-def test_the_peak_grows_with_the_vectors(tmp_path: Path) -> None:
-    """AVX2 with fused multiply-adds can do four times what SSE can; a shared machine leaves twice of it."""
-    wide = load_target("x86_64")
-    if hostcpu.obstacle(wide) is not None:
-        pytest.skip("this CPU has no AVX2")
-    narrow = load_target("x86_64_v2")
-    peaks = [measure_peak(t, open_runner("local", t), tmp_path / t.name) for t in (narrow, wide)]
-    assert 1.0 < peaks[0] < peaks[1] / 1.5
+@pytest.mark.parametrize(
+    ("name", "multiply", "register"),
+    [("x86_64", "vfmadd", "%ymm"), ("x86_64_v2", "mulps", "%xmm"), ("aarch64", "fmla", ".4s")],
+)
+def test_the_peak_is_measured_with_the_targets_vectors(
+    name: str, multiply: str, register: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Machine code says it: how fast it runs depends on what else a machine has to do."""
+    asked: list[str] = []
+    monkeypatch.setattr("kiln.device.peak.link", lambda target, sources, flags, **_: asked.extend(flags))
+    target = load_target(name)
+    peak_program(target, tmp_path)
+    flags = [flag for flag in asked if not flag.startswith("-Wl,")]
+    out = tmp_path / "peak.s"
+    run_tool([*compiler_command(target), *flags, "-S", str(PROGRAMS / "peak.c"), "-o", str(out)], "peak")
+    lines = [line.split(None, 1) for line in out.read_text().splitlines() if line.startswith("\t")]
+    found = [words for words in lines if multiply in words[0] and register in words[-1]]
+    assert len(found) >= target.vector.registers // 2
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its program is for x86-64")
+def test_a_peak_is_measured(tmp_path: Path) -> None:
+    target = load_target("x86_64_v2")
+    assert measure_peak(target, runner_for(target), tmp_path) > 0

