@@ -36,6 +36,14 @@ _OLDEST_CPU = {
 _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C library
 
 
+def compiler_program(target: Target) -> str:
+    """The program that compiles C for the target, whether it is installed or not."""
+    chosen = target.c_compiler
+    if chosen.command is not None:
+        return chosen.command[0]
+    return sys.executable if chosen.kind == "zig" else chosen.kind
+
+
 def compiler_command(target: Target) -> list[str]:
     """The command that compiles C for the target, with the target's own flags.
 

@@ -168,11 +168,10 @@ def test_a_target_that_compilers_do_not_know(
 def test_an_emulator_that_is_missing(project: Project, refused: Refused) -> None:
     write_target(project, "no_emulator", "command: qemu-aarch64", "command: qemu-absent")
     write_small_network(project.folder / "fine.onnx")
-    assert refused("no_emulator", "fine.onnx", "test") == (
-        "target 'no_emulator': its emulator 'qemu-absent' is not installed; "
-        "install it with: sudo apt-get install qemu-user"
-    )
-    assert not (project.build / ".stages/no_emulator/fine/test.json").exists()
+    line = refused("no_emulator", "fine.onnx", "test")
+    assert line.startswith("not installed: 'qemu-absent', which runs 'no_emulator'")
+    assert line.endswith("qemu-user")
+    assert not (project.build / ".stages/no_emulator").exists()
 
 
 def test_budgets(project: Project, refused: Refused) -> None:

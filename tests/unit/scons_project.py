@@ -24,6 +24,7 @@ _REAL = (
     "stage_server.py",
     "toolchain.py",
     "config",
+    "device/hostcpu.py",
     "scons",
     "sources/cache.py",
     "sources/onnx_data.py",
@@ -137,6 +138,10 @@ class Project:
             else:
                 (package / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source, package / name)
+        self.programs = folder / "programs"
+        self.programs.mkdir()
+        for emulator in ("qemu-aarch64", "qemu-arm"):  # which the stand-ins never start
+            (self.programs / emulator).touch(0o755)
         (package / "stand_in.py").write_text(_STAND_IN)
         for stage, module in STAGES.items():
             path = package.joinpath(*module.split(".")[1:]).with_suffix(".py")
@@ -157,7 +162,14 @@ class Project:
         """The environment of a build."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("KILN_")}
         kept.pop("PYTHONPATH", None)
-        return {**kept, "FAKE_LOG": str(self.log), "XDG_CACHE_HOME": str(self.folder / "cache"), **more}
+        return {
+            **kept,
+            "FAKE_LOG": str(self.log),
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "QEMU_LD_PREFIX": str(self.programs),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            **more,
+        }
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Build, and keep what was run in `ran`."""

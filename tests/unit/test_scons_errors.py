@@ -103,8 +103,19 @@ def test_a_missing_compiler_is_told_before_anything_runs(project: Project) -> No
     done = project.scons("target=no_gcc", "model=resnet")
     assert done.returncode == 2 and project.ran() == []
     assert done.stderr == (
-        "kiln: error: target 'no_gcc': C compiler 'aarch64-absent-gcc' is not installed (key 'c_compiler')\n"
+        "kiln: error: not installed: C compiler 'aarch64-absent-gcc' of target 'no_gcc' (key 'c_compiler')\n"
     )
+
+
+def test_what_is_missing_to_run_is_told_before_anything_runs(project: Project, tmp_path: Path) -> None:
+    several = ("target=aarch64,armv7", "model=resnet")
+    done = project.scons(*several, "run", "test", PATH=str(tmp_path))
+    assert (done.returncode, done.stdout, project.ran()) == (2, "", [])
+    assert done.stderr == (
+        "kiln: error: not installed: 'qemu-aarch64', which runs 'aarch64', 'qemu-arm', which runs 'armv7'; "
+        "install it with: sudo apt-get install qemu-user\n"
+    )
+    assert project.scons(*several, "-n", "test", PATH=str(tmp_path)).returncode == 0
 
 
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])

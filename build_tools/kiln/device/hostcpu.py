@@ -1,7 +1,8 @@
-"""Whether the CPU of this machine can execute a target's code."""
+"""Whether this machine can execute a target's code, and what an emulator needs to."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable
 
@@ -54,3 +55,11 @@ def obstacle(target: Target) -> str | None:
     if machine() != target.arch:
         return f"its programs are for {target.arch}, this machine is {machine()}"
     return missing(target.cpu, target.features, read_flags())
+
+
+def loads_foreign_libc(target: Target) -> bool:
+    """Whether QEMU has to be told where the C library is that the target's programs load."""
+    emulator = target.emulator
+    given = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
+    native = machine() == target.arch
+    return not (target.libc.static or given or native or "QEMU_LD_PREFIX" in os.environ)

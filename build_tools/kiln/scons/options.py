@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from kiln.config import list_devices, list_models, list_targets
+from kiln.config import Device, list_devices, list_models, list_targets
 from kiln.config.check import choices
 from kiln.config.model import Precision
 from kiln.errors import KilnError
@@ -68,6 +68,14 @@ class Options:
     program: Program | None = None
     byoc: str | None = None
     precision: str | None = None
+
+    def known_device(self) -> Device | None:
+        """What is known of `device`; None where none is asked for."""
+        if self.device is None:
+            return None
+        from kiln.device.known import load_device  # its settings are those of the ways that device/ knows
+
+        return load_device(self.device)
 
 
 def once(given: Sequence[tuple[str, str]]) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kiln.scons import options, summary
+from kiln.config import load_target
+from kiln.scons import needs, options, summary
 from kiln.scons.builders.bundle import Bundle, bundle
 from kiln.scons.builders.checked import ran, tested, timed
 from kiln.scons.builders.devices import devices, of_program, on_device
@@ -156,6 +157,7 @@ def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) ->
 
     options.once(ARGLIST)
     parsed = options.parse(arguments, goals)
+    needs.check([load_target(name) for name in parsed.targets], goals, parsed.known_device())
     Path(WORK).mkdir(parents=True, exist_ok=True)
     env.SConsignFile(str(Path(WORK, "sconsign").absolute()))  # a relative path is one from the SConstruct on
     return parsed

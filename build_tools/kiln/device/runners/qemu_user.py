@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 from kiln import packages
@@ -32,7 +31,7 @@ def _sysroot(target: Target) -> list[str]:
 
     Raises KilnError with the command that installs the C library when it is missing.
     """
-    if not loads_foreign_libc(target):
+    if not hostcpu.loads_foreign_libc(target):
         return []
     folder, package = packages.cross_libc(target.arch, target.triple)
     if package is not None:
@@ -41,11 +40,3 @@ def _sysroot(target: Target) -> list[str]:
             f"{packages.how_to_install(package)}"
         )
     return ["-L", str(folder)]
-
-
-def loads_foreign_libc(target: Target) -> bool:
-    """Whether QEMU has to be told where the C library is that the target's programs load."""
-    emulator = target.emulator
-    given = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
-    native = hostcpu.machine() == target.arch
-    return not (target.libc.static or given or native or "QEMU_LD_PREFIX" in os.environ)

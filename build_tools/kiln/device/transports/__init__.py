@@ -2,6 +2,7 @@
 
     class Settings(Section): kind: Literal["ssh"]; …     what the YAML says below `transport`
     PATHS = ("identity",)                                which of them are paths here, relative to the YAML
+    PROGRAMS = ("ssh",)                                  programs of this machine that it starts
     def open_transport(device)           -> Transport    connects; KilnError with one line and what to do
 
 A new way of reaching devices is a new file here and nothing else.
@@ -102,6 +103,7 @@ class Way(Protocol):
 
     Settings: type
     PATHS: tuple[str, ...]
+    PROGRAMS: tuple[str, ...]
 
     def open_transport(self, device: Device) -> Transport:
         """Connect."""

@@ -17,6 +17,7 @@ from kiln.device.transports import TIMEOUT, Answer, printable
 from kiln.errors import KilnError
 
 PATHS: tuple[str, ...] = ()
+PROGRAMS: tuple[str, ...] = ("adb",)
 
 
 def _serial(value: str) -> str:

@@ -26,6 +26,7 @@ from kiln.device.transports import TIMEOUT, Answer, printable
 from kiln.errors import KilnError
 
 PATHS: tuple[str, ...] = ()
+PROGRAMS: tuple[str, ...] = ()
 
 # Registers of M-profile cores in gdb's order, and the register that says where the vector table is.
 _SP, _PC, _XPSR, _CPUID, _VTOR = 13, 15, 25, 0xE000ED00, 0xE000ED08

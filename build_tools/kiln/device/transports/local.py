@@ -13,6 +13,7 @@ from kiln.device.posix import PosixTransport
 from kiln.device.transports import TIMEOUT, Answer
 
 PATHS: tuple[str, ...] = ()
+PROGRAMS: tuple[str, ...] = ()
 
 
 class Settings(Section):

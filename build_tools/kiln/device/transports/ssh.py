@@ -30,6 +30,7 @@ from kiln.device.transports import TIMEOUT, Answer, printable
 from kiln.errors import KilnError
 
 PATHS = ("config", "identity")
+PROGRAMS: tuple[str, ...] = ("ssh",)
 
 # First: ssh takes the first value that it meets, and these come before the user's configuration.
 _ALWAYS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons import needs
 from kiln.scons.builders.bundle import bundle
 from kiln.scons.builders.place import Place
 from kiln.scons.builders.plan import plan
@@ -15,6 +16,7 @@ from kiln.scons.unit import Unit
 def tested(unit: Unit, dump: bool, device: str | None) -> Any:
     """test.json: how far the outputs for the golden inputs lie from the reference's."""
     place, tolerance = Place(unit, device), unit.slice("tolerance")
+    needs.check([unit.target], ["test"], place.device)
     flags, inputs = common(unit, dump)
     out = f"{place.folder}/test.json"
     stage = Stage(
@@ -35,6 +37,7 @@ def tested(unit: Unit, dump: bool, device: str | None) -> Any:
 def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
     """run.json: what the bundle says about a picture. Made anew each time, for the sake of what it prints."""
     place, config = Place(unit, device), unit.slice("run")
+    needs.check([unit.target], ["run"], place.device)
     flags, inputs = common(unit, dump)
     flags, inputs = [*flags, *place.flags], [*inputs, *place.inputs]
     out = f"{place.folder}/run.json"
@@ -55,6 +58,7 @@ def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
 def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
     """bench.json, or profile.json and a page beside the bundle: how fast it is. Made anew each time."""
     place, name = Place(unit, device), "profile" if steps else "bench"
+    needs.check([unit.target], [name], place.device)
     flags, inputs = common(unit, dump)
     out = f"{place.folder}/{name}.json"
     stage = Stage(

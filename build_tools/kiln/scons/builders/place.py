@@ -14,7 +14,7 @@ class Place:
     """What the stages that run a bundle are told of it; `folder` is where their results lie."""
 
     def __init__(self, unit: Unit, device: str | None) -> None:
-        self._device: Device | None = None
+        self.device: Device | None = None  # None: the target's own runner
         self._model = unit.name
         self.folder, self.subject = unit.folder, unit.subject
         self.flags: list[str] = []
@@ -22,20 +22,20 @@ class Place:
         if device is not None:
             from kiln.device.known import device_config, load_device  # only where a device is named
 
-            self._device = load_device(device)
-            self.folder = f"{unit.folder}/on/{self._device.name}"
-            self.subject = f"{unit.subject} on {self._device.name}"
-            config = text_file(f"{self.folder}/device.json", canonical_json(device_config(self._device)))
+            self.device = load_device(device)
+            self.folder = f"{unit.folder}/on/{self.device.name}"
+            self.subject = f"{unit.subject} on {self.device.name}"
+            config = text_file(f"{self.folder}/device.json", canonical_json(device_config(self.device)))
             self.flags, self.inputs = ["--device", str(config)], [config]
 
     @property
     def device_name(self) -> str | None:
         """None: the target's own runner."""
-        return self._device.name if self._device else None
+        return self.device.name if self.device else None
 
     def foretold(self, goal: str) -> Callable[[], str] | None:
         """What `scons -n` says of a goal: the commands that would be run on the device."""
-        device = self._device
+        device = self.device
         if device is None:
             return None
 

@@ -1,0 +1,84 @@
+"""Programs and libraries of the system that the goals need: looked for before the first stage runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from SCons.Script import GetOption
+
+from kiln import packages
+from kiln.config import Device, Target
+from kiln.device import hostcpu
+from kiln.errors import KilnError
+from kiln.toolchain import compiler_program
+
+_RUNNING = frozenset(("test", "run", "bench", "profile"))  # goals that run a target's programs
+
+
+class Missing(NamedTuple):
+    """What is not installed, for an error message, and the Debian package with it where that is known."""
+
+    what: str
+    package: str | None
+
+
+def check(targets: Sequence[Target], goals: Collection[str], device: Device | None = None) -> None:
+    """Raise KilnError, one line with every package that is missing for the goals on these targets.
+
+    `device`: where programs run; None: here, under each target's emulator where this machine cannot run them.
+    Nothing is looked for where SCons only shows (`-n`) or removes (`-c`).
+    """
+    if GetOption("no_exec") or GetOption("clean"):
+        return
+    found = [missing for target in targets for missing in _compiler(target)]
+    if device is not None:
+        found += _device(device)
+    elif not _RUNNING.isdisjoint(goals):
+        found += [missing for target in targets for missing in _runner(target)]
+    if found:
+        names = sorted({missing.package for missing in found if missing.package})
+        how = f"; {packages.how_to_install(*names)}" if names else ""
+        raise KilnError(f"not installed: {', '.join(dict.fromkeys(one.what for one in found))}{how}")
+
+
+def _compiler(target: Target) -> list[Missing]:
+    program = compiler_program(target)
+    if shutil.which(program) is not None:
+        return []
+    return [
+        Missing(
+            f"C compiler '{program}' of target '{target.name}' (key 'c_compiler')",
+            packages.package_of(program),
+        )
+    ]
+
+
+def _runner(target: Target) -> list[Missing]:
+    """What runs the target's programs here. Raises KilnError where nothing can."""
+    obstacle = hostcpu.obstacle(target)
+    if obstacle is None:
+        return []
+    if target.emulator is None:
+        raise KilnError(f"target '{target.name}' cannot run here: {obstacle}, and it names no emulator")
+    found = []
+    command = target.emulator.command
+    if shutil.which(command) is None:
+        found.append(Missing(f"'{command}', which runs '{target.name}'", packages.package_of(command)))
+    if hostcpu.loads_foreign_libc(target):
+        folder, package = packages.cross_libc(target.arch, target.triple)
+        if package is not None:
+            found.append(Missing(f"{target.libc.name} for '{target.name}' in {folder}", package))
+    return found
+
+
+def _device(device: Device) -> list[Missing]:
+    from kiln.device.transports import ways  # only where a device is named
+
+    programs = ways()[str(device.transport.model_dump()["kind"])].PROGRAMS
+    return [
+        Missing(f"'{program}', which reaches device '{device.name}'", packages.package_of(program))
+        for program in programs
+        if shutil.which(program) is None
+    ]
