@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from kiln import unforeseen
 from kiln.errors import KilnError
 
 STAGES = {
@@ -59,10 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = importlib.import_module(STAGES[name])
     parser = argparse.ArgumentParser(prog=f"python -m kiln {name}", description=module.__doc__)
     module.add_arguments(parser)
+    options = parser.parse_args(arguments[1:])
     try:
-        module.run(parser.parse_args(arguments[1:]))
+        module.run(options)
     except KilnError as error:
         print(f"kiln: error: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        unforeseen.tell(name, options, error)
         return 2
     return 0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from kiln.config import load_model, load_target
+from kiln.config.buckets import boxes
 from kiln.errors import KilnError
 
 MODEL = """\
@@ -258,6 +259,52 @@ def test_target_mistake(old: str, new: str, line: int, says: str, tmp_path: Path
 )
 def test_not_a_section(text: str, says: str, tmp_path: Path) -> None:
     assert complain("model", text, tmp_path).startswith(says)
+
+
+NESTED = "[" * 200_000
+_EIGHT = "".join(
+    f"{chr(ord('b') + n)}: &{chr(ord('b') + n)} [{','.join(9 * ['*' + chr(ord('a') + n)])}]\n"
+    for n in range(8)
+)
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + _EIGHT
+SIZES = ",".join(map(str, range(1, 65)))
+COMBINED = MODEL + "dims:\n" + "".join(f"  d{n}: {{min: 1, max: 64, buckets: [{SIZES}]}}\n" for n in range(6))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (NESTED, "x.yaml:1: lists and sections nested deeper than 32 levels"),
+        (NESTED.replace("[", "{a: "), "nested deeper than 32 levels"),
+        (NESTED.replace("[", "- "), "nested deeper than 32 levels"),
+        (BOMB, "more than 20000 values in the file, its aliases written out"),
+        ("a: [" + "1, " * 30_000 + "]", "x.yaml:1: key 'a.19998': more than 20000 values in the file"),
+        (
+            "a: " + "9" * 6000,
+            "the whole number 99999999… of 6000 characters is outside -9223372036854775808..",
+        ),
+        ("a: 0x" + "f" * 6000, "the whole number 0xffffff… of 6002 characters is outside"),
+        (
+            "a: 9223372036854775808",
+            "9223372036854775808 is outside -9223372036854775808..9223372036854775807",
+        ),
+        ("#" * (1 << 20) + "#", "x.yaml: more than 1048576 bytes"),
+        ('"\\e[31m\\u202e": 1', "key '\\u001b[31m\\u202e': unknown key"),
+        ("a: !" + "x" * 100_000, "…"),
+    ],
+    ids=range(11),
+)
+def test_files_made_to_exhaust_their_reader(text: str, says: str, tmp_path: Path) -> None:
+    message = complain("model", text, tmp_path)
+    assert says in message and len(message) <= 2100
+
+
+def test_combinations_of_sizes_are_counted_before_they_are_made(tmp_path: Path) -> None:
+    for text in (COMBINED, COMBINED + "  z: {min: 1, max: 2}\nbuckets: [{z: 1}, {z: 2}]\n"):
+        path = tmp_path / "x.yaml"
+        path.write_text(text)
+        with pytest.raises(KilnError, match=r"combinations of sizes \(d0 64, d1 64, .* at most 64 buckets"):
+            boxes(load_model(path))
 
 
 def test_not_text(tmp_path: Path) -> None:

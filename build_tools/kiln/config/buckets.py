@@ -9,6 +9,7 @@ buckets.json, and one entry of it as bucket.json, is how the stages learn of the
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from kiln.errors import KilnError
 
 STATIC = "static"
 MOST = 64  # builds of one model; more than that is a mistake in the YAML
+_MOST_COMBINATIONS = 64 * MOST  # of which some may be equal; counted before the first one is made
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def boxes(model: Model, chosen: Mapping[str, Sequence[Bucket]] | None = None) ->
     for whatever is left (`fallback: dynamic`) last. Raises KilnError where there are too many.
     """
     dims = {name: _listed(name, dim, chosen or {}) for name, dim in model.dims.items()}
+    _check_count(model, dims)
     rows = _rows(model, dims)
     if _open(model, dims):
         general = [[whole(dim)] if dim.fallback == "dynamic" else dims[n] for n, dim in model.dims.items()]
@@ -73,6 +76,19 @@ def is_static(box: Box) -> bool:
 def _listed(name: str, dim: Dim, chosen: Mapping[str, Sequence[Bucket]]) -> list[Segment]:
     buckets = chosen.get(name, []) if dim.auto else dim.buckets
     return segments(dim, list(buckets)) if buckets else [whole(dim)]
+
+
+def _check_count(model: Model, dims: Mapping[str, list[Segment]]) -> None:
+    """Raise KilnError where the lists of sizes combine to more buckets than anybody wants to list."""
+    rows: Sequence[Mapping[str, Bucket]] = [{}] if model.buckets is None else model.buckets
+    count = sum(math.prod(len(dims[name]) for name in dims if name not in row) for row in rows)
+    if count > _MOST_COMBINATIONS:
+        lists = [f"{name} {len(listed)}" for name, listed in dims.items() if len(listed) > 1]
+        raise KilnError(
+            f"model '{model.name}': {count:.4g} combinations of sizes ({', '.join(lists[:8])}"
+            f"{', …' if len(lists) > 8 else ''}), at most {MOST} buckets are allowed: list fewer sizes in "
+            "'dims', or the combinations that matter in 'buckets'"
+        )
 
 
 def _rows(model: Model, dims: Mapping[str, list[Segment]]) -> list[dict[str, Segment]]:

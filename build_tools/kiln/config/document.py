@@ -1,4 +1,8 @@
-"""Reads YAML so that every value still knows the line it stands on."""
+"""Reads YAML so that every value still knows the line it stands on.
+
+A YAML file is untrusted input: its bytes, its depth, its values with every alias written out, and the digits
+of a number have limits, which are checked on the parser's events, before anything recursive reads the file.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,12 @@ import yaml
 from kiln.errors import KilnError
 
 Place = tuple[str | int, ...]
+
+MOST_BYTES = 1 << 20  # of one file
+MOST_DEPTH = 32  # lists and sections inside one another
+MOST_VALUES = 20_000  # keys, items and scalars, each alias counted with all that it stands for
+LEAST_INTEGER, GREATEST_INTEGER = -(1 << 63), (1 << 63) - 1
+_MOST_DIGITS = 20  # enough for every integer above; Python converts longer text in quadratic time
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -27,7 +37,7 @@ for _tag, _pattern, _first in (
     ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first))
 
 
 @dataclass
@@ -37,6 +47,7 @@ class Document:
     path: str
     data: Any
     lines: dict[Place, int] = field(default_factory=dict)
+    values: int = 0  # how many were converted so far
 
     def line(self, place: Place) -> int:
         """The 1-based line of the value at `place`, or of the nearest value around it."""
@@ -53,13 +64,9 @@ class Document:
 def read(path: Path) -> Document:
     """Parse a YAML file. Raises KilnError with file and line when it is missing or is not YAML."""
     shown = shorten(path)
+    text = _text(path, shown)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KilnError(f"{shown}: cannot read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise KilnError(f"{shown}: not a text file in UTF-8") from error
-    try:
+        _check_depth(text, shown)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -69,6 +76,38 @@ def read(path: Path) -> Document:
     document = Document(shown, None)
     document.data = _convert(node, (), document, []) if node is not None else {}
     return document
+
+
+def _text(path: Path, shown: str) -> str:
+    """The content of a file. Raises KilnError where it cannot be read, is too long, or is not UTF-8."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise KilnError(f"{shown}: cannot read: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise KilnError(f"{shown}: more than {MOST_BYTES} bytes, which is the most that a YAML file may have")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise KilnError(f"{shown}: not a text file in UTF-8") from error
+
+
+def _check_depth(text: str, shown: str) -> None:
+    """Raise KilnError where lists and sections lie too deep inside one another.
+
+    The parser's events come one after another, where `yaml.compose` calls itself once for each level, in C,
+    until the stack ends.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MOST_DEPTH:
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            raise KilnError(f"{shown}:{line}: lists and sections nested deeper than {MOST_DEPTH} levels")
 
 
 def shorten(path: Path) -> str:
@@ -81,6 +120,9 @@ def shorten(path: Path) -> str:
 
 def _convert(node: yaml.Node, place: Place, document: Document, open_nodes: list[yaml.Node]) -> Any:
     document.lines.setdefault(place, node.start_mark.line + 1)
+    document.values += 1
+    if document.values > MOST_VALUES:
+        raise document.error(place, f"more than {MOST_VALUES} values in the file, its aliases written out")
     if any(node is other for other in open_nodes):
         raise document.error(place, "an alias that contains itself")
     if isinstance(node, yaml.MappingNode):
@@ -94,12 +136,22 @@ def _convert(node: yaml.Node, place: Place, document: Document, open_nodes: list
     if kind == "bool":
         return bool(node.value == "true")
     if kind == "int":
-        return int(node.value, 16 if node.value.startswith("0x") else 10)
+        return _integer(node.value, place, document)
     if kind == "float":
         return float(node.value)
     if kind == "str":
         return str(node.value)
     raise document.error(place, f"the tag '{node.tag}' is not supported")
+
+
+def _integer(text: str, place: Place, document: Document) -> int:
+    value = int(text, 16 if text.startswith("0x") else 10) if len(text) <= _MOST_DIGITS else None
+    if value is None or not LEAST_INTEGER <= value <= GREATEST_INTEGER:
+        shown = text if len(text) <= _MOST_DIGITS else f"{text[:8]}… of {len(text)} characters"
+        raise document.error(
+            place, f"the whole number {shown} is outside {LEAST_INTEGER}..{GREATEST_INTEGER}"
+        )
+    return value
 
 
 def _convert_mapping(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.frontend import interface
 from kiln.frontend.interface import Port
-from kiln.frontend.options import ImportOptions
+from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
 from kiln.frontend.symbols import Symbols
 
 # Suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported only when it is
@@ -56,7 +57,11 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     loader = FORMATS.get(path.suffix.lower())
     if loader is None:
         raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
-    imported: Imported = importlib.import_module(loader).load(path, options)
+    try:
+        imported: Imported = importlib.import_module(loader).load(path, options)
+    except KilnError as error:
+        text = str(error)
+        raise KilnError(text if str(path) in text else f"{path}: {text}") from error
     may_be_empty = any(part.size == 0 for part in (options.bucket or {}).values())
     for what, ports in (("input", imported.inputs), ("output", imported.outputs)):
         for port in ports:
@@ -96,10 +101,14 @@ def looks_like_text(content: bytes) -> bool:
     return all(byte >= 0x20 or byte in b"\t\r\n\f" for byte in head)
 
 
+# TVM's messages print an operator's whole record where its name is meant.
+_DUMPED_OPERATOR = re.compile(r'ir\.Op\(span=.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
+
+
 def one_line(error: BaseException, limit: int = 240) -> str:
     """The first telling line of an exception from a library, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
+    text = _DUMPED_OPERATOR.sub(r"\1", lines[0]) if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -135,7 +144,27 @@ def finish(
     module = tvm.relax.transform.ConvertToDataflow(1)(module)
     module = tvm.relax.transform.DeadCodeElimination(["main"])(module)
     tvm.relax.analysis.well_formed(module)
+    check_elements(module, nodes or {}, symbols or Symbols())
     return module
+
+
+def check_elements(module: tvm.IRModule, nodes: Mapping[str, Sequence[str]], symbols: Symbols) -> None:
+    """Raise KilnError for a tensor of `main` that can have more elements than a tensor may.
+
+    `nodes`: by Relax operator, the nodes of the file that became it.
+    """
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            shape = getattr(binding.var.ty, "shape", None)
+            if not isinstance(shape, tvm.relax.ShapeExpr):
+                continue
+            elements = symbols.greatest(shape.values)
+            if elements is not None and elements > MOST_ELEMENTS:
+                made = [name for op in operators(binding.value) for name in nodes.get(op, [op])]
+                raise KilnError(
+                    f"{' or '.join(made) or 'a constant'}: its result has {elements} elements, allowed: at "
+                    f"most {MOST_ELEMENTS} in one tensor"
+                )
 
 
 def result_types(

@@ -66,7 +66,14 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         known = onnx_frontend._get_convert_map().keys() | _OWN | onnx_ops.OVERRIDES.keys()
-        refuse(self._path, [node for node in graph.node if node.op_type not in known])
+        refuse(
+            self._path,
+            [
+                node
+                for node in graph.node
+                if node.op_type not in known or node.domain not in ("", "ai.onnx")  # TVM does not ask for it
+            ],
+        )
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         self._learn(graph)

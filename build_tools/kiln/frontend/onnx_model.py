@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-import onnxsim
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
+from kiln.frontend.onnx_attributes import check_attributes
+from kiln.frontend.onnx_fold import canonicalise
+from kiln.frontend.onnx_functions import inline_functions
 from kiln.frontend.onnx_graph import Importer, refuse
+from kiln.frontend.onnx_order import sort_nodes
 from kiln.frontend.options import ImportOptions, bind_shape
-from kiln.frontend.quiet import convert_quietly, quiet_stderr
+from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.symbols import Symbols
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -74,6 +76,9 @@ def read(path: Path) -> onnx.ModelProto:
         raise KilnError(
             f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
         )
+    model = inline_functions(path, model)
+    check_attributes(path, model)
+    sort_nodes(path, model)
     _check_known(model, path)
     _check_types(model, path)
     try:
@@ -134,58 +139,13 @@ def bind_inputs(
     }
 
 
-def canonicalise(
-    model: onnx.ModelProto, path: Path, sizes: Mapping[str, Sequence[int | str]]
-) -> onnx.ModelProto:
-    """Fold constants and infer every shape with the inputs fixed to `sizes`; names stay open.
-
-    Where nothing is open, the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters leave is
-    folded with the rest; else kiln.frontend.onnx_shapes computes it during the import.
-    """
-    fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
-    try:
-        with quiet_stderr():  # it tells of every node that it cannot run
-            if fixed:
-                shapes = {name: list(shape) for name, shape in sizes.items()}
-                simplified, _ = onnxsim.simplify(model, overwrite_input_shapes=shapes)
-            else:
-                simplified, _ = onnxsim.simplify(_opened(model, sizes))
-        return onnx.shape_inference.infer_shapes(simplified, data_prop=True)
-    except Exception as error:  # onnxsim raises whatever its C++ core met
-        raise KilnError(
-            f"{path}: cannot fold the ONNX graph's constants and shapes: {one_line(error)}"
-        ) from error
-
-
-def _opened(model: onnx.ModelProto, sizes: Mapping[str, Sequence[int | str]]) -> onnx.ModelProto:
-    """`model` with its inputs' shapes set, and nothing said of other tensors, which may no longer be true."""
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.value_info[:]
-    for value in real_inputs(result):
-        shape = value.type.tensor_type.shape
-        shape.Clear()
-        for size in sizes[value.name]:
-            dim = shape.dim.add()
-            if isinstance(size, str):
-                dim.dim_param = size
-            else:
-                dim.dim_value = size
-    for value in result.graph.output:
-        for dim in value.type.tensor_type.shape.dim:
-            dim.Clear()
-    return result
-
-
 def _check_known(model: onnx.ModelProto, path: Path) -> None:
     """Refuse operators unknown to ONNX itself; the others are judged after folding, which removes some."""
-    local = {(function.domain, function.name) for function in model.functions}
-    known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()} | local
+    known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
     unknown = [
         node
         for node in model.graph.node
-        if (node.domain.replace("ai.onnx", ""), node.op_type) not in known
-        and (node.domain, node.op_type) not in known
+        if ("" if node.domain in _DEFAULT_DOMAINS else node.domain, node.op_type) not in known
     ]
     refuse(path, unknown)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kiln.config.dims import Segment
 from kiln.errors import KilnError
+
+# Of one tensor: more are counted by no 32-bit target and by no external library.
+MOST_ELEMENTS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,19 @@ def bind_shape(
                 f"but inputs.{name}.shape says {entry}"
             )
         sizes.append(entry)
+    _check_elements(where, name, sizes, options)
     return tuple(sizes)
+
+
+def _check_elements(where: str, name: str, sizes: Sequence[int | str], options: ImportOptions) -> None:
+    """Raise KilnError where the input `name` of `sizes` can have more elements than a tensor may."""
+    greatest = [entry if isinstance(entry, int) else options.dims[entry].maximum for entry in sizes]
+    elements = math.prod(greatest)
+    if elements > MOST_ELEMENTS:
+        raise KilnError(
+            f"{where}: input '{name}' of {greatest} has {elements} elements, allowed: at most "
+            f"{MOST_ELEMENTS} in one tensor"
+        )
 
 
 def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:

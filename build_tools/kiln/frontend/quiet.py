@@ -10,7 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from kiln.errors import KilnError
 
@@ -23,14 +23,28 @@ def quiet_stderr() -> Iterator[None]:
 
     LiteRT announces its delegates there from C++, where no Python setting reaches it.
     """
-    sys.stderr.flush()
+    with _dropped(2, sys.stderr):
+        yield
+
+
+@contextlib.contextmanager
+def quiet_output() -> Iterator[None]:
+    """Drop what the process writes to stdout and stderr inside the block."""
+    with _dropped(1, sys.stdout), _dropped(2, sys.stderr):
+        yield
+
+
+@contextlib.contextmanager
+def _dropped(descriptor: int, stream: TextIO) -> Iterator[None]:
+    stream.flush()
     with tempfile.TemporaryFile() as held:
-        saved = os.dup(2)
-        os.dup2(held.fileno(), 2)
+        saved = os.dup(descriptor)
+        os.dup2(held.fileno(), descriptor)
         try:
             yield
         finally:
-            os.dup2(saved, 2)
+            stream.flush()
+            os.dup2(saved, descriptor)
             os.close(saved)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import tvm
 from tvm import sym, tirx
 
 from kiln.config.dims import Segment
-from kiln.config.sizes import SizeExpr
+from kiln.config.sizes import SizeExpr, evaluate
 
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
@@ -92,6 +93,14 @@ class Symbols:
         for extent in extents:
             result = result * extent
         return self.simplify(result)
+
+    def greatest(self, extents: Sequence[Extent]) -> int | None:
+        """The number of elements of a shape with every dimension at its greatest size; None: not known."""
+        sizes = {name: part.max for name, part in self._parts.items()}
+        try:
+            return math.prod(evaluate(self.size(extent), sizes) for extent in extents)
+        except (KeyError, ValueError, ZeroDivisionError):
+            return None
 
     def size(self, extent: Extent) -> SizeExpr:
         """`extent` as a size expression (kiln.config.sizes) of the dimensions' names.

@@ -17,6 +17,7 @@ from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.symbols import Symbols
+from kiln.frontend.tflite_attributes import check_graph
 from kiln.frontend.tflite_ops import Converter
 from kiln.frontend.tflite_sizes import for_all_sizes, resized
 
@@ -95,6 +96,8 @@ def read(path: Path) -> tflite.Model:
         )
     try:
         model = tflite.Model.GetRootAsModel(content, 0)
+        for number in range(model.SubgraphsLength()):
+            check_graph(path, model, model.Subgraphs(number))
         _walk(model)
     except _DAMAGED as error:
         raise KilnError(f"{path}: not a complete TFLite model: truncated or damaged") from error

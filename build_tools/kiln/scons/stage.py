@@ -19,6 +19,7 @@ from typing import Any
 
 from SCons.Script import GetOption
 
+from kiln import unforeseen
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.scons import digest, listing
@@ -176,7 +177,8 @@ def _explain(
     """The line for a stage that failed: its own, or for a crash one that says where its words are kept."""
     own = [line for line in said if line.startswith(("kiln: error:", "kiln: test failed:"))]
     if own:
-        return own[-1], target, status if status > 0 else 2
+        shown = "\n".join(said) if os.environ.get(unforeseen.VARIABLE) else own[-1]
+        return shown, target, status if status > 0 else 2
     if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in said[-1:]):
         return f"kiln: error: {title}: interrupted", target, 2
     log = Path(str(target[0])).parent / f"{stage.name}.log"

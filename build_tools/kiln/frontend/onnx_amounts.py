@@ -1,0 +1,40 @@
+"""Allowed values of ONNX inputs that are constants: axes, and indices of what they select."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+_AXIS_INPUTS = {"CumProd": 1, "CumSum": 1}
+_INDEXED = ("Gather", "GatherElements", "ScatterElements")
+
+
+def check_amounts(
+    node: onnx.NodeProto, shape: Sequence[int | str], values: Mapping[str, onnx.TensorProto]
+) -> None:
+    """Raise ValueError for an axis, or an index, that the first input, of `shape`, does not have.
+
+    `values`: the constants that are known, by name. ONNX's shape inference checks what a shape depends on.
+    """
+    at = _AXIS_INPUTS.get(node.op_type)
+    if at is not None and at < len(node.input):
+        for axis in _numbers(values.get(node.input[at])):
+            if not -len(shape) <= axis < len(shape):
+                raise ValueError(f"its axis is {axis}, allowed: {-len(shape)}..{len(shape) - 1}")
+    if node.op_type in _INDEXED:
+        axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+        size = shape[axis] if -len(shape) <= axis < len(shape) else None
+        if not isinstance(size, int):
+            return
+        for index in _numbers(values.get(node.input[1])):
+            if not -size <= index < size:
+                raise ValueError(
+                    f"it selects index {index} on axis {axis} of size {size}, allowed: {-size}..{size - 1}"
+                )
+
+
+def _numbers(tensor: onnx.TensorProto | None) -> list[Any]:
+    return [] if tensor is None else numpy_helper.to_array(tensor).reshape(-1).tolist()

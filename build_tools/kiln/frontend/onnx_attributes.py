@@ -1,0 +1,192 @@
+"""Allowed values of ONNX attributes, checked before any library computes with them.
+
+ONNX's checker knows an attribute's type and whether it must be there, not its range: a stride of 0 passes,
+and ends ONNX's own shape inference in a division by zero (SIGFPE). The ranges are those of the operators'
+specifications, with 2**31 - 1 as the greatest amount. What depends on an input's shape (an axis, the number
+of strides) is left to shape inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from kiln.errors import KilnError
+
+MOST_NESTING = 12  # graphs inside graphs; the time of onnxsim doubles with each of them
+_GREATEST = (1 << 31) - 1
+Bounds = tuple[int, int]
+
+_COUNT: Bounds = (1, _GREATEST)
+_AMOUNT: Bounds = (0, _GREATEST)
+_OFFSET: Bounds = (-_GREATEST, _GREATEST)
+_FLAG: Bounds = (0, 1)
+_AXIS: Bounds = (-64, 63)
+
+# By attribute, for every operator that has one of that name and is not in _OWN_NUMBERS.
+_NUMBERS: dict[str, Bounds] = {
+    "align_corners": _FLAG,
+    "allowzero": _FLAG,
+    "antialias": _FLAG,
+    "axes": _AXIS,
+    "axis": _AXIS,
+    "batch_axis": _AXIS,
+    "batch_dims": (0, 63),
+    "block_size": _AMOUNT,
+    "blocksize": _COUNT,
+    "ceil_mode": _FLAG,
+    "center_point_box": _FLAG,
+    "count_include_pad": _FLAG,
+    "dilations": _COUNT,
+    "exclude_outside": _FLAG,
+    "exclusive": _FLAG,
+    "fmod": _FLAG,
+    "group": _COUNT,
+    "hidden_size": _COUNT,
+    "input_forget": _FLAG,
+    "keepdims": _FLAG,
+    "kernel_shape": _COUNT,
+    "kv_num_heads": _COUNT,
+    "largest": _FLAG,
+    "layout": _FLAG,
+    "linear_before_reset": _FLAG,
+    "noop_with_empty_axes": _FLAG,
+    "num_groups": _COUNT,
+    "num_heads": _AMOUNT,
+    "num_outputs": _COUNT,
+    "offset_group": _COUNT,
+    "output_height": _COUNT,
+    "output_padding": _AMOUNT,
+    "output_shape": _COUNT,
+    "output_width": _COUNT,
+    "p": _COUNT,
+    "pads": _AMOUNT,
+    "perm": (0, 63),
+    "pooled_shape": _COUNT,
+    "q_num_heads": _COUNT,
+    "reverse": _FLAG,
+    "sampling_ratio": _AMOUNT,
+    "select_last_index": _FLAG,
+    "size": _COUNT,
+    "sorted": _FLAG,
+    "spatial": _FLAG,
+    "split": _AMOUNT,
+    "storage_order": _FLAG,
+    "strides": _COUNT,
+    "time_axis": _FLAG,
+    "transA": _FLAG,
+    "transB": _FLAG,
+    "upper": _FLAG,
+}
+_OWN_NUMBERS: dict[tuple[str, str], Bounds] = {
+    ("LpNormalization", "p"): (1, 2),
+    ("Pad", "pads"): _OFFSET,  # a negative amount cuts
+    ("Pad", "paddings"): _OFFSET,
+    ("TopK", "k"): _COUNT,
+}
+
+_AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+_DIRECTIONS = ("forward", "reverse", "bidirectional")
+_TEXTS: dict[tuple[str, str], Sequence[str]] = {
+    **{
+        (name, "auto_pad"): _AUTO_PAD
+        for name in (
+            "AveragePool",
+            "Conv",
+            "ConvInteger",
+            "ConvTranspose",
+            "LpPool",
+            "MaxPool",
+            "QLinearConv",
+        )
+    },
+    **{(name, "direction"): _DIRECTIONS for name in ("GRU", "LSTM", "RNN")},
+    ("BitShift", "direction"): ("LEFT", "RIGHT"),
+    ("DepthToSpace", "mode"): ("DCR", "CRD"),
+    ("Gelu", "approximate"): ("none", "tanh"),
+    ("GridSample", "mode"): ("bilinear", "linear", "nearest", "bicubic", "cubic"),
+    ("GridSample", "padding_mode"): ("zeros", "border", "reflection"),
+    ("Pad", "mode"): ("constant", "reflect", "edge", "wrap"),
+    ("Resize", "coordinate_transformation_mode"): (
+        "half_pixel",
+        "half_pixel_symmetric",
+        "pytorch_half_pixel",
+        "align_corners",
+        "asymmetric",
+        "tf_crop_and_resize",
+        "tf_half_pixel_for_nn",
+    ),
+    ("Resize", "keep_aspect_ratio_policy"): ("stretch", "not_larger", "not_smaller"),
+    ("Resize", "mode"): ("nearest", "linear", "cubic"),
+    ("Resize", "nearest_mode"): ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", ""),
+    ("RoiAlign", "mode"): ("avg", "max"),
+    ("RoiAlign", "coordinate_transformation_mode"): ("half_pixel", "output_half_pixel"),
+    ("ScatterElements", "reduction"): ("none", "add", "mul", "min", "max"),
+    ("ScatterND", "reduction"): ("none", "add", "mul", "min", "max"),
+    ("Upsample", "mode"): ("nearest", "linear", "bilinear"),
+}
+_TYPED = {("Cast", "to"), ("ConstantOfShape", "dtype"), ("EyeLike", "dtype")}
+
+
+def graphs(path: Path, model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graph of `model` and every graph inside its nodes, outer ones first.
+
+    Raises KilnError where graphs are nested deeper than MOST_NESTING.
+    """
+    return graphs_of(path, model.graph)
+
+
+def graphs_of(path: Path, body: Any) -> Iterator[Any]:
+    """`body`, a graph or a function, and every graph inside its nodes; raises KilnError as `graphs`."""
+    waiting = [(body, 0)]
+    while waiting:
+        graph, depth = waiting.pop()
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+                if inner and depth == MOST_NESTING:
+                    raise KilnError(
+                        f"{path}: {describe(node)}: its graph is nested {depth + 1} deep, allowed: "
+                        f"at most {MOST_NESTING} graphs inside one another"
+                    )
+                waiting.extend((each, depth + 1) for each in inner)
+
+
+def check_attributes(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError for the first attribute whose value its operator does not allow, naming the node."""
+    for graph in graphs(path, model):
+        for node in graph.node:
+            if node.domain in ("", "ai.onnx"):
+                for attribute in node.attribute:
+                    _check(path, node, attribute)
+
+
+def describe(node: onnx.NodeProto) -> str:
+    """`Conv (node conv1)`; a node without a name is called by its first output."""
+    return f"{node.op_type} (node {node.name or 'with output ' + ', '.join(node.output[:1])})"
+
+
+def _check(path: Path, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+    key = (node.op_type, attribute.name)
+    bounds = _OWN_NUMBERS.get(key, _NUMBERS.get(attribute.name))
+    if attribute.type == onnx.AttributeProto.STRING and key in _TEXTS:
+        text = attribute.s.decode(errors="replace")
+        if text not in _TEXTS[key]:
+            raise _refused(path, node, attribute.name, f"'{text}'", ", ".join(filter(None, _TEXTS[key])))
+    elif key in _TYPED:
+        known = [number for name, number in onnx.TensorProto.DataType.items() if name != "UNDEFINED"]
+        if attribute.i not in known:
+            raise _refused(path, node, attribute.name, str(attribute.i), f"{min(known)}..{max(known)}")
+    elif bounds is not None and attribute.type in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
+        values = list(attribute.ints) if attribute.type == onnx.AttributeProto.INTS else [attribute.i]
+        wrong = [value for value in values if not bounds[0] <= value <= bounds[1]]
+        if wrong:
+            raise _refused(path, node, attribute.name, str(wrong[0]), f"{bounds[0]}..{bounds[1]}")
+
+
+def _refused(path: Path, node: onnx.NodeProto, name: str, value: str, allowed: str) -> KilnError:
+    return KilnError(f"{path}: {describe(node)}: attribute '{name}' is {value}, allowed: {allowed}")

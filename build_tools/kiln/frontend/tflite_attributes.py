@@ -1,0 +1,107 @@
+"""Allowed values in the options of TFLite operators, and in the file's tables, checked before the import.
+
+The flatbuffer's own schema has no ranges: a stride of 0 or an index of a tensor that is not there reads well.
+Ranges by the name of the field, for every operator whose options have it; 2**31 - 1 is the greatest amount.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import tflite
+
+from kiln.errors import KilnError
+from kiln.frontend.options import MOST_ELEMENTS
+
+_GREATEST = (1 << 31) - 1
+_COUNT, _AMOUNT, _AXIS = (1, _GREATEST), (0, _GREATEST), (-8, 7)
+_RANGES = {
+    "Axis": _AXIS,
+    "BatchDim": _AXIS,
+    "BatchDims": _AXIS,
+    "BlockSize": _COUNT,
+    "DepthMultiplier": _AMOUNT,
+    "DilationDFactor": _COUNT,
+    "DilationHFactor": _COUNT,
+    "DilationWFactor": _COUNT,
+    "FilterHeight": _COUNT,
+    "FilterWidth": _COUNT,
+    "FusedActivationFunction": (0, 5),
+    "Mode": (0, 1),
+    "Num": _AMOUNT,
+    "NumBits": (2, 16),
+    "NumSplits": _COUNT,
+    "Padding": (0, 1),
+    "Radius": _AMOUNT,
+    "SeqDim": _AXIS,
+    "StrideD": _COUNT,
+    "StrideH": _COUNT,
+    "StrideW": _COUNT,
+    "ValuesCount": _COUNT,
+    "WeightsFormat": (0, 1),
+}
+_OPTIONS = {code: name for name, code in vars(tflite.BuiltinOptions).items() if name[0].isupper()}
+
+
+def check_graph(path: Path, model: Any, graph: Any) -> None:
+    """Raise KilnError for the first tensor or operator whose numbers the format does not allow."""
+    count = graph.TensorsLength()
+    for index in range(count):
+        _check_tensor(path, graph.Tensors(index))
+    for what, used in (("inputs", graph.InputsAsNumpy()), ("outputs", graph.OutputsAsNumpy())):
+        _check_indices(f"{path}: the graph's {what}", used, count, least=0)
+    for index in range(graph.OperatorsLength()):
+        operator = graph.Operators(index)
+        where = f"{path}: operator {index} ({_name(model, operator)})"
+        _check_indices(f"{where}: its inputs", operator.InputsAsNumpy(), count, least=-1)
+        _check_indices(f"{where}: its outputs", operator.OutputsAsNumpy(), count, least=0)
+        _check_options(where, operator)
+
+
+def _check_tensor(path: Path, tensor: Any) -> None:
+    name = (tensor.Name() or b"").decode()
+    quantisation = tensor.Quantization()
+    for index in range(quantisation.ScaleLength() if quantisation is not None else 0):
+        scale = float(quantisation.Scale(index))
+        if not 0 <= scale < math.inf:
+            raise KilnError(f"{path}: tensor '{name}' has a scale of {scale}, allowed: finite, 0 and more")
+    elements = 1
+    for axis in range(tensor.ShapeLength()):
+        size = int(tensor.Shape(axis))
+        elements *= size
+        if size < 0 or elements > MOST_ELEMENTS:
+            shape = [int(each) for each in tensor.ShapeAsNumpy()]
+            raise KilnError(
+                f"{path}: tensor '{name}' of {shape}, allowed: sizes of 0 and more, and at most "
+                f"{MOST_ELEMENTS} elements in one tensor"
+            )
+
+
+def _check_indices(where: str, used: Any, count: int, least: int) -> None:
+    for index in [] if isinstance(used, int) else used:
+        if not least <= index < count:
+            raise KilnError(f"{where}: tensor {index} is not in the file, allowed: {least}..{count - 1}")
+
+
+def _check_options(where: str, operator: Any) -> None:
+    table = operator.BuiltinOptions()
+    reader = getattr(tflite, _OPTIONS.get(operator.BuiltinOptionsType(), ""), None)
+    if table is None or reader is None:
+        return
+    options = reader()
+    options.Init(table.Bytes, table.Pos)
+    for name, (least, greatest) in _RANGES.items():
+        if hasattr(options, name):
+            value = int(getattr(options, name)())
+            if not least <= value <= greatest:
+                raise KilnError(f"{where}: option '{name}' is {value}, allowed: {least}..{greatest}")
+
+
+def _name(model: Any, operator: Any) -> str:
+    """The operator's name in the schema, or its number where the schema has none."""
+    code = model.OperatorCodes(operator.OpcodeIndex())
+    number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+    names = {value: name for name, value in vars(tflite.BuiltinOperator).items() if name[0].isupper()}
+    return str(names.get(number, f"builtin {number}"))
