@@ -23,6 +23,7 @@ _REAL = (
     *_MODULES,
     "stage_server.py",
     "toolchain.py",
+    "unforeseen.py",
     "config",
     "device/hostcpu.py",
     "scons",

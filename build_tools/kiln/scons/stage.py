@@ -138,7 +138,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     """Run the program; its exit status and what it said that the user has not seen."""
     current = session()
-    environment = stage_environment(COLUMNS=str(shutil.get_terminal_size().columns))
+    columns = str(shutil.get_terminal_size().columns)
+    environment = stage_environment(**{"COLUMNS": columns, unforeseen.VARIABLE: "1"})
     flags, lock = [*stage.flags, *stage.silent_flags], current.journal.lock
     process = current.server.start(stage.name, flags, environment, keep=[lock])
     said: list[str] = []
@@ -176,14 +177,15 @@ def _explain(
 ) -> tuple[str, Any, int]:
     """The line for a stage that failed: its own, or for a crash one that says where its words are kept."""
     own = [line for line in said if line.startswith(("kiln: error:", "kiln: test failed:"))]
-    if own:
-        shown = "\n".join(said) if os.environ.get(unforeseen.VARIABLE) else own[-1]
-        return shown, target, status if status > 0 else 2
+    if own and not any(line.startswith("Traceback ") for line in said):
+        return own[-1], target, status if status > 0 else 2
     if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in said[-1:]):
         return f"kiln: error: {title}: interrupted", target, 2
     log = Path(str(target[0])).parent / f"{stage.name}.log"
     atomic_write(log, "\n".join([*said, ""]))
     reason = (
-        f"killed by {signal.Signals(-status).name}" if status < 0 else (said[-1:] or ["no reason given"])[0]
+        f"killed by {signal.Signals(-status).name}"
+        if status < 0
+        else ([line for line in said if line not in own][-1:] or ["no reason given"])[0]
     )
     return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2
