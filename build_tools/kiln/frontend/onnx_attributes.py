@@ -156,6 +156,20 @@ def graphs_of(path: Path, body: Any) -> Iterator[Any]:
                 waiting.extend((each, depth + 1) for each in inner)
 
 
+def check_names(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError where a name is not text in UTF-8: protobuf gives its bytes then, not a string."""
+    for graph in graphs(path, model):
+        names = [value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)]
+        for value in (*graph.input, *graph.output):
+            names += [dim.dim_param for dim in value.type.tensor_type.shape.dim]
+        for node in graph.node:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            names += [attribute.name for attribute in node.attribute]
+        for name in names:
+            if not isinstance(name, str):
+                raise KilnError(f"{path}: the name {name!r} is not text in UTF-8: the file is damaged")
+
+
 def check_attributes(path: Path, model: onnx.ModelProto) -> None:
     """Raise KilnError for the first attribute whose value its operator does not allow, naming the node."""
     for graph in graphs(path, model):

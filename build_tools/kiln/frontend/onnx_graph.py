@@ -31,7 +31,7 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
     kinds: dict[str, list[str]] = {}
     for node in nodes:
         kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        kinds.setdefault(kind, []).append(node.name or f"with output {node.output[0]}")
+        kinds.setdefault(kind, []).append(node.name or f"with output {', '.join(node.output[:1]) or 'none'}")
     listed = "; ".join(
         f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
         for kind, names in sorted(kinds.items())

@@ -11,7 +11,7 @@ from onnx import external_data_helper, numpy_helper
 from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
-from kiln.frontend.onnx_attributes import check_attributes
+from kiln.frontend.onnx_attributes import check_attributes, check_names
 from kiln.frontend.onnx_fold import canonicalise
 from kiln.frontend.onnx_functions import inline_functions
 from kiln.frontend.onnx_graph import Importer, refuse
@@ -22,6 +22,7 @@ from kiln.frontend.symbols import Symbols
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _TYPES = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
+_TYPE_NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -76,6 +77,7 @@ def read(path: Path) -> onnx.ModelProto:
         raise KilnError(
             f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
         )
+    check_names(path, model)
     model = inline_functions(path, model)
     check_attributes(path, model)
     sort_nodes(path, model)
@@ -109,7 +111,8 @@ def _check_types(model: onnx.ModelProto, path: Path) -> None:
             kind = value.type.WhichOneof("value") or "no type"
             name = kind.removesuffix("_type")
             if kind == "tensor_type":
-                name = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+                number = value.type.tensor_type.elem_type
+                name = _TYPE_NAMES.get(number, f"number {number}")
             if name not in _TYPES and not (what == "output" and name == "UNDEFINED"):
                 allowed = ", ".join(sorted(_TYPES)).lower()
                 raise KilnError(

@@ -51,6 +51,8 @@ def check_graph(path: Path, model: Any, graph: Any) -> None:
     for index in range(count):
         _check_tensor(path, graph.Tensors(index))
     for what, used in (("inputs", graph.InputsAsNumpy()), ("outputs", graph.OutputsAsNumpy())):
+        if isinstance(used, int):
+            raise KilnError(f"{path}: the graph has no {what}")
         _check_indices(f"{path}: the graph's {what}", used, count, least=0)
     for index in range(graph.OperatorsLength()):
         operator = graph.Operators(index)
@@ -62,11 +64,13 @@ def check_graph(path: Path, model: Any, graph: Any) -> None:
 
 def _check_tensor(path: Path, tensor: Any) -> None:
     name = (tensor.Name() or b"").decode()
-    quantisation = tensor.Quantization()
-    for index in range(quantisation.ScaleLength() if quantisation is not None else 0):
-        scale = float(quantisation.Scale(index))
-        if not 0 <= scale < math.inf:
-            raise KilnError(f"{path}: tensor '{name}' has a scale of {scale}, allowed: finite, 0 and more")
+    _check_quantisation(f"{path}: tensor '{name}'", tensor.Quantization())
+    if tensor.ShapeSignatureLength() not in (0, tensor.ShapeLength()):
+        raise KilnError(
+            f"{path}: tensor '{name}' has {tensor.ShapeLength()} axes, but its signature "
+            f"{tensor.ShapeSignatureLength()}"
+        )
+    tensor.Type(), tensor.IsVariable(), tensor.ShapeSignatureAsNumpy()  # reads them: they lie in the file
     elements = 1
     for axis in range(tensor.ShapeLength()):
         size = int(tensor.Shape(axis))
@@ -77,6 +81,16 @@ def _check_tensor(path: Path, tensor: Any) -> None:
                 f"{path}: tensor '{name}' of {shape}, allowed: sizes of 0 and more, and at most "
                 f"{MOST_ELEMENTS} elements in one tensor"
             )
+
+
+def _check_quantisation(where: str, quantisation: Any) -> None:
+    if quantisation is None:
+        return
+    quantisation.ZeroPointAsNumpy(), quantisation.QuantizedDimension()
+    for index in range(quantisation.ScaleLength()):
+        scale = float(quantisation.Scale(index))
+        if not 0 <= scale < math.inf:
+            raise KilnError(f"{where} has a scale of {scale}, allowed: finite, 0 and more")
 
 
 def _check_indices(where: str, used: Any, count: int, least: int) -> None:
