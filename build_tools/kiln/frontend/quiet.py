@@ -30,7 +30,7 @@ def quiet_stderr() -> Iterator[None]:
 @contextlib.contextmanager
 def quiet_output() -> Iterator[None]:
     """Drop what the process writes to stdout and stderr inside the block."""
-    with _dropped(1, sys.stdout), _dropped(2, sys.stderr):
+    with _dropped(1, sys.stdout), _dropped(2, sys.stderr), contextlib.redirect_stdout(io.StringIO()):
         yield
 
 
