@@ -12,7 +12,7 @@ _SIZE = r"^([0-9]+) ?(B|KiB|MiB|GiB|kB|MB)$"
 
 
 def _bytes(value: Any) -> Any:
-    match = re.match(_SIZE, value) if isinstance(value, str) else None
+    match = re.fullmatch(_SIZE.strip("^$"), value) if isinstance(value, str) else None
     if isinstance(value, str) and match is None:
         raise ValueError(f"a number of bytes expected, such as 32768 or 32KiB, got '{value}'")
     return int(match[1]) * _UNITS[match[2]] if match else value

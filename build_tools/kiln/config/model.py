@@ -38,11 +38,11 @@ DType = Literal[
     "float32",
     "float64",
 ]
-_IDENTIFIER = "^[a-z][a-z0-9_]*$"
+_IDENTIFIER = "^[a-z][a-z0-9_]*$"  # of the schema; Python matches without its $, which allows a line end
 
 
 def _identifier(value: str) -> str:
-    if not re.match(_IDENTIFIER, value):
+    if not re.fullmatch("[a-z][a-z0-9_]*", value):
         raise ValueError(f"lower-case letters, digits and _ expected, a letter first, got '{value}'")
     return value
 

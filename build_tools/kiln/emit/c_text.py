@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from kiln.config.c_words import can_name_symbol
-from kiln.errors import KilnError
+from kiln.config.c_words import can_name_symbol, can_name_variable
+from kiln.errors import KilnError, printable
 
 # dtype → C type, DLPack's type code, bits
 _TYPES = {
@@ -56,15 +56,15 @@ def check_name(name: str, where: str) -> str:
     """`name` if C and C++ can use it for a global symbol."""
     if not _NAME.fullmatch(name) or not can_name_symbol(name):
         raise KilnError(
-            f"{where}: '{name}' cannot name a C symbol; allowed: letters, digits and _, no keyword, "
-            "none of main, memcpy, memset, memmove, kiln, kiln_*"
+            f"{where}: '{name}' cannot name a C symbol; allowed: letters, digits and _, no keyword or macro, "
+            "no function of the C library, not kiln or kiln_*"
         )
     return name
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """`name`, followed by as many _ as keep it clear of `taken` and of C's and C++'s keywords."""
-    while name in taken or not can_name_symbol(name):
+    """`name`, followed by as many _ as keep it clear of `taken` and of the words that C and C++ reserve."""
+    while name in taken or not can_name_variable(name):
         name += "_"
     return name
 
@@ -76,8 +76,11 @@ def string(text: str) -> str:
 
 
 def comment(text: str) -> str:
-    """Text that can stand in a block comment on one line."""
-    return " ".join(text.replace("*/", "* /").replace("/*", "/ *").split())
+    """Text that can stand in a block comment on one line, and shows what it is in every editor.
+
+    Control characters and marks of writing direction, which make code look like a comment, are escaped.
+    """
+    return printable(" ".join(text.replace("*/", "* /").replace("/*", "/ *").split()))
 
 
 def real(value: float) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import jinja2
 
 from kiln import __version__
+from kiln.errors import printable
 from kiln.libraries.folder import bundled
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -22,6 +24,7 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
         keep_trailing_newline=True,
         autoescape=False,
     )
+    environment.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
     libraries = [("STATIC", name, f"lib{name}.a")]
     if (folder / "lib" / f"lib{name}.so").exists():
         libraries.append(("SHARED", "shared", f"lib{name}.so"))
@@ -29,7 +32,7 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
         "name": name,
         "root": f"${{{name}_ROOT}}",
         "target": target,
-        "description": " ".join(description.split()) or f"{name}, compiled by Kiln",
+        "description": description if description.split() else f"{name}, compiled by Kiln",
         "version": __version__,
         "libraries": libraries,
         "threads": threads == "pthread",
@@ -42,3 +45,23 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
     ):
         path.parent.mkdir()
         path.write_text(environment.get_template(template).render(words), encoding="utf-8")
+
+
+def one_line(text: str) -> str:
+    """Text on one line, with control characters and marks of writing direction as escapes: for comments."""
+    return printable(" ".join(text.split()))
+
+
+def cmake_text(text: str) -> str:
+    """Text inside a quoted argument of CMake: nothing in it is a variable, an escape or a separator."""
+    return re.sub(r'(["\\$;])', r"\\\1", one_line(text))
+
+
+def pkgconfig_text(text: str) -> str:
+    """Text after a keyword of a pkg-config file: no variable, no comment."""
+    return re.sub(r"#", r"\\#", one_line(text).replace("\\", "\\\\").replace("$", "$$"))
+
+
+def pkgconfig_file(name: str) -> str:
+    """A file's name among a pkg-config file's flags, which are split as a shell would."""
+    return re.sub(r"([^A-Za-z0-9_./+-])", r"\\\1", one_line(name)).replace("$", "$$")

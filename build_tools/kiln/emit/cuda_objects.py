@@ -145,7 +145,7 @@ def _compile(
         taken: dict[str, dict[str, dict[str, int]]] = {}
         for path in sorted(work.glob("*.cubin")):
             # kernels.cubin of one, else kernels.compute_75.cubin; beside PTX kernels.compute_90.sm_90.cubin
-            number = re.search(r"_(\w+)\.cubin$", path.name)
+            number = re.search(r"_(\w+)\.cubin\Z", path.name)
             arch = f"sm_{number[1]}" if number else wanted[0].rpartition("=")[2]
             for kernel, numbers in usage(path.read_bytes()).items():
                 taken.setdefault(kernel, {})[arch] = numbers

@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.config.c_words import KEYWORDS
+from kiln.config.c_words import can_name_variable
 from kiln.config.sizes import SizeExpr
 from kiln.frontend.options import ImportOptions
-
-# The parameter name that every generated entry point begins with cannot name a tensor either.
-_RESERVED = KEYWORDS | {"session"}
 
 
 @dataclass(frozen=True)
@@ -30,13 +27,16 @@ class Port:
 
 
 def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
-    """Lower-case C identifiers for `names`: no keyword of C or C++, none in `taken`, which is extended."""
+    """Lower-case C identifiers for `names`: no word that C or C++ reserves, none in `taken`.
+
+    `taken` is extended by them. "session" is the first parameter of every generated entry point.
+    """
     found = []
     for index, name in enumerate(names):
         base = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or f"{fallback}_{index}"
         if base[0].isdigit():
             base = f"{fallback}_{base}"
-        if base in _RESERVED:
+        if base == "session" or not can_name_variable(base):
             base += "_"
         candidate, number = base, 1
         while candidate in taken:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from kiln import __version__
 from kiln.config import sizes
+from kiln.errors import printable
 from kiln.files import atomic_write, read_json
 from kiln.report import arena, budget
 from kiln.report.buckets import has_buckets, plan_rows, sizes_text
@@ -107,6 +108,13 @@ def render(
     )
 
 
+def _shown(value: Any) -> Any:
+    """Text without marks of writing direction and control characters; jinja2 escapes what HTML reads."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(printable(line) for line in value.split("\n"))
+
+
 def environment() -> jinja2.Environment:
     """Where templates and their filters are."""
     made = jinja2.Environment(
@@ -116,6 +124,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_shown,
     )
     made.filters["bytes"] = arena.bytes_text
     made.filters["count"] = _count

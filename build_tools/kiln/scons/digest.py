@@ -32,7 +32,7 @@ def of_stage(stage: str) -> str:
 @functools.cache
 def of_folder(folder: Path) -> str:
     """Digest of a folder's C sources and headers, names and contents; tests beside them do not count."""
-    files = (path for path in folder.rglob("*.[ch]") if not re.search(r"(_test|_fuzz)$", path.stem))
+    files = (path for path in folder.rglob("*.[ch]") if not re.search(r"(_test|_fuzz)\Z", path.stem))
     return _of_files(folder, files)
 
 

@@ -1,0 +1,139 @@
+"""Names from a model file in generated text: C, C++, CMake, pkg-config and HTML read what was meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from c_programs import need, run
+from emitted import PAYLOAD, make_plan
+from kiln.config.c_words import KEYWORDS, RESERVED, SYMBOLS, can_name_symbol
+from kiln.config.library import identifier
+from kiln.emit import c_text, consumers
+from kiln.emit.headers import include_flags
+from kiln.emit.source import emit
+from kiln.errors import KilnError, printable
+from kiln.frontend.interface import c_names
+from kiln.report.html import environment
+
+BIDI = "a\u202e/* \u2066 */ evil();\u2069"  # reads backwards in an editor
+HOSTILE = [
+    *sorted(word for word in RESERVED if word == word.lower()),
+    *(
+        "session",
+        "result",
+        "detail",
+        "sizes",
+        "inputs",
+        "outputs",
+        "main",
+        "memcpy",
+        "__COUNTER__",
+        "1st",
+        "",
+    ),
+    *(
+        "*/ int evil; /*",
+        "// \\\n",
+        '"; system("x"); "',
+        "??/\n",
+        "%s%n",
+        "$(id)",
+        "${x}",
+        "<b>",
+        BIDI,
+        "\x1b[31m\0",
+    ),
+]
+# Before the model's own header, as in a program that uses them.
+HEADERS = """assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign
+    stdarg stdbool stddef stdint stdio stdlib string time wchar wctype unistd fcntl sys/mman sys/stat sys/types
+    sys/socket sys/time sys/wait netinet/in netdb pthread poll dirent dlfcn termios"""
+
+
+def test_the_header_compiles_for_every_name_in_every_dialect(tmp_path: Path) -> None:
+    plan = make_plan()
+    taken: set[str] = set()
+    given = [
+        *plan["inputs"],
+        *({"dtype": kind, "shape": []} for kind in ("int64", "float32") for _ in HOSTILE),
+    ]
+    names = ["session", "class", *HOSTILE, *HOSTILE]
+    plan["inputs"] = [
+        {"layout": None, "quant": None, **port, "name": name, "c_name": c_name}
+        for port, name, c_name in zip(given, names, c_names(names, "input", taken), strict=True)
+    ]
+    plan["target"] = BIDI
+    plan["buckets"][0]["steps"][0]["label"] = BIDI
+    for name, content in emit(plan, PAYLOAD).items():
+        text = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(text)
+        if name.endswith((".h", ".c", ".S")):
+            assert text.isascii() or all(
+                character.isprintable() for character in text.decode().replace("\n", "")
+            )
+    includes = "".join(f"#include <{name}.h>\n" for name in HEADERS.split())
+    source = tmp_path / "use.c"
+    source.write_text(f'#define _GNU_SOURCE\n{includes}#include "tiny.h"\n#include "tiny_plan.c"\n')
+    header = tmp_path / "use.cc"
+    header.write_text(f'{includes}#include "tiny.h"\n')
+    flags = ["-fsyntax-only", f"-I{tmp_path}", *include_flags()]
+    for compiler, standard, file in (
+        ("gcc", "gnu17", source),
+        ("gcc", "c11", source),
+        ("gcc", "gnu2x", source),
+        ("g++", "c++20", header),
+        ("g++", "gnu++20", header),
+    ):
+        run([need(compiler), f"-std={standard}", "-Wall", "-Wextra", *flags, str(file)])
+
+
+def test_reserved_words() -> None:
+    assert {"linux", "unix", "errno", "stdin", "assert", "int64_t", "size_t"} <= RESERVED
+    assert {"constexpr", "typeof_unqual", "co_await", "thread_local"} <= KEYWORDS
+    assert {"exp", "expf", "expl", "read", "malloc", "main"} <= SYMBOLS
+    for name in ("exp", "linux", "read", "kiln_x", "kiln", "while"):
+        assert not can_name_symbol(name)
+        assert can_name_symbol(identifier(name))
+        with pytest.raises(KilnError, match="cannot name a C symbol"):
+            c_text.check_name(name, "x")
+    with pytest.raises(KilnError):
+        c_text.check_name("name\n", "x")
+
+
+def test_comments_and_strings() -> None:
+    for text in HOSTILE:
+        comment = c_text.comment(text)
+        assert "*/" not in comment and "/*" not in comment and comment.isprintable()
+        assert re.fullmatch(
+            r'"([ !#-\[\]-~]|\\[0-7]{3})*"', c_text.string(text)
+        ) and "?" not in c_text.string(text)
+    assert c_text.comment(BIDI) == "a\\u202e/ * \\u2066 * / evil();\\u2069"
+    assert printable("Größe 日本") == "Größe 日本"
+
+
+def test_a_web_page_shows_marks_of_writing_direction() -> None:
+    page = environment().from_string("<p>{{ name }}</p>").render(name=BIDI + "<b>")
+    assert page == "<p>a\\u202e/* \\u2066 */ evil();\\u2069&lt;b&gt;</p>"
+
+
+def bundle(folder: Path, description: str) -> Path:
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "libtiny.a").write_bytes(b"!<arch>\n")
+    consumers.write(folder, "tiny", f"t\n{BIDI}", description, "none")
+    return folder
+
+
+def test_cmake_and_pkgconfig_read_text_as_text(tmp_path: Path) -> None:
+    text = 'a $HOME ${libdir} "q" \\ # not a comment ;\n' + BIDI
+    folder = bundle(tmp_path / "bundle", text)
+    config = (folder / "cmake" / "tinyConfig.cmake").read_text()
+    assert config.replace("\n", "").isprintable() and config.splitlines()[0].startswith(
+        "# tiny for t a\\u202e"
+    )
+    shown = (folder / "pkgconfig" / "tiny.pc").read_text()
+    [line] = [line for line in shown.splitlines() if line.startswith("Description: ")]
+    assert line.startswith(r"""Description: a $$HOME $${libdir} "q" \\ \# not a comment ; a\\u202e""")
+    assert consumers.cmake_text('a"b$c;d\\') == 'a\\"b\\$c\\;d\\\\'
+    assert consumers.pkgconfig_file("lib a$b.a") == "lib\\ a\\$$b.a"
