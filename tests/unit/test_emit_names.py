@@ -48,8 +48,8 @@ HOSTILE = [
 ]
 # Before the model's own header, as in a program that uses them.
 HEADERS = """assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign
-    stdarg stdbool stddef stdint stdio stdlib string time wchar wctype unistd fcntl sys/mman sys/stat sys/types
-    sys/socket sys/time sys/wait netinet/in netdb pthread poll dirent dlfcn termios"""
+    stdarg stdbool stddef stdint stdio stdlib string time wchar wctype unistd fcntl sys/mman sys/stat
+    sys/types sys/socket sys/time sys/wait netinet/in netdb pthread poll dirent dlfcn termios"""
 
 
 def test_the_header_compiles_for_every_name_in_every_dialect(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ _KEYWORDS = """
     typeof typeof_unqual union unsigned using virtual void volatile wchar_t while xor xor_eq
 """
 # Object-like macros: of compilers in their gnu modes, and of the headers of C, of POSIX (glibc, musl,
-# newlib, macOS) and of Windows. Macros that take arguments do no harm where no parenthesis follows.
+# newlib, macOS). Macros that take arguments do no harm where no parenthesis follows.
 _MACROS = """
-    far hpux huge hyper i386 i486 i586 i686 interface linux m68k mips near pascal powerpc ppc
-    small sparc sun unix vax
+    hpux i386 i486 i586 i686 linux m68k mips powerpc ppc
+    sparc sun unix vax
     assert complex d_fileno errno h_addr h_errno imaginary math_errhandling noreturn optarg s6_addr s6_addr16
     s6_addr32 sa_handler sa_sigaction sched_priority si_addr si_addr_lsb si_arch si_band si_call_addr si_fd
     si_int si_lower si_overrun si_pid si_pkey si_ptr si_status si_stime si_syscall si_timerid si_uid si_upper
