@@ -1,6 +1,9 @@
 """The one exception that a user sees, always as a single line."""
 
+from unicodedata import category
+
 MOST_CHARACTERS = 2000
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # Unicode's categories
 
 
 class KilnError(Exception):
@@ -21,4 +24,4 @@ def printable(text: str) -> str:
     """`text` with control characters, marks of writing direction and lone surrogates as `\\uXXXX`."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    return "".join(f"\\u{ord(char):04x}" if category(char) in _HIDDEN else char for char in text)
