@@ -136,10 +136,11 @@ def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
     assert "Traceback" in (project.folder / log).read_text()
 
 
-def test_an_interrupted_build_says_just_that(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
+def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str) -> None:
     project = Project(tmp_path)
     process = subprocess.Popen(
-        project.command(*RESNET),
+        project.command(*RESNET, jobs),
         cwd=project.folder,
         env=project.environment(FAKE_SECONDS="5"),
         stdout=subprocess.PIPE,
@@ -151,7 +152,8 @@ def test_an_interrupted_build_says_just_that(tmp_path: Path) -> None:
     assert any("fetch" in line for line in iter(process.stdout.readline, ""))
     os.killpg(process.pid, signal.SIGINT)
     said, stderr = process.communicate(timeout=60)
-    assert (process.returncode, said, stderr) == (2, "", "kiln: interrupted\n")
+    assert (process.returncode, stderr) == (2, "kiln: interrupted\n")
+    assert all(line.startswith("kiln: ") for line in said.splitlines())
 
 
 def test_two_models_of_one_name_are_refused(project: Project) -> None:

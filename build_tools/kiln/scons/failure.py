@@ -34,12 +34,13 @@ def install() -> None:
 
     def failed(self: Any) -> None:
         nonlocal told
-        told = True
+        first, told = not told, True
         error = self.exc_info()[1]
         if isinstance(error, StageFailed):
             print(error.line, file=sys.stderr, flush=True)
         elif getattr(error, "errstr", None) == SCons.Taskmaster.Job.interrupt_msg:
-            print("kiln: interrupted", file=sys.stderr, flush=True)
+            if first:  # of all the stages that run at the same time
+                print("kiln: interrupted", file=sys.stderr, flush=True)
         else:
             noisy(self)
             return
