@@ -7,7 +7,8 @@ kinds share the helper modules that lie here.
 - A test marked `slow` builds real models or needs seconds by itself: it is left out of `fast`.
 - A test marked `heavy` runs in `./kiln test all` and where its file is named, not in the gate.
 
-Tests of one file stay together in one process, because they share fixtures. `xdist_group` makes other groups.
+Tests of one file stay together in one process, because they share fixtures; those of the files in APART stay
+together with the tests of the same last parameter.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -26,6 +28,7 @@ import yaml
 HERE = Path(__file__).resolve().parent
 BUDGETS = yaml.safe_load((HERE / "budgets.yaml").read_text(encoding="utf-8"))
 MARGIN = 2.0  # by which a folder must exceed its budget before `./kiln test budget` fails
+APART = {"device/test_models_golden.py"}  # by model: the next target finds what the first one made
 _EXCEEDED: pytest.StashKey[list[str]] = pytest.StashKey()
 _spent: Counter[str] = Counter()  # processor seconds by file
 _before = 0.0
@@ -47,16 +50,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the layer `fast`, keep files together, and start with the files that take longest."""
+    """Mark the layer `fast`, and start with the files that take longest."""
     for item in items:
         if item.path.is_relative_to(HERE / "unit") and not any(
             map(item.get_closest_marker, ("slow", "heavy"))
         ):
             item.add_marker(pytest.mark.fast)
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_file(item.nodeid)))
     first = {name: place for place, name in enumerate(BUDGETS["first"])}
     items.sort(key=lambda item: first.get(_file(item.nodeid), len(first)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out tests to processes in groups, in the order of the collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = _file(nodeid)
+            return f"{file} {nodeid.rpartition('-')[2]}" if file in APART else file
+
+    return Groups(config, log)
 
 
 def _file(nodeid: str) -> str:

@@ -54,11 +54,10 @@ pytestmark = pytest.mark.slow
 
 
 def marked(target: str, model: str) -> Any:
-    """One parameter set; tests of one model stay in one process and share its build folder."""
-    marks = [pytest.mark.xdist_group(f"models_golden_{model}")]
-    if load_target(target).arch != "x86_64" and target != "host" and (target, model) not in GATE:
-        marks.append(pytest.mark.heavy)
-    return pytest.param(target, model, marks=marks)
+    """One parameter set, heavy where the gate does without it."""
+    emulated = load_target(target).arch != "x86_64" and target != "host"
+    heavy = emulated and (target, model) not in GATE
+    return pytest.param(target, model, marks=[pytest.mark.heavy] if heavy else [])
 
 
 def test_the_models_are_shipped() -> None:
