@@ -19,7 +19,7 @@ CONSUMER = Path(__file__).parent / "consumer"
 EXPECTED = {
     "include/resnet.h", "include/kiln.h", "include/dlpack.h", "lib/libresnet.a", "lib/libresnet.so",
     "src/resnet_plan.c", "manifest.json", "golden/golden.json", "golden/tolerance.json", "report.html",
-    "cmake/resnetConfig.cmake", "pkgconfig/resnet.pc",
+    "cmake/resnetConfig.cmake", "cmake/resnetConfigVersion.cmake", "pkgconfig/resnet.pc",
 }  # fmt: skip
 
 
@@ -132,6 +132,8 @@ def test_pkg_config_finds_a_bundle(bundle: Path, tmp_path: Path, compiler: str, 
     asked = ["pkg-config", "--cflags", "--libs", "resnet"]
     environment = {**os.environ, "PKG_CONFIG_PATH": str(bundle / "pkgconfig")}
     flags = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    at_least = ["pkg-config", "--exists", "resnet >= 0.1"]
+    assert subprocess.run(at_least, env=environment).returncode == 0
     program = tmp_path / "program"
     done = subprocess.run(
         [compiler, "-Wall", "-Wextra", "-Wpedantic", "-Werror", CONSUMER / source, *flags, "-o", program],

@@ -46,6 +46,22 @@ def test_mistakes_do_not_fit(change: dict[str, Any], schemas: dict[str, Check]) 
         schemas["model"]({**good, **change})
 
 
+def test_every_key_has_a_description(tmp_path: Path) -> None:
+    """Of targets, models and devices, however deep: an editor shows it beside the key."""
+    assert main(["schema", "--out", str(tmp_path)]) == 0
+    assert main(["device-schema", "--out", str(tmp_path / "device.schema.json")]) == 0
+    for path in sorted(tmp_path.iterdir()):
+        schema = read_json(path)
+        sections = {"": schema, **schema["$defs"]}
+        lacking = [
+            f"{path.name}: {name}.{key}"
+            for name, section in sections.items()
+            for key, value in section.get("properties", {}).items()
+            if not value.get("description", "").strip()
+        ]
+        assert lacking == []
+
+
 def test_short_forms_fit(schemas: dict[str, Check]) -> None:
     good = document.read(data_dir("models") / "resnet.yaml").data
     dims = {"n": {"min": 1, "max": 8, "buckets": [1, {"exact": 2}, {"pad": 4}, {"range": [5, 8]}]}}

@@ -145,3 +145,14 @@ def test_the_peak_is_measured_with_the_targets_vectors(
 def test_a_peak_is_measured(tmp_path: Path) -> None:
     target = load_target("x86_64_v2")
     assert measure_peak(target, runner_for(target), tmp_path) > 0
+
+
+def test_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that names 4 cores, run where there are others."""
+    target = load_target("aarch64")
+    assert target.cores == 4
+    monkeypatch.setattr(bench.os, "sched_getaffinity", lambda process: {0, 5})
+    assert bench._cores(target, {}) == 2  # here, under an emulator too
+    assert bench._cores(target, {"device": "board", "cores": 3}) == 3
+    assert bench._cores(target, {"device": "board", "cores": 8}) == 4
+    assert bench._cores(target, {"device": "chip"}) == 4  # which does not say

@@ -29,13 +29,15 @@ class Preprocess(Section):
         default=None, description="pixels of the shorter side; null: that of size"
     )
     size: list[Positive] = Field(min_length=2, max_length=2, description="[height, width]")
-    filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
-    channels: Literal["RGB", "BGR", "L"] = "RGB"
-    scale: float = Field(default=1 / 255, gt=0)
+    filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = Field(
+        default="bilinear", description="how pixels between pixels are computed"
+    )
+    channels: Literal["RGB", "BGR", "L"] = Field(default="RGB", description="order of the channels; L: grey")
+    scale: float = Field(default=1 / 255, gt=0, description="factor of a pixel's value of 0 to 255")
     mean: list[float] = Field(default_factory=lambda: [0.0], description="one value, or one a channel")
     std: list[float] = Field(default_factory=lambda: [1.0], description="one value, or one a channel")
     pad: float = Field(default=0.0, description="value of padding, after normalisation")
-    layout: Literal["NCHW", "NHWC"]
+    layout: Literal["NCHW", "NHWC"] = Field(description="order of the input's axes")
 
     @model_validator(mode="after")
     def _per_channel(self) -> Preprocess:
@@ -55,15 +57,17 @@ class Preprocess(Section):
 class LabelList(Section):
     """Class names written out."""
 
-    kind: Literal["list"]
-    names: list[str]
+    kind: Literal["list"] = Field(description="names written out")
+    names: list[str] = Field(description="the classes' names in the order of the output")
 
 
 class LabelFile(Section):
     """Class names in a file: a JSON list, a JSON object from index to name, or one name a line."""
 
-    kind: Literal["json", "lines"]
-    source: Source
+    kind: Literal["json", "lines"] = Field(
+        description="json: a list, or an object from index to name; lines: one name a line"
+    )
+    source: Source = Field(description="where the file comes from")
 
 
 Labels = Annotated[LabelList | LabelFile, Field(discriminator="kind")]
@@ -72,9 +76,9 @@ Labels = Annotated[LabelList | LabelFile, Field(discriminator="kind")]
 class Run(Section):
     """What `run` shows: the best classes of one picture."""
 
-    image: Source
-    crop: Crop | None = None
-    top: Positive = 5
+    image: Source = Field(description="the picture")
+    crop: Crop | None = Field(default=None, description="the part of the picture to use; null: all of it")
+    top: Positive = Field(default=5, description="number of classes to show")
     softmax: bool = Field(
         default=False, description="the output holds logits: make probabilities of them first"
     )
@@ -84,8 +88,13 @@ class Run(Section):
 class Bounds(Section):
     """The least and the greatest value drawn; integers: both may be drawn."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float | None = Field(
+        default=None,
+        description="the least value; null: -1 for floats, for integers 0 or the least of 8 or 16 bits",
+    )
+    high: float | None = Field(
+        default=None, description="the greatest value; null: 1, for integers of 8 or 16 bits their greatest"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Bounds:
@@ -97,8 +106,8 @@ class Bounds(Section):
 class RandomInput(Bounds):
     """Uniform values. For integer inputs low and high are the dtype's range unless given."""
 
-    kind: Literal["random"]
-    seed: int = Field(ge=0)
+    kind: Literal["random"] = Field(description="uniformly distributed values")
+    seed: int = Field(ge=0, description="of the generator of random numbers")
     inputs: dict[str, Bounds] = Field(
         default_factory=dict, description="other bounds for single inputs, such as indices into a table"
     )
@@ -107,26 +116,26 @@ class RandomInput(Bounds):
 class NormalInput(Section):
     """Normally distributed values."""
 
-    kind: Literal["normal"]
-    seed: int = Field(ge=0)
-    mean: float = 0.0
-    std: float = Field(default=1.0, ge=0)
+    kind: Literal["normal"] = Field(description="normally distributed values")
+    seed: int = Field(ge=0, description="of the generator of random numbers")
+    mean: float = Field(default=0.0, description="mean of the values")
+    std: float = Field(default=1.0, ge=0, description="standard deviation of the values")
 
 
 class ImageInput(Section):
     """A picture, through `preprocess`."""
 
-    kind: Literal["image"]
-    source: Source
-    crop: Crop | None = None
+    kind: Literal["image"] = Field(description="a picture, through preprocess")
+    source: Source = Field(description="where the picture comes from")
+    crop: Crop | None = Field(default=None, description="the part of the picture to use; null: all of it")
     rotate: Literal[0, 90, 180, 270] = Field(default=0, description="degrees clockwise, after the crop")
 
 
 class TensorInput(Section):
     """Values from .npy files, one an input."""
 
-    kind: Literal["tensors"]
-    tensors: dict[str, Source]
+    kind: Literal["tensors"] = Field(description="values from files")
+    tensors: dict[str, Source] = Field(description="by input, the .npy file with the values")
 
 
 GoldenInput = Annotated[RandomInput | NormalInput | ImageInput | TensorInput, Field(discriminator="kind")]
@@ -139,7 +148,11 @@ def _default_inputs() -> list[GoldenInput]:
 class Golden(Section):
     """What the reference is run on, and which reference."""
 
-    inputs: list[GoldenInput] = Field(default_factory=_default_inputs, min_length=1)
+    inputs: list[GoldenInput] = Field(
+        default_factory=_default_inputs,
+        min_length=1,
+        description="what the inputs are filled with, one entry a run",
+    )
     reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref"] = Field(
         default="auto",
         description="auto: onnxruntime for ONNX; for TFLite builtin, one of LiteRT's two kernel sets",

@@ -42,8 +42,8 @@ DevicePath = Annotated[
 class Device(Section):
     """One device. The keys of `transport` are those of the file in device/transports/ that `kind` names."""
 
-    name: DeviceName
-    description: str
+    name: DeviceName = Field(description="the device's name: that of its file")
+    description: str = Field(description="which device it is, for people")
     target: DeviceName = Field(description="the target whose bundles it runs, unless target= says otherwise")
     folder: DevicePath = Field(default="~/kiln", description="where bundles live there")
     contents: Literal["all", "run"] = Field(

@@ -71,8 +71,8 @@ class Dim(Section):
     """The sizes a symbolic dimension may have: min, min + multiple, … up to max; and who serves them."""
 
     min: NotNegative = Field(description="the least size; 0: tensors may be empty")
-    max: Positive
-    multiple: Positive = 1
+    max: Positive = Field(description="the greatest size")
+    multiple: Positive = Field(default=1, description="sizes are multiples of it")
     buckets: list[DimBucket] = Field(
         default_factory=list,
         description="sizes with code of their own; auto: chosen from the sizes that came in",

@@ -58,7 +58,7 @@ class Tensor(Section):
     shape: list[Size] | None = Field(
         default=None, description="each entry a size, or the name of one of `dims`"
     )
-    dtype: DType | None = None
+    dtype: DType | None = Field(default=None, description="type of the elements")
     layout: str | None = Field(
         default=None, description="such as NCHW or NHWC; tells readers what the axes mean"
     )
@@ -75,15 +75,24 @@ class Tensor(Section):
 class Limits(Section):
     """How far an output may lie from the reference's."""
 
-    absolute: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    relative: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    levels: int | None = Field(default=None, ge=0)
+    absolute: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="in the output's unit; null: no limit of its own"
+    )
+    relative: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="of the output's greatest magnitude; null: no limit of its own",
+    )
+    levels: int | None = Field(
+        default=None, ge=0, description="quantisation steps; null: no limit of its own"
+    )
 
 
 class Tolerance(Section):
     """Floats: |got - want| <= absolute + relative * max|want|. Integers: |got - want| <= levels."""
 
-    absolute: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
+    absolute: float = Field(default=1e-5, ge=0, allow_inf_nan=False, description="in the output's unit")
     relative: float = Field(
         default=1e-4, ge=0, allow_inf_nan=False, description="of the output's greatest magnitude"
     )
@@ -115,15 +124,22 @@ class Params(Section):
 class Model(Section):
     """One model: where it comes from, what goes in, how its bundle is made and checked."""
 
-    name: Identifier
-    description: str = ""
+    name: Identifier = Field(description="the model's name, which C symbols begin with: the name of its file")
+    description: str = Field(default="", description="what the model does, for people")
     licence: str | None = Field(default=None, description="SPDX identifier, or what is known")
-    aliases: list[Identifier] = Field(default_factory=list)
-    source: Source
-    format: Format
-    inputs: dict[str, Tensor] = Field(default_factory=dict)
-    outputs: dict[str, Tensor] = Field(default_factory=dict)
-    dims: dict[Identifier, Dim] = Field(default_factory=dict)
+    aliases: list[Identifier] = Field(default_factory=list, description="other names for model=")
+    source: Source = Field(description="where the model's file comes from")
+    format: Format = Field(description="format of the model's file; left out: by the file's suffix")
+    inputs: dict[str, Tensor] = Field(
+        default_factory=dict, description="by name, what is known of inputs beyond the model's file"
+    )
+    outputs: dict[str, Tensor] = Field(
+        default_factory=dict, description="by name, what is known of outputs beyond the model's file"
+    )
+    dims: dict[Identifier, Dim] = Field(
+        default_factory=dict,
+        description="by name, the ranges of dynamic dimensions and the sizes with code of their own",
+    )
     buckets: list[dict[Identifier, DimBucket]] | None = Field(
         default=None,
         description="combinations of sizes with code of their own; null: every combination of the dims' own",
@@ -132,12 +148,16 @@ class Model(Section):
         default_factory=list,
         description="contents of inputs, and sizes, with code of their own; the first that holds is taken",
     )
-    preprocess: Preprocess | None = None
-    labels: Labels | None = None
-    run: Run | None = None
-    golden: Golden = Golden()
-    tolerance: Tolerance = Tolerance()
-    params: Params = Params()
+    preprocess: Preprocess | None = Field(default=None, description="how a picture becomes the input")
+    labels: Labels | None = Field(default=None, description="names of a classifier's classes")
+    run: Run | None = Field(default=None, description="what the goal run shows")
+    golden: Golden = Field(
+        default=Golden(), description="what the reference and the bundle are run on to be compared"
+    )
+    tolerance: Tolerance = Field(
+        default=Tolerance(), description="how far outputs may lie from the reference's"
+    )
+    params: Params = Field(default=Params(), description="where parameters are kept")
     threads: Threads | None = Field(default=None, description="null: as the target says")
     winograd: Winograd = Field(
         default="auto",
@@ -160,7 +180,7 @@ class Model(Section):
         default=None,
         description="external libraries: none, names with commas, or a section; null: as the target says",
     )
-    budget: Budget = Budget()
+    budget: Budget = Field(default=Budget(), description="limits of flash and RAM for this model")
 
     @model_validator(mode="after")
     def _known_dims(self) -> Model:

@@ -32,11 +32,16 @@ def target_schema() -> dict[str, Any]:
     """JSON Schema of a file in targets/."""
     schema = file_schema(Target, "a target of Kiln")
     for key in _NATIVE:
-        schema["properties"][key] = {"anyOf": [schema["properties"][key], {"const": "native"}]}
+        schema["properties"][key] = _or_native(schema["properties"][key])
     compiler = schema["$defs"]["CCompiler"]["properties"]
     for key in ("target", "flags"):
-        compiler[key] = {"anyOf": [compiler[key], {"const": "native"}]}
+        compiler[key] = _or_native(compiler[key])
     return schema
+
+
+def _or_native(value: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a key that may be `native` as well; editors show the description of the outer one."""
+    return {"anyOf": [value, {"const": "native"}], "description": value["description"]}
 
 
 def model_schema() -> dict[str, Any]:

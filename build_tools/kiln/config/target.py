@@ -31,7 +31,7 @@ Feature = Annotated[
 class Vector(Section):
     """What one core's vector unit can do; schedules are functions of this."""
 
-    isa: Literal["sse4", "avx2", "avx512", "neon"]
+    isa: Literal["sse4", "avx2", "avx512", "neon"] = Field(description="the vector instruction set")
     bits: Literal[64, 128, 256, 512] = Field(description="width of a vector register")
     registers: Positive = Field(description="vector registers of that width")
     fma: bool = Field(description="fused multiply-add")
@@ -42,16 +42,18 @@ class Vector(Section):
 class Cache(Section):
     """Data caches as one core sees them, in bytes."""
 
-    l1d: Bytes
-    l2: Bytes
+    l1d: Bytes = Field(description="bytes of the first data cache")
+    l2: Bytes = Field(description="bytes of the second cache, of one core's share")
     l3: Bytes = Field(0, description="of a last cache that all cores share; 0 where there is none")
-    line: Positive
+    line: Positive = Field(description="bytes of a cache line")
 
 
 class CCompiler(Section):
     """The compiler of generated C and of the runtime; kernels come from LLVM as objects."""
 
-    kind: Literal["zig", "gcc", "clang"]
+    kind: Literal["zig", "gcc", "clang"] = Field(
+        description="which compiler: zig comes with Kiln, gcc and clang are the system's"
+    )
     command: list[str] | None = Field(
         description="what to run; null: zig of the ziglang package, else the kind"
     )
@@ -62,17 +64,19 @@ class CCompiler(Section):
 class Libc(Section):
     """The C library that programs for this target link to."""
 
-    name: Literal["glibc", "musl", "newlib", "none"]
+    name: Literal["glibc", "musl", "newlib", "none"] = Field(
+        description="which C library; none: freestanding"
+    )
     version: str | None = Field(description="the oldest version that must do; null for any")
-    static: bool
+    static: bool = Field(description="programs are linked with the C library and load nothing at run time")
 
 
 class Emulator(Section):
     """A program that runs this target's programs on another CPU."""
 
-    command: str
+    command: str = Field(description="the program")
     args: list[str] = Field(description="pins the CPU, so that code for a newer one fails")
-    env: dict[str, str]
+    env: dict[str, str] = Field(description="environment variables that the program is given")
 
 
 class Budget(Section):
@@ -122,8 +126,8 @@ TargetName = Annotated[
 class Target(Section):
     """One machine that Kiln builds for. Sizes are in bytes."""
 
-    name: TargetName
-    description: str
+    name: TargetName = Field(description="the target's name: that of its file")
+    description: str = Field(description="which machines it is for, for people")
     triple: str = Field(description="LLVM triple of the kernels")
     cpu: str = Field(description="LLVM CPU name of the kernels")
     features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
@@ -131,16 +135,18 @@ class Target(Section):
         default=None,
         description="LLVM's name of the CPU whose measurements choose kernels (`tune`); null: that of `cpu`",
     )
-    arch: Arch
-    vector: Vector
-    cache: Cache
-    cores: Positive
-    threads: Threads
-    c_compiler: CCompiler
-    libc: Libc
-    emulator: Emulator | None
-    deployment: Literal["hosted", "freestanding"]
-    budget: Budget
+    arch: Arch = Field(description="architecture of the CPU")
+    vector: Vector = Field(description="the vector unit of a core")
+    cache: Cache = Field(description="data caches, as one core sees them")
+    cores: Positive = Field(description="cores that the machine has")
+    threads: Threads = Field(description="how kernels run in parallel; none: on the caller's thread")
+    c_compiler: CCompiler = Field(description="the compiler of C code")
+    libc: Libc = Field(description="the C library that programs link to")
+    emulator: Emulator | None = Field(description="what runs its programs on another CPU; null: nothing does")
+    deployment: Literal["hosted", "freestanding"] = Field(
+        description="hosted: programs of an operating system; freestanding: none"
+    )
+    budget: Budget = Field(description="limits of flash and RAM for every model")
     params_storage: Storage = Field(description="where parameters are kept unless the model says otherwise")
     weight_growth: float = Field(
         ge=1,

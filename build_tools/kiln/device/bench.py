@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -82,7 +83,7 @@ def profile(
     """
     program = bundle.link_program(target, work, "time_runs")
     before = dict(runner.identity)
-    cores = min(target.cores, int(before.get("cores", target.cores)))
+    cores = _cores(target, before)
     counts = [1, cores] if target.threads == "pthread" and cores > 1 else [1]
     peaks = [measure_peak(target, runner, work)] if peak else []
     timed = {threads: measure(bundle, program, runner, threads) for threads in counts}
@@ -102,6 +103,12 @@ def profile(
         "threads": counts[-1],
         "steps": _steps(plan, timed, counts[-1], max(peaks, default=None)),
     }
+
+
+def _cores(target: Target, identity: Mapping[str, Any]) -> int:
+    """The cores that the target's programs have where they run: on a device, or under this process here."""
+    here = target.cores if "device" in identity else len(os.sched_getaffinity(0))
+    return min(target.cores, int(identity.get("cores", here)))
 
 
 def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Timed:

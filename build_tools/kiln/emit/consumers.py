@@ -15,7 +15,10 @@ _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def write(folder: Path, name: str, target: str, description: str, threads: str) -> None:
-    """Write cmake/<name>Config.cmake and pkgconfig/<name>.pc. Both work wherever the folder is moved to."""
+    """Write cmake/<name>Config.cmake, cmake/<name>ConfigVersion.cmake and pkgconfig/<name>.pc.
+
+    They work wherever the folder is moved to.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -41,9 +44,10 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
     }
     for template, path in (
         ("Config.cmake.j2", folder / "cmake" / f"{name}Config.cmake"),
+        ("ConfigVersion.cmake.j2", folder / "cmake" / f"{name}ConfigVersion.cmake"),
         ("pkgconfig.pc.j2", folder / "pkgconfig" / f"{name}.pc"),
     ):
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
         path.write_text(environment.get_template(template).render(words), encoding="utf-8")
 
 

@@ -29,7 +29,7 @@ def _serial(value: str) -> str:
 class Settings(Section):
     """Which device."""
 
-    kind: Literal["adb"]
+    kind: Literal["adb"] = Field(description="an Android device, through adb")
     serial: Annotated[str, AfterValidator(_serial)] = Field(description="as `adb devices` lists it")
 
 

@@ -43,7 +43,7 @@ def _address(value: str) -> str:
 class Settings(Section):
     """Where the gdb server is."""
 
-    kind: Literal["gdb"]
+    kind: Literal["gdb"] = Field(description="a microcontroller behind a gdb server")
     address: Annotated[str, AfterValidator(_address)] = Field(description="HOST:PORT")
     timeout: int = Field(default=10, ge=1, le=600, description="seconds to wait for an answer")
 

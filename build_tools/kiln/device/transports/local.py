@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from kiln.config import Device
 from kiln.config.check import Section
 from kiln.device import process
@@ -19,7 +21,7 @@ PROGRAMS: tuple[str, ...] = ()
 class Settings(Section):
     """Nothing to say: the device's `folder` is a folder here."""
 
-    kind: Literal["local"]
+    kind: Literal["local"] = Field(description="a folder of this machine")
 
 
 class LocalTransport(PosixTransport):

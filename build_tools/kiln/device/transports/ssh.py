@@ -62,10 +62,14 @@ Word = Annotated[str, AfterValidator(_word)]
 class Settings(Section):
     """Where the device is. All but `host` may stand in the user's ~/.ssh/config instead."""
 
-    kind: Literal["ssh"]
+    kind: Literal["ssh"] = Field(description="a machine with an SSH server")
     host: Word = Field(description="a Host of the ssh configuration, a name or an address")
-    user: Word | None = None
-    port: int | None = Field(default=None, ge=1, le=65535)
+    user: Word | None = Field(
+        default=None, description="name to log in with; null: as ssh's configuration says"
+    )
+    port: int | None = Field(
+        default=None, ge=1, le=65535, description="port of the SSH server; null: as ssh's configuration says"
+    )
     identity: str | None = Field(default=None, description="file of the private key")
     config: str | None = Field(default=None, description="ssh configuration in place of ~/.ssh/config")
     timeout: int = Field(
