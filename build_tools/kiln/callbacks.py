@@ -69,24 +69,30 @@ class _Guard:
             raise self.error
 
 
-def structural_map(root: Any, rules: Rules) -> Any:
+def structural_map(root: Any, rules: Rules, order: str = "post") -> Any:
     """`root` with each node replaced by what the first rule for its class returns, children first.
+
+    `order` "pre": a node before the children of what replaces it.
 
     A rule that raises ends the call with its own exception.
     """
     guard = _Guard()
-    result = tvm_ffi.structural_map(root, guard.rules(rules, lambda node: node, maps=True))
+    result = tvm_ffi.structural_map(root, guard.rules(rules, lambda node: node, maps=True), order=order)
     guard.check()
     return result
 
 
-def structural_walk(root: Any, rules: Rules) -> Any:
+def structural_walk(root: Any, rules: Rules, order: str = "post") -> Any:
     """Call the first rule for each node, children first; the VisitInterrupt that a rule returned, or None.
+
+    `order` "pre": a node before its children, which a rule may skip.
 
     A rule that raises ends the call with its own exception.
     """
     guard = _Guard()
-    result = tvm_ffi.structural_walk(root, guard.rules(rules, tvm_ffi.VisitInterrupt, maps=False))
+    result = tvm_ffi.structural_walk(
+        root, guard.rules(rules, tvm_ffi.VisitInterrupt, maps=False), order=order
+    )
     guard.check()
     return result
 

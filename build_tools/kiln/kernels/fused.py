@@ -6,8 +6,7 @@ schedule those nests; they ask here for the expression of an element and write t
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.kernels.inline import LARGEST_TREE, Expanded, TooLarge, expand, guarded, loads, weights
 from kiln.kernels.symbols import Extent, extent, same_shape
 
 Expr = Any
@@ -60,10 +60,6 @@ def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]
     return structural_map(expr, ((tirx.Var, on_variable), (TensorLoad, on_load)))
 
 
-def _load_of(buffer: Any) -> Load:
-    return lambda indices: tirx.BufferLoad(buffer, indices)
-
-
 class Fused:
     """The nests of a PrimFunc in order. Raises NotSimple when it has another form."""
 
@@ -86,48 +82,53 @@ class Fused:
         self.origins: dict[Any, tuple[int, ...]] = {}
         # Constants of int8 without -128 (kernels/gemm_int.py), among the parameters.
         self.narrow: set[Any] = set()
+        # Elements that were asked for, with the nest that keeps its id from being used again.
+        self._expanded: dict[Any, tuple[Nest, Expanded]] = {}
 
-    def element(self, buffer: Any, indices: Indices, stop: Mapping[Any, Load]) -> Expr:
-        """The expression of buffer[indices] in terms of loads of parameters and of buffers in `stop`."""
-        if buffer in stop:
-            return stop[buffer](list(indices))
-        nest = self.by_buffer.get(buffer)
-        if nest is None:
-            return tirx.BufferLoad(buffer, list(indices))
+    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
+        """The value that `nest` stores (or adds) with its axes bound, in terms of what `stop` loads.
+
+        Nests whose buffers are not in `stop` are written out in full. Raises NotSimple for too many of them.
+        """
+        try:
+            expanded = self.expanded(nest, list(stop), share=False)
+        except TooLarge:
+            raise NotSimple(f"{nest.buffer.name} is made of too many values") from None
+        return replace(expanded.value, bound, stop)
+
+    def expanded(self, nest: Nest, stored: Iterable[Any], share: bool = True) -> Expanded:
+        """The element of `nest` over the axes of `nest`, in terms of parameters and of buffers in `stored`.
+
+        Where it is large and `share` is set, values that are read more than once are steps of their own.
+        """
+        stop = frozenset(buffer for buffer in stored if buffer in self.by_buffer) | {nest.buffer}
+        key = (id(nest), stop, share)
+        if key not in self._expanded:
+            inner = {buffer: one for buffer, one in self.by_buffer.items() if buffer not in stop}
+            large = weights(self.nests, stop)[nest.buffer] > LARGEST_TREE
+            self._expanded[key] = nest, expand(inner, self._bound, nest.value, share and large)
+        return self._expanded[key][1]
+
+    def _bound(self, nest: Nest, indices: Sequence[Expr]) -> Expr:
+        """What `nest` stores at `indices`."""
         if nest.reduced:
-            raise NotSimple(f"{buffer.name} is a reduction inside an expression")
+            raise NotSimple(f"{nest.buffer.name} is a reduction inside an expression")
         if not nest.store:  # a single number, which TVM computes in a loop of one round
-            return self.value(nest, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, stop)
+            return replace(nest.value, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, {})
         bound = {}
         for axis, position, index in zip(nest.axes, nest.store, indices, strict=True):
             if position is not axis.var and not tvm_ffi.structural_equal(position, axis.var):
-                raise NotSimple(f"{buffer.name} is stored at a computed position")
+                raise NotSimple(f"{nest.buffer.name} is stored at a computed position")
             bound[axis.var] = index
-        return self.value(nest, bound, stop)
-
-    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
-        """The value that `nest` stores (or adds) with its axes bound, expanded like `element`."""
-        loads: dict[Any, Load] = dict(stop)
-        for buffer in self.by_buffer:
-            if buffer not in loads and buffer is not nest.buffer:
-                loads[buffer] = functools.partial(self.element, buffer, stop=stop)
-        return replace(nest.value, bound, loads)
+        return replace(nest.value, bound, {})
 
     def inputs(self, nest: Nest, stored: Sequence[Any]) -> list[Any]:
         """The buffers that computing `nest` reads, in order of first use.
 
         Buffers in `stored` are read; those of other nests are expanded into what they are made of.
         """
-        stop = {buffer: _load_of(buffer) for buffer in stored if not buffer.same_as(nest.buffer)}
-        bound = {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}
-        found: list[Any] = []
-
-        def visit(load: Any) -> None:
-            if not load.source.same_as(nest.buffer) and load.source not in found:
-                found.append(load.source)
-
-        structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
-        return found
+        found = dict.fromkeys(load.source for load in self.expanded(nest, stored).reads())
+        return [buffer for buffer in found if not buffer.same_as(nest.buffer)]
 
     def same_index(self, nest: Nest, stored: Sequence[Any], buffers: Sequence[Any]) -> tuple[int, ...]:
         """Positions in `buffers` of those that `nest` reads at no other index than the one it stores.
@@ -135,16 +136,11 @@ class Fused:
         Only of the output's shape and element size: such a buffer may be overwritten by the output.
         """
         width = tvm.DataType(str(nest.buffer.dtype)).bits
-        stop = {buffer: _load_of(buffer) for buffer in stored if not buffer.same_as(nest.buffer)}
         elsewhere: list[Any] = []
-
-        def visit(load: Any) -> None:
+        for load in self.expanded(nest, stored).reads():
             here = all(tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, nest.store, strict=False))
             if not here or len(load.indices) != len(nest.store):
                 elsewhere.append(load.source)
-
-        bound = {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}
-        structural_walk(self.value(nest, bound, stop), ((TensorLoad, visit),))
         shape = list(nest.buffer.shape)
         return tuple(
             position
@@ -159,12 +155,15 @@ class Fused:
     def epilogue(self, anchor: Nest) -> Nest:
         """The last nest that can be computed on each element of `anchor` as soon as it is known.
 
-        It has the anchor's shape, and nothing between the two is read by anyone else.
+        It has the anchor's shape and is no large expression; nothing between the two is read by anyone else.
         """
         position = self.nests.index(anchor)
+        size = weights(self.nests, {anchor.buffer})
         for end in range(len(self.nests) - 1, position, -1):
             last = self.nests[end]
             if last.reduced or not same_shape(last.extents, anchor.extents):
+                continue
+            if size[last.buffer] > LARGEST_TREE:
                 continue
             between = [n.buffer for n in self.nests[position:end] if n.buffer in self.params]
             inner = {nest.buffer for nest in self.nests[position:end]}
@@ -175,23 +174,59 @@ class Fused:
         return anchor
 
     def materialised(self) -> list[Nest]:
-        """The nests that must be computed and stored: outputs, reductions, costly values read twice."""
+        """The nests that must be computed and stored.
+
+        Outputs, reductions, costly values that are read twice, and what would make an expression too large.
+        """
         reads: dict[Any, int] = {}
         for nest in self.nests:
             for buffer in _reads(nest.value):
                 reads[buffer] = reads.get(buffer, 0) + (2 if nest.reduced else 1)
-        kept = []
+        kept = {
+            nest.buffer
+            for nest in self.nests
+            if nest.buffer in self.params
+            or nest.reduced
+            or (reads.get(nest.buffer, 0) > 1 and _is_costly(nest.value))
+        }
+        twice = {nest.buffer for nest in self.nests if reads.get(nest.buffer, 0) > 1}
+        for more in (self._moved(kept), twice, set(self.by_buffer)):
+            kept |= more
+            if self._fits(kept):
+                break
+        return [nest for nest in self.nests if nest.buffer in kept]
+
+    def _moved(self, kept: Set[Any]) -> set[Any]:
+        """Large values that are read under a condition or at several places: no register can share them."""
+        stored, found = set(kept), set()
+        size: dict[Any, int] = {}
         for nest in self.nests:
-            costly = reads.get(nest.buffer, 0) > 1 and _is_costly(nest.value)
-            if nest.buffer in self.params or nest.reduced or costly:
-                kept.append(nest)
-        return kept
+            read = loads(nest.value)
+            for buffer in {load.source for load in read} - stored:
+                if size.get(buffer, 0) <= LARGEST_TREE:
+                    continue
+                places = {
+                    tvm_ffi.StructuralKey(list(one.indices)) for one in read if one.source.same_as(buffer)
+                }
+                if len(places) > 1 or any(buffer in _reads(part) for part in guarded(nest.value)):
+                    found.add(buffer)
+            stored |= found
+            size[nest.buffer] = 1 + sum(size.get(one.source, 0) for one in read if one.source not in stored)
+        return found
+
+    def _fits(self, kept: Set[Any]) -> bool:
+        """Whether all nests in `kept` can be computed from each other and the parameters."""
+        try:
+            for nest in self.nests:
+                if nest.buffer in kept:
+                    self.expanded(nest, kept)
+        except TooLarge:
+            return False
+        return True
 
 
 def _reads(expr: Expr) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(expr, ((TensorLoad, lambda load: found.append(load.source)),))
-    return found
+    return [load.source for load in loads(expr)]
 
 
 def _is_costly(expr: Expr) -> bool:

@@ -14,16 +14,16 @@ Accuracy     Lanes along a reduced axis change the order of a float sum: its err
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace as replace_fields
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import TensorLoad
 
-from kiln.callbacks import structural_walk
 from kiln.kernels import weave
 from kiln.kernels.fused import Fused, Nest, replace
+from kiln.kernels.inline import Expanded
 from kiln.kernels.kernel import (
     Expr,
     Kernel,
@@ -54,28 +54,24 @@ _STEPS = 4
 _TILE = 16
 
 
-def _transposed(nest: Nest, expr: Expr) -> int | None:
-    """Which outer axis is the last, in memory, of a tensor that `expr` reads across the output's last one."""
+def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
+    """Which outer axis is the last, in memory, of a tensor that is read across the output's last one."""
     if nest.reduced or len(nest.axes) < 2 or any(is_open(size) for size in nest.extents):
         return None
     inner = nest.axes[-1]
     if greatest(product(nest.extents)) < SMALL or nest.extents[-1] < _TILE:
         return None
-    found: list[int] = []
-
-    def visit(read: Any) -> None:
+    for read in reads:
         if not read.indices:  # one number, in the same place for every element
-            return
+            continue
         *before, last = read.indices
         while isinstance(last, tirx.Add | tirx.Sub) and isinstance(last.b, tirx.IntImm):
             last = last.a
         for number, axis in enumerate(nest.axes[:-1]):
             across = any(inner.var.same_as(variable) for index in before for variable in variables(index))
             if last.same_as(axis.var) and across and nest.extents[number] >= _TILE:
-                found.append(number)
-
-    structural_walk(expr, ((TensorLoad, visit),))
-    return found[0] if found else None
+                return number
+    return None
 
 
 class _Writer:
@@ -84,18 +80,33 @@ class _Writer:
     def __init__(self, fused: Fused, nest: Nest, buffers: dict[Any, Any], lanes: int) -> None:
         self.fused, self.nest, self.buffers, self.lanes = fused, nest, buffers, lanes
         self.output = buffers[nest.buffer]
+        self.expanded = fused.expanded(nest, list(buffers))
         self.stop = {
             buffer: lambda where, target=target: load(target, where)
             for buffer, target in buffers.items()
             if buffer is not nest.buffer
         }
 
-    def value(self, bound: dict[Any, Expr], accumulated: Expr | None = None) -> Expr:
-        """The stored value with axes bound; a reduction's own buffer reads as `accumulated`."""
-        stop = dict(self.stop)
-        if accumulated is not None:
-            stop[self.nest.buffer] = lambda _where: accumulated
-        return self.fused.value(self.nest, bound, stop)
+    @contextlib.contextmanager
+    def lanes_from(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> Iterator[Any]:
+        """A vector of elements: the axes at them, their lane, and the value there of an expression.
+
+        What several parts of the element read is in registers by then.
+        """
+        made: dict[Any, Any] = {}
+
+        def at(lane: Expr) -> tuple[dict[Any, Expr], Expr, Any]:
+            here = {**bound, axis.var: first + lane}
+            shared = {buffer: lambda _, one=one: load(one, [lane]) for buffer, one in made.items()}
+            return here, lane, lambda expr, own: replace(expr, here, {**self.stop, **shared, **own})
+
+        for step in self.expanded.steps:
+            register = registers([width], str(step.buffer.dtype))
+            with vector(width) as lane:
+                store(register, [lane], at(lane)[2](step.value, {}))
+            made[step.buffer] = register
+        with vector(width) as lane:
+            yield at(lane)
 
     def store(self, bound: dict[Any, Expr], value: Expr) -> None:
         store(self.output, [replace(index, bound, {}) for index in self.nest.store], value)
@@ -104,9 +115,8 @@ class _Writer:
         """`width` neighbouring outputs along `axis` from `first`."""
         nest = self.nest
         if not nest.reduced:
-            with vector(width) as lane:
-                here = {**bound, axis.var: first + lane}
-                self.store(here, self.value(here))
+            with self.lanes_from(bound, axis, first, width) as (here, _, value):
+                self.store(here, value(self.expanded.value, {}))
             return
         dtype = str(nest.buffer.dtype)
         sums = registers([width], dtype)
@@ -122,9 +132,9 @@ class _Writer:
         return replace(self.nest.init, bound, self.stop)
 
     def _accumulate(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int, sums: Any) -> None:
-        with vector(width) as lane:
-            here = {**bound, axis.var: first + lane}
-            store(sums, [lane], self.value(here, load(sums, [lane])))
+        with self.lanes_from(bound, axis, first, width) as (_, lane, value):
+            own = {self.nest.buffer: lambda _where: load(sums, [lane])}
+            store(sums, [lane], value(self.expanded.value, own))
 
     def _reduce(self, axes: Sequence[Any], bound: dict[Any, Expr], inside: Any) -> None:
         if not axes:
@@ -152,39 +162,27 @@ class _Writer:
         self.store(bound, load(partial.total(), [int64(0)]))
 
 
-def _lanes_across(nest: Nest, lanes: int, value: Expr) -> bool:
+def _lanes_across(nest: Nest, lanes: int, expanded: Expanded) -> bool:
     """Whether lanes should run along the last reduced axis."""
-    if not nest.reduced or greatest(nest.reduced[-1].dom.extent) < lanes or not combines(nest):
+    if expanded.steps or not nest.reduced or not combines(nest):
+        return False
+    if greatest(nest.reduced[-1].dom.extent) < lanes:
         return False
     if not nest.axes or greatest(nest.extents[-1]) < min(lanes, 4):
         return True
     # Where neighbouring outputs lie apart in what is read, and neighbouring terms together.
     inner, last = nest.axes[-1].var, nest.reduced[-1].var
     along = across = False
-
-    def visit(read: Any) -> None:
-        nonlocal along, across
+    for read in expanded.reads():
         if read.source.same_as(nest.buffer) or not read.indices:
-            return
+            continue
         used = [variables(index) for index in read.indices]
         fast, slow = used[-1], [variable for index in used[:-1] for variable in index]
         along = along or any(inner.same_as(variable) for variable in fast)
         across = across or (
             any(last.same_as(variable) for variable in fast) and any(inner.same_as(v) for v in slow)
         )
-
-    structural_walk(value, ((TensorLoad, visit),))
     return across and not along
-
-
-def _as_read(fused: Fused, nest: Nest, stored: Sequence[Any]) -> Expr:
-    """What `nest` stores, as an expression of its own axes and of buffers in memory."""
-
-    def kept(buffer: Any) -> Any:
-        return lambda indices: tirx.BufferLoad(buffer, indices)
-
-    stop = {buffer: kept(buffer) for buffer in stored if not buffer.same_as(nest.buffer)}
-    return fused.value(nest, {axis.var: axis.var for axis in [*nest.axes, *nest.reduced]}, stop)
 
 
 def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -> None:
@@ -201,8 +199,8 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     inputs = fused.inputs(nest, stored)
     dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
-    read = _as_read(fused, nest, stored)
-    woven = weave.read_weave(nest, read, lanes)
+    expanded = fused.expanded(nest, stored)
+    woven = None if expanded.steps else weave.read_weave(nest, expanded.value, lanes)
     if woven is not None:
         return weave.make(woven, fused, stored, machine, _STEPS)
     # Vectors run along the last axis that has a length.
@@ -212,8 +210,8 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     nest = replace_fields(nest, axes=wide)
     outer, inner = (wide[:-1], wide[-1]) if wide else ([], None)
     sizes = [extent(axis.dom.extent) for axis in outer]
-    tiled = _transposed(nest, read)
-    across = _lanes_across(nest, lanes, read)
+    tiled = _transposed(nest, expanded.reads())
+    across = _lanes_across(nest, lanes, expanded)
     if tiled is not None:
         sizes[tiled] = -(-sizes[tiled] // _TILE)
     count = product(sizes)

@@ -23,6 +23,7 @@ from tvm.ir import TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.fused import Fused, Nest, replace
+from kiln.kernels.inline import LARGEST_TREE, weights
 from kiln.kernels.kernel import (
     Expr,
     Kernel,
@@ -92,6 +93,9 @@ def read_rows(fused: Fused) -> Rows | None:
             if kept is not None or str(nest.buffer.dtype) != dtype:
                 return None
             kept = nest
+    size = weights(fused.nests, {nest.buffer for nest in nests})
+    if any(size[nest.buffer] > LARGEST_TREE for nest in nests):
+        return None
     rows = Rows(nests, lead, length, output, kept)
     return rows if all(_reads_own_row(fused, rows, nest) for nest in nests) else None
 
