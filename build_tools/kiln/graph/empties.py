@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from kiln.callbacks import post_order_visit
 from kiln.errors import KilnError
 from kiln.graph.bindings import CallRewriter, const, operator, rewrite_calls
 
@@ -35,7 +36,7 @@ def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
 
     for _, func in mod.functions_items():
         if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, note)
+            post_order_visit(func, note)
             empties += [parameter for parameter in func.params if is_empty(parameter)]
     if not empties:
         return mod

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.ir import Range, TensorLoad
 
+from kiln.callbacks import post_order_visit, structural_map, structural_walk
 from kiln.graph.bindings import operator, static_shape
 from kiln.graph.pipeline import Pass
 from kiln.kernels import opinfo
@@ -119,7 +119,7 @@ class _Recompute:
             if isinstance(one, relax.Var) and one in self.origin:
                 found.add(self.origin[one])
 
-        relax.analysis.post_order_visit(expr, visit)
+        post_order_visit(expr, visit)
         return found
 
     def _call(self, value: Any, found: Mapping[Any, Formula], make: Any) -> Any:
@@ -204,7 +204,7 @@ def _refuses(func: tirx.PrimFunc, position: int) -> bool:
     dtype, rank = str((buffer := opinfo.tensors(func)[position]).dtype), len(buffer.shape)
     rest: list[bool] = []
     body = computed(func, {position: Affine(dtype, 0, (0,) * rank)}).body
-    tvm_ffi.structural_walk(body, ((tirx.Var, lambda variable: rest.append(variable.same_as(buffer))),))
+    structural_walk(body, ((tirx.Var, lambda variable: rest.append(variable.same_as(buffer))),))
     return any(rest)
 
 
@@ -243,7 +243,7 @@ def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:
             block.alloc_buffers, block.match_buffers, block.annotations,
         )  # fmt: skip
 
-    body = tvm_ffi.structural_map(func.body, ((TensorLoad, on_load), (s_tir.SBlock, on_block)), order="post")
+    body = structural_map(func.body, ((TensorLoad, on_load), (s_tir.SBlock, on_block)))
     parameters = [shorter.get(p, p) for p in func.params if p not in by_buffer or p in shorter]
     gone = [position for position, made in formulas.items() if isinstance(made, Affine)]
     made = tirx.PrimFunc(parameters, body, None, attrs=func.attrs)

@@ -19,6 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from kiln.callbacks import post_order_visit
 from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, operator, rewrite_calls
 from kiln.specialize.symbols import finished
 
@@ -253,5 +254,5 @@ def _operators(mod: tvm.IRModule) -> set[str]:
     found: set[str] = set()
     for _, func in mod.functions_items():
         if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, lambda expr: found.add(operator(expr) or ""))
+            post_order_visit(func, lambda expr: found.add(operator(expr) or ""))
     return found - {""}
