@@ -26,7 +26,7 @@ cpu: cortex-m4
 features: []
 arch: armv7
 vector: {isa: neon, bits: 64, registers: 16, fma: false, dot: none, in_order: true}
-cache: {l1d: 0, l2: 0, line: 32}
+cache: {l1d: 0, l2: 0}
 cores: 1
 threads: none
 c_compiler:

@@ -58,7 +58,7 @@ cpu: cortex-a72
 features: [+neon, -aes, -sha2]
 arch: aarch64
 vector: {isa: neon, bits: 128, registers: 32, fma: true, dot: none, in_order: false}
-cache: {l1d: 32KiB, l2: 1MiB, line: 64}
+cache: {l1d: 32KiB, l2: 1MiB}
 cores: 4
 threads: pthread
 c_compiler:
@@ -213,6 +213,7 @@ TARGET_MISTAKES = [
     ("+neon", "neon", 5, "key 'features.0': an LLVM feature with + or - before it expected"),
     ("l1d: 32KiB", "l1d: 32K", 8, "key 'cache.l1d': a number of bytes expected"),
     ("deployment: hosted", "deployment: hosted\nmemory: []", 22, "key 'memory': unknown key"),
+    ("l2: 1MiB", "l2: 1MiB, line: 64", 8, "key 'cache.line': unknown key"),
     ("fma: true", "fma: true, lane_fma: true", 7, "key 'vector.lane_fma': unknown key"),
     ("budget: {", "budget: {stack: 1, ", 22, "known: flash_bytes, ram_bytes"),
     ("features: [+neon, -aes, -sha2]", "features: null", 5, "key 'features': a list expected, got nothing"),

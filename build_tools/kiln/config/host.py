@@ -129,17 +129,13 @@ def _aarch64(flags: frozenset[str]) -> dict[str, Any]:
 
 def _cache() -> dict[str, int]:
     """Sizes of the first core's data caches in bytes, with defaults where the kernel is silent."""
-    sizes = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 0, "line": 64}
+    sizes = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 0}
     names = {"1": "l1d", "2": "l2", "3": "l3"}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            level, kind, size, line = (
-                (index / name).read_text().strip()
-                for name in ("level", "type", "size", "coherency_line_size")
-            )
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
             if kind in ("Data", "Unified") and level in names and size.endswith("K"):
                 sizes[names[level]] = int(size[:-1]) << 10
-                sizes["line"] = int(line)
         except (OSError, ValueError):
             continue
     return sizes

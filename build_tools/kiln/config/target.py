@@ -45,7 +45,6 @@ class Cache(Section):
     l1d: Bytes = Field(description="bytes of the first data cache")
     l2: Bytes = Field(description="bytes of the second cache, of one core's share")
     l3: Bytes = Field(0, description="of a last cache that all cores share; 0 where there is none")
-    line: Positive = Field(description="bytes of a cache line")
 
 
 class CCompiler(Section):
