@@ -16,6 +16,7 @@ STAGES = {
     "import": "kiln.frontend.stage",
     "interface": "kiln.frontend.merge",
     "simplify": "kiln.graph.stage",
+    "padding": "kiln.specialize.padding.stage",
     "specialize": "kiln.specialize.stage",
     "edges": "kiln.specialize.edges",
     "golden": "kiln.golden.stage",

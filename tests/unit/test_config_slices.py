@@ -25,7 +25,7 @@ CHANGES = [
     (
         "tolerance:",
         "dims: {n: {min: 1, max: 2}}\ntolerance:",
-        {"import", "golden", "golden_padded", "specialize", "edges", "plan"},
+        {"import", "golden", "golden_padded", "padding", "specialize", "edges", "plan"},
     ),
     (
         "tolerance:",

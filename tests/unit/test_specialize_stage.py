@@ -15,7 +15,7 @@ from kiln.files import read_json, write_json
 from kiln.kernels.cases import cases_of
 from kiln.params import store
 from kiln.specialize.dispatch import leaves
-from kiln.specialize.padding import pad_wrapped
+from kiln.specialize.padding.wrap import pad_wrapped
 from kiln.specialize.special_case import Equals, MultipleOf, special_case
 from kiln.specialize.stage import specialize
 from tvm import relax
@@ -72,8 +72,7 @@ def check(module: tvm.IRModule, sizes: tuple[int, ...], divide: int = 1) -> None
 @pytest.mark.parametrize(("multiple", "sizes"), [(1, (2, 7, 16)), (2, (2, 6, 16))])
 def test_every_size_of_the_bucket_is_served(multiple: int, sizes: tuple[int, ...]) -> None:
     # The mask hides x's padding: 9 would be seen in `total`.
-    given = {"x": {"pad": 9.0}, "mask": {"mask": True, "pad": 5.0}}
-    wrapped = pad_wrapped(static(), INTERFACE, bucket(multiple), given)
+    wrapped = pad_wrapped(static(), INTERFACE, bucket(multiple), {"x": 9.0, "mask": 0})
     check(wrapped, sizes, multiple)
     name = "seq" if multiple == 1 else "seq_div2"
     dims = json.loads(str(wrapped["main"].attrs["kiln.dims"]))
@@ -85,8 +84,8 @@ def test_an_output_that_does_not_fit_is_named() -> None:
     wrong["outputs"][1]["shape"] = [["-", "seq", 2], 4]
     with pytest.raises(KilnError, match=r"output 'half' axis 0 is 8 .* seq - 2 gives 14"):
         pad_wrapped(static(), wrong, bucket())
-    with pytest.raises(KilnError, match=r"inputs.mask.pad: 0.5 is no value of type int32"):
-        pad_wrapped(static(), INTERFACE, bucket(), {"mask": {"pad": 0.5}})
+    with pytest.raises(KilnError, match=r"inputs.mask.pad: 0.5, allowed for int32: whole numbers"):
+        pad_wrapped(static(), INTERFACE, bucket(), {"mask": 0.5})
 
 
 def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
@@ -98,10 +97,13 @@ def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
         "inputs": {"mask": {"mask": True}},
         "special_cases": [{"input": "mask", "value": "ones"}, {"input": "mask", "value": "zeros"}],
     }
-    for name, value in (("config", config), ("bucket", bucket()), ("interface", INTERFACE)):
+    padding = {"buckets": {"seq_pad16": {"proof": "graph", "fill": {"x": -7.5, "mask": 0}}}}
+    files = {"config": config, "bucket": bucket(), "interface": INTERFACE, "padding": padding}
+    for name, value in files.items():
         write_json(tmp_path / f"{name}.json", value)
     command = ["specialize", "--in", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
     command += ["--config", str(tmp_path / "config.json"), "--bucket", str(tmp_path / "bucket.json")]
+    command += ["--padding", str(tmp_path / "padding.json")]
     assert main([*command, "--interface", str(tmp_path / "interface.json")]) == 0
     assert read_json(tmp_path / "out/interface.json") == INTERFACE
     loaded = store.load(tmp_path / "out")

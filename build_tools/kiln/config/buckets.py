@@ -4,6 +4,8 @@ buckets.json, and one entry of it as bucket.json, is how the stages learn of the
 
     {"format": 1, "dims": [{"name", "min", "max", "multiple"}], "fallback": "dynamic" | "error",
      "buckets": [{"name", "dims": {dim: {"strategy", "min", "max", "multiple", "size"}}}]}
+
+and "measured": true of a padded dimension that is not to be proven.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ class Box:
 
     def describe(self) -> dict[str, Any]:
         """The entry of buckets.json."""
-        return {"name": self.name, "dims": {name: part.model_dump() for name, part in self.dims.items()}}
+        return {"name": self.name, "dims": {name: _described(part) for name, part in self.dims.items()}}
+
+
+def _described(part: Segment) -> dict[str, Any]:
+    return part.model_dump(exclude=None if part.measured else {"measured"})
 
 
 def boxes(model: Model, chosen: Mapping[str, Sequence[Bucket]] | None = None) -> list[Box]:

@@ -10,11 +10,35 @@ from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, NotNegative, Positive
 
 
+class PadTo(Section):
+    """The size that inputs are padded up to, and what is taken for a proof. A bare number means `to`."""
+
+    to: Positive
+    assume: Literal["measured"] | None = Field(
+        default=None,
+        description="measured: outputs are compared on adversarial data, in place of a proof; null: proven",
+    )
+
+
+def _pad_to(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, dict, PadTo)):
+        raise PlacedError((), "a number, or {to: n, assume: measured} expected")
+    return {"to": value} if isinstance(value, int) else value
+
+
+_PAD_SCHEMA = {
+    "anyOf": [{"type": "integer", "minimum": 1}, PadTo.model_json_schema()],
+    "description": "inputs are padded up to this size",
+}
+
+
 class Bucket(Section):
     """A size, or a range of sizes, that is served by one function. A bare number means `exact`."""
 
     exact: NotNegative | None = Field(default=None, description="code for this size alone")
-    pad: Positive | None = Field(default=None, description="inputs are padded up to this size")
+    pad: Annotated[PadTo, BeforeValidator(_pad_to), WithJsonSchema(_PAD_SCHEMA)] | None = Field(
+        default=None, description="inputs are padded up to this size"
+    )
     range: list[NotNegative] | None = Field(
         default=None, min_length=2, max_length=2, description="[least, greatest]"
     )
@@ -32,14 +56,15 @@ class Bucket(Section):
         """Least and greatest size named by this bucket."""
         if self.range is not None:
             return self.range[0], self.range[1]
-        size = self.exact if self.exact is not None else self.pad
+        size = self.exact if self.pad is None else self.pad.to
         assert size is not None
         return size, size
 
     @property
     def label(self) -> str:
         """As the YAML writes it."""
-        return next(f"{{{k}: {v}}}" for k in ("exact", "pad", "range") if (v := getattr(self, k)) is not None)
+        values = {"exact": self.exact, "pad": self.pad and self.pad.to, "range": self.range}
+        return next(f"{{{key}: {value}}}" for key, value in values.items() if value is not None)
 
 
 def _bucket(value: Any) -> Any:
@@ -93,6 +118,9 @@ class Dim(Section):
     auto_as: Literal["pad", "exact"] | None = Field(
         default=None, description="auto: what the buckets are; null: pad"
     )
+    auto_assume: Literal["measured"] | None = Field(
+        default=None, description="auto: measured data may take the place of a proof that padding is neutral"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -118,7 +146,7 @@ class Dim(Section):
             if self.traffic is None:
                 raise PlacedError(("traffic",), "missing: auto needs the sizes that came in")
             return self
-        for key in ("traffic", "costs", "max_buckets", "code_budget", "auto_as"):
+        for key in ("traffic", "costs", "max_buckets", "code_budget", "auto_as", "auto_assume"):
             if getattr(self, key) is not None:
                 raise PlacedError((key,), "only goes with buckets: auto")
         segments(self, self.buckets)
@@ -126,13 +154,17 @@ class Dim(Section):
 
 
 class Segment(Section):
-    """The sizes of one dimension that a bucket takes; `size`: what its graph is made for, null if open."""
+    """The sizes of one dimension that a bucket takes; `size`: what its graph is made for, null if open.
+
+    measured: of strategy pad, whether measured data may take the place of a proof.
+    """
 
     strategy: Literal["exact", "pad", "range", "dynamic"]
     min: int
     max: int
     multiple: int
     size: int | None = None
+    measured: bool = False
 
 
 def whole(dim: Dim) -> Segment:
@@ -185,11 +217,22 @@ def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
             strategy = "exact"
         found.append(
             Segment.model_validate(
-                {"strategy": strategy, "min": first, "max": greatest, "multiple": dim.multiple, "size": size}
+                {
+                    "strategy": strategy,
+                    "min": first,
+                    "max": greatest,
+                    "multiple": dim.multiple,
+                    "size": size,
+                    "measured": strategy == "pad" and _is_measured(bucket),
+                }
             )
         )
         below = greatest
     return found
+
+
+def _is_measured(bucket: Bucket) -> bool:
+    return bucket.pad is not None and bucket.pad.assume == "measured"
 
 
 def covers(dim: Dim, taken: list[Segment]) -> bool:

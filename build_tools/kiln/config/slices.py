@@ -17,6 +17,7 @@ _SLICES: dict[str, tuple[str, ...]] = {
     "golden_padded": ("golden", "preprocess", "inputs", "dims", "special_cases", "tolerance"),
     "tolerance": ("tolerance",),
     "precision": ("precision",),
+    "padding": ("inputs", "outputs", "dims"),
     "specialize": ("dims", "inputs", "outputs", "special_cases"),
     "edges": ("inputs", "outputs", "dims", "buckets"),
     "lower": ("threads", "winograd", "precision", "checks"),

@@ -1,10 +1,11 @@
-"""Verified padding: a bucket may pad its inputs only where that changes no output.
+"""Measured padding: the second net behind the proof (kiln.specialize.padding), or what stands in its place.
 
 1. At every size that a pad bucket is tried at, the reference runs twice: on the exact inputs, and on inputs
-   padded up to the bucket's size (`inputs.<name>.pad`, 0 unless given; masks with 0). The padded outputs, cut
-   to their exact shapes, must agree with the exact ones within the model's tolerance.
-2. Where they do not, each padded dimension is tried alone, to name the one at fault, and the first operator
-   whose result changes is looked for (`kiln.golden.trace`).
+   padded up to the bucket's size with what padding.json says. The padded outputs, cut to their exact shapes,
+   must agree with the exact ones within the model's tolerance.
+2. Where the YAML says `assume: measured`, the same on adversarial data (`kiln.golden.adversarial`).
+3. Where they do not agree, each padded dimension is tried alone, to name the one at fault, and the first
+   operator whose result changes is looked for (`kiln.golden.trace`).
 
 A mean, a softmax, a norm or an attention over a padded axis, a second convolution at the border and a
 reversed sequence all see the padding, unless a mask that the model takes makes it neutral.
@@ -13,7 +14,7 @@ reversed sequence all see the padding, unless a mask that the model takes makes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ import numpy.typing as npt
 
 from kiln.config import sizes
 from kiln.errors import KilnError
+from kiln.golden.adversarial import attacks
 from kiln.golden.compare import Comparison, compare, limits_for
 from kiln.golden.points import Bucket, Sizes
 from kiln.golden.reference import Reference
 from kiln.golden.trace import first_to_differ
 from kiln.golden.tries import Try
+from kiln.specialize.padding.stage import MEASURED, given_fill
 
 Array = npt.NDArray[Any]
 
@@ -47,26 +50,34 @@ def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> f
 
 @dataclass
 class PaddingChecks:
-    """Checks every vector of the buckets that pad, and keeps what padding.json tells of it."""
+    """Checks every vector of the buckets that pad, and keeps what padding.json tells of it.
+
+    proofs: by bucket {"proof", "fill"}, as the stage `padding` found them.
+    """
 
     config: Mapping[str, Any]
     source: Path
     interface: Mapping[str, Any]
     reference: Reference
     masks: Sequence[str]
+    proofs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._found: dict[str, list[dict[str, Any]]] = {}
+        self._ports = self.config.get("inputs") or {}
+        self._names = [entry["name"] for entry in self.interface["inputs"]]
 
     def check(self, one: Try, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
         """Compare with what padded inputs give. Raises KilnError where an output changes."""
         if not any(part["strategy"] == "pad" for part in bucket["dims"].values()):
             return
         target = padded_sizes(bucket, one.sizes)
-        results = self._compare(target, exact, want)
-        for entry, result in zip(self.interface["outputs"], results, strict=True):
-            if not result.passed:
-                raise KilnError(self._refusal(one, target, entry, result, exact, want))
+        fill = self._fill(bucket)
+        results = self._compare(target, exact, want, fill)
+        self._raise_for(one, target, results, exact, want, fill)
+        proof = self.proofs.get(bucket["name"], {}).get("proof")
+        if proof == MEASURED and not one.shortened and one.case is None:
+            self._attack(one, target, exact, fill)
         self._found.setdefault(bucket["name"], []).append(
             {
                 "vector": one.name,
@@ -90,26 +101,56 @@ class PaddingChecks:
                 share = share_of_padding(mean, {n: p["size"] for n, p in padded.items()})
                 ranges = {n: {k: p[k] for k in ("min", "max", "size")} for n, p in padded.items()}
                 entry = {"name": bucket["name"], "dims": ranges, "mean_padding": round(share, 6)}
+                entry |= self.proofs.get(bucket["name"], {})
                 entries.append({**entry, "checked": self._found[bucket["name"]]})
         return {"format": 1, "model": self.interface["model"], "buckets": entries} if entries else None
 
-    def _compare(self, target: Sizes, exact: Sequence[Array], want: Sequence[Array]) -> list[Comparison]:
-        got = self.reference.run(self._pad(target, exact))
+    def _fill(self, bucket: Bucket) -> dict[str, Any]:
+        """By input, what its padded elements are."""
+        known = self.proofs.get(bucket["name"], {}).get("fill") or {}
+        plain = {name: given_fill(self._ports.get(name) or {}) for name in self._names}
+        return {name: _stored(entry["name"], known.get(name, plain[name]), np.dtype(entry["dtype"]))
+                for name, entry in zip(self._names, self.interface["inputs"], strict=True)}  # fmt: skip
+
+    def _attack(self, one: Try, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> None:
+        """Compare on adversarial data. Raises KilnError where an output changes."""
+        given = [name for name in self._names if (self._ports.get(name) or {}).get("pad") is not None]
+        for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *given]):
+            want = self.reference.run(attack.inputs)
+            results = self._compare(target, attack.inputs, want, attack.fill)
+            self._raise_for(one, target, results, attack.inputs, want, attack.fill, attack.name)
+
+    def _raise_for(
+        self,
+        one: Try,
+        target: Sizes,
+        results: Sequence[Comparison],
+        exact: Sequence[Array],
+        want: Sequence[Array],
+        fill: Mapping[str, Any],
+        data: str = "",
+    ) -> None:
+        for entry, result in zip(self.interface["outputs"], results, strict=True):
+            if not result.passed:
+                raise KilnError(self._refusal(one, target, entry, result, exact, want, fill, data))
+
+    def _compare(
+        self, target: Sizes, exact: Sequence[Array], want: Sequence[Array], fill: Mapping[str, Any]
+    ) -> list[Comparison]:
+        got = self.reference.run(self._pad(target, exact, fill))
         return [
             compare(cut(g, w.shape), w, limits_for(self.config.get("tolerance") or {}, entry["name"]),
                     entry.get("quant") is not None)
             for g, w, entry in zip(got, want, self.interface["outputs"], strict=True)
         ]  # fmt: skip
 
-    def _pad(self, target: Sizes, exact: Sequence[Array]) -> list[Array]:
+    def _pad(self, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> list[Array]:
         """The inputs grown to the sizes `target`, behind their elements."""
         grown = []
         for tensor, entry in zip(exact, self.interface["inputs"], strict=True):
             shape = [sizes.evaluate(size, target) for size in entry["shape"]]
-            port = (self.config.get("inputs") or {}).get(entry["name"]) or {}
-            value = 0 if entry["name"] in self.masks else port.get("pad") or 0
             widths = [(0, more - size) for more, size in zip(shape, tensor.shape, strict=True)]
-            grown.append(np.pad(tensor, widths, constant_values=_stored(entry["name"], value, tensor.dtype)))
+            grown.append(np.pad(tensor, widths, constant_values=fill[entry["name"]]))
         return grown
 
     def _refusal(
@@ -120,22 +161,28 @@ class PaddingChecks:
         result: Comparison,
         exact: Sequence[Array],
         want: Sequence[Array],
+        fill: Mapping[str, Any],
+        data: str,
     ) -> str:
         """The line that says which dimension, how far the output is off, and what sees the padding first."""
         moved = [name for name in target if target[name] != one.sizes[name]]
         for name in moved if len(moved) > 1 else []:
             alone = {**one.sizes, name: target[name]}
-            results = self._compare(alone, exact, want)
+            results = self._compare(alone, exact, want, fill)
             wrong = [index for index, r in enumerate(results) if not r.passed]
             if wrong:
                 moved, target = [name], alone
                 entry, result = self.interface["outputs"][wrong[0]], results[wrong[0]]
                 break
         first = first_to_differ(
-            self.source, exact, self._pad(target, exact), limits_for(self.config.get("tolerance") or {}, "")
+            self.source,
+            exact,
+            self._pad(target, exact, fill),
+            limits_for(self.config.get("tolerance") or {}, ""),
         )
         subject = " and ".join(f"dims.{name}: pad {target[name]}" for name in moved)
-        shown = ", ".join(f"{name} {one.sizes[name]} padded to {target[name]}" for name in moved)
+        sizes_shown = [f"{name} {one.sizes[name]} padded to {target[name]}" for name in moved]
+        shown = ", ".join([*([f"data {data}"] if data else []), *sizes_shown])
         others = ", ".join(f"{name} {size}" for name, size in one.sizes.items() if name not in moved)
         far = f"it differs by {result.error:.3g}, allowed {result.limit:.3g} {result.unit}".rstrip()
         if not np.isfinite(result.error):
@@ -153,8 +200,9 @@ class PaddingChecks:
         )
 
 
-def _stored(name: str, value: float, dtype: np.dtype[Any]) -> Array:
-    """`value` as an element. Raises KilnError where an integer type cannot hold it."""
+def _stored(name: str, given: float | str, dtype: np.dtype[Any]) -> Array:
+    """A fill of padding.json as an element. Raises KilnError where an integer type cannot hold it."""
+    value = float(given) if isinstance(given, str) else given
     info = np.iinfo(dtype) if dtype.kind in "iu" else None
     if info and not (info.min <= value <= info.max and value == int(value)):
         raise KilnError(

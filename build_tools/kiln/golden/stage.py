@@ -17,6 +17,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--called", help="how errors call the model file; by its path when left out")
     p.add_argument("--interface", type=Path, required=True, help="interface.json of the imported model")
     p.add_argument("--buckets", type=Path, help="buckets.json; a model without dimensions needs none")
+    p.add_argument("--padding", type=Path, help="padding.json of the stage of that name, where buckets pad")
     p.add_argument("--out", type=Path, required=True, help="folder for golden.json and the tensors (*.bin)")
 
 
@@ -28,9 +29,10 @@ def run(args: argparse.Namespace) -> None:
     from kiln.golden.vectors import make_vectors
 
     buckets = read_json(args.buckets) if args.buckets else None
+    proofs = read_json(args.padding) if args.padding else None
     try:
         vectors, about, padding = make_vectors(
-            read_json(args.config), args.source, read_json(args.interface), buckets
+            read_json(args.config), args.source, read_json(args.interface), buckets, proofs
         )
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error

@@ -69,8 +69,11 @@ def make_vectors(
     source: Path,
     interface: Mapping[str, Any],
     buckets: Mapping[str, Any] | None = None,
+    padding: Mapping[str, Any] | None = None,
 ) -> tuple[Vectors, dict[str, Any], dict[str, Any] | None]:
     """Run the reference on the input sets of `config`, with `buckets` (buckets.json) at sizes of each.
+
+    `padding`: what the stage `padding` has written, where buckets pad.
 
     Returns the vectors; what golden.json says besides: model, reference {name, version, settings}, and with
     buckets dims, buckets and the inputs' symbolic shapes; and the content of padding.json, None where nothing
@@ -89,7 +92,8 @@ def make_vectors(
     chosen = tries(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
     shapes = [entry["shape"] for entry in concrete(interface["inputs"], {**least, **chosen[0].sizes})]
     reference = open_reference(source, golden.get("reference") or "auto", shapes)
-    padding = PaddingChecks(config, source, interface, reference, masks)
+    proofs = padding["buckets"] if padding else {}
+    checks = PaddingChecks(config, source, interface, reference, masks, proofs)
     vectors = Vectors()
     for one in chosen:
         sizes = {**least, **one.sizes}
@@ -99,7 +103,7 @@ def make_vectors(
             continue
         results = reference.run(given)
         _check(source, one.name, results, entries["outputs"])
-        padding.check(one, listed[one.bucket], given, results)
+        checks.check(one, listed[one.bucket], given, results)
         sides = {
             "inputs": list(zip(entries["inputs"], given, strict=True)),
             "outputs": list(zip(entries["outputs"], results, strict=True)),
@@ -112,7 +116,7 @@ def make_vectors(
             {"name": e["name"], "dtype": e["dtype"], "shape": e["shape"]} for e in interface["inputs"]
         ]
         about |= {"dims": buckets["dims"], "buckets": listed, "inputs": symbolic}
-    return vectors, about, padding.report(listed)
+    return vectors, about, checks.report(listed)
 
 
 def _inputs(

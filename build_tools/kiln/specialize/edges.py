@@ -58,12 +58,19 @@ def edges(
                 raise KilnError(f"{path}:1: no column '{name}', which dims.{name} wants its sizes from")
         found, text = _chosen(config, source, target, traffic, names)
         for name in names:
-            kind = dims[name].get("auto_as") or "pad"
-            buckets[name] = [{kind: edge} for edge in found.edges[name]]
+            buckets[name] = [_bucket(dims[name], edge) for edge in found.edges[name]]
             fewer, more = found.fewer[name], found.more[name]
             expected[name] = {"chosen": found.cost, "one_fewer": fewer, "one_more": more}
         texts.append(text)
     return {"format": 1, "buckets": buckets, "expected_ns": expected}, "\n".join(texts)
+
+
+def _bucket(dim: Mapping[str, Any], edge: int) -> dict[str, Any]:
+    """A chosen bucket as the YAML would list it."""
+    kind = dim.get("auto_as") or "pad"
+    if kind == "pad" and dim.get("auto_assume"):
+        return {kind: {"to": edge, "assume": dim["auto_assume"]}}
+    return {kind: edge}
 
 
 def _chosen(

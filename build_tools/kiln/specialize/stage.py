@@ -25,7 +25,7 @@ from kiln.specialize.conditions import (
     OnSize,
     input_is,
 )
-from kiln.specialize.padding import pad_wrapped
+from kiln.specialize.padding.wrap import pad_wrapped
 from kiln.specialize.special_case import special_cases
 from kiln.specialize.symbols import symbols_of
 
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interface", type=Path, help="interface.json of the model; needed where sizes are padded"
     )
+    parser.add_argument("--padding", type=Path, help="padding.json: needed where sizes are padded")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
     parser.add_argument("--out", type=Path, required=True)
 
@@ -47,21 +48,31 @@ def run(args: argparse.Namespace) -> None:
     padded = [name for name, part in bucket["dims"].items() if part["strategy"] == "pad"]
     if padded and not args.interface:
         raise KilnError(f"bucket '{bucket['name']}': --interface is missing, it says how to cut {padded[0]}")
-    module = specialize(store.load(args.source), interface, bucket, config)
+    if padded and not args.padding:
+        raise KilnError(
+            f"bucket '{bucket['name']}': --padding is missing, it says what to fill {padded[0]} with"
+        )
+    fill = read_json(args.padding)["buckets"][bucket["name"]]["fill"] if padded else None
+    module = specialize(store.load(args.source), interface, bucket, config, fill)
     with atomic_dir(args.out) as folder:
         store.save(module, folder)
         write_json(folder / "interface.json", interface)
 
 
 def specialize(
-    module: tvm.IRModule, interface: Mapping[str, Any], bucket: Mapping[str, Any], config: Mapping[str, Any]
+    module: tvm.IRModule,
+    interface: Mapping[str, Any],
+    bucket: Mapping[str, Any],
+    config: Mapping[str, Any],
+    fill: Mapping[str, Any] | None = None,
 ) -> tvm.IRModule:
     """`module` for all sizes of `bucket`, with the special cases of the model's configuration.
 
-    `interface`: that of the model, its shapes in terms of the dimensions. Raises KilnError in one line for
-    an input that the model does not have, and for a value of another shape or type.
+    `interface`: that of the model, its shapes in terms of the dimensions. `fill`: by input the value of its
+    padded elements, as padding.json has it. Raises KilnError in one line for an input that the model does not
+    have, and for a value of another shape or type.
     """
-    module = pad_wrapped(module, interface, bucket, config.get("inputs"))
+    module = pad_wrapped(module, interface, bucket, fill)
     given = config.get("special_cases") or []
     if not given:
         return module

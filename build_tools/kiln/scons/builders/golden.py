@@ -6,22 +6,26 @@ from typing import Any
 
 from kiln.scons.builders.fetch import fetch
 from kiln.scons.builders.importing import interface
-from kiln.scons.part import buckets_json, parts
+from kiln.scons.builders.padding import padding
+from kiln.scons.part import buckets_json
 from kiln.scons.stage import Stage, declare
 from kiln.scons.unit import Unit
 
 
 def golden(unit: Unit) -> tuple[str, Any]:
     """The folder of the golden vectors, and the list of its files."""
-    padded = any(s.strategy == "pad" for part in parts(unit) for s in part.box.dims.values())
-    config, folder = unit.slice("golden_padded" if padded else "golden"), f"{unit.of_model}/golden"
+    proof = padding(unit)
+    config, folder = unit.slice("golden_padded" if proof else "golden"), f"{unit.of_model}/golden"
     source, face, buckets = fetch(unit), interface(unit), buckets_json(unit)
     flags = ["--config", str(config), "--source", unit.source, "--interface", str(face)]
     stage = Stage(
         "golden",
         unit.name,
-        [*flags, *(["--buckets", str(buckets)] if buckets else []), "--out", folder],
-        [config, source, face, *([buckets] if buckets else []), *unit.local_files("golden")],
+        flags
+        + (["--buckets", str(buckets)] if buckets else [])
+        + (["--padding", str(proof)] if proof else [])
+        + ["--out", folder],
+        [config, source, face, *filter(None, [buckets, proof]), *unit.local_files("golden")],
         [],
         folder=folder,
         listing=f"{folder}.list.json",

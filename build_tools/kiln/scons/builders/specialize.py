@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.scons.builders.importing import interface
+from kiln.scons.builders.padding import padding
 from kiln.scons.builders.simplify import simplify
 from kiln.scons.part import Part
 from kiln.scons.stage import Stage, declare
@@ -21,12 +22,15 @@ def specialize(part: Part, dump: bool) -> tuple[str, list[Any]]:
         f"{part.of_model}/specialize",
     )
     whole = interface(part.unit) if bucket else None
+    padded = any(segment.strategy == "pad" for segment in part.box.dims.values())
+    proof = padding(part.unit) if padded else None
     stage = Stage(
         "specialize",
         part.model_subject,
         ["--in", before, "--config", str(config), "--out", folder]
-        + (["--bucket", str(bucket), "--interface", str(whole)] if bucket else []),
-        [config, *files, *([bucket, whole] if bucket else []), *part.unit.local_files("specialize")],
+        + (["--bucket", str(bucket), "--interface", str(whole)] if bucket else [])
+        + (["--padding", str(proof)] if proof else []),
+        [config, *files, *filter(None, [bucket, whole, proof]), *part.unit.local_files("specialize")],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
         speaks=True,
     )

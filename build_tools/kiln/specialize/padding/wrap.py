@@ -1,8 +1,8 @@
 """Padding around a graph of fixed sizes: any smaller size comes in, and goes out again.
 
 main(x: [seq, …]) pads x up to the bucket's size, runs the graph as it was imported, and cuts from each output
-the part that a graph of exactly these sizes has, as interface.json of the model says. Whether the padding
-changes that part is for kiln.golden.padding to find out.
+the part that a graph of exactly these sizes has, as interface.json of the model says. That the padding leaves
+that part as it is, kiln.specialize.padding.analysis proves and kiln.golden.padding measures.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 from kiln.config import sizes
 from kiln.errors import KilnError
+from kiln.specialize.padding.fills import stored
 from kiln.specialize.symbols import (
     Renamer,
     Symbol,
@@ -31,12 +32,12 @@ Json = Mapping[str, Any]
 
 
 def pad_wrapped(
-    module: tvm.IRModule, interface: Json, bucket: Json, inputs: Json | None = None
+    module: tvm.IRModule, interface: Json, bucket: Json, fill: Json | None = None
 ) -> tvm.IRModule:
     """`module`, imported with the padded dimensions of `bucket` at their size, for all sizes of the bucket.
 
     `interface`: interface.json of the model, its shapes in terms of the dimensions. `bucket`: bucket.json.
-    `inputs`: as in the model's YAML: `pad`, the value of padded elements, 0 if not given; masks get 0.
+    `fill`: by input the value of padded elements, as padding.json has it; 0 where it is left out.
     Without a padded dimension the module is handed on. Raises KilnError naming the output where its size in
     the graph is not the one that the interface gives for the bucket's size.
     """
@@ -64,7 +65,7 @@ def pad_wrapped(
     builder = relax.BlockBuilder()
     with builder.function("main", [*parameters, *last], attrs=dict(main.attrs or {})):
         ready = {
-            inner: _padded(builder, outer, inner, port, padded, (inputs or {}).get(port["name"]) or {})
+            inner: _padded(builder, outer, inner, port, padded, (fill or {}).get(port["name"], 0))
             for outer, inner, port in zip(parameters, tensors, interface["inputs"], strict=True)
         }
         ready |= {p: last[0] for p in main.params if is_sizes(p)}
@@ -91,17 +92,14 @@ def _shape(parameter: Any, port: Json, padded: Json, extents: Json) -> list[Any]
     ]
 
 
-def _padded(builder: Any, outer: Any, inner: Any, port: Json, padded: Json, given: Json) -> Any:
+def _padded(builder: Any, outer: Any, inner: Any, port: Json, padded: Json, fill: Any) -> Any:
     """`outer` filled up to the shape of `inner`, behind its last element.
 
     What follows is as long as the whole, and cut: so that every shape is one that TVM knows to be a number,
     which it does not of n + (64 - n). The two are one loop after fusion.
     """
     dtype = str(inner.ty.dtype)
-    fill = 0 if given.get("mask") else given.get("pad") or 0
-    if not dtype.startswith("float") and fill != int(fill):
-        raise KilnError(f"inputs.{port['name']}.pad: {fill} is no value of type {dtype}")
-    value = relax.const(fill if dtype.startswith("float") else int(fill), dtype)
+    value = relax.const(stored(port["name"], fill, dtype), dtype)
     result = outer
     for axis, entry in enumerate(port["shape"]):
         if not isinstance(entry, str) or entry not in padded:

@@ -1,0 +1,29 @@
+"""padding: the proof that the buckets that pad are neutral, and the values that they pad with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln.scons.builders.fetch import fetch
+from kiln.scons.builders.importing import interface
+from kiln.scons.part import buckets_json, parts
+from kiln.scons.stage import Stage, declare
+from kiln.scons.unit import Unit
+
+
+def padding(unit: Unit) -> Any:
+    """padding.json, as an SCons node; None for a model of which no bucket pads."""
+    if not any(s.strategy == "pad" for part in parts(unit) for s in part.box.dims.values()):
+        return None
+    config, out = unit.slice("padding"), f"{unit.of_model}/padding.json"
+    source, face, buckets = fetch(unit), interface(unit), buckets_json(unit)
+    flags = ["--config", str(config), "--source", unit.source, "--interface", str(face)]
+    stage = Stage(
+        "padding",
+        unit.name,
+        [*flags, "--buckets", str(buckets), "--out", out],
+        [config, source, face, buckets],
+        [out],
+        silent_flags=["--called", unit.source_name],
+    )
+    return declare(stage)[0]

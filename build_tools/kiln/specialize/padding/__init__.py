@@ -1,0 +1,1 @@
+"""Padding of inputs: the wrapper around a graph, and the proof that the padded part stays without effect."""

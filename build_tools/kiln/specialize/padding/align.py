@@ -1,0 +1,102 @@
+"""Axes beside each other: atoms regrouped to the sizes of another shape, operands of an elementwise call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kiln.specialize.padding.sizes import Size, Sizes
+from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region
+
+
+def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> list[Axis]:
+    """The atoms of a tensor as axes of the sizes `wanted`, as a reshape makes them.
+
+    An atom may be split; a padded one only into a padded outer part and a fixed inner one, for else its kept
+    part would not stay in front. Raises NotNeutralError where that cannot be done.
+    """
+    left = _coalesced(atoms, sizes)
+    found: list[Axis] = []
+    for want in wanted:
+        axis: list[Atom] = []
+        rest = sizes.simple(want)
+        while not sizes.equal(rest, 1):
+            if not left:
+                raise NotNeutralError("its shapes cannot be followed")
+            first = left.pop(0)
+            if sizes.equal(first.size, rest):
+                axis.append(first)
+                break
+            if (count := _quotient(rest, first.size, sizes)) is not None:
+                axis.append(first)
+                rest = count
+            elif (count := _quotient(first.size, rest, sizes)) is not None and (
+                not first.padded or (isinstance(count, int) and sizes.depends(rest))
+            ):
+                axis.append(replace(first, size=rest))
+                left.insert(0, Atom(count))
+                break
+            elif first.padded:
+                raise NotNeutralError(
+                    f"it splits the padded axis of size {first.size}, and the padding does not stay last"
+                )
+            else:
+                raise NotNeutralError(f"its shapes cannot be followed: {first.size} elements become {rest}")
+        found.append(tuple(axis))
+    return found
+
+
+def _quotient(whole: Size, part: Size, sizes: Sizes) -> Size | None:
+    """whole / part where that is a whole number in every run."""
+    if isinstance(whole, int) and isinstance(part, int):
+        return whole // part if part > 0 and whole % part == 0 else None
+    count = sizes.simple(whole // part)
+    return count if sizes.equal(sizes.simple(count * part), whole) and not sizes.equal(count, 0) else None
+
+
+def _coalesced(atoms: Sequence[Atom], sizes: Sizes) -> list[Atom]:
+    """Neighbouring atoms that are not padded as one."""
+    found: list[Atom] = []
+    for atom in atoms:
+        if found and not atom.padded and not found[-1].padded:
+            found[-1] = Atom(sizes.simple(found[-1].size * atom.size))
+        elif atom.padded or not sizes.equal(atom.size, 1):
+            found.append(atom)
+    return found
+
+
+class Operands:
+    """The axes that a call's operands have in common under NumPy's broadcasting.
+
+    axes: of the result, with atoms of its own. `region(i, r)`: what region r of the result is in operand i.
+    """
+
+    def __init__(self, operands: Sequence[Padded], sizes: Sizes) -> None:
+        rank = max((len(operand.axes) for operand in operands), default=0)
+        self._maps: list[dict[int, int]] = [{} for _ in operands]
+        self.axes: list[Axis] = []
+        for place in range(rank):
+            present = [
+                (index, operand.axes[place - rank + len(operand.axes)])
+                for index, operand in enumerate(operands)
+                if place - rank + len(operand.axes) >= 0
+            ]
+            self.axes.append(self._axis([(i, axis) for i, axis in present if axis], sizes))
+
+    def _axis(self, present: Sequence[tuple[int, Axis]], sizes: Sizes) -> Axis:
+        if not present:
+            return ()
+        finest = max((axis for _, axis in present), key=len)
+        axis = sizes.like(finest)
+        for index, own in present:
+            groups = regrouped(own, [atom.size for atom in axis], sizes)
+            for atom, group in zip(axis, groups, strict=True):
+                if len(group) != 1 or group[0].padded != atom.padded:
+                    raise NotNeutralError("its operands' axes are made of other factors")
+                if atom.key is not None and group[0].key is not None:
+                    self._maps[index][atom.key] = group[0].key
+        return axis
+
+    def region(self, index: int, region: Region) -> Region:
+        own: Mapping[int, int] = self._maps[index]
+        return frozenset(own[key] for key in region if key in own)

@@ -1,0 +1,178 @@
+"""The proof that padding is neutral: a graph of open sizes is followed with the padded size in their place.
+
+The claim for every tensor: in the run on padded inputs its kept part (kiln.specialize.padding.tensors)
+equals, up to rounding, the tensor of the run on exact inputs, for every size of the bucket. It holds for the
+inputs; each operator has a rule that either carries it to the result or raises NotNeutralError. An operator
+without a rule is refused as soon as one of its operands, or its result, is padded.
+
+Taken for granted: inputs are finite; finite sums and products stay finite; an input that is declared a mask
+holds 0 or 1, and a 1 in each row; a mask's offset (MASKED or less) outweighs the scores that it is added to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.errors import KilnError
+from kiln.specialize.padding import (
+    rules_linear,
+    rules_moving,
+    rules_picking,
+    rules_pointwise,
+    rules_reductions,
+    rules_windows,
+    values,
+)
+from kiln.specialize.padding.context import Context, Rule, State, shown
+from kiln.specialize.padding.sizes import Sizes, shape_of
+from kiln.specialize.padding.tensors import NotNeutralError, Padded, made
+from kiln.specialize.padding.values import ANYTHING, Number
+from kiln.specialize.symbols import is_sizes, symbols_of
+
+RULES: dict[str, Rule] = {
+    **rules_pointwise.RULES,
+    **rules_moving.RULES,
+    **rules_picking.RULES,
+    **rules_reductions.RULES,
+    **rules_linear.RULES,
+    **rules_windows.RULES,
+}
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What an input's padded elements are, and whether it is a mask of zeros and ones."""
+
+    value: Number
+    mask: bool = False
+
+
+class NotProvenError(KilnError):
+    """The first operator, or the output, for which padding is not proven neutral."""
+
+
+def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], outputs: Sequence[str]) -> None:
+    """Raise NotProvenError unless padding the dimensions `padded` changes no output's kept part.
+
+    `module`: imported with those dimensions open, their ranges in kiln.dims. `fills`: one for each input, in
+    order. `outputs`: how the outputs are called in errors.
+    """
+    main = module["main"]
+    context = Context(Sizes(symbols_of(main), padded))
+    tensors = [parameter for parameter in main.params if not is_sizes(parameter)]
+    for parameter, fill in zip(tensors, fills, strict=True):
+        try:
+            context.states[parameter] = _input(context, parameter.ty, fill)
+        except NotNeutralError as error:
+            raise NotProvenError(f"input '{parameter.name}': {error}") from None
+    nodes = json.loads(str((main.attrs or {}).get("kiln.nodes", "{}")))
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            try:
+                context.states[binding.var] = _bound(context, binding)
+            except NotNeutralError as error:
+                raise NotProvenError(f"{_called(binding.value, nodes)}: {error}") from None
+            context.bound[binding.var] = binding.value
+    try:
+        found = context.state(main.body.body)
+    except NotNeutralError as error:
+        raise NotProvenError(f"output '{outputs[0]}': {error}") from None
+    for name, state in zip(outputs, found if isinstance(found, list) else [found], strict=True):
+        _check_output(name, state)
+
+
+def _input(context: Context, ty: Any, fill: Fill) -> Padded:
+    dtype = str(ty.dtype)
+    inside = values.within(0, 1) if fill.mask else values.of_dtype(dtype)
+    behind = values.constant(fill.value)
+    return context.new(ty, lambda region: behind if region else inside)
+
+
+def _bound(context: Context, binding: Any) -> State:
+    value = binding.value
+    if isinstance(binding, relax.MatchCast):
+        state = context.state(value)
+        if isinstance(state, list) or state.keys:
+            raise NotNeutralError("the shape of its result is only known when it runs")
+        return context.fixed(binding.ty, state.kept)
+    if not isinstance(value, relax.Call):
+        return context.state(value)
+    rule = RULES.get(context.name(value))
+    if not _touches(context, value):
+        return _untouched(context, value, rule)
+    if rule is None:
+        raise NotNeutralError("Kiln has no rule for what it does to padding")
+    return rule(context, value)
+
+
+def _touches(context: Context, call: Any) -> bool:
+    """Whether something padded goes into a call or comes out of it."""
+    found: list[bool] = []
+
+    def visit(expr: Any) -> None:
+        if expr in context.states:
+            states = context.states[expr]
+            for state in states if isinstance(states, list) else [states]:
+                found.append(bool(state.keys))
+        elif isinstance(getattr(expr, "ty", None), tvm.ir.PrimType):
+            found.append(context.sizes.depends(expr))
+
+    for argument in call.args:
+        parts = argument.fields if isinstance(argument, relax.Tuple) else [argument]
+        for part in parts:
+            if isinstance(part, relax.ShapeExpr):
+                found.extend(context.sizes.depends(size) for size in part.values)
+            elif isinstance(part, relax.TupleGetItem):
+                visit(part.tuple_value)
+            else:
+                visit(part)
+    fields = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    for field in fields:
+        if isinstance(field, relax.TensorType) and field.shape is not None:
+            found.extend(context.sizes.depends(size) for size in shape_of(field))
+    return any(found)
+
+
+def _untouched(context: Context, call: Any, rule: Rule | None) -> State:
+    """A call that no padding reaches: only what its result may hold is of interest."""
+    if rule is not None:
+        try:
+            return rule(context, call)
+        except NotNeutralError:
+            pass
+    many = isinstance(call.ty, relax.TupleType)
+    fields = [
+        made([context.sizes.axis(s) for s in shape_of(ty)], lambda region: ANYTHING)
+        for ty in (call.ty.fields if many else [call.ty])
+    ]
+    return list(fields) if many else fields[0]
+
+
+def _check_output(name: str, state: Any) -> None:
+    if not isinstance(state, Padded):
+        raise NotProvenError(f"output '{name}': it is no tensor")
+    for index, axis in enumerate(state.axes):
+        inner = [atom for atom in axis[1:] if atom.padded]
+        if inner:
+            raise NotProvenError(
+                f"output '{name}': the padding lies between the elements of axis {index}, {shown(axis)}: "
+                "it cannot be cut off"
+            )
+
+
+def _called(call: Any, nodes: Mapping[str, Sequence[str]]) -> str:
+    """The operator of the model's file that a call comes from."""
+    name = str(getattr(getattr(call, "op", None), "name", "")).removeprefix("relax.") or type(call).__name__
+    span = getattr(call, "span", None)
+    if span is not None:
+        return str(span.source_name.name)
+    origins = nodes.get(name, [])
+    if len(origins) == 1:
+        return origins[0]
+    return f"operator {name}" + (f" (one of: {', '.join(origins)}, …)" if origins else "")

@@ -1,0 +1,98 @@
+"""What a rule is given: the sizes, the operands' states, and how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from kiln.graph.bindings import constant, operator
+from kiln.specialize.padding import values
+from kiln.specialize.padding.sizes import Size, Sizes, shape_of
+from kiln.specialize.padding.tensors import KEPT, Axis, NotNeutralError, Padded, Region, made
+from kiln.specialize.padding.values import Value
+
+State = Padded | list[Any]  # a tensor, or the fields of a tuple
+Rule = Callable[["Context", Any], State]
+
+
+class Context:
+    """The states of all variables so far. sizes: see there."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.states: dict[Any, State] = {}
+        self.bound: dict[Any, Any] = {}
+
+    def state(self, expr: Any) -> State:
+        """The state of an argument. Raises NotNeutralError for a number that a padded dimension goes into."""
+        if isinstance(expr, relax.Tuple):
+            return [self.state(field) for field in expr.fields]
+        if isinstance(expr, relax.TupleGetItem):
+            whole = self.state(expr.tuple_value)
+            assert isinstance(whole, list)
+            found: State = whole[int(expr.index)]
+            return found
+        array = constant(expr)
+        if array is not None:
+            return self.fixed(expr.ty, values.of_array(array))
+        if expr in self.states:
+            return self.states[expr]
+        if isinstance(getattr(expr, "ty", None), (relax.TensorType, relax.TupleType, relax.ShapeType)):
+            raise NotNeutralError("one of its operands is of a kind that is not followed")
+        return Padded((), {KEPT: self.number(expr)})
+
+    def padded(self, expr: Any) -> Padded:
+        """The state of an argument that is a tensor."""
+        found = self.state(expr)
+        if isinstance(found, list):
+            raise NotNeutralError("a tuple is among its operands")
+        return found
+
+    def number(self, expr: Any) -> Value:
+        """The value of an argument that is a number, or a size that no padded dimension goes into."""
+        plain = expr.value if isinstance(expr, (tirx.IntImm, tirx.FloatImm)) else expr
+        if isinstance(plain, (int, float)):
+            return values.constant(plain)
+        if self.sizes.depends(plain):
+            raise NotNeutralError(f"it computes with the size {plain}, which padding changes")
+        return values.FINITE
+
+    def fixed(self, ty: Any, value: Value) -> Padded:
+        """A tensor without padded axes."""
+        return made([self.sizes.axis(size) for size in shape_of(ty)], lambda region: value)
+
+    def new(self, ty: Any, value: Callable[[Region], Value]) -> Padded:
+        """A tensor of a type, each axis of one atom of its own."""
+        return made([self.sizes.axis(size) for size in shape_of(ty)], value)
+
+    def definition(self, expr: Any) -> Any:
+        """What a variable was bound to; the expression itself where it is none."""
+        return self.bound.get(expr, expr)
+
+    def name(self, expr: Any) -> str:
+        """The operator of a call without `relax.`; empty for what is no call."""
+        return (operator(expr) or "").removeprefix("relax.")
+
+    def dtype(self, expr: Any) -> str:
+        return str(expr.ty.dtype) if hasattr(expr, "ty") and hasattr(expr.ty, "dtype") else "float64"
+
+    def refuse_padded(self, state: Padded, axes: Sequence[int], what: str) -> None:
+        """Raise NotNeutralError where one of the axes is padded; `what` the operator does with it."""
+        for axis in axes:
+            if any(atom.padded for atom in state.axes[axis]):
+                raise NotNeutralError(f"{what} axis {axis}, {shown(state.axes[axis])}")
+
+
+def shown(axis: Axis) -> str:
+    """An axis for an error: its size, and that it is padded."""
+    return "whose padded size is " + " * ".join(str(atom.size) for atom in axis)
+
+
+def normal_axes(axes: Any, rank: int) -> list[int]:
+    """The axes of an attribute as numbers from 0; all of them for None."""
+    if axes is None:
+        return list(range(rank))
+    listed: Sequence[Size] = [axes] if isinstance(axes, (int, tirx.IntImm)) else list(axes)
+    return sorted(int(axis) % rank for axis in listed)

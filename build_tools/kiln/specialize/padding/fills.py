@@ -1,0 +1,96 @@
+"""Which value the padded elements of each input get: the first that the proof accepts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+
+from kiln.errors import KilnError
+from kiln.graph.bindings import constant, operator
+from kiln.specialize.padding.analysis import Fill, NotProvenError, prove
+from kiln.specialize.padding.values import Number, greatest, is_float, least
+
+MOST_TRIED = 64  # combinations of the inputs' values
+_COMPARED = ("relax.equal", "relax.not_equal")
+
+
+def proven_fills(
+    module: tvm.IRModule, padded: Sequence[str], interface: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Number]:
+    """By input, the value of its padded elements with which padding is neutral.
+
+    `module`: imported with the dimensions `padded` open. `interface`: its inputs and outputs. `given`: the
+    YAML's `inputs` (`pad`, `mask`). Zero comes first, then the least and the greatest value of the type, one,
+    and what the graph compares an input with. Raises NotProvenError, as for the first of them, where none is.
+    """
+    ports = interface["inputs"]
+    outputs = [port["name"] for port in interface["outputs"]]
+    compared = _compared(module)
+    choices = [_choices(port, padded, given.get(port["name"]) or {}, compared) for port in ports]
+    first: NotProvenError | None = None
+    for chosen in itertools.islice(itertools.product(*choices), MOST_TRIED):
+        fills = [
+            Fill(value, bool((given.get(port["name"]) or {}).get("mask")))
+            for value, port in zip(chosen, ports, strict=True)
+        ]
+        try:
+            prove(module, padded, fills, outputs)
+        except NotProvenError as error:
+            first = first or error
+            continue
+        return {port["name"]: value for value, port in zip(chosen, ports, strict=True)}
+    assert first is not None
+    raise first
+
+
+def stored(name: str, value: Any, dtype: str) -> Any:
+    """A fill of padding.json as an element. Raises KilnError where the type of the input cannot hold it."""
+    number = float(value) if isinstance(value, str) else value
+    if is_float(dtype):
+        return float(number)
+    low, high = least(dtype), greatest(dtype)
+    if not math.isfinite(number) or number != int(number) or not low <= number <= high:
+        raise KilnError(f"inputs.{name}.pad: {value}, allowed for {dtype}: whole numbers in {low}..{high}")
+    return int(number)
+
+
+def written(value: Number) -> Number | str:
+    """A fill as JSON has it, which knows no infinities."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _choices(
+    port: Mapping[str, Any], padded: Sequence[str], given: Mapping[str, Any], compared: Sequence[Number]
+) -> list[Number]:
+    dtype = str(port["dtype"])
+    if given.get("mask"):
+        return [0]
+    if given.get("pad") is not None:
+        return [stored(port["name"], given["pad"], dtype)]
+    if not any(name in padded for name in port["shape"] if isinstance(name, str)):
+        return [0]
+    quant = port.get("quant") or {}
+    wanted: list[Number] = [0, *([quant["zero_point"]] if quant else []), least(dtype), greatest(dtype), 1]
+    found: list[Number] = []
+    for value in [*wanted, *(() if is_float(dtype) else compared)]:
+        if least(dtype) <= value <= greatest(dtype) and value not in found:
+            found.append(value)
+    return found
+
+
+def _compared(module: tvm.IRModule) -> list[Number]:
+    """Whole numbers that the graph compares something with: a padding token's, perhaps."""
+    found: list[Number] = []
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            if operator(binding.value) not in _COMPARED:
+                continue
+            for array in map(constant, binding.value.args):
+                if array is not None and array.size == 1 and np.issubdtype(array.dtype, np.integer):
+                    found.append(int(array.reshape(-1)[0]))
+    return found

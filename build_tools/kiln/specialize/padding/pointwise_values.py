@@ -1,0 +1,271 @@
+"""Elementwise operators on values: exact on constants, on intervals where a rule is written, else unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kiln.specialize.padding.values import (
+    ANYTHING,
+    FINITE,
+    INFINITY,
+    Number,
+    Value,
+    constant,
+    join,
+    within,
+)
+
+Function = Callable[..., Value]
+
+
+def _sum(a: Number, b: Number, otherwise: Number) -> Number:
+    total = a + b
+    return otherwise if isinstance(total, float) and math.isnan(total) else total
+
+
+def add(a: Value, b: Value) -> Value:
+    for one, other in ((a, b), (b, a)):
+        if one.is_constant and not one.finite and other.finite:
+            return one
+    low, high = _sum(a.low, b.low, -INFINITY), _sum(a.high, b.high, INFINITY)
+    return Value(low, high, a.finite and b.finite, a.drop + b.drop)
+
+
+def negative(a: Value) -> Value:
+    return Value(-a.high, -a.low, a.finite)
+
+
+def subtract(a: Value, b: Value) -> Value:
+    return add(a, negative(b))
+
+
+def _product(a: Number, b: Number) -> Number:
+    return 0 if a == 0 or b == 0 else a * b
+
+
+def multiply(a: Value, b: Value) -> Value:
+    ends = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    offset: Number = 0
+    for one, other in ((a, b), (b, a)):
+        if one.low > 0:
+            offset = min(offset, _product(one.low, other.drop))
+    return Value(min(ends), max(ends), a.finite and b.finite, offset)
+
+
+def square(a: Value) -> Value:
+    ends = (_product(a.low, a.low), _product(a.high, a.high))
+    least = 0 if a.low <= 0 <= a.high else min(ends)
+    return Value(least, max(ends), a.finite)
+
+
+def divide(a: Value, b: Value) -> Value:
+    if b.low <= 0 <= b.high:
+        return ANYTHING
+    low, high = sorted((_inverse(b.low), _inverse(b.high)))
+    return multiply(a, Value(low, high, b.finite))
+
+
+def _inverse(number: Number) -> float:
+    return 0.0 if math.isinf(number) else 1.0 / number
+
+
+def maximum(a: Value, b: Value) -> Value:
+    for one, other in ((a, b), (b, a)):
+        if one.equals(-INFINITY) and other.finite:
+            return other
+    drop = max(a.drop, b.drop)
+    return Value(max(a.low, b.low), max(a.high, b.high), a.finite and b.finite, drop)
+
+
+def minimum(a: Value, b: Value) -> Value:
+    return negative(maximum(negative(a), negative(b)))
+
+
+def exp(a: Value) -> Value:
+    if a.offset and a.is_masked:
+        return within(0, 0)
+    top = INFINITY if a.high > 700 else math.exp(a.high)
+    bottom = 0.0 if a.low < -700 else math.exp(min(a.low, 700))
+    return Value(bottom, top, a.finite and a.high < 88)
+
+
+def sqrt(a: Value) -> Value:
+    if a.low < 0:
+        return ANYTHING
+    return Value(math.sqrt(a.low), math.sqrt(a.high) if a.high < INFINITY else INFINITY, a.finite)
+
+
+def rsqrt(a: Value) -> Value:
+    return ANYTHING if a.low <= 0 else divide(constant(1.0), sqrt(a))
+
+
+def log(a: Value) -> Value:
+    return Value(finite=a.finite) if a.low > 0 else ANYTHING
+
+
+def power(a: Value, b: Value) -> Value:
+    if b.is_constant and float(b.low).is_integer() and b.low >= 0:
+        return square(a) if b.low == 2 else FINITE if a.finite else ANYTHING
+    if b.equals(0.5):
+        return sqrt(a)
+    if b.equals(-0.5):
+        return rsqrt(a)
+    return Value(0, finite=a.finite and b.finite) if a.low > 0 and b.low >= 0 else ANYTHING
+
+
+def absolute(a: Value) -> Value:
+    ends = (abs(a.low), abs(a.high))
+    return Value(0 if a.low <= 0 <= a.high else min(ends), max(ends), a.finite)
+
+
+def relu(a: Value) -> Value:
+    return Value(max(a.low, 0), max(a.high, 0), a.finite)
+
+
+def same_order(a: Value) -> Value:
+    """Rounding: no further than 1 from where it was."""
+    return Value(a.low - 1, a.high + 1, a.finite, a.offset)
+
+
+def bounded(low: float, high: float) -> Function:
+    """A function whose results lie in low..high for every number."""
+    return lambda *values: within(low, high) if all(v.finite for v in values) else ANYTHING
+
+
+def finite(*values: Value) -> Value:
+    """A function that gives finite numbers for finite ones."""
+    return FINITE if all(value.finite for value in values) else ANYTHING
+
+
+def unknown(*values: Value) -> Value:
+    return ANYTHING
+
+
+TRUE, FALSE, EITHER = within(1, 1), within(0, 0), within(0, 1)
+
+
+def less(a: Value, b: Value) -> Value:
+    if not (a.known and b.known):
+        return EITHER
+    return TRUE if a.high < b.low else FALSE if a.low >= b.high else EITHER
+
+
+def less_equal(a: Value, b: Value) -> Value:
+    if not (a.known and b.known):
+        return EITHER
+    return TRUE if a.high <= b.low else FALSE if a.low > b.high else EITHER
+
+
+def equal(a: Value, b: Value) -> Value:
+    apart = a.known and b.known and (a.high < b.low or b.high < a.low)
+    return FALSE if apart else EITHER
+
+
+def logical_not(a: Value) -> Value:
+    return TRUE if a.equals(0) else FALSE if _is_true(a) else EITHER
+
+
+def logical_and(a: Value, b: Value) -> Value:
+    return FALSE if a.equals(0) or b.equals(0) else TRUE if _is_true(a) and _is_true(b) else EITHER
+
+
+def logical_or(a: Value, b: Value) -> Value:
+    return logical_not(logical_and(logical_not(a), logical_not(b)))
+
+
+def _is_true(a: Value) -> bool:
+    return a.known and (a.low > 0 or a.high < 0)
+
+
+def where(condition: Value, a: Value, b: Value) -> Value:
+    if condition.equals(0):
+        return b
+    if _is_true(condition):
+        return a
+    return join(a, b)
+
+
+def clip(a: Value, low: Value, high: Value) -> Value:
+    return minimum(maximum(a, low), high)
+
+
+# Operator → (rule on intervals, the same in NumPy for constants; None: constants have no rule of their own).
+RULES: dict[str, tuple[Function, Any]] = {
+    "add": (add, np.add),
+    "subtract": (subtract, np.subtract),
+    "multiply": (multiply, np.multiply),
+    "divide": (divide, np.true_divide),
+    "maximum": (maximum, np.maximum),
+    "minimum": (minimum, np.minimum),
+    "power": (power, np.power),
+    "negative": (negative, np.negative),
+    "abs": (absolute, np.abs),
+    "square": (square, np.square),
+    "exp": (exp, np.exp),
+    "log": (log, np.log),
+    "sqrt": (sqrt, np.sqrt),
+    "rsqrt": (rsqrt, lambda a: 1 / np.sqrt(a)),
+    "erf": (bounded(-1, 1), None),
+    "tanh": (bounded(-1, 1), np.tanh),
+    "sigmoid": (bounded(0, 1), lambda a: 1 / (1 + np.exp(-a))),
+    "sin": (bounded(-1, 1), np.sin),
+    "cos": (bounded(-1, 1), np.cos),
+    "atan": (bounded(-1.6, 1.6), np.arctan),
+    "asinh": (finite, np.arcsinh),
+    "sign": (bounded(-1, 1), np.sign),
+    "floor": (same_order, np.floor),
+    "ceil": (same_order, np.ceil),
+    "round": (same_order, np.round),
+    "trunc": (same_order, np.trunc),
+    "nn.relu": (relu, lambda a: np.maximum(a, 0)),
+    "nn.leakyrelu": (finite, None),
+    "nn.prelu": (finite, None),
+    "nn.gelu": (finite, None),
+    "nn.gelu_tanh": (finite, None),
+    "nn.silu": (finite, None),
+    "nn.softplus": (finite, None),
+    "nn.dropout": (lambda a: a, None),
+    "less": (less, np.less),
+    "less_equal": (less_equal, np.less_equal),
+    "greater": (lambda a, b: less(b, a), np.greater),
+    "greater_equal": (lambda a, b: less_equal(b, a), np.greater_equal),
+    "equal": (equal, np.equal),
+    "not_equal": (lambda a, b: logical_not(equal(a, b)), np.not_equal),
+    "logical_not": (logical_not, np.logical_not),
+    "logical_and": (logical_and, np.logical_and),
+    "logical_or": (logical_or, np.logical_or),
+    "logical_xor": (lambda a, b: EITHER, np.logical_xor),
+    "isnan": (lambda a: FALSE if a.finite else EITHER, np.isnan),
+    "isinf": (lambda a: FALSE if a.finite else EITHER, np.isinf),
+    "isfinite": (lambda a: TRUE if a.finite else EITHER, np.isfinite),
+    "where": (where, None),
+    "clip": (clip, None),
+    "floor_divide": (unknown, np.floor_divide),
+    "mod": (unknown, None),
+    "floor_mod": (unknown, np.mod),
+    "bitwise_and": (finite, np.bitwise_and),
+    "bitwise_or": (finite, np.bitwise_or),
+    "bitwise_xor": (finite, np.bitwise_xor),
+    "bitwise_not": (finite, np.bitwise_not),
+    "left_shift": (finite, None),
+    "right_shift": (finite, None),
+    **dict.fromkeys(("tan", "acos", "asin", "acosh", "atanh", "sinh", "cosh", "atan2"), (unknown, None)),
+}  # fmt: skip
+
+
+def evaluated(function: Any, values: Sequence[Value], dtypes: Sequence[str]) -> Value | None:
+    """The result of constants, by NumPy in their own types; None where there is none."""
+    if function is None or not all(value.is_constant for value in values):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            arguments = [
+                np.asarray(value.low).astype(dtype) for value, dtype in zip(values, dtypes, strict=True)
+            ]
+            return constant(np.asarray(function(*arguments)).reshape(())[()])
+    except (TypeError, ValueError, OverflowError):  # types that NumPy does not know, such as bfloat16
+        return None

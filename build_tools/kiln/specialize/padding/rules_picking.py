@@ -1,0 +1,181 @@
+"""Operators that pick elements by position: slices, counting, tables."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tvm import tirx
+
+from kiln.graph.bindings import Array, constant
+from kiln.specialize.padding.align import Operands
+from kiln.specialize.padding.context import Context, Rule
+from kiln.specialize.padding.sizes import Size, shape_of
+from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, made
+from kiln.specialize.padding.values import FINITE, Value, join, of_array
+
+MOST_LOOKED_AT = 1 << 28  # elements of a sliced table, over all sizes of a bucket
+
+
+def arange(context: Context, call: Any) -> Padded:
+    """arange: begin and step must not depend on a padded size; the end may."""
+    start, step = (context.number(call.args[index]) for index in (0, 2))
+    end = call.args[1]
+    stop = None if isinstance(end, tirx.FloatImm) else context.sizes.greatest(end)
+    whole = FINITE
+    if start.is_constant and step.is_constant and stop is not None and step.low > 0:
+        whole = Value(start.low, max(stop - 1, start.low))
+    return context.new(call.ty, lambda region: whole)
+
+
+def strided_slice(context: Context, call: Any) -> Padded:
+    """strided_slice: its beginning must not be counted from an end that moves."""
+    state = context.padded(call.args[0])
+    places, begins, ends = (list(call.args[index].fields) for index in (1, 2, 3))
+    steps = list(call.args[4].fields) if len(call.args) > 4 else [tirx.IntImm("int64", 1)] * len(places)
+    axes = list(state.axes)
+    shorter: set[int] = set()  # padded parts that begin before that of the operand does
+    for place, *bounds in zip(places, begins, ends, steps, strict=True):
+        axis = int(place) % len(axes)
+        begin, end, step = (context.sizes.simple(bound) for bound in bounds)
+        axes[axis], early = _cut(context, call, state, axis, begin, end, step)
+        shorter |= early
+    exact = _of_table(context, call, axes, begins, steps)
+    if exact is not None:
+        return exact
+
+    def value(region: Region) -> Value:
+        return join(*(state.at(region - early) for early in _subsets(region & shorter)))
+
+    return made(axes, value)
+
+
+def _subsets(keys: Region) -> list[Region]:
+    return [frozenset(c) for n in range(len(keys) + 1) for c in itertools.combinations(sorted(keys), n)]
+
+
+def _cut(
+    context: Context, call: Any, state: Padded, axis: int, begin: Size, end: Size, step: Size
+) -> tuple[Axis, set[int]]:
+    """An axis of a slice, and its padded atom where that begins before the operand's own."""
+    sizes, own = context.sizes, state.axes[axis]
+    size, whole = sizes.simple(shape_of(call.ty)[axis]), shape_of(call.args[0].ty)[axis]
+    if sizes.equal(begin, 0) and sizes.equal(end, whole) and sizes.equal(step, 1):
+        return own, set()
+    keys = keys_of([own])
+    if sizes.depends(begin) or sizes.depends(step):
+        raise NotNeutralError(f"it counts from the end of axis {axis}, which padding moves")
+    if not keys and not sizes.depends(size):
+        return sizes.axis(size), set()
+    if not (sizes.holds(begin >= 0) and sizes.holds(step > 0)):
+        raise NotNeutralError(f"it counts from the end of axis {axis}, which is padded")
+    if len(own) > 1:
+        raise NotNeutralError(f"it cuts axis {axis}, whose factors a reshape has merged")
+    if not sizes.holds(end <= whole):
+        raise NotNeutralError(f"it may take elements behind the kept part of axis {axis}")
+    if not sizes.depends(size):
+        return sizes.axis(size), set()
+    cut = sizes.atom(size)
+    if keys:
+        cut = Atom(cut.size, keys[0])
+    assert cut.key is not None
+    return (cut,), (set() if keys and sizes.equal(end, whole) else {cut.key})
+
+
+def _of_table(
+    context: Context, call: Any, axes: list[Axis], begins: list[Any], steps: list[Any]
+) -> Padded | None:
+    """The first elements of a constant, such as a causal mask: its regions are looked at for every size."""
+    table = constant(call.args[0])
+    ones = all(isinstance(step, tirx.IntImm) and int(step) == 1 for step in steps)
+    if table is None or not ones or any(not _is_zero(begin) for begin in begins):
+        return None
+    shapes = context.sizes.for_every_size(shape_of(call.ty), MOST_LOOKED_AT // max(table.size, 1))
+    if shapes is None:
+        return None
+    greatest = [max(row[axis] for row in shapes) for axis in range(table.ndim)]
+    table = table[tuple(slice(size) for size in greatest)]
+    return made(axes, lambda region: _looked_at(table, axes, shapes, region))
+
+
+def _is_zero(begin: Any) -> bool:
+    return isinstance(begin, tirx.IntImm) and int(begin) == 0
+
+
+def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: Region) -> Value:
+    found: list[Value] = []
+    for shape in shapes:
+        part = table[
+            tuple(
+                slice(size, None) if set(keys_of([axis])) & region else slice(size)
+                for axis, size in zip(axes, shape, strict=True)
+            )
+        ]
+        if part.size:
+            found.append(of_array(part))
+    return join(*found) if found else Value(0, 0)
+
+
+def take(context: Context, call: Any) -> Padded:
+    """take: rows of a table; of a padded table only rows that every size has."""
+    table, indices = context.padded(call.args[0]), context.padded(call.args[1])
+    if call.attrs.axis is None:
+        raise NotNeutralError("it counts the elements of all axes")
+    axis = int(call.attrs.axis) % len(table.axes)
+    _check_inside(context, call, table, indices, axis)
+    rest = _kept_along(table, axis)
+    outer, inner = (renamed(context, operand) for operand in (rest, indices))
+    axes = [*outer.axes[:axis], *inner.axes, *outer.axes[axis + 1 :]]
+    return made(axes, outer.at)
+
+
+def renamed(context: Context, state: Padded) -> Padded:
+    """The same tensor with padded atoms of its own: two operands may come from one tensor."""
+    axes = tuple(context.sizes.like(axis) for axis in state.axes)
+    new = dict(zip(keys_of(axes), state.keys, strict=True))
+    return made(axes, lambda region: state.at(new[key] for key in region))
+
+
+def _kept_along(table: Padded, axis: int) -> Padded:
+    axes = (*table.axes[:axis], (), *table.axes[axis + 1 :])
+    return made(axes, table.at)
+
+
+def _check_inside(context: Context, call: Any, table: Padded, indices: Padded, axis: int) -> None:
+    """Indices into a padded axis must be known to lie in its kept part."""
+    if not keys_of([table.axes[axis]]):
+        return
+    if len(table.axes[axis]) > 1:
+        raise NotNeutralError(f"it picks along axis {axis}, whose factors a reshape has merged")
+    least = context.sizes.least(shape_of(call.args[0].ty)[axis])
+    kept = indices.kept
+    if least is None or not kept.known or kept.low < 0 or kept.high >= least:
+        raise NotNeutralError(f"its indices are not known to lie in the kept part of axis {axis}")
+
+
+def gather_elements(context: Context, call: Any) -> Padded:
+    """gather_elements: along an axis that is not padded; the other axes are those of the indices."""
+    data, indices = context.padded(call.args[0]), context.padded(call.args[1])
+    axis = int(call.attrs.axis) % len(data.axes)
+    _check_inside(context, call, data, indices, axis)
+    rest = _kept_along(data, axis)
+    operands = Operands([rest, indices], context.sizes)
+    return made(operands.axes, lambda region: rest.at(operands.region(0, region)))
+
+
+def one_hot(context: Context, call: Any) -> Padded:
+    """one_hot: a new axis of a fixed size."""
+    indices = context.padded(call.args[0])
+    rank = len(indices.axes) + 1
+    axis = int(call.attrs.axis) % rank
+    axes = (*indices.axes[:axis], (Atom(int(call.attrs.depth)),), *indices.axes[axis:])
+    return made(axes, lambda region: FINITE)
+
+
+RULES: dict[str, Rule] = {
+    "arange": arange,
+    "strided_slice": strided_slice,
+    "take": take,
+    "gather_elements": gather_elements,
+    "one_hot": one_hot,
+}

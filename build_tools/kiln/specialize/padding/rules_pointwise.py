@@ -1,0 +1,113 @@
+"""Elementwise operators: each region of the result comes from the same region of the operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kiln.specialize.padding import pointwise_values as on_values
+from kiln.specialize.padding.align import Operands
+from kiln.specialize.padding.context import Context, Rule
+from kiln.specialize.padding.tensors import Padded, made
+from kiln.specialize.padding.values import ANYTHING, FINITE, Value, fitted, is_float, of_dtype
+
+
+def _pointwise(name: str) -> Rule:
+    function, numpy_function = on_values.RULES[name]
+
+    def rule(context: Context, call: Any) -> Padded:
+        dtypes = [context.dtype(argument) for argument in call.args]
+        result = str(call.ty.dtype)
+        if name == "multiply" and call.args[0].same_as(call.args[1]):
+            return mapped(context, [call.args[0]], lambda v: fitted(on_values.square(v), result))
+
+        def value(*values: Value) -> Value:
+            found = on_values.evaluated(numpy_function, values, dtypes)
+            return fitted(function(*values) if found is None else found, result)
+
+        found = mapped(context, list(call.args), value)
+        return _below_maximum(context, call, found) if name == "subtract" else found
+
+    return rule
+
+
+def mapped(context: Context, arguments: list[Any], value: Any) -> Padded:
+    """The tensor whose regions are `value` of the operands' regions."""
+    states = [context.padded(argument) for argument in arguments]
+    operands = Operands(states, context.sizes)
+    return made(
+        operands.axes,
+        lambda region: value(*(s.at(operands.region(i, region)) for i, s in enumerate(states))),
+    )
+
+
+def _below_maximum(context: Context, call: Any, found: Padded) -> Padded:
+    """x - max(x) is never above 0: a softmax that is written out."""
+    other = context.definition(call.args[1])
+    if context.name(other) != "max" or not other.args[0].same_as(call.args[0]):
+        return found
+    values = {
+        region: Value(value.low, min(value.high, 0), value.finite, value.offset)
+        for region, value in found.values.items()
+    }
+    return Padded(found.axes, values)
+
+
+def cast(context: Context, call: Any) -> Padded:
+    """astype: exact on constants; what another type cannot hold is unknown."""
+    before, after = context.dtype(call.args[0]), str(call.ty.dtype)
+
+    def value(given: Value) -> Value:
+        if after == "bool":
+            return on_values.logical_not(on_values.logical_not(given))
+        exact = on_values.evaluated(lambda a: a.astype(after), [given], [before])
+        if exact is not None:
+            return exact
+        if is_float(after):
+            return given
+        if is_float(before):
+            return fitted(on_values.same_order(given), after) if given.known else of_dtype(after)
+        return fitted(given, after)
+
+    return mapped(context, [call.args[0]], value)
+
+
+def quantize(context: Context, call: Any) -> Padded:
+    """quantize: constants are known where scale and zero point are one number each."""
+    dtype = str(call.ty.dtype)
+    scale, zero = (context.padded(argument).kept for argument in call.args[1:3])
+    whole = of_dtype(dtype)
+
+    def value(given: Value) -> Value:
+        if given.is_constant and given.finite and scale.is_constant and zero.is_constant and scale.low > 0:
+            near = float(np.round(np.float32(given.low) / np.float32(scale.low))) + zero.low
+            exact = int(min(max(near, whole.low), whole.high))
+            return Value(exact, exact)
+        return whole
+
+    return mapped(context, [call.args[0]], value)
+
+
+def dequantize(context: Context, call: Any) -> Padded:
+    """dequantize: (q - zero point) * scale; 0 where q is the zero point, which all channels share."""
+    scale, zero = (context.padded(argument).kept for argument in call.args[1:3])
+
+    def value(given: Value) -> Value:
+        return on_values.multiply(on_values.subtract(given, zero), scale)
+
+    return mapped(context, [call.args[0]], value)
+
+
+def attribute_only(context: Context, call: Any) -> Padded:
+    """Elementwise operators whose other arguments are numbers: only the first operand is a tensor."""
+    return mapped(context, [call.args[0]], lambda v: FINITE if v.finite else ANYTHING)
+
+
+RULES: dict[str, Rule] = {
+    **{name: _pointwise(name) for name in on_values.RULES},
+    "astype": cast,
+    "quantize": quantize,
+    "dequantize": dequantize,
+    **dict.fromkeys(("nn.leakyrelu", "nn.softplus", "nn.dropout"), attribute_only),
+}

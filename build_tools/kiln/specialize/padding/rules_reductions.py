@@ -1,0 +1,247 @@
+"""Reductions, scans, softmax and norms: what the padded part of a reduced axis must hold to stay unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kiln.specialize.padding.context import Context, Rule, State, normal_axes, shown
+from kiln.specialize.padding.sizes import shape_of
+from kiln.specialize.padding.tensors import (
+    KEPT,
+    Axis,
+    NotNeutralError,
+    Padded,
+    Region,
+    keys_of,
+    made,
+    subsets,
+)
+from kiln.specialize.padding.values import (
+    ANYTHING,
+    FINITE,
+    INFINITY,
+    ZERO,
+    Value,
+    greatest,
+    join,
+    least,
+    of_dtype,
+    within,
+)
+
+# (what lies behind, what the kept part holds, dtype) → whether the reduction does not see the former
+Neutral = Callable[[Value, Value, str], bool]
+
+
+def _unseen_by_sum(behind: Value, kept: Value, dtype: str) -> bool:
+    return behind.equals(0)
+
+
+def _unseen_by_maximum(behind: Value, kept: Value, dtype: str) -> bool:
+    below = behind.known and kept.known and behind.high <= kept.low
+    return below or behind.is_masked or behind.equals(least(dtype))
+
+
+def _unseen_by_minimum(behind: Value, kept: Value, dtype: str) -> bool:
+    above = behind.known and kept.known and behind.low >= kept.high
+    return above or behind.equals(greatest(dtype))
+
+
+def _unseen_by_product(behind: Value, kept: Value, dtype: str) -> bool:
+    return behind.equals(1)
+
+
+def _never(behind: Value, kept: Value, dtype: str) -> bool:
+    return False
+
+
+def _total(value: Value) -> Value:
+    """A sum of such elements."""
+    if value.equals(0):
+        return ZERO
+    return Value(
+        0 if value.low >= 0 else -INFINITY, 0 if value.high <= 0 else INFINITY, value.finite, value.offset
+    )
+
+
+def _finite(value: Value) -> Value:
+    return FINITE if value.finite else ANYTHING
+
+
+# Operator → (what must lie behind, in words; whether it does; what a reduction of elements holds)
+_REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[Value], Value]]] = {
+    "sum": ("zeros", _unseen_by_sum, _total),
+    "prod": ("ones", _unseen_by_product, _finite),
+    "max": ("the least value", _unseen_by_maximum, lambda value: value),
+    "min": ("the greatest value", _unseen_by_minimum, lambda value: value),
+    "argmax": ("the least value", _unseen_by_maximum, lambda value: FINITE),
+    "argmin": ("the greatest value", _unseen_by_minimum, lambda value: FINITE),
+    "mean": ("nothing: it divides by the padded size, not by the sum of a mask", _never, lambda value: value),
+    "variance": ("nothing: it divides by the padded size", _never, _finite),
+    "std": ("nothing: it divides by the padded size", _never, _finite),
+}  # fmt: skip
+
+
+def reduction(name: str) -> Rule:
+    """sum, max, …: over a padded axis only where the padded part holds what the operator does not see."""
+    needs, neutral, result = _REDUCTIONS[name]
+
+    def rule(context: Context, call: Any) -> Padded:
+        state = context.padded(call.args[0])
+        attrs, dtype = call.attrs, context.dtype(call.args[0])
+        axes = normal_axes(attrs.axis, len(state.axes))
+        merged = len(axes) > 1 or len(state.axes[axes[0]]) > 1
+        if name.startswith("arg") and merged and any(keys_of([state.axes[axis]]) for axis in axes):
+            raise NotNeutralError("it counts along several axes, of which one is padded")
+        kept = [axis for index, axis in enumerate(state.axes) if index not in axes]
+        reduced = [key for index in axes for key in keys_of([state.axes[index]])]
+        if attrs.keepdims:
+            kept = [() if index in axes else axis for index, axis in enumerate(state.axes)]
+
+        def value(region: Region) -> Value:
+            parts = [(beyond, state.at(region | beyond)) for beyond in subsets(reduced)]
+            inside = parts[0][1]
+            if all(neutral(behind, inside, dtype) for _, behind in parts[1:]):
+                return result(inside)
+            if region == KEPT:
+                seen = next(beyond for beyond, behind in parts[1:] if not neutral(behind, inside, dtype))
+                raise NotNeutralError(reason(state, axes, seen, needs, "reduces"))
+            whole = result(join(*(behind for _, behind in parts)))
+            return whole if whole.known else ANYTHING
+
+        return made(kept, value)
+
+    return rule
+
+
+def reason(state: Padded, axes: list[int], seen: Region, needs: str, does: str) -> str:
+    """Which axis an operator sees the padding of, and what would have to lie there."""
+    axis = next((a for a in axes if set(keys_of([state.axes[a]])) & seen), axes[0])
+    held = state.at(seen)
+    return f"it {does} axis {axis}, {shown(state.axes[axis])}: there {said(held)}, unseen would be {needs}"
+
+
+def said(value: Value) -> str:
+    """What elements may hold, in words."""
+    if value.is_constant:
+        return f"is {value.low:g}"
+    if not value.finite:
+        return "may be anything, NaN too"
+    if value.low == -INFINITY and value.high == INFINITY:
+        return "may be any number"
+    return f"may be {value.low:g} to {value.high:g}"
+
+
+def softmax(context: Context, call: Any) -> Padded:
+    """softmax: a masked part becomes 0 in all rows that are not masked as a whole."""
+    state = context.padded(call.args[0])
+    axis = int(call.attrs.axis) % len(state.axes)
+    along = keys_of([state.axes[axis]])
+    logarithm = context.name(call) == "nn.log_softmax"
+    whole = Value(high=0) if logarithm else within(0, 1)
+
+    def value(region: Region) -> Value:
+        rows, beyond = region - set(along), [part for part in subsets(along) if part]
+        inside = state.at(rows)
+        parts = [state.at(rows | part) for part in beyond]
+        masked = all(part.is_masked for part in parts)
+        if not masked and rows == KEPT:
+            needs = "the least value: a mask added before it"
+            raise NotNeutralError(reason(state, [axis], beyond[0], needs, "normalises"))
+        if not inside.finite or not all(part.finite or part.equals(-INFINITY) for part in parts):
+            return ANYTHING
+        if logarithm or inside.is_masked or not masked or not region & set(along):
+            return whole if not logarithm or not masked else Value(high=0, finite=not region & set(along))
+        return ZERO
+
+    return made(state.axes, value)
+
+
+def scan(context: Context, call: Any) -> Padded:
+    """cumsum, cumprod: an element depends on those before it alone."""
+    state = context.padded(call.args[0])
+    if call.attrs.axis is None and len(state.axes) > 1:
+        context.refuse_padded(state, range(len(state.axes)), "it adds up along all axes, among them")
+        return context.new(call.ty, lambda region: _finite(state.kept))
+    axis = int(call.attrs.axis or 0) % len(state.axes)
+    if len(state.axes[axis]) > 1:
+        context.refuse_padded(state, [axis], "it adds up along a merged")
+    along = set(keys_of([state.axes[axis]]))
+
+    def value(region: Region) -> Value:
+        parts = [state.at(part) for part in subsets(region) if part | along >= region]
+        return FINITE if all(part.finite for part in parts) else ANYTHING
+
+    return made(state.axes, value)
+
+
+def mixing(axes_of: Callable[[Any, int], list[int]], what: str) -> Rule:
+    """Operators that read all of some axes for each of their results: those axes must not be padded."""
+
+    def rule(context: Context, call: Any) -> State:
+        state = context.padded(call.args[0])
+        axes = axes_of(call, len(state.axes))
+        context.refuse_padded(state, axes, what)
+        for other in call.args[1:]:
+            extra = context.state(other)
+            if isinstance(extra, list) or extra.keys:
+                raise NotNeutralError(f"its operand of {context.dtype(other)} is padded")
+
+        def value(region: Region) -> Value:
+            return _finite(state.at(region))
+
+        def shaped(ty: Any) -> Padded:
+            sizes = shape_of(ty)
+            kept: list[Axis] = [
+                context.sizes.axis(size) if axis in axes else own
+                for axis, (own, size) in enumerate(zip(state.axes, sizes, strict=True))
+            ]
+            return made(kept, value)
+
+        many = hasattr(call.ty, "fields")
+        return [shaped(ty) for ty in call.ty.fields] if many else shaped(call.ty)
+
+    return rule
+
+
+def _axis(call: Any, rank: int) -> list[int]:
+    return normal_axes(call.attrs.axis, rank)
+
+
+def _axes(call: Any, rank: int) -> list[int]:
+    return normal_axes(call.attrs.axes, rank)
+
+
+def _group(call: Any, rank: int) -> list[int]:
+    return sorted({*_axes(call, rank), int(call.attrs.channel_axis) % rank})
+
+
+def norm(axes_of: Callable[[Any, int], list[int]]) -> Rule:
+    """Norms with an epsilon above 0: finite where their operand is."""
+    return mixing(axes_of, "it normalises by the mean and count of")
+
+
+def batch_norm(context: Context, call: Any) -> State:
+    """nn.batch_norm at inference: each channel by constants of its own."""
+    state = context.padded(call.args[0])
+    context.refuse_padded(state, [int(call.attrs.axis) % len(state.axes)], "it has constants for")
+    first = made(state.axes, lambda region: _finite(state.at(region)))
+    return [first, *(context.fixed(ty, of_dtype(str(ty.dtype))) for ty in call.ty.fields[1:])]
+
+
+RULES: dict[str, Rule] = {
+    **{name: reduction(name) for name in _REDUCTIONS},
+    "nn.softmax": softmax,
+    "nn.log_softmax": softmax,
+    "cumsum": scan,
+    "cumprod": scan,
+    "sort": mixing(_axis, "it sorts"),
+    "argsort": mixing(_axis, "it sorts"),
+    "topk": mixing(_axis, "it ranks"),
+    "nn.layer_norm": norm(_axes),
+    "nn.rms_norm": norm(_axes),
+    "nn.group_norm": norm(_group),
+    "nn.instance_norm": norm(_axes),
+    "nn.batch_norm": batch_norm,
+}

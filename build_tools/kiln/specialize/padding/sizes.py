@@ -1,0 +1,161 @@
+"""Sizes in terms of the dimensions: which ones depend on a padded dimension, and how they compare."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax, sym, tirx
+from tvm.tirx.analysis import undefined_vars
+
+from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError
+from kiln.specialize.symbols import Symbol, int64
+
+Size = Any  # int, or a TIR expression of the dimensions' variables
+
+
+class Sizes:
+    """Comparisons of sizes that hold for every size of a bucket; `symbols`: those of the graph, by dimension.
+
+    padded: the dimensions that the bucket pads.
+    """
+
+    def __init__(self, symbols: Mapping[str, Symbol], padded: Iterable[str]) -> None:
+        self._analyzer = sym.Analyzer()
+        self.padded = {symbols[name].variable for name in padded if name in symbols}
+        self._keys = itertools.count()
+        for symbol in symbols.values():
+            if symbol.greatest is not None:
+                whole = tvm.ir.Range(int64(symbol.least), int64(symbol.greatest + 1))
+                self._analyzer.bind(symbol.variable, whole)
+
+    def simple(self, size: Size) -> Size:
+        """`size` in its simplest form, an int where it is one."""
+        if isinstance(size, int):
+            return size
+        found = self._analyzer.simplify(size)
+        return int(found) if isinstance(found, tirx.IntImm) else found
+
+    def depends(self, size: Size) -> bool:
+        """Whether a padded dimension went into a size."""
+        if isinstance(size, (int, tirx.IntImm)):
+            return False
+        return any(variable in self.padded for variable in undefined_vars(size))
+
+    def equal(self, a: Size, b: Size) -> bool:
+        """Whether two sizes are the same in every run."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a == b
+        return bool(self._analyzer.can_prove_equal(a, b))
+
+    def holds(self, condition: Any) -> bool:
+        """Whether a comparison of sizes holds in every run."""
+        return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
+
+    def least(self, size: Size) -> int | None:
+        """The least that a size may be; None: not known."""
+        return self._bound(size)[0]
+
+    def greatest(self, size: Size) -> int | None:
+        """The greatest that a size may be; None: not known."""
+        return self._bound(size)[1]
+
+    def _bound(self, size: Size) -> tuple[int | None, int | None]:
+        if isinstance(size, (int, tirx.IntImm)):
+            return int(size), int(size)
+        found = self._analyzer.const_int_bound(size)
+        far = 1 << 62
+        low, high = int(found.min_value), int(found.max_value)
+        return (low if abs(low) < far else None), (high if abs(high) < far else None)
+
+    def atom(self, size: Size) -> Atom:
+        """A new atom of a size. Raises NotNeutralError where it does not grow with the padded dimensions."""
+        size = self.simple(size)
+        if not self.depends(size):
+            return Atom(size)
+        if not self.grows(size):
+            raise NotNeutralError(f"its result's size {size} does not grow with the padded dimension")
+        return Atom(size, next(self._keys))
+
+    def axis(self, size: Size) -> Axis:
+        """A new axis of one atom; none for the size 1."""
+        size = self.simple(size)
+        return () if isinstance(size, int) and size == 1 else (self.atom(size),)
+
+    def like(self, axis: Axis) -> Axis:
+        """The axis with atoms of its own."""
+        return tuple(atom if not atom.padded else Atom(atom.size, next(self._keys)) for atom in axis)
+
+    def grows(self, size: Size) -> bool:
+        """Whether a size never gets less where a padded dimension gets more."""
+        if not self.depends(size):
+            return True
+        if isinstance(size, tirx.Var):
+            return True
+        if isinstance(size, (tirx.Add, tirx.Min, tirx.Max)):
+            return self.grows(size.a) and self.grows(size.b)
+        if isinstance(size, tirx.Sub):
+            return self.grows(size.a) and not self.depends(size.b)
+        if isinstance(size, tirx.Mul):
+            factors = [(size.a, size.b), (size.b, size.a)]
+            return any(
+                self.grows(a) and not self.depends(b) and self.holds(b >= 0)
+                if not isinstance(b, int)
+                else self.grows(a) and b >= 0
+                for a, b in factors
+            )
+        if isinstance(size, tirx.FloorDiv):
+            return self.grows(size.a) and not self.depends(size.b) and self.holds(size.b > 0)
+        return False
+
+    def for_every_size(self, shape: list[Size], most: int) -> list[list[int]] | None:
+        """A shape for each size of the padded dimension; None for several of them, and above `most` sizes."""
+        found = {variable for size in shape if not isinstance(size, int) for variable in undefined_vars(size)}
+        if len(found) != 1 or not found <= self.padded:
+            return None
+        [variable] = found
+        least, greatest = self._bound(variable)
+        if least is None or greatest is None or greatest - least >= most:
+            return None
+        numbers = range(least, greatest + 1)
+        return [[int(evaluated(size, {variable: number})) for size in shape] for number in numbers]
+
+    def total(self, axis: Axis) -> Size:
+        """The size of an axis."""
+        result: Size = 1
+        for atom in axis:
+            result = result * atom.size
+        return self.simple(result)
+
+
+def shape_of(ty: Any) -> list[Size]:
+    """The sizes of a tensor's type: ints, and TIR expressions."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        raise NotNeutralError("the shape of its result is not known")
+    return [int(size) if isinstance(size, tirx.IntImm) else size for size in ty.shape]
+
+
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    tirx.Add: operator.add,
+    tirx.Sub: operator.sub,
+    tirx.Mul: operator.mul,
+    tirx.FloorDiv: operator.floordiv,
+    tirx.FloorMod: operator.mod,
+    tirx.Min: min,
+    tirx.Max: max,
+}
+
+
+def evaluated(size: Size, numbers: Mapping[Any, int]) -> int:
+    """A size for given sizes of the dimensions' variables."""
+    if isinstance(size, (int, tirx.IntImm)):
+        return int(size)
+    if isinstance(size, tirx.Var):
+        return numbers[size]
+    function = _OPERATORS.get(type(size))
+    if function is None:
+        raise NotNeutralError(f"a size of its is {size}, which cannot be followed")
+    return function(evaluated(size.a, numbers), evaluated(size.b, numbers))

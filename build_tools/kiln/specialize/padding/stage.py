@@ -1,0 +1,92 @@
+"""padding: proves for each bucket that pads that the padding is neutral, and finds the value to pad with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+
+PROVEN, MEASURED = "graph", "measured"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    parser.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
+    parser.add_argument("--called", help="how errors call the model file; by its path when left out")
+    parser.add_argument("--interface", type=Path, required=True, help="interface.json of the model")
+    parser.add_argument("--buckets", type=Path, required=True, help="buckets.json")
+    parser.add_argument("--out", type=Path, required=True, help="padding.json")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write padding.json: {"format": 1, "buckets": {name: {"proof", "fill": {input: value}}}}.
+
+    proof: "graph", or "measured" where the YAML takes measured data for it. A fill is a number, or a text for
+    an infinity. Raises KilnError for the first bucket of which nothing is proven.
+    """
+    config, interface = read_json(args.config), read_json(args.interface)
+    try:
+        found = {
+            bucket["name"]: padding(config, args.source, interface, bucket)
+            for bucket in read_json(args.buckets)["buckets"]
+            if any(part["strategy"] == "pad" for part in bucket["dims"].values())
+        }
+    except KilnError as error:
+        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
+    write_json(args.out, {"format": 1, "buckets": found})
+
+
+def padding(
+    config: Mapping[str, Any], source: Path, interface: Mapping[str, Any], bucket: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The entry of one bucket that pads. Raises KilnError where its padding is not proven neutral."""
+    from kiln.specialize.padding.fills import proven_fills, stored, written
+
+    given = config.get("inputs") or {}
+    padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
+    if any(part.get("measured") for part in padded.values()):
+        fills = {port["name"]: given_fill(given.get(port["name"]) or {}) for port in interface["inputs"]}
+        for port in interface["inputs"]:
+            stored(port["name"], fills[port["name"]], port["dtype"])
+        return {"proof": MEASURED, "fill": fills}
+    subject = " and ".join(f"dims.{name}: pad {part['size']}" for name, part in padded.items())
+    where = f"model '{interface['model']}': {subject} is not proven neutral"
+    size = next(iter(padded.values()))["size"]
+    advice = (
+        "; use exact or range in place of pad, hide the padding by a mask (inputs.<name>.mask: true) or by a "
+        "value (inputs.<name>.pad), or, if you know that it is neutral, take measured data for a proof: "
+        f"pad: {{to: {size}, assume: measured}}"
+    )
+    try:
+        module = _opened(config, source, bucket)
+    except KilnError as error:
+        raise KilnError(f"{where}: the graph cannot be followed for every size: {error}{advice}") from error
+    try:
+        fills = proven_fills(module, list(padded), interface, given)
+    except KilnError as error:
+        raise KilnError(f"{where}: {error}{advice}") from error
+    return {"proof": PROVEN, "fill": {name: written(value) for name, value in fills.items()}}
+
+
+def given_fill(port: Mapping[str, Any]) -> float:
+    """What an input is padded with where nothing else is known: 0 for masks, else as the YAML says."""
+    return 0 if port.get("mask") else port.get("pad") or 0
+
+
+def _opened(config: Mapping[str, Any], source: Path, bucket: Mapping[str, Any]) -> Any:
+    """The model with the padded dimensions of a bucket open, and its other ones as they are."""
+    from kiln.frontend import options
+    from kiln.frontend.importer import import_model
+
+    parts = {}
+    for name, part in bucket["dims"].items():
+        kept = {key: part[key] for key in ("strategy", "min", "max", "multiple", "size")}
+        parts[name] = kept
+        if part["strategy"] == "pad":
+            parts[name] = {**kept, "strategy": "range", "size": None}
+    settings = options.from_config(config, {"dims": parts})
+    return import_model(source, settings)[0]
