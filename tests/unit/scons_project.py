@@ -37,7 +37,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
 
 FLAGS = """config target plan source out interface link golden tolerance size report archive bundle work
-name runtime dump print image model-file called cache bucket buckets""".split()
+name runtime dump print image model-file called cache bucket buckets padding""".split()
 FOLDERS = {
     "import": ["module.json", "params.safetensors", "interface.json"],
     "simplify": ["module.json", "params.safetensors", "interface.json"],
@@ -148,7 +148,7 @@ class Project:
             path = package.joinpath(*module.split(".")[1:]).with_suffix(".py")
             if module.startswith("kiln.config"):
                 continue
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             (path.parent / "__init__.py").touch()
             path.write_text(
                 f"from kiln.stand_in import Stage\n_stage = Stage({stage!r})\n"

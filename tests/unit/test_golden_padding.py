@@ -1,4 +1,4 @@
-"""Padding is proven or refused: each trap by the name of the operator that falls into it."""
+"""Padding is measured: each trap is found by the name of the operator that falls into it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
+from kiln.golden.adversarial import attacks
 from kiln.golden.padding import cut, share_of_padding
 from kiln.golden.vectors import make_vectors
 from tflite_files import Tensor, write
@@ -56,6 +57,7 @@ def verify(
     output: tuple[Any, ...] = ("batch", "seq", 4),
     pad: float | None = None,
     batch: dict[str, Any] = ONE,
+    measured: bool = False,
     x: tuple[Any, ...] = ("batch", "seq", 4),
 ) -> dict[str, Any]:
     """padding.json for one bucket that pads seq 5..16 to 16."""
@@ -71,7 +73,9 @@ def verify(
         "buckets": [{"name": "seq_pad16", "dims": {"batch": batch, "seq": PAD}}],
     }
     config = {"name": "m", "inputs": ports, "tolerance": {"absolute": 1e-5, "relative": 1e-4}}
-    made = make_vectors(config, path, interface(inputs, list(output)), buckets)
+    fill = {name: 0 if name == "mask" else pad or 0 for name, _ in inputs}
+    proofs = {"buckets": {"seq_pad16": {"proof": "measured", "fill": fill}}} if measured else None
+    made = make_vectors(config, path, interface(inputs, list(output)), buckets, proofs)
     assert made[2] is not None
     return made[2]
 
@@ -294,3 +298,38 @@ def test_shares_and_cuts() -> None:
     tensor = np.arange(12).reshape(3, 4)
     assert cut(tensor, (2, 3)).tolist() == [[0, 1, 2], [4, 5, 6]]
     assert cut(tensor, (4, 4)) is tensor and cut(tensor, (12,)) is tensor
+
+
+MAX = "y = ReduceMax <axes: ints = [1], keepdims: int = 0> (x)"
+
+
+def test_measured_padding_meets_adversarial_data(tmp_path: Path) -> None:
+    """Golden inputs of both signs do not show what a maximum over zeros does: all negative ones do."""
+    path = model(tmp_path / "m.onnx", f"a = Relu(x) {MAX.replace('(x)', '(a)')}", output="float[batch,4] y")
+    verify(path, output=("batch", 4))
+    verify(path, output=("batch", 4), pad=0.0, measured=True)
+    with pytest.raises(KilnError, match=r"with data as drawn, with huge numbers in the padding, seq 5"):
+        verify(path, output=("batch", 4), measured=True)
+    path = model(tmp_path / "n.onnx", MAX, output="float[batch,4] y")
+    verify(path, output=("batch", 4))
+    with pytest.raises(KilnError, match=r"with data all negative, seq 5 .* is ReduceMax \(node 'n0'\)"):
+        verify(path, output=("batch", 4), pad=0.0, measured=True)
+
+
+def test_what_mixes_nothing_holds_against_all_data(tmp_path: Path) -> None:
+    found = verify(model(tmp_path / "m.onnx", NEUTRAL["per token"]), measured=True)
+    assert found["buckets"][0]["proof"] == "measured" and found["buckets"][0]["fill"] == {"x": 0}
+
+
+def test_attacks_stay_in_the_range_of_integers() -> None:
+    tensors = [np.array([3, 9], "int64"), np.array([1.0, -2.0], "float32"), np.array([1, 0], "int32")]
+    fill = {"ids": 0, "x": 0.0, "mask": 0}
+    found = list(attacks(tensors, ["ids", "x", "mask"], fill, ["mask"], ["mask"]))
+    assert [attack.name.split(",")[0] for attack in found] == [
+        *["as drawn"] * 3, "all negative", "all negative", "all positive", "all positive", "huge", "huge"
+    ]  # fmt: skip
+    assert all(set(attack.inputs[0]) <= {3, 9} and attack.inputs[2] is tensors[2] for attack in found)
+    assert (found[3].inputs[1] < 0).all() and (found[5].inputs[1] > 0).all()
+    assert np.abs(found[7].inputs[1]).max() == pytest.approx(1e18, rel=1e-2)
+    assert np.isnan(found[0].fill["x"]) and [attack.fill["ids"] for attack in found[:3]] == [9, 9, 3]
+    assert found[3].fill == fill and all(attack.fill["mask"] == 0 for attack in found)

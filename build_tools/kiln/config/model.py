@@ -65,7 +65,7 @@ class Tensor(Section):
     pad: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="input: value of padded elements in pad buckets; null: 0",
+        description="input: value of padded elements in pad buckets; null: the first that is proven neutral",
     )
     mask: bool = Field(
         default=False, description="input: 1 where elements are real, 0 where they are padding"

@@ -42,7 +42,8 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
 class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is untyped
     """Converts one graph. `nodes` is filled in: by Relax operator, the nodes that became it.
 
-    `shapes`: by input, sizes and expressions of the variables of `symbols`.
+    `shapes`: by input, sizes and expressions of the variables of `symbols`. `every_node`: not only some of
+    each operator.
     """
 
     def __init__(
@@ -51,11 +52,14 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         shapes: Mapping[str, list[Extent]],
         symbols: Symbols,
         nodes: dict[str, list[str]],
+        every_node: bool = False,
     ) -> None:
         super().__init__(dict(shapes), None, keep_params_in_input=False, sanitize=True)
         self._path = path
         self._symbols = symbols
         self._nodes_of = nodes
+        self._every_node = every_node
+        self._seen: set[Any] = set()  # calls whose node is known
         self._values: dict[str, Value] = {}
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
@@ -173,9 +177,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         if expression is None:
             inputs = onnx_frontend.onnx_input([self._tensor(name) if name else None for name in node.input])
             expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
-        for name in operators(expression):
+        for name in operators(expression, self._seen):
             origins = self._nodes_of.setdefault(name, [])
-            if len(origins) < _NODES_NAMED:
+            if self._every_node or len(origins) < _NODES_NAMED:
                 origins.append(f"{node.op_type} node {node.name or 'without a name'}")
         expression = self.bb.normalize(expression)
         self._assign(node, expression)

@@ -31,6 +31,7 @@ class ImportOptions:
     shapes: per input, one entry an axis: a size or the name of a dimension in `dims`.
     layouts: per input or output, axis letters such as "NHWC".
     bucket: what this import takes of each dimension; None for a model whose sizes are all fixed.
+    every_node: whether kiln.nodes of the module lists all nodes of the file, in order, not some of each kind.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ImportOptions:
     layouts: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, Dim] = field(default_factory=dict)
     bucket: Mapping[str, Segment] | None = None
+    every_node: bool = False
 
     def size(self, entry: int | str) -> int | None:
         """The size of an axis in the imported graph: `entry` or that of its dimension; None: symbolic."""

@@ -1,9 +1,9 @@
 """Data against which measured padding must hold: where no proof is, tame inputs show nothing.
 
 A maximum over zeros is right on positive data, a sum over zeros on any, a count on none. So the inputs are
-made all negative, all positive and huge, each with two paddings: what the runtime fills in, and where neither
-the YAML (`inputs.<name>.pad`) nor a mask decides it, NaN in place of floating-point numbers and the greatest
-element in place of integers.
+made all negative, all positive and huge, padded with what the runtime fills in, and with NaN where neither
+the YAML (`inputs.<name>.pad`) nor a mask decides it. NaN alone is not enough, since a Relu or a maximum may
+drop it: the inputs as drawn meet huge numbers of both signs there too. Integers stay within what was drawn.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 
 HUGE = 1e18  # of float32: its square is a number still
 _KINDS = ("as drawn", "all negative", "all positive", "huge")
+_POISONS = ("NaN", "huge numbers", "huge negative numbers")
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,13 @@ def attacks(
         ]
         if kind != _KINDS[0]:
             yield Attack(kind, inputs, dict(fill))
-        poison = {
-            name: fill[name] if name in kept_fills else poisoned(tensor)
-            for name, tensor in zip(names, inputs, strict=True)
-        }
-        if poison != dict(fill):
-            yield Attack(f"{kind}, with NaN or other elements in the padding", inputs, poison)
+        for poison in _POISONS if kind == _KINDS[0] else _POISONS[:1]:
+            wrong = {
+                name: fill[name] if name in kept_fills else poisoned(tensor, poison)
+                for name, tensor in zip(names, inputs, strict=True)
+            }
+            if wrong != dict(fill):
+                yield Attack(f"{kind}, with {poison} in the padding", inputs, wrong)
 
 
 def changed(tensor: Array, kind: str) -> Array:
@@ -71,8 +73,11 @@ def changed(tensor: Array, kind: str) -> Array:
     return size.astype(tensor.dtype)
 
 
-def poisoned(tensor: Array) -> Any:
-    """What shows wherever it goes: NaN, or an element that the input may have."""
+def poisoned(tensor: Array, poison: str) -> Any:
+    """What shows where it goes: NaN or huge numbers; for integers the greatest or least that was drawn."""
     if tensor.dtype.kind == "f":
-        return float("nan")
-    return tensor.max().item() if tensor.size else 0
+        most = min(HUGE, float(np.finfo(tensor.dtype).max) / 4)
+        return {"NaN": float("nan"), "huge numbers": most, "huge negative numbers": -most}[poison]
+    if not tensor.size:
+        return 0
+    return (tensor.min() if "negative" in poison else tensor.max()).item()

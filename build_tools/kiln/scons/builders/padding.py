@@ -15,7 +15,7 @@ def padding(unit: Unit) -> Any:
     """padding.json, as an SCons node; None for a model of which no bucket pads."""
     if not any(s.strategy == "pad" for part in parts(unit) for s in part.box.dims.values()):
         return None
-    config, out = unit.slice("padding"), f"{unit.of_model}/padding.json"
+    config, out = unit.slice("padding"), f"{unit.of_model}/padding/padding.json"
     source, face, buckets = fetch(unit), interface(unit), buckets_json(unit)
     flags = ["--config", str(config), "--source", unit.source, "--interface", str(face)]
     stage = Stage(

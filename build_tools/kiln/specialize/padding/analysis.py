@@ -20,6 +20,7 @@ import tvm
 from tvm import relax
 
 from kiln.errors import KilnError
+from kiln.graph.bindings import operator
 from kiln.specialize.padding import (
     rules_linear,
     rules_moving,
@@ -77,7 +78,9 @@ def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], ou
             try:
                 context.states[binding.var] = _bound(context, binding)
             except NotNeutralError as error:
-                raise NotProvenError(f"{_called(binding.value, nodes)}: {error}") from None
+                if not _of_sizes_alone(context, binding.value):
+                    raise NotProvenError(f"{_called(context, main, binding, nodes)}: {error}") from None
+                context.leaks[binding.var] = str(error)  # the node that brings it together with data is named
             context.bound[binding.var] = binding.value
     try:
         found = context.state(main.body.body)
@@ -116,7 +119,9 @@ def _touches(context: Context, call: Any) -> bool:
     found: list[bool] = []
 
     def visit(expr: Any) -> None:
-        if expr in context.states:
+        if expr in context.leaks:
+            found.append(True)
+        elif expr in context.states:
             states = context.states[expr]
             for state in states if isinstance(states, list) else [states]:
                 found.append(bool(state.keys))
@@ -166,13 +171,29 @@ def _check_output(name: str, state: Any) -> None:
             )
 
 
-def _called(call: Any, nodes: Mapping[str, Sequence[str]]) -> str:
-    """The operator of the model's file that a call comes from."""
-    name = str(getattr(getattr(call, "op", None), "name", "")).removeprefix("relax.") or type(call).__name__
-    span = getattr(call, "span", None)
-    if span is not None:
-        return str(span.source_name.name)
-    origins = nodes.get(name, [])
+def _called(context: Context, main: Any, failed: Any, nodes: Mapping[str, Sequence[str]]) -> str:
+    """The operator of the model's file that a binding comes from, as errors call it.
+
+    `nodes`: by Relax operator the file's nodes in order, which say which it is unless some have been dropped.
+    """
+    name = _operator(failed.value)
+    origins = list(nodes.get(name, []))
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    alike = [b for b in bindings if _operator(b.value) == name and b.var not in context.leaks]
+    if len(alike) == len(origins):
+        return next(o for o, binding in zip(origins, alike, strict=True) if binding.var.same_as(failed.var))
     if len(origins) == 1:
         return origins[0]
-    return f"operator {name}" + (f" (one of: {', '.join(origins)}, …)" if origins else "")
+    return f"operator {name}" + (f" (one of: {', '.join(origins[:3])}, …)" if origins else "")
+
+
+def _of_sizes_alone(context: Context, value: Any) -> bool:
+    """Whether a call computes with sizes and constants, and with nothing that comes from an input."""
+    if not isinstance(value, relax.Call):
+        return False
+    parts = [part for a in value.args for part in (a.fields if isinstance(a, relax.Tuple) else [a])]
+    return not any(part in context.states for part in parts)
+
+
+def _operator(value: Any) -> str:
+    return (operator(value) or type(value).__name__).removeprefix("relax.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ class Context:
         self.sizes = sizes
         self.states: dict[Any, State] = {}
         self.bound: dict[Any, Any] = {}
+        self.leaks: dict[Any, str] = {}  # variables that hold a size as data, and what to say of them
 
     def state(self, expr: Any) -> State:
         """The state of an argument. Raises NotNeutralError for a number that a padded dimension goes into."""
@@ -37,6 +39,8 @@ class Context:
         array = constant(expr)
         if array is not None:
             return self.fixed(expr.ty, values.of_array(array))
+        if expr in self.leaks:
+            raise NotNeutralError(self.leaks[expr])
         if expr in self.states:
             return self.states[expr]
         if isinstance(getattr(expr, "ty", None), (relax.TensorType, relax.TupleType, relax.ShapeType)):
@@ -86,8 +90,9 @@ class Context:
 
 
 def shown(axis: Axis) -> str:
-    """An axis for an error: its size, and that it is padded."""
-    return "whose padded size is " + " * ".join(str(atom.size) for atom in axis)
+    """An axis for an error: its size in terms of the dimensions."""
+    text = " * ".join(str(atom.size) for atom in axis)
+    return "of size " + re.sub(r"T\.int64\((-?[0-9]+)\)", r"\1", text)
 
 
 def normal_axes(axes: Any, rank: int) -> list[int]:

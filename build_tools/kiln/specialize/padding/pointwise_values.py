@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from kiln.specialize.padding.values import (
     Value,
     constant,
     join,
+    like,
     within,
 )
 
@@ -32,11 +34,14 @@ def add(a: Value, b: Value) -> Value:
         if one.is_constant and not one.finite and other.finite:
             return one
     low, high = _sum(a.low, b.low, -INFINITY), _sum(a.high, b.high, INFINITY)
-    return Value(low, high, a.finite and b.finite, a.drop + b.drop)
+    offset = a.drop + b.drop
+    if (not a.drop and a.up) or (not b.drop and b.up):
+        offset = 0  # what a mask is added to must not outweigh it
+    return Value(low, high, a.finite and b.finite, offset, a.up or b.up, a.down or b.down)
 
 
 def negative(a: Value) -> Value:
-    return Value(-a.high, -a.low, a.finite)
+    return Value(-a.high, -a.low, a.finite, up=a.down, down=a.up)
 
 
 def subtract(a: Value, b: Value) -> Value:
@@ -48,25 +53,28 @@ def _product(a: Number, b: Number) -> Number:
 
 
 def multiply(a: Value, b: Value) -> Value:
+    if not (a.known and b.known):
+        return ANYTHING
     ends = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    offset: Number = 0
+    whole = Value(min(ends), max(ends), a.finite and b.finite)
     for one, other in ((a, b), (b, a)):
-        if one.low > 0:
-            offset = min(offset, _product(one.low, other.drop))
-    return Value(min(ends), max(ends), a.finite and b.finite, offset)
+        if one.is_constant and one.finite and one.low > 0:
+            offset = _product(one.low, other.drop)
+            return replace(whole, offset=offset, up=one.up or other.up, down=other.down)
+    return like(whole, a, b)
 
 
 def square(a: Value) -> Value:
     ends = (_product(a.low, a.low), _product(a.high, a.high))
     least = 0 if a.low <= 0 <= a.high else min(ends)
-    return Value(least, max(ends), a.finite)
+    return like(Value(least, max(ends), a.finite), a)
 
 
 def divide(a: Value, b: Value) -> Value:
     if b.low <= 0 <= b.high:
         return ANYTHING
     low, high = sorted((_inverse(b.low), _inverse(b.high)))
-    return multiply(a, Value(low, high, b.finite))
+    return multiply(a, like(Value(low, high, b.finite), b))
 
 
 def _inverse(number: Number) -> float:
@@ -78,7 +86,8 @@ def maximum(a: Value, b: Value) -> Value:
         if one.equals(-INFINITY) and other.finite:
             return other
     drop = max(a.drop, b.drop)
-    return Value(max(a.low, b.low), max(a.high, b.high), a.finite and b.finite, drop)
+    bounds = (max(a.low, b.low), max(a.high, b.high))
+    return Value(*bounds, a.finite and b.finite, drop, a.up or b.up, a.down or b.down)
 
 
 def minimum(a: Value, b: Value) -> Value:
@@ -109,7 +118,7 @@ def log(a: Value) -> Value:
 
 def power(a: Value, b: Value) -> Value:
     if b.is_constant and float(b.low).is_integer() and b.low >= 0:
-        return square(a) if b.low == 2 else FINITE if a.finite else ANYTHING
+        return square(a) if b.low == 2 else finite(a)
     if b.equals(0.5):
         return sqrt(a)
     if b.equals(-0.5):
@@ -119,16 +128,16 @@ def power(a: Value, b: Value) -> Value:
 
 def absolute(a: Value) -> Value:
     ends = (abs(a.low), abs(a.high))
-    return Value(0 if a.low <= 0 <= a.high else min(ends), max(ends), a.finite)
+    return like(Value(0 if a.low <= 0 <= a.high else min(ends), max(ends), a.finite), a)
 
 
 def relu(a: Value) -> Value:
-    return Value(max(a.low, 0), max(a.high, 0), a.finite)
+    return Value(max(a.low, 0), max(a.high, 0), a.finite, up=a.up)
 
 
 def same_order(a: Value) -> Value:
     """Rounding: no further than 1 from where it was."""
-    return Value(a.low - 1, a.high + 1, a.finite, a.offset)
+    return replace(a, low=a.low - 1, high=a.high + 1)
 
 
 def bounded(low: float, high: float) -> Function:
@@ -138,7 +147,7 @@ def bounded(low: float, high: float) -> Function:
 
 def finite(*values: Value) -> Value:
     """A function that gives finite numbers for finite ones."""
-    return FINITE if all(value.finite for value in values) else ANYTHING
+    return like(FINITE, *values) if all(value.finite for value in values) else ANYTHING
 
 
 def unknown(*values: Value) -> Value:

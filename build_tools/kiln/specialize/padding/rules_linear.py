@@ -20,7 +20,7 @@ from kiln.specialize.padding.tensors import (
     made,
     subsets,
 )
-from kiln.specialize.padding.values import ANYTHING, FINITE, ZERO
+from kiln.specialize.padding.values import ANYTHING, FINITE, ZERO, like
 
 
 def matmul(context: Context, call: Any) -> Padded:
@@ -57,12 +57,12 @@ def matmul(context: Context, call: Any) -> Padded:
                     one, two = left.at(place(0, beyond)), right.at(place(1, beyond))
                     raise NotNeutralError(
                         f"it sums over axis {len(left.axes) - 1} of its first operand, "
-                        f"{shown(left.axes[-1])}: there the first {said(one)} and the second {said(two)}, "
-                        "unseen would be zeros in one and finite numbers in the other"
+                        f"{shown(left.axes[-1])}, whose padded part {said(one)}, while that of the second "
+                        f"{said(two)}; zeros in one and finite numbers in the other would not be seen"
                     )
         if all(product.equals(0) for product in products):
             return ZERO
-        return FINITE if all(product.finite for product in products) else ANYTHING
+        return like(FINITE, *products) if all(product.finite for product in products) else ANYTHING
 
     axes: list[Axis] = [*outer.axes, rows, columns]
     if len(a.axes) == 1:
@@ -105,7 +105,9 @@ def conv(context: Context, call: Any) -> Padded:
         if reach > 0:
             needed |= set(keys)
         axes[axis] = (Atom(context.sizes.simple(shape[axis]), keys[0]),)
-    return windows(state, axes, spatial, needed, "zeros", lambda value: value.equals(0))
+    return windows(
+        state, axes, spatial, needed, "zeros there would not be seen", lambda value: value.equals(0)
+    )
 
 
 def windows(
@@ -117,14 +119,14 @@ def windows(
         if region and not unseen(state.at(region)):
             axis = next(a for a in spatial if set(keys_of([state.axes[a]])) & region)
             raise NotNeutralError(
-                f"its windows reach beyond the kept part of axis {axis}, {shown(state.axes[axis])}: "
-                f"there {said(state.at(region))}, unseen would be {needs}"
+                f"its windows reach into the padded part of axis {axis}, {shown(state.axes[axis])}, "
+                f"which {said(state.at(region))}; {needs}"
             )
 
     def value(region: Region) -> Any:
         # A window in the padded part still reads elements of the kept one.
         parts = [state.at(part) for part in subsets(region | needed) if part | slid >= region]
-        return FINITE if all(part.finite for part in parts) else ANYTHING
+        return like(FINITE, *parts) if all(part.finite for part in parts) else ANYTHING
 
     return made(axes, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from kiln.specialize.padding import pointwise_values as on_values
 from kiln.specialize.padding.align import Operands
 from kiln.specialize.padding.context import Context, Rule
 from kiln.specialize.padding.tensors import Padded, made
-from kiln.specialize.padding.values import ANYTHING, FINITE, Value, fitted, is_float, of_dtype
+from kiln.specialize.padding.values import Value, fitted, is_float, of_dtype
 
 
 def _pointwise(name: str) -> Rule:
@@ -22,12 +23,14 @@ def _pointwise(name: str) -> Rule:
         if name == "multiply" and call.args[0].same_as(call.args[1]):
             return mapped(context, [call.args[0]], lambda v: fitted(on_values.square(v), result))
 
+        if name == "subtract" and _is_own_maximum(context, call):
+            return mapped(context, list(call.args), _below_maximum)
+
         def value(*values: Value) -> Value:
             found = on_values.evaluated(numpy_function, values, dtypes)
             return fitted(function(*values) if found is None else found, result)
 
-        found = mapped(context, list(call.args), value)
-        return _below_maximum(context, call, found) if name == "subtract" else found
+        return mapped(context, list(call.args), value)
 
     return rule
 
@@ -42,16 +45,16 @@ def mapped(context: Context, arguments: list[Any], value: Any) -> Padded:
     )
 
 
-def _below_maximum(context: Context, call: Any, found: Padded) -> Padded:
-    """x - max(x) is never above 0: a softmax that is written out."""
+def _is_own_maximum(context: Context, call: Any) -> bool:
+    """Whether a call is x - max(x), as in a softmax that is written out."""
     other = context.definition(call.args[1])
-    if context.name(other) != "max" or not other.args[0].same_as(call.args[0]):
-        return found
-    values = {
-        region: Value(value.low, min(value.high, 0), value.finite, value.offset)
-        for region, value in found.values.items()
-    }
-    return Padded(found.axes, values)
+    return context.name(other) == "max" and bool(other.args[0].same_as(call.args[0]))
+
+
+def _below_maximum(value: Value, most: Value) -> Value:
+    """x - max(x): never above 0, and the maximum of a row that is not masked as a whole is no mask."""
+    found = on_values.subtract(value, replace(most, down=False))
+    return replace(found, high=min(found.high, 0), up=False)
 
 
 def cast(context: Context, call: Any) -> Padded:
@@ -101,7 +104,7 @@ def dequantize(context: Context, call: Any) -> Padded:
 
 def attribute_only(context: Context, call: Any) -> Padded:
     """Elementwise operators whose other arguments are numbers: only the first operand is a tensor."""
-    return mapped(context, [call.args[0]], lambda v: FINITE if v.finite else ANYTHING)
+    return mapped(context, [call.args[0]], on_values.finite)
 
 
 RULES: dict[str, Rule] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kiln.specialize.padding.context import Context, Rule, State, normal_axes, shown
@@ -26,6 +27,7 @@ from kiln.specialize.padding.values import (
     greatest,
     join,
     least,
+    like,
     of_dtype,
     within,
 )
@@ -60,26 +62,33 @@ def _total(value: Value) -> Value:
     """A sum of such elements."""
     if value.equals(0):
         return ZERO
-    return Value(
-        0 if value.low >= 0 else -INFINITY, 0 if value.high <= 0 else INFINITY, value.finite, value.offset
-    )
+    low, high = (0 if value.low >= 0 else -INFINITY), (0 if value.high <= 0 else INFINITY)
+    return replace(value, low=low, high=high)
 
 
 def _finite(value: Value) -> Value:
+    return like(FINITE, value) if value.finite else ANYTHING
+
+
+def _normed(value: Value) -> Value:
     return FINITE if value.finite else ANYTHING
 
 
+_LEAST = "the least value there would not be seen"
+_GREATEST = "the greatest value there would not be seen"
+_COUNT = "it divides by the padded size, whatever lies there; a sum divided by the sum of a mask would do"
+
 # Operator → (what must lie behind, in words; whether it does; what a reduction of elements holds)
 _REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[Value], Value]]] = {
-    "sum": ("zeros", _unseen_by_sum, _total),
-    "prod": ("ones", _unseen_by_product, _finite),
-    "max": ("the least value", _unseen_by_maximum, lambda value: value),
-    "min": ("the greatest value", _unseen_by_minimum, lambda value: value),
-    "argmax": ("the least value", _unseen_by_maximum, lambda value: FINITE),
-    "argmin": ("the greatest value", _unseen_by_minimum, lambda value: FINITE),
-    "mean": ("nothing: it divides by the padded size, not by the sum of a mask", _never, lambda value: value),
-    "variance": ("nothing: it divides by the padded size", _never, _finite),
-    "std": ("nothing: it divides by the padded size", _never, _finite),
+    "sum": ("zeros there would not be seen", _unseen_by_sum, _total),
+    "prod": ("ones there would not be seen", _unseen_by_product, _finite),
+    "max": (_LEAST, _unseen_by_maximum, lambda value: value),
+    "min": (_GREATEST, _unseen_by_minimum, lambda value: value),
+    "argmax": (_LEAST, _unseen_by_maximum, lambda value: FINITE),
+    "argmin": (_GREATEST, _unseen_by_minimum, lambda value: FINITE),
+    "mean": (_COUNT, _never, lambda value: value),
+    "variance": (_COUNT, _never, _finite),
+    "std": (_COUNT, _never, _finite),
 }  # fmt: skip
 
 
@@ -119,7 +128,7 @@ def reason(state: Padded, axes: list[int], seen: Region, needs: str, does: str) 
     """Which axis an operator sees the padding of, and what would have to lie there."""
     axis = next((a for a in axes if set(keys_of([state.axes[a]])) & seen), axes[0])
     held = state.at(seen)
-    return f"it {does} axis {axis}, {shown(state.axes[axis])}: there {said(held)}, unseen would be {needs}"
+    return f"it {does} axis {axis}, {shown(state.axes[axis])}, whose padded part {said(held)}; {needs}"
 
 
 def said(value: Value) -> str:
@@ -127,10 +136,10 @@ def said(value: Value) -> str:
     if value.is_constant:
         return f"is {value.low:g}"
     if not value.finite:
-        return "may be anything, NaN too"
+        return "may hold anything, NaN too"
     if value.low == -INFINITY and value.high == INFINITY:
-        return "may be any number"
-    return f"may be {value.low:g} to {value.high:g}"
+        return "may hold any number"
+    return f"holds numbers from {value.low:g} to {value.high:g}"
 
 
 def softmax(context: Context, call: Any) -> Padded:
@@ -147,7 +156,7 @@ def softmax(context: Context, call: Any) -> Padded:
         parts = [state.at(rows | part) for part in beyond]
         masked = all(part.is_masked for part in parts)
         if not masked and rows == KEPT:
-            needs = "the least value: a mask added before it"
+            needs = f"{_LEAST}: a mask has to be added before"
             raise NotNeutralError(reason(state, [axis], beyond[0], needs, "normalises"))
         if not inside.finite or not all(part.finite or part.equals(-INFINITY) for part in parts):
             return ANYTHING
@@ -171,12 +180,14 @@ def scan(context: Context, call: Any) -> Padded:
 
     def value(region: Region) -> Value:
         parts = [state.at(part) for part in subsets(region) if part | along >= region]
-        return FINITE if all(part.finite for part in parts) else ANYTHING
+        return _finite(join(*parts))
 
     return made(state.axes, value)
 
 
-def mixing(axes_of: Callable[[Any, int], list[int]], what: str) -> Rule:
+def mixing(
+    axes_of: Callable[[Any, int], list[int]], what: str, result: Callable[[Value], Value] = _finite
+) -> Rule:
     """Operators that read all of some axes for each of their results: those axes must not be padded."""
 
     def rule(context: Context, call: Any) -> State:
@@ -189,7 +200,7 @@ def mixing(axes_of: Callable[[Any, int], list[int]], what: str) -> Rule:
                 raise NotNeutralError(f"its operand of {context.dtype(other)} is padded")
 
         def value(region: Region) -> Value:
-            return _finite(state.at(region))
+            return result(state.at(region))
 
         def shaped(ty: Any) -> Padded:
             sizes = shape_of(ty)
@@ -219,7 +230,7 @@ def _group(call: Any, rank: int) -> list[int]:
 
 def norm(axes_of: Callable[[Any, int], list[int]]) -> Rule:
     """Norms with an epsilon above 0: finite where their operand is."""
-    return mixing(axes_of, "it normalises by the mean and count of")
+    return mixing(axes_of, "it normalises by the mean and count of", _normed)
 
 
 def batch_norm(context: Context, call: Any) -> State:

@@ -36,9 +36,9 @@ def pool(context: Context, call: Any) -> Padded:
         def unseen(value: Value) -> bool:
             return value.is_masked or value.equals(least(dtype))
 
-        return windows(state, axes, spatial, needed, "the least value", unseen)
+        return windows(state, axes, spatial, needed, "the least value there would not be seen", unseen)
     counted = bool(attrs.count_include_pad) and not attrs.ceil_mode
-    needs = "zeros" if counted else "nothing: it divides by the number of elements"
+    needs = "zeros there would not be seen" if counted else "it divides by the number of elements"
     return windows(state, axes, spatial, needed, needs, lambda value: counted and value.equals(0))
 
 
@@ -49,10 +49,7 @@ def _spatial(call: Any, rank: int) -> list[int]:
 
 RULES: dict[str, Rule] = {
     **{f"nn.{kind}_pool{n}d": pool for n in (1, 2, 3) for kind in ("max", "avg")},
-    **{
-        f"nn.adaptive_{kind}_pool{n}d": mixing(_spatial, "it averages over") for n in (1, 2, 3)
-        for kind in ("avg", "max")
-    },
+    **{f"nn.adaptive_avg_pool{n}d": mixing(_spatial, "it averages over") for n in (1, 2, 3)},
     "image.resize2d": mixing(_spatial, "it resamples"),
     "image.resize3d": mixing(_spatial, "it resamples"),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,5 +89,5 @@ def _opened(config: Mapping[str, Any], source: Path, bucket: Mapping[str, Any]) 
         parts[name] = kept
         if part["strategy"] == "pad":
             parts[name] = {**kept, "strategy": "range", "size": None}
-    settings = options.from_config(config, {"dims": parts})
+    settings = replace(options.from_config(config, {"dims": parts}), every_node=True)
     return import_model(source, settings)[0]

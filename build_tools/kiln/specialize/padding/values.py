@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,21 +21,24 @@ class Value:
     """Every element lies in low..high; an infinite bound of finite elements means: no bound is known.
 
     finite: no element is infinite or NaN. offset: below 0 where each element is a number plus `offset`.
+    up, down: elements may be of a mask's magnitude above or below 0, as a mask or such a constant went in.
     """
 
     low: Number = -INFINITY
     high: Number = INFINITY
     finite: bool = True
     offset: Number = 0
+    up: bool = False
+    down: bool = False
 
     @property
     def is_constant(self) -> bool:
         """Whether all elements are one known number."""
-        return self.low == self.high
+        return self.low == self.high and (self.finite or math.isinf(self.low))
 
     def equals(self, number: Number) -> bool:
         """Whether all elements are `number`."""
-        return self.low == self.high == number
+        return self.is_constant and self.low == number
 
     @property
     def known(self) -> bool:
@@ -64,7 +67,14 @@ def constant(number: Any) -> Value:
     if isinstance(plain, float) and math.isnan(plain):
         return ANYTHING
     plain = int(plain) if isinstance(plain, bool) else plain
-    return Value(plain, plain, not (isinstance(plain, float) and math.isinf(plain)))
+    finite = not (isinstance(plain, float) and math.isinf(plain))
+    return Value(plain, plain, finite, up=plain >= -MASKED, down=plain <= MASKED)
+
+
+def like(value: Value, *operands: Value) -> Value:
+    """`value` as the result of a product or sum of operands: a mask's magnitude stays one, of either sign."""
+    large = any(operand.up or operand.down for operand in operands) and not value.is_constant
+    return replace(value, up=large, down=large) if large else value
 
 
 def within(low: Number, high: Number) -> Value:
@@ -92,7 +102,7 @@ def of_array(array: Any) -> Value:
         first = array.reshape(-1)[0]
         return constant(first) if bool((array == first).all()) else ANYTHING
     low, high = array.min().item(), array.max().item()
-    return Value(int(low) if isinstance(low, bool) else low, int(high) if isinstance(high, bool) else high)
+    return join(constant(low), constant(high))
 
 
 def join(*values: Value) -> Value:
@@ -102,6 +112,8 @@ def join(*values: Value) -> Value:
         max(value.high for value in values),
         all(value.finite for value in values),
         max(value.drop for value in values),
+        any(value.up for value in values),
+        any(value.down for value in values),
     )
 
 
@@ -125,5 +137,5 @@ def fitted(value: Value, dtype: str) -> Value:
         return value
     whole = of_dtype(dtype)
     if value.known and value.low >= whole.low and value.high <= whole.high:
-        return Value(math.floor(value.low), math.ceil(value.high))
+        return replace(value, low=math.floor(value.low), high=math.ceil(value.high))
     return whole

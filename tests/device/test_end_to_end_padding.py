@@ -1,0 +1,62 @@
+"""Buckets that pad, built and run: a fill that no maximum sees, a refusal by name, and measured data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from .building import Project
+
+pytestmark = pytest.mark.slow
+
+PEAK = "y = ReduceMax <axes: ints = [1], keepdims: int = 0> (x) "
+LOW = "z = ReduceMin <axes: ints = [1], keepdims: int = 0> (i) "
+MEAN = "y = ReduceMean <axes: ints = [1], keepdims: int = 0> (x)"
+
+
+def _model(project: Project, name: str, body: str, ports: str, outputs: str, bucket: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]>\ng ({ports}) => ({outputs}) {{ {body} }}'
+    made = onnx.parser.parse_model(text)
+    for index, node in enumerate(made.graph.node):
+        node.name = f"n{index}"
+    path = project.folder / f"{name}.onnx"
+    path.write_bytes(made.SerializeToString())
+    (project.folder / f"models/{name}.yaml").write_text(
+        f"source: {{kind: file, path: ../{path.name}}}\n"
+        f"dims: {{seq: {{min: 12, max: 32, buckets: [{bucket}]}}}}\n"
+    )
+
+
+def test_a_maximum_of_negative_numbers_is_their_maximum(project: Project) -> None:
+    ports, outputs = "float[1,seq,3] x, int32[1,seq] i", "float[1,3] y, int32[1] z"
+    _model(project, "peak", PEAK + LOW, ports, outputs, "{pad: 32}")
+    project.make("target=x86_64", "model=peak", "test")
+    rng = np.random.default_rng(1)
+    given = []
+    for size in (12, 19, 32):
+        numbers = -1 - rng.random((1, size, 3), "float32")
+        given.append([numbers, rng.integers(5, 99, (1, size), "int32")])
+    for (x, i), (y, z) in zip(given, project.outputs("x86_64", "peak", given), strict=True):
+        np.testing.assert_array_equal(y, x.max(1))
+        np.testing.assert_array_equal(z, i.min(1))
+
+
+@pytest.mark.parametrize(
+    ("bucket", "says"),
+    [
+        ("{pad: 32}", "model 'mean': dims.seq: pad 32 is not proven neutral: ReduceMean node n0"),
+        (
+            "{pad: {to: 32, assume: measured}}",
+            "the first operator that sees the padding is ReduceMean (node 'n0')",
+        ),
+    ],
+)
+def test_a_mean_is_refused_by_name(project: Project, bucket: str, says: str) -> None:
+    _model(project, "mean", MEAN, "float[1,seq,3] x", "float[1,3] y", bucket)
+    done = project.scons("target=x86_64", "model=mean")
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not Path(project.build / "x86_64/mean").exists()

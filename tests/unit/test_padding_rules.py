@@ -1,0 +1,274 @@
+"""What each operator does to the padded part of its operands: proven with a fill, or refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.frontend import options
+from kiln.frontend.importer import import_model
+from kiln.specialize.padding.analysis import RULES, NotProvenError
+from kiln.specialize.padding.fills import proven_fills, stored, written
+from kiln.specialize.padding.values import ANYTHING, FINITE, Value, constant, join, of_array
+from onnx import helper
+
+INF = float("inf")
+LONG = "float[1,seq,4] x"
+WIDE = "float[1,2,seq] x"
+MASKED = f"{LONG}, float[1,seq] mask"
+BIAS = (
+    "i = Constant <value = float {1}> () h = Constant <value = float {-1e9}> () "
+    "k = Sub(i, mask) b = Mul(k, h) u = Constant <value = int64[1] {2}> () bias = Unsqueeze(b, u) "
+)
+W = "w = Constant <value = float[2,2,3] {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}> () "
+ONE = "one = Constant <value = int64[1] {1}> () "
+CAUSAL = "".join("1," * (row + 1) + "0," * (15 - row) for row in range(16)).rstrip(",")
+
+
+def proven(tmp_path: Path, body: str, inputs: str = LONG, **pads: float) -> dict[str, Any]:
+    """The fills that are proven for padding seq 5..16 to 16. `pads`: inputs.<name>.pad of the YAML."""
+    text = f'<ir_version: 8, opset_import: ["" : 17]>\ng ({inputs}) => (float y) {{ {body} }}'
+    made = onnx.parser.parse_model(text)
+    made.graph.output[0].CopyFrom(helper.make_empty_tensor_value_info("y"))
+    made.graph.output[0].type.tensor_type.elem_type = 1
+    inferred = onnx.shape_inference.infer_shapes(made)
+    rank = len(inferred.graph.output[0].type.tensor_type.shape.dim)
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, [None] * rank))
+    for index, node in enumerate(made.graph.node):
+        node.name = f"n{index}"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(made.SerializeToString())
+    given = {
+        value.name: {"mask": value.name == "mask", "pad": pads.get(value.name)} for value in made.graph.input
+    }
+    part = {"strategy": "range", "min": 5, "max": 16, "multiple": 1, "size": None}
+    dims = {"seq": {"min": 1, "max": 16}}
+    settings = options.from_config({"name": "m", "dims": dims}, {"dims": {"seq": part}})
+    module, interface = import_model(path, replace(settings, every_node=True))
+    return proven_fills(module, ["seq"], interface, given)
+
+
+ZERO, LEAST, GREATEST, UNIT = {"x": 0}, {"x": -INF}, {"x": INF}, {"x": 1}
+PROVEN: dict[str, tuple[str, str, dict[str, float]]] = {
+    "elementwise": ("a = Exp(x) b = Neg(a) y = Add(a, b)", LONG, ZERO),
+    "sum": (f"{ONE} y = ReduceSum(x, one)", LONG, ZERO),
+    "sum of squares": ("y = ReduceSumSquare <axes: ints = [1]> (x)", LONG, ZERO),
+    "maximum": ("y = ReduceMax <axes: ints = [1]> (x)", LONG, LEAST),
+    "minimum": ("y = ReduceMin <axes: ints = [1]> (x)", LONG, GREATEST),
+    "product": ("y = ReduceProd <axes: ints = [1]> (x)", LONG, UNIT),
+    "maximum behind relu": ("a = Relu(x) y = ReduceMax <axes: ints = [1]> (a)", LONG, ZERO),
+    "minimum of a negation": ("a = Neg(x) y = ReduceMin <axes: ints = [1]> (a)", LONG, LEAST),
+    "argmax": ("a = ArgMax <axis: int = 1, keepdims: int = 0> (x) y = Cast <to: int = 1> (a)", LONG, LEAST),
+    "softmax over another axis": ("y = Softmax <axis: int = 2> (x)", LONG, ZERO),
+    "masked softmax": (f"{BIAS} a = Add(x, bias) y = Softmax <axis: int = 1> (a)", MASKED, ZERO),
+    "masked log-softmax": (f"{BIAS} a = Add(x, bias) y = LogSoftmax <axis: int = 1> (a)", MASKED, ZERO),
+    "masked softmax, written out": (
+        f"{BIAS} a = Add(x, bias) m = ReduceMax <axes: ints = [1]> (a) d = Sub(a, m) e = Exp(d) {ONE} "
+        "s = ReduceSum(e, one) y = Div(e, s)",
+        MASKED,
+        ZERO,
+    ),
+    "where writes the mask": (
+        "z = Constant <value = float {0}> () c = Greater(mask, z) u = Constant <value = int64[1] {2}> () "
+        "d = Unsqueeze(c, u) f = Constant <value = float {-1e9}> () a = Where(d, x, f) "
+        "y = Softmax <axis: int = 1> (a)",
+        MASKED,
+        ZERO,
+    ),
+    "layer norm": (
+        "g = Constant <value = float[4] {1, 1, 1, 1}> () y = LayerNormalization <axis: int = -1> (x, g)",
+        LONG,
+        ZERO,
+    ),
+    "matmul over another axis": (
+        "t = Transpose <perm: ints = [0, 2, 1]> (x) y = MatMul(x, t)",
+        LONG,
+        ZERO,
+    ),
+    "matmul over the padded axis": (
+        "t = Transpose <perm: ints = [0, 2, 1]> (x) y = MatMul(t, x)",
+        LONG,
+        ZERO,
+    ),
+    "convolution without padding, twice": (
+        f"{W} a = Conv(x, w) b = Conv(a, w) y = Relu(b)",
+        WIDE,
+        ZERO,
+    ),
+    "convolution with its own zeros": (f"{W} y = Conv <pads: ints = [1, 1]> (x, w)", WIDE, ZERO),
+    "strided convolution": (f"{W} y = Conv <strides: ints = [2]> (x, w)", WIDE, ZERO),
+    "max pooling with padding": (
+        "y = MaxPool <kernel_shape: ints = [3], pads: ints = [1, 1]> (x)",
+        WIDE,
+        LEAST,
+    ),
+    "average pooling that counts the padding": (
+        "y = AveragePool <kernel_shape: ints = [3], pads: ints = [1, 1], count_include_pad: int = 1> (x)",
+        WIDE,
+        ZERO,
+    ),
+    "a merged axis, and back": (
+        "f = Constant <value = int64[2] {-1, 4}> () a = Reshape(x, f) b = Tanh(a) "
+        "g = Constant <value = int64[3] {1, -1, 4}> () y = Reshape(b, g)",
+        LONG,
+        ZERO,
+    ),
+    "the first token": (
+        "i = Constant <value = int64 {0}> () y = Gather <axis: int = 1> (x, i)",
+        LONG,
+        ZERO,
+    ),
+    "a token in front": (
+        "c = Constant <value = float[1,1,4] {1, 2, 3, 4}> () y = Concat <axis: int = 1> (c, x)",
+        LONG,
+        ZERO,
+    ),
+    "ones behind ones": (
+        "c = Constant <value = float[1,1,4] {1, 1, 1, 1}> () y = Concat <axis: int = 1> (x, c)",
+        LONG,
+        UNIT,
+    ),
+    "cumulative sum": (f"{ONE.replace('int64[1]', 'int64')} y = CumSum(x, one)", LONG, ZERO),
+    "every second element": (
+        "s = Constant <value = int64[1] {0}> () e = Constant <value = int64[1] {1000}> () "
+        "a = Constant <value = int64[1] {1}> () t = Constant <value = int64[1] {2}> () "
+        "y = Slice(x, s, e, a, t)",
+        LONG,
+        ZERO,
+    ),
+    "a causal mask cut from a table": (
+        f"c = Constant <value = float[1,16,16] {{{CAUSAL}}}> () v = Shape(x) "
+        "g = Constant <value = int64[1] {1}> () "
+        "n = Gather(v, g) o = Constant <value = int64[2] {0, 0}> () e = Concat <axis: int = 0> (n, n) "
+        "r = Constant <value = int64[2] {1, 2}> () q = Slice(c, o, e, r) z = Constant <value = float {0}> () "
+        "k = Greater(q, z) t = Transpose <perm: ints = [0, 2, 1]> (x) s = MatMul(x, t) "
+        "f = Constant <value = float {-1e9}> () l = Where(k, s, f) p = Softmax <axis: int = -1> (l) "
+        "y = MatMul(p, x)",
+        LONG,
+        ZERO,
+    ),
+    "tokens that are compared with the padding's": (
+        "p = Constant <value = int64 {7}> () q = Equal(i, p) f = Constant <value = float {-1e9}> () "
+        "r = Constant <value = float {1}> () b = Where(q, f, r) y = ReduceMax <axes: ints = [1]> (b)",
+        "int64[1,seq] i",
+        {"i": 7},
+    ),
+    "integers": (
+        "a = ReduceMax <axes: ints = [1]> (i) y = Cast <to: int = 1> (a)",
+        "int8[1,seq] i",
+        {"i": -128},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_proven_with_a_fill(tmp_path: Path, name: str) -> None:
+    body, inputs, fills = PROVEN[name]
+    found = proven(tmp_path, body, inputs)
+    assert {key: found[key] for key in fills} == fills and found.get("mask", 0) == 0
+
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "mean": (
+        "y = ReduceMean <axes: ints = [1]> (x)",
+        LONG,
+        "ReduceMean node n0: it reduces axis 1, of size seq, whose padded part is 0; it divides",
+    ),
+    "softmax": ("a = Relu(x) y = Softmax <axis: int = 1> (a)", LONG, "Softmax node n1: it normalises axis 1"),
+    "reversed": (
+        "s = Constant <value = int64[1] {-1}> () e = Constant <value = int64[1] {-999}> () "
+        f"{ONE} y = Slice(x, s, e, one, s)",
+        LONG,
+        "Slice node n3: it reverses the padded axis 1",
+    ),
+    "the last token": (
+        "s = Constant <value = int64[1] {-1}> () e = Constant <value = int64[1] {999}> () "
+        f"{ONE} y = Slice(x, s, e, one)",
+        LONG,
+        "Slice node n3: it counts from the end of axis 1",
+    ),
+    "an element behind": (
+        "c = Constant <value = float[1,1,4] {1, 2, 3, 4}> () y = Concat <axis: int = 1> (x, c)",
+        LONG,
+        "Concat node n1: it puts further elements behind the padded ones of axis 1",
+    ),
+    "ranked": (
+        f"{ONE} y, i = TopK <axis: int = 1> (x, one)",
+        LONG,
+        "TopK node n1: it ranks axis 1, of size seq",
+    ),
+    "two convolutions with zeros": (
+        f"{W} a = Conv <pads: ints = [1, 1]> (x, w) y = Conv <pads: ints = [1, 1]> (a, w)",
+        WIDE,
+        "Conv node n2: its windows reach into the padded part of axis 2",
+    ),
+    "an average without its padding": (
+        "y = AveragePool <kernel_shape: ints = [3], pads: ints = [1, 1]> (x)",
+        WIDE,
+        "AveragePool node n0: its windows reach into the padded part of axis 2",
+    ),
+    "sum and maximum of one input": (
+        f"{ONE} a = ReduceSum(x, one) b = ReduceMax <axes: ints = [1]> (x) y = Add(a, b)",
+        LONG,
+        "ReduceMax node n2: it reduces axis 1",
+    ),
+    "a mask of NaN": (
+        "u = Constant <value = int64[1] {2}> () w = Unsqueeze(mask, u) a = Log(x) b = Neg(x) "
+        "c = Log(b) d = Add(a, c) e = Mul(d, w) "
+        f"{ONE} y = ReduceSum(e, one)",
+        MASKED,
+        "ReduceSum node n8: it reduces axis 1, of size seq, whose padded part may hold anything, NaN too",
+    ),
+    "a merged axis as an output": (
+        "t = Transpose <perm: ints = [0, 2, 1]> (x) f = Constant <value = int64[2] {1, -1}> () "
+        "y = Reshape(t, f)",
+        LONG,
+        "output 'y': the padding lies between the elements of axis 1, of size 4 * seq: it cannot be cut off",
+    ),
+    "its size as a number": (
+        f"{ONE} s = Shape(x) i = Constant <value = int64 {{1}}> () n = Gather(s, i) "
+        "f = Cast <to: int = 1> (n) a = ReduceSum(x, one) y = Div(a, f)",
+        LONG,
+        "Div node n6: it computes with the size seq, which padding changes",
+    ),
+    "no rule": (
+        "g = Constant <value = int64[1,1] {0}> () a = Tanh(x) y = GatherND <batch_dims: int = 1> (a, g)",
+        LONG,
+        "GatherND node n2: ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_the_operator_that_sees_it(tmp_path: Path, name: str) -> None:
+    body, inputs, says = REFUSED[name]
+    with pytest.raises(NotProvenError) as caught:
+        proven(tmp_path, body, inputs)
+    assert str(caught.value).startswith(says)
+
+
+def test_a_given_value_is_the_only_one_that_is_tried(tmp_path: Path) -> None:
+    body = "y = ReduceMax <axes: ints = [1]> (x)"
+    assert proven(tmp_path, body, x=-1e9) == {"x": -1e9}
+    with pytest.raises(NotProvenError, match="whose padded part is -1000"):
+        proven(tmp_path, body, x=-1000.0)
+
+
+def test_every_rule_is_of_an_operator_that_there_is() -> None:
+    import tvm
+
+    known = set(tvm.ir.Op.list_op_names())
+    assert {name for name in RULES if f"relax.{name}" not in known} == set()
+
+
+def test_values_hold_what_their_elements_may_be() -> None:
+    assert join(constant(2), constant(-3)) == Value(-3, 2)
+    assert constant(float("nan")) == ANYTHING and not constant(-INF).finite
+    assert of_array(np.array([1.0, np.nan])) == ANYTHING and of_array(np.array([True])) == Value(1, 1)
+    assert FINITE.drop == 0 and Value(-INF, -1e9).drop == -1e9 and Value(offset=-1e4).is_masked
+    assert not Value(-INF, -1e9, finite=False).is_masked
+    assert written(-INF) == "-inf" and stored("x", "-inf", "float32") == -INF
