@@ -42,7 +42,7 @@ def _unseen_by_sum(behind: Value, kept: Value, dtype: str) -> bool:
 
 def _unseen_by_maximum(behind: Value, kept: Value, dtype: str) -> bool:
     below = behind.known and kept.known and behind.high <= kept.low
-    return below or behind.is_masked or behind.equals(least(dtype))
+    return below or (behind.is_masked and kept != ANYTHING) or behind.equals(least(dtype))
 
 
 def _unseen_by_minimum(behind: Value, kept: Value, dtype: str) -> bool:
@@ -105,16 +105,19 @@ def reduction(name: str) -> Rule:
             raise NotNeutralError("it counts along several axes, of which one is padded")
         kept = [axis for index, axis in enumerate(state.axes) if index not in axes]
         reduced = [key for index in axes for key in keys_of([state.axes[index]])]
+        # What an empty kept part holds outweighs nothing.
+        empty = any((context.sizes.least(context.sizes.total(state.axes[axis])) or 0) < 1 for axis in axes)
         if attrs.keepdims:
             kept = [() if index in axes else axis for index, axis in enumerate(state.axes)]
 
         def value(region: Region) -> Value:
             parts = [(beyond, state.at(region | beyond)) for beyond in subsets(reduced)]
             inside = parts[0][1]
-            if all(neutral(behind, inside, dtype) for _, behind in parts[1:]):
+            outweighed = ANYTHING if empty else inside
+            if all(neutral(behind, outweighed, dtype) for _, behind in parts[1:]):
                 return result(inside)
             if region == KEPT:
-                seen = next(beyond for beyond, behind in parts[1:] if not neutral(behind, inside, dtype))
+                seen = next(beyond for beyond, behind in parts[1:] if not neutral(behind, outweighed, dtype))
                 raise NotNeutralError(reason(state, axes, seen, needs, "reduces"))
             whole = result(join(*(behind for _, behind in parts)))
             return whole if whole.known else ANYTHING
