@@ -112,16 +112,17 @@ def one_line(error: BaseException, limit: int = 240) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def operators(expression: Any, seen: set[Any]) -> list[str]:
+def operators(expression: Any, seen: set[Any] | None = None) -> list[str]:
     """The names of the operators in an expression, without `relax.`, in order.
 
     `seen`: calls of expressions before, which are left out; those of this one are added.
     """
     found: list[str] = []
+    known = set() if seen is None else seen
 
     def visit(part: Any) -> None:
-        if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op) and part not in seen:
-            seen.add(part)
+        if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op) and part not in known:
+            known.add(part)
             found.append(str(part.op.name).removeprefix("relax."))
 
     post_order_visit(expression, visit)
