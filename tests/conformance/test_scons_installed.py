@@ -30,7 +30,16 @@ Default(program)
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the source tree."""
     out, tree = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("tree")
-    for name in ("build_tools", "targets", "models", "devices", "runtime_c", "pyproject.toml", "README.md"):
+    for name in (
+        "build_tools",
+        "targets",
+        "models",
+        "devices",
+        "runtime_c",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+    ):
         source = ROOT / name
         copy = shutil.copytree if source.is_dir() else shutil.copyfile
         copy(source, tree / name)
