@@ -24,6 +24,7 @@ STAGES = {
     "tune": "kiln.tune.stage",
     "library": "kiln.libraries.stage",
     "byoc-choose": "kiln.tune.choose",
+    "packings": "kiln.kernels.packings_stage",
     "lower": "kiln.kernels.stage",
     "plan": "kiln.plan.stage",
     "emit-objects": "kiln.emit.objects",

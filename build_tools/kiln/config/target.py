@@ -150,8 +150,8 @@ class Target(Section):
     weight_growth: float = Field(
         ge=1,
         allow_inf_nan=False,
-        description="how many times their size weights may be stored in to save arithmetic; 1: never more "
-        "(Winograd convolution: 1.8 or 4)",
+        description="how many times its size each weight may be stored in to save arithmetic, over all "
+        "buckets and special cases; 1: never more (Winograd convolution: 1.8 or 4)",
     )
     cuda: Cuda | None = Field(default=None, description="kernels run on a GPU; left out: on the CPU")
     byoc: ByocKey = Field(default=None, description="external libraries, for models that do not say")

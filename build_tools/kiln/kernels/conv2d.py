@@ -12,6 +12,7 @@ Accuracy     Sums run in order of (i, j, c): the error of plain summation in flo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +57,36 @@ class Convolution:
             rows = product_of(x_shape[:-1])
             x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
             attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+        self.is_layer = op["name"] == "matmul"
+        self._set(x_shape, k_shape, [1, x_shape[2]] if self.is_layer else anchor.extents[1:3], attrs)
+
+    @classmethod
+    def of_sizes(
+        cls, x: list[int], weights: list[int], out: list[int], attrs: Mapping[str, Any]
+    ) -> Convolution:
+        """A convolution of x (NHWC, padded) with weights (HWIO) that gives `out` (NHWC).
+
+        `attrs`: strides, dilation and groups.
+        """
+        conv = cls.__new__(cls)
+        conv.top = conv.left = 0
+        conv.is_layer = False
+        conv._set(x, weights, out[1:3], attrs)
+        return conv
+
+    @classmethod
+    def dense(cls, x: list[int], weights: list[int]) -> Convolution:
+        """A dense layer: x (…, K) times weights (K, N)."""
+        rows = int(np.prod(x[:-1], dtype=np.int64))
+        attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+        conv = cls.of_sizes([1, 1, rows, x[-1]], [1, 1, *weights], [1, 1, rows], attrs)
+        conv.is_layer = True
+        return conv
+
+    def _set(
+        self, x_shape: Sequence[Extent], k_shape: list[int], out: Sequence[Extent], attrs: Mapping[str, Any]
+    ) -> None:
+        """Take over the sizes; `out`: rows and columns of an output image."""
         self.batch, self.height, self.width = x_shape[:3]
         # Elements from a pixel to the next; kernels/halo.py leaves some free behind the channels.
         self.pitch = int(x_shape[3])
@@ -66,7 +97,7 @@ class Convolution:
         self.channels = self.depth * self.groups
         self.out_h: Extent
         self.out_w: Extent
-        self.out_h, self.out_w = (1, x_shape[2]) if op["name"] == "matmul" else anchor.extents[1:3]
+        self.out_h, self.out_w = out
         self.rows: Extent = product_of([self.batch, self.out_h, self.out_w])
         self.columns = self.out_channels // self.groups
 
@@ -168,6 +199,16 @@ def _ceil(count: int, size: int) -> int:
     return -(-count // size)
 
 
+def by_pairs(conv: Convolution, machine: Machine) -> bool:
+    """Whether the last panel of float32 weights is packed by pairs.
+
+    Not in dense layers: those of one row and of many share their weights.
+    """
+    if not machine.pairs or not conv.is_dense or conv.is_layer:
+        return False
+    return pairs_pay(machine, greatest(conv.rows), conv.columns, conv.depth)
+
+
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
@@ -184,9 +225,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
     accumulator = str(anchor.buffer.dtype)
-    # Not in dense layers: those of one row and of many share their weights.
-    paired = {*dtypes, accumulator} == {"float32"} and conv.is_dense and op["name"] != "matmul"
-    paired = paired and pairs_pay(machine, most, conv.columns, conv.depth)
+    paired = {*dtypes, accumulator} == {"float32"} and by_pairs(conv, machine)
     output = last.buffer
     rank = len(output.shape)
 

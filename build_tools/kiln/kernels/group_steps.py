@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,11 @@ from kiln.kernels.gemm_int import narrow
 from kiln.kernels.halo import copy_of, with_views
 from kiln.kernels.kernel import Machine
 from kiln.kernels.opinfo import OpInfo, refusal
+from kiln.kernels.packings import Packings, limited
 from kiln.kernels.recompute import computed, constant_formula
 from kiln.kernels.step_list import Steps
 from kiln.kernels.symbols import divided, ranges_of, simplify
+from kiln.params import store
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,12 @@ class Made:
 class Groups:
     """Adds the steps of fused groups to `steps`."""
 
-    def __init__(self, dims: Dims, machine: Machine, target: tvm.target.Target) -> None:
+    def __init__(
+        self, dims: Dims, machine: Machine, target: tvm.target.Target, packings: Packings | None = None
+    ) -> None:
         self.dims, self.machine, self.target = dims, machine, target
+        self._packings: Packings = packings or {}
+        self._forms: dict[str, Sequence[int] | None] = {}  # by parameter
         self.steps = Steps(box=dims.box)
         # By function what its parameters that are sizes stand for, where a call gives them.
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
@@ -60,7 +66,8 @@ class Groups:
         values = self.values_of(func, places)
         views = {i: self.steps.views[item] for i, item in enumerate(places) if item in self.steps.views}
         small = frozenset(i for i in known if narrow(self.steps.params[inputs[i]]))
-        key = (name, known, small, tuple(views.items()), repr(list(values.values())))
+        forms = self._forms_of(inputs[1]) if 1 in known else None
+        key = (name, known, small, tuple(views.items()), repr(list(values.values())), repr(forms))
         if key not in self._groups and values:
             bare = [p for p in func.params if tirx.is_buffer_var(p)]
             func = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs)
@@ -77,7 +84,8 @@ class Groups:
                 func = with_views(func, views)
                 parts = []
                 try:
-                    for part in kernels_of(func, ops, set(known), self.machine, views, small):
+                    machine = limited(self.machine, forms)
+                    for part in kernels_of(func, ops, set(known), machine, views, small):
                         symbol, scratch = self.kernel(part, ops)
                         parts.append((part, symbol, scratch))
                 except KilnError:
@@ -92,10 +100,19 @@ class Groups:
 
         def again(machine: Machine, number: int) -> str:
             with ranges_of(bounds):  # for the kernel's sizes too
-                return self.kernel(kernels_of(func, ops, set(known), machine, views, small)[number], ops)[0]
+                made = kernels_of(func, ops, set(known), limited(machine, forms), views, small)
+                return self.kernel(made[number], ops)[0]
 
         for number, (part, _, _) in enumerate(parts):
             self.made[first + number] = Made(part, functools.partial(again, number=number))
+
+    def _forms_of(self, name: str) -> Sequence[int] | None:
+        """The forms in which a weight may be stored; None: any."""
+        if not self._packings or name not in self.steps.params:
+            return None
+        if name not in self._forms:
+            self._forms[name] = self._packings.get(store.digest(self.steps.params[name]))
+        return self._forms[name]
 
     def values_of(self, func: tirx.PrimFunc, places: list[str]) -> dict[Any, SizeExpr]:
         """What the variables in the shapes of a function's parameters stand for in this call."""

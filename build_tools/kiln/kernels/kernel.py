@@ -72,6 +72,8 @@ class Machine:
     weight_growth: float = 1.0  # how many times their size weights may be stored in to save arithmetic
     choices: Choices = field(default_factory=dict)  # what was measured on this CPU
     shared_bytes: int = 0  # of the last cache, which all cores share; 0: of no use to fetch ahead into
+    forms: tuple[int, ...] | None = None  # in which weights may be stored (kernels/packings.py); None: any
+    pairs: bool = True  # whether a panel may be packed by pairs (gemm.pairs_pay)
     upcoming: tuple[int, int] | None = None  # bytes from a kernel's weights on that it fetches for later ones
 
     def shares(self, steps: int) -> bool:

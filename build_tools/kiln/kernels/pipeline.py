@@ -21,6 +21,7 @@ from kiln.kernels.joined import keep_concats_apart
 from kiln.kernels.kernel import Machine
 from kiln.kernels.legalize import RULES
 from kiln.kernels.lookahead import look_ahead
+from kiln.kernels.packings import Packings
 from kiln.kernels.placement import Placement
 from kiln.kernels.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.kernels.recompute import recompute
@@ -71,12 +72,14 @@ def lower(
     external: External | None = None,
     precision: str = "fp32",
     checks: str | None = None,
+    packings: Packings | None = None,
 ) -> Steps:
     """Lower a simplified module whose parameters are constants.
 
     `choices`: what was measured on the target's CPU; None: nothing. `external`: passes that give parts of the
     graph to libraries. `precision`: of tensors between kernels; other than fp32 on GPUs only. `checks`:
-    "indices" adds steps that check indices.
+    "indices" adds steps that check indices. `packings`: the forms of weights that other buckets or cases read
+    too; None: all are free.
     """
     if target.cuda is not None:
         from kiln.kernels import cuda_steps  # with TVM's schedules for GPUs, which no other target needs
@@ -114,7 +117,7 @@ def lower(
     mod = run(mod, passes, dump)
     # Phase 3: a kernel for each group
     machine = machine_of(target, threads, winograd, choices)
-    ops, groups = opinfo.of_functions(mod), Groups(Dims(model, mod), machine, tvm_target(target))
+    ops, groups = opinfo.of_functions(mod), Groups(Dims(model, mod), machine, tvm_target(target), packings)
     steps = Builder(mod, ops, params, groups, Placement(mod, ops, groups)).build()
     look_ahead(groups)
     return steps

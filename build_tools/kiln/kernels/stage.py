@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.kernels import known
 from kiln.kernels.cases import cases_of
 from kiln.kernels.choices import choices_of
+from kiln.kernels.packings_stage import packings_of
 from kiln.kernels.pipeline import lower
 from kiln.params import store, tensors
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
     parser.add_argument("--byoc", type=Path, help="byoc.json: which external libraries compute what")
+    parser.add_argument("--packings", type=Path, help="packings.json, of a model with several buckets")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dump", type=Path, help="write the IR after each pass into this folder")
 
@@ -40,11 +41,13 @@ def run(args: argparse.Namespace) -> None:
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     values: store.Tensors = {}
     cases: list[dict[str, Any]] = []
-    for number, case in enumerate(cases_of(store.load(args.source))):
+    found = cases_of(store.load(args.source))
+    packings = read_json(args.packings)["forms"] if args.packings else packings_of(found, config, target)
+    for number, case in enumerate(found):
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
         steps = lower(
             case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
-            config["precision"], config["checks"],
+            config["precision"], config["checks"], packings,
         )  # fmt: skip
         prefix = f"{number}/"
         functions |= steps.functions
@@ -62,7 +65,4 @@ def run(args: argparse.Namespace) -> None:
 def _lifted(module: tvm.IRModule) -> dict[str, Any]:
     """The parameters as they come into this stage: by name their bytes and a digest of their content."""
     _, found = store.split(module)
-    return {
-        name: {"bytes": value.nbytes, "sha256": hashlib.sha256(value.tobytes()).hexdigest()}
-        for name, value in found.items()
-    }
+    return {name: {"bytes": value.nbytes, "sha256": store.digest(value)} for name, value in found.items()}

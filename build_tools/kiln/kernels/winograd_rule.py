@@ -26,6 +26,7 @@ _TRANSFORM = {2: (60, 45), 4: (150, 170)}
 _BYTES_A_CYCLE = 8
 # Transformed data of all tiles, in bytes, up to which a kernel for each phase is worth its memory.
 _STAGED = 2 << 20
+DIRECT = 0  # in the place of the outputs of a tile: direct convolution
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,21 @@ def estimate(conv: Convolution, m: int, machine: Machine) -> float:
     return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
 
 
+def wanted(machine: Machine) -> tuple[int, ...]:
+    """The tiles that the model's policy allows besides direct convolution."""
+    return {"auto": (2, 4), "f2": (2,), "f4": (4,)}.get(machine.winograd, ())
+
+
 def form_of(conv: Convolution, machine: Machine) -> Form | None:
     """How to compute `conv`; None for direct convolution."""
-    wanted = {"auto": (2, 4), "f2": (2,), "f4": (4,)}.get(machine.winograd, ())
-    allowed = [m for m in wanted if growth(m) <= machine.weight_growth + 1e-9]
+    allowed = [m for m in wanted(machine) if growth(m) <= machine.weight_growth + 1e-9]
+    if machine.forms is not None:
+        allowed = [m for m in allowed if m in machine.forms]
     if not allowed:
         return None
     choice = conv.choice(machine)
-    best = allowed[0] if machine.winograd != "auto" else 0
+    is_free = machine.winograd == "auto" and (machine.forms is None or DIRECT in machine.forms)
+    best = DIRECT if is_free else allowed[0]
     measured = {"off": 0, "f2": 2, "f4": 4, None: -1}[choice.winograd]
     if machine.winograd == "auto" and measured in (0, *allowed):
         return divide(conv, measured, machine, choice.block) if measured else None

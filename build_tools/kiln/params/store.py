@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tvm
 from tvm import relax
 
@@ -68,6 +71,11 @@ def split_into(params: Tensors) -> Callable[[tvm.IRModule], tvm.IRModule]:
         return mod
 
     return step
+
+
+def digest(value: npt.NDArray[Any]) -> str:
+    """What tells the content of one parameter from another's."""
+    return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
 
 
 def save(mod: tvm.IRModule, directory: str | Path) -> None:

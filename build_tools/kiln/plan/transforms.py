@@ -10,7 +10,10 @@ from kiln.plan.lifetimes import tensors_of
 
 
 def origin(case: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a stored tensor was made from: {"made": how, "bytes_before": of the graph's own tensor}."""
+    """What a stored tensor was made from.
+
+    {"made": how, "bytes_before": of the graph's own tensor, "of": digest of that, where there is one}
+    """
     families = {kernel["symbol"]: kernel["family"] for kernel in case["kernels"]}
     stem, _, last = name.rpartition(".")
     source, made = (stem, f"packed for {families[last]}") if last in families else (name, "as it is")
@@ -19,7 +22,7 @@ def origin(case: Mapping[str, Any], name: str) -> dict[str, Any]:
     lifted = case["lifted"].get(source)
     if lifted is None:
         return {"made": "while lowering", "bytes_before": 0}
-    return {"made": made, "bytes_before": lifted["bytes"]}
+    return {"made": made, "bytes_before": lifted["bytes"], "of": lifted["sha256"][:16]}
 
 
 def transforms(cases: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -27,7 +30,7 @@ def transforms(cases: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str,
 
     lifted_bytes: the parameters of all functions; distinct_bytes: the same, equal tensors once;
     stored_bytes: after packing, equal ones once. By kind of transform: the tensors that it made, their bytes
-    before and after.
+    before and after. several: the parameters that lie there in more than one form, most bytes first.
     """
     total = 0
     known: dict[str, int] = {}
@@ -49,4 +52,24 @@ def transforms(cases: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str,
         "distinct_bytes": sum(known.values()),
         "stored_bytes": sum(tensor["bytes"] for tensor in stored),
         "transforms": kinds,
+        "several": _several(stored),
     }
+
+
+def _several(stored: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Parameters that are stored in more than one form: for all buckets, cases and kernels together."""
+    forms: dict[str, list[Mapping[str, Any]]] = {}
+    for tensor in stored:
+        if "of" in tensor:
+            forms.setdefault(tensor["of"], []).append(tensor)
+    rows = [
+        {
+            "name": tensors[0]["name"].partition(".")[0],
+            "forms": len(tensors),
+            "bytes_before": tensors[0]["bytes_before"],
+            "bytes_after": sum(tensor["bytes"] for tensor in tensors),
+        }
+        for tensors in forms.values()
+        if len(tensors) > 1
+    ]
+    return sorted(rows, key=lambda row: (-row["bytes_after"], row["name"]))

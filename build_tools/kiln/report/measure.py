@@ -24,6 +24,7 @@ def plan_figures(plan: Mapping[str, Any]) -> dict[str, Any]:
         "format": 1,
         "model": plan["name"],
         "params": {"bytes": plan["params"]["bytes"], "storage": plan["params"]["storage"]},
+        "several": plan["params"].get("lifted", {}).get("several", []),
         "buckets": plan_rows(plan),
     }
 

@@ -121,6 +121,7 @@ def print_figures(figures: Mapping[str, Any]) -> None:
         table.add_section()
         table.add_row("RAM: .data, .bss and the largest arena", str(used["ram"]))
     console.print(table)
+    _print_several(console, figures.get("several", []))
     _print_buckets(console, figures)
     if linked is not None:
         top = _table("largest kernels, bytes of code", "kernel", "what", "bytes")
@@ -138,6 +139,18 @@ def print_figures(figures: Mapping[str, Any]) -> None:
             left = row["limit"] - row["used"]
             kept.add_row(f"{row['owner']}, {row['kind']}", str(row["limit"]), str(row["used"]), str(left))
         console.print(kept)
+
+
+def _print_several(console: Console, weights: Sequence[Mapping[str, Any]]) -> None:
+    """The parameters that buckets and cases read in different forms."""
+    table = _table(
+        "parameters in several packings, bytes", "what", "packings", "in the model", "stored", "times"
+    )
+    for row in weights[:_TOP]:
+        times = f"{row['bytes_after'] / row['bytes_before']:.2f}"
+        table.add_row(row["name"], *(str(row[k]) for k in ("forms", "bytes_before", "bytes_after")), times)
+    if table.row_count:
+        console.print(table)
 
 
 def _print_gpu(console: Console, kernels: Sequence[Mapping[str, Any]]) -> None:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _FORMAT = 1  # of the entries; another one makes all keys other ones
 # The others measure, or read what no declaration names: the network, the system's libraries, a device.
 _STAGES = frozenset(
-    ("import", "interface", "simplify", "specialize", "golden", "precision", "lower", "plan", "emit-objects",
-     "emit-source", "compile", "link", "size", "report", "bundle")
+    ("import", "interface", "simplify", "specialize", "golden", "precision", "packings", "lower", "plan",
+     "emit-objects", "emit-source", "compile", "link", "size", "report", "bundle")
 )  # fmt: skip
 _WRITTEN = ("--out", "--archive", "--work", "--cache")  # flags whose value is a path that is not read
 _CONFIG_BYTES = 1 << 20  # JSON files of more bytes are data, in which no paths are looked for

@@ -13,10 +13,28 @@ from kiln.scons.unit import Unit
 
 def lower(unit: Unit, dump: bool) -> list[tuple[str, list[Any]]]:
     """For each bucket the folder of the lowered module, and its files."""
-    return [_lower(part, dump) for part in parts(unit)]
+    packings = _packings(unit, dump)
+    return [_lower(part, packings, dump) for part in parts(unit)]
 
 
-def _lower(part: Part, dump: bool) -> tuple[str, list[Any]]:
+def _packings(unit: Unit, dump: bool) -> Any:
+    """The forms of the weights that buckets share, packings.json; None where there is one bucket."""
+    before = [specialize(part, dump) for part in parts(unit)]
+    if len(before) < 2:
+        return None
+    config, target, folder = unit.slice("lower"), unit.target_json(), f"{unit.folder}/packings"
+    flags = [word for source, _ in before for word in ("--in", source)]
+    stage = Stage(
+        "packings",
+        unit.subject,
+        [*flags, "--target", str(target), "--config", str(config), "--out", folder],
+        [config, target, *(node for _, files in before for node in files)],
+        [f"{folder}/packings.json"],
+    )
+    return declare(stage)[0]
+
+
+def _lower(part: Part, packings: Any, dump: bool) -> tuple[str, list[Any]]:
     """With `dump`, the IR after each pass as well."""
     unit = part.unit
     config, target, folder = unit.slice("lower"), unit.target_json(), f"{part.folder}/lower"
@@ -24,12 +42,14 @@ def _lower(part: Part, dump: bool) -> tuple[str, list[Any]]:
     chosen = byoc(unit, dump)
     external = [] if chosen is None else ["--byoc", str(chosen)]
     external_files = [] if chosen is None else [chosen, *sources(unit)]
+    shared = [] if packings is None else ["--packings", str(packings)]
     dumps = f"{part.folder}/dump/lower"
+    flags = ["--in", before, "--target", str(target), "--config", str(config), *external, *shared]
     stage = Stage(
         "lower",
         part.subject,
-        ["--in", before, "--target", str(target), "--config", str(config), *external, "--out", folder],
-        [config, target, *files, *external_files],
+        [*flags, "--out", folder],
+        [config, target, *files, *external_files, *([] if packings is None else [packings])],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/steps.json"],
         silent_flags=["--dump", dumps] if dump else [],
         extra_outputs=[f"{dumps}.done"] if dump else [],
