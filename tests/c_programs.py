@@ -26,7 +26,7 @@ class Program:
     main: str
     others: tuple[str, ...] = ("threads_none",)
     arguments: tuple[str, ...] = ()
-    cpu: str = "cpu_none"
+    policies: tuple[str, ...] = ("cpu_none", "crc_sliced")
 
 
 # The folder that platform_posix_test writes to is its working folder.
@@ -34,6 +34,8 @@ TESTS = {
     "check": Program("check_test"),
     "memory": Program("memory_test"),
     "content": Program("content_test"),
+    "crc_sliced": Program("crc_test"),
+    "crc_small": Program("crc_test", policies=("cpu_none", "crc_small")),
     "indices": Program("indices_test", ("threads_none", "indices")),
     "params": Program("params_test"),
     "session": Program("session_test"),
@@ -50,7 +52,7 @@ CPU_POLICY = {"x86_64": "cpu_x86", "AMD64": "cpu_x86"}  # by the machine's name;
 
 def cpu_test(machine: str) -> Program:
     """The test of the file that asks a machine's processor for its features."""
-    return Program("cpu_test", cpu=CPU_POLICY.get(machine, "cpu_arm_linux"))
+    return Program("cpu_test", policies=(CPU_POLICY.get(machine, "cpu_arm_linux"), "crc_sliced"))
 
 
 FUZZ = {
@@ -95,8 +97,8 @@ class Builder:
 
     def link(self, program: Program, *flags: str) -> Path:
         """The program, linked of its objects."""
-        names = (*CORE, "test_model", program.cpu, *program.others, program.main)
-        out = self._folder / "-".join((program.main, *program.others))
+        names = (*CORE, "test_model", *program.policies, *program.others, program.main)
+        out = self._folder / "-".join((program.main, *program.policies, *program.others))
         objects = [str(self.object(name)) for name in names]
         run([*self._command, *objects, "-pthread", *flags, "-o", str(out)])
         return out

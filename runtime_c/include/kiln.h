@@ -84,6 +84,7 @@ typedef enum kiln_status {
     KILN_PARAMS_VERSION = 54,     /* format of another version of Kiln */
     KILN_PARAMS_OTHER_BUILD = 55, /* made by another build than the code */
     KILN_PARAMS_CORRUPT = 56,     /* header or payload is damaged */
+    KILN_PARAMS_MEMORY = 57,      /* kiln_read_params: the memory is smaller than the file */
 
     /* the operating system (platform_posix.c, threads_pthread.c) */
     KILN_SYSTEM_FILE = 60,    /* cannot open or map; errno says why */
@@ -305,6 +306,14 @@ void kiln_cancel(kiln_session *session);
 /* The last error of this session (status KILN_OK: the last call worked). */
 const kiln_detail *kiln_error(const kiln_session *session);
 
+/* Check a params image again, its CRC included: an image in flash that may have lost a bit, or one
+ * that others may have written to. params null: the image linked with the code, whose payload
+ * kiln_open does not read (params_trusted); bytes is not looked at then. Statuses are those of
+ * kiln_open, KILN_PARAMS_CORRUPT above all. A model without parameters is KILN_OK. detail may be
+ * null. */
+kiln_status kiln_check_params(const kiln_model *model, const void *params, size_t bytes,
+                              kiln_detail *detail);
+
 /* ---- questions that run nothing ------------------------------------------------------------- */
 
 typedef struct kiln_plan_result {
@@ -378,9 +387,20 @@ const char *kiln_cpu_feature_name(uint32_t bit);
 /* ---- platform_posix.c, not in a freestanding build --------------------------------------------
  */
 
-/* Map a params.bin read-only, to be passed as config.params and config.params_bytes. */
+/* Map a params.bin read-only, to be passed as config.params and config.params_bytes. Costs no
+ * memory of its own: processes share the pages, which are read when first touched. The file must
+ * not be written to or cut short while it is mapped: results would change in the middle of a run,
+ * or the system would end the program (SIGBUS). Replace it by renaming another file onto it. Where
+ * that cannot be relied on, use kiln_read_params. On an error *params is null and *bytes 0. */
 kiln_status kiln_map_params(const char *path, const void **params, size_t *bytes);
+/* Nothing happens to null. No session may use the image any more. */
 void kiln_unmap_params(const void *params, size_t bytes);
+
+/* Read a params.bin into the caller's memory, <M>_PARAMS_FILE_BYTES at a multiple of
+ * KILN_PARAMS_ALIGN, to be passed as config.params with *bytes as config.params_bytes. What happens
+ * to the file afterwards does not matter. KILN_PARAMS_MEMORY where the memory is too small; on an
+ * error *bytes is 0. */
+kiln_status kiln_read_params(const char *path, void *memory, size_t memory_bytes, size_t *bytes);
 
 /* ---- for generated plans ----------------------------------------------------------------------
  */

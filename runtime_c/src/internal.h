@@ -45,7 +45,13 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
 
 /* params.c: accept or refuse an image; *payload is where the parameters begin. bytes is not looked
  * at when the image is the one linked into the model. */
-kiln_status kiln_check_params(const kiln_model *model, const void *image, size_t bytes,
-                              uint32_t flags, const unsigned char **payload, kiln_detail *detail);
+kiln_status kiln_accept_params(const kiln_model *model, const void *image, size_t bytes,
+                               uint32_t flags, const unsigned char **payload, kiln_detail *detail);
+
+/* crc_small.c or crc_sliced.c: CRC-32 as zlib has it. */
+uint32_t kiln_crc32(const unsigned char *data, size_t bytes);
+
+/* session.c: KILN_WRONG_ABI for a model of another version of Kiln. */
+kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail);
 
 #endif

@@ -3,21 +3,20 @@
  * An image is a header of 128 bytes, little-endian, and the payload, padded with zeros to a
  * multiple of 64:
  *     0  8 bytes "KILNPAR1"      16  u64 payload bytes before padding    64  zeros
- *     8  u32 version             24  u64 checksum of the padded payload
- *    12  u32 header bytes        32  32 bytes hash of plan and parameters
+ *     8  u32 version             24  u32 CRC-32 of the padded payload
+ *    12  u32 header bytes        28  u32 zero
+ *                                32  32 bytes hash of plan and parameters
  *
- * The checksum is Fletcher's with 32-bit words modulo 4294967291, the largest prime below 2^32:
- * no table, two additions a word, and unlike the usual modulus 2^32 - 1 it tells erased flash
- * (ones) from zeros. It finds accidents; it is no signature.
+ * The CRC is that of zlib (crc_small.c, crc_sliced.c). Version 1 had Fletcher's sums in its place.
  */
 #include "internal.h"
 
 #define HEADER_BYTES 128u
-#define VERSION      1u
+#define VERSION      2u
 #define HASH_BYTES   32u
-/* Words between two reductions: with k words `second` stays below 2^32 + 2^32 (k + 1)^2 / 2 < 2^64.
- */
-#define BLOCK_WORDS 65536u
+
+/* A flag beside those of kiln_config: read the payload that is linked with the code, too. */
+#define VERIFY_LINKED 0x80000000u
 
 _Static_assert(HEADER_BYTES % KILN_PARAMS_ALIGN == 0, "the payload is aligned when the image is");
 
@@ -36,30 +35,8 @@ static bool equal(const unsigned char *a, const unsigned char *b, size_t count) 
     return true;
 }
 
-/* value modulo 2^32 - 5, by folding: 2^32 is congruent to 5. */
-static uint64_t reduce(uint64_t value) {
-    value = (value & UINT32_MAX) + 5 * (value >> 32);
-    value = (value & UINT32_MAX) + 5 * (value >> 32);
-    return value >= 4294967291u ? value - 4294967291u : value;
-}
-
-static uint64_t checksum(const unsigned char *data, size_t bytes) {
-    uint64_t first = 0, second = 0;
-    for (size_t words = bytes / 4; words > 0;) {
-        size_t block = words < BLOCK_WORDS ? words : BLOCK_WORDS;
-        words -= block;
-        for (; block > 0; block--, data += 4) {
-            first += read_u32(data);
-            second += first;
-        }
-        first = reduce(first);
-        second = reduce(second);
-    }
-    return second << 32 | first;
-}
-
-kiln_status kiln_check_params(const kiln_model *model, const void *image, size_t bytes,
-                              uint32_t flags, const unsigned char **payload, kiln_detail *detail) {
+kiln_status kiln_accept_params(const kiln_model *model, const void *image, size_t bytes,
+                               uint32_t flags, const unsigned char **payload, kiln_detail *detail) {
     const unsigned char *header = image;
     const size_t padding = (0 - model->params_bytes) % KILN_PARAMS_ALIGN;
     const size_t padded = model->params_bytes + padding;
@@ -112,9 +89,23 @@ kiln_status kiln_check_params(const kiln_model *model, const void *image, size_t
     for (size_t i = 64; i < HEADER_BYTES; i++)
         if (header[i] != 0)
             return kiln_fail(detail, &error);
-    if ((flags & KILN_SKIP_CHECKSUM) == 0 && !(linked && model->params_trusted) &&
-        checksum(header + HEADER_BYTES, padded) != read_u64(header + 24))
+    const bool trusted = linked && model->params_trusted && (flags & VERIFY_LINKED) == 0;
+    if ((flags & KILN_SKIP_CHECKSUM) == 0 && !trusted &&
+        kiln_crc32(header + HEADER_BYTES, padded) != read_u64(header + 24))
         return kiln_fail(detail, &error);
     *payload = header + HEADER_BYTES;
     return KILN_OK;
+}
+
+kiln_status kiln_check_params(const kiln_model *model, const void *params, size_t bytes,
+                              kiln_detail *detail) {
+    const unsigned char *payload;
+    kiln_detail error = {
+        .status = KILN_NULL_ARGUMENT, .where = KILN_AT_PARAMS, .index = -1, .axis = -1};
+    if (model == NULL)
+        return kiln_fail(detail, &error);
+    const kiln_status status = kiln_check_abi(model, detail);
+    if (status != KILN_OK)
+        return status;
+    return kiln_accept_params(model, params, bytes, VERIFY_LINKED, &payload, detail);
 }

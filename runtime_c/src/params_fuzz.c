@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if ((data[0] & 2) != 0 && bytes >= SUMS_IMAGE_BYTES)
         workload_sign(image);
     const unsigned char *payload = image;
-    const kiln_status status = kiln_check_params(
+    const kiln_status status = kiln_accept_params(
         &sums, image, bytes, data[0] & 4 ? KILN_SKIP_CHECKSUM : 0, &payload, NULL);
     const int accepted = status == KILN_OK;
     if (accepted != (payload == image + 128) || (!accepted && payload != NULL) ||

@@ -18,6 +18,11 @@ static void expect(kiln_status status) {
     workload_make(&work, 2, 16);
 }
 
+static kiln_status check(const kiln_model *model, const void *image, size_t bytes,
+                         const unsigned char **payload) {
+    return kiln_accept_params(model, image, bytes, 0, payload, NULL);
+}
+
 static void test_every_bit(void) {
     for (int bit = 0; bit < SUMS_IMAGE_BYTES * 8; bit++) {
         const int byte = bit / 8;
@@ -43,6 +48,14 @@ static void test_sizes_and_places(void) {
     expect(KILN_PARAMS_ALIGNMENT);
 }
 
+static void test_version(void) {
+    const uint32_t old = 1;
+    memcpy(work.image + 8, &old, 4);
+    CHECK(kiln_open(&session, &sums, &work.config) == KILN_PARAMS_VERSION);
+    CHECK(kiln_error(&session)->value == 1 && kiln_error(&session)->min == 2);
+    expect(KILN_PARAMS_VERSION);
+}
+
 static void test_flags(void) {
     work.image[130] ^= 1;
     work.config.flags = KILN_SKIP_CHECKSUM;
@@ -61,15 +74,29 @@ static void test_linked(void) {
     CHECK(kiln_open(&session, &linked, &work.config) == KILN_PARAMS_CORRUPT);
     linked.params_trusted = 1;
     CHECK(kiln_open(&session, &linked, &work.config) == KILN_OK);
+    /* Its payload is read when somebody asks. */
+    kiln_detail detail;
+    CHECK(kiln_check_params(&linked, NULL, 0, &detail) == KILN_PARAMS_CORRUPT);
+    CHECK(detail.status == KILN_PARAMS_CORRUPT && detail.where == KILN_AT_PARAMS);
+    CHECK(kiln_check_params(NULL, NULL, 0, &detail) == KILN_NULL_ARGUMENT);
+    work.image[128] ^= 1;
+    CHECK(kiln_check_params(&linked, NULL, 0, NULL) == KILN_OK);
+    CHECK(kiln_check_params(&linked, work.image, sizeof work.image, NULL) == KILN_OK);
+    CHECK(kiln_check_params(&linked, work.image, 130, NULL) == KILN_PARAMS_TRUNCATED);
+    CHECK(kiln_check_params(&sums, NULL, 0, NULL) == KILN_PARAMS_MISSING);
+    linked.abi = KILN_ABI + 1;
+    CHECK(kiln_check_params(&linked, NULL, 0, NULL) == KILN_WRONG_ABI);
+    linked.abi = KILN_ABI;
     work.image[32] ^= 1; /* of another build: refused even so */
     CHECK(kiln_open(&session, &linked, &work.config) == KILN_PARAMS_OTHER_BUILD);
     linked.params_bytes = 0;
+    CHECK(kiln_check_params(&linked, NULL, 0, NULL) == KILN_OK);
     CHECK(kiln_open(&session, &linked, &work.config) == KILN_OK);
     CHECK(session.frame.params == NULL);
     workload_make(&work, 2, 16);
 }
 
-/* Long enough for several blocks, and with the largest words: no sum may overflow. */
+/* Of different contents, and long. */
 static void test_long_payload(void) {
     enum {
         BYTES = 4 * (3 * 65536 + 16)
@@ -87,24 +114,32 @@ static void test_long_payload(void) {
         memcpy(image + 16, &bytes, 8);
         const uint64_t sum = plain_checksum(image + 128, BYTES);
         memcpy(image + 24, &sum, 8);
-        CHECK(kiln_check_params(&large, image, sizeof image, 0, &payload, NULL) == KILN_OK);
+        CHECK(check(&large, image, sizeof image, &payload) == KILN_OK);
         CHECK(payload == image + 128);
         image[sizeof image - 1] ^= 0x80;
-        CHECK(kiln_check_params(&large, image, sizeof image, 0, &payload, NULL) ==
-              KILN_PARAMS_CORRUPT);
+        CHECK(check(&large, image, sizeof image, &payload) == KILN_PARAMS_CORRUPT);
         CHECK(payload == NULL);
     }
+    /* Words that are equal modulo 2^32 - 5, as 0 and 2^32 - 5 are, which Fletcher's sums took for
+     * one another. */
+    memset(image + 128, 0, BYTES);
+    uint64_t whole = plain_checksum(image + 128, BYTES);
+    memcpy(image + 24, &whole, 8);
+    const uint32_t prime = UINT32_MAX - 4;
+    memcpy(image + 128 + 64, &prime, 4);
+    CHECK(check(&large, image, sizeof image, &payload) == KILN_PARAMS_CORRUPT);
     /* Erased flash is not zeros. */
     memset(image + 128, 0xff, BYTES);
     const uint64_t zeros = 0;
     memcpy(image + 24, &zeros, 8);
-    CHECK(kiln_check_params(&large, image, sizeof image, 0, &payload, NULL) == KILN_PARAMS_CORRUPT);
+    CHECK(check(&large, image, sizeof image, &payload) == KILN_PARAMS_CORRUPT);
 }
 
 int main(void) {
     workload_make(&work, 2, 16);
     test_every_bit();
     test_sizes_and_places();
+    test_version();
     test_flags();
     test_linked();
     test_long_payload();

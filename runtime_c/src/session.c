@@ -35,7 +35,7 @@ static kiln_status check_arena(const kiln_config *config, size_t needed, size_t 
     return config->arena_bytes >= needed ? KILN_OK : kiln_fail(detail, &error);
 }
 
-static kiln_status check_abi(const kiln_model *model, kiln_detail *detail) {
+kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail) {
     kiln_detail error = no_error;
     error.status = KILN_WRONG_ABI;
     error.value = model->abi;
@@ -60,7 +60,7 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     *session = (kiln_session){.detail = no_error};
     if (model == NULL || config == NULL)
         return fail_plain(&session->detail, KILN_NULL_ARGUMENT);
-    kiln_status status = check_abi(model, &session->detail);
+    kiln_status status = kiln_check_abi(model, &session->detail);
     if (status == KILN_OK)
         status = check_cpu(model, &session->detail);
     if (status != KILN_OK)
@@ -73,8 +73,8 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     if (status != KILN_OK)
         return status;
     const unsigned char *payload;
-    status = kiln_check_params(model, config->params, config->params_bytes, config->flags, &payload,
-                               &session->detail);
+    status = kiln_accept_params(model, config->params, config->params_bytes,
+                                config->flags & KILN_SKIP_CHECKSUM, &payload, &session->detail);
     if (status != KILN_OK)
         return status;
     session->config = *config;
@@ -172,7 +172,7 @@ kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan
     if (model == NULL || result == NULL)
         return fail_plain(detail, KILN_NULL_ARGUMENT);
     kiln_plan_result found = {0};
-    kiln_status status = check_abi(model, detail);
+    kiln_status status = kiln_check_abi(model, detail);
     if (status == KILN_OK)
         status = kiln_check_inputs(model, inputs, found.dims, detail);
     if (status == KILN_OK)
@@ -187,7 +187,7 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
     if (model == NULL || result == NULL || (dims == NULL && model->dims_count > 0))
         return fail_plain(detail, KILN_NULL_ARGUMENT);
     kiln_plan_result found = {0};
-    kiln_status status = check_abi(model, detail);
+    kiln_status status = kiln_check_abi(model, detail);
     for (uint32_t i = 0; status == KILN_OK && i < model->dims_count; i++) {
         kiln_detail error = no_error;
         error.where = KILN_AT_DIM;

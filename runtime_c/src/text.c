@@ -40,6 +40,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_PARAMS_VERSION);
         NAME(KILN_PARAMS_OTHER_BUILD);
         NAME(KILN_PARAMS_CORRUPT);
+        NAME(KILN_PARAMS_MEMORY);
         NAME(KILN_SYSTEM_FILE);
         NAME(KILN_SYSTEM_THREADS);
         NAME(KILN_GPU_DRIVER);
@@ -122,6 +123,8 @@ static const char *message(kiln_status status) {
         return "made by another build than the code";
     case KILN_PARAMS_CORRUPT:
         return "damaged";
+    case KILN_PARAMS_MEMORY:
+        return "the memory is smaller than the file";
     case KILN_SYSTEM_FILE:
         return "cannot open or map the file";
     case KILN_SYSTEM_THREADS:

@@ -76,7 +76,7 @@ def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu:
     policies = {"none": "threads_none.c", "pthread": "threads_pthread.c"}
     if threads not in policies:
         raise KilnError(f"threads: '{threads}', allowed: {', '.join(policies)}")
-    platform = {"hosted": ["platform_posix.c"], "freestanding": []}
+    platform = {"hosted": ["platform_posix.c", "crc_sliced.c"], "freestanding": ["crc_small.c"]}
     if deployment not in platform:
         raise KilnError(f"deployment: '{deployment}', allowed: {', '.join(platform)}")
     cuda = ["gpu_cuda.c"] if gpu else []
