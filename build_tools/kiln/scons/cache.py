@@ -64,6 +64,8 @@ def choose(text: str) -> None:
 
     Raises KilnError where it cannot be a folder.
     """
+    if not text:
+        raise KilnError("option 'cache': a folder or none expected")
     if text == "none":
         _chosen[:] = [None]
         return

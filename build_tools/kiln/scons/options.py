@@ -98,9 +98,8 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
             raise KilnError(f"'{goal}' is no goal; say model={goal}")
         if goal not in ALIASES:  # though a file or a folder may have that name
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
-    if arguments.get("cache"):
-        given = arguments["cache"]
-        cache.choose(given)
+    if "cache" in arguments:
+        cache.choose(arguments["cache"])
     device = next(iter(_names(arguments.get("device", ""))), None)
     if set(goals) <= _OF_NO_MODEL:
         return Options([], [], False, None, None, [])
