@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kiln import unforeseen
+from kiln import limits, unforeseen
 from kiln.errors import KilnError
 
 STAGES = {
@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if "KILN_PARENT" in os.environ:
         _die_with(int(os.environ["KILN_PARENT"]))
+    limits.apply()
     module = importlib.import_module(STAGES[name])
     parser = argparse.ArgumentParser(prog=f"python -m kiln {name}", description=module.__doc__)
     module.add_arguments(parser)

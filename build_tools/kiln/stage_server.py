@@ -33,6 +33,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from kiln.__main__ import STAGES
@@ -74,7 +75,7 @@ class _Server:
                     self._reap()
                 elif descriptor in self.forks:
                     self.poll.unregister(descriptor)
-                    os.kill(self.forks[descriptor].pid, signal.SIGKILL)
+                    _kill(self.forks[descriptor].pid)
                 elif descriptor == self.control.fileno():
                     name, descriptors, _, _ = socket.recv_fds(
                         self.control, 256, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
@@ -137,9 +138,24 @@ class _Server:
 
     def _end(self) -> None:
         for fork in self.forks.values():
-            os.kill(fork.pid, signal.SIGKILL)
+            _kill(fork.pid)
         for fork in self.forks.values():
             os.waitpid(fork.pid, 0)
+
+
+def _kill(pid: int) -> None:
+    """Kill a fork and the programs that it has started, which would go on without it."""
+    parents: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a process that has just ended
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    os.kill(pid, signal.SIGKILL)
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+        for child in more:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
 
 def _redirect(outputs: Sequence[int]) -> None:

@@ -4,6 +4,8 @@ A stand-in's outputs are hashes of all that it was given, so a stage that should
 shows in the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is
 how long each one takes, FAKE_FAIL, FAKE_CRASH and FAKE_SIGNAL name a stage that ends with an error, a
 traceback or SIGSEGV, FAKE_KILL the output of a stage that kills the build when it has half of its files.
+FAKE_STUCK names a stage that starts a program and waits for it for ever, FAKE_EATS one that takes a gibibyte
+of memory.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from kiln.__main__ import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "packages.py", "paths.py")
+_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "limits.py", "packages.py", "paths.py")
 _REAL = (
     *_MODULES,
     "stage_server.py",
@@ -31,7 +33,7 @@ _REAL = (
     "sources/onnx_data.py",
 )
 _STAND_IN = '''
-import argparse, hashlib, json, os, signal, time
+import argparse, hashlib, json, os, signal, subprocess, time
 from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
@@ -75,6 +77,12 @@ class Stage:
             raise RuntimeError("out of ideas")
         if os.environ.get("FAKE_SIGNAL") == self.name:
             os.kill(os.getpid(), signal.SIGSEGV)
+        if os.environ.get("FAKE_STUCK") == self.name:
+            program = subprocess.Popen(["sleep", "1000"])
+            Path(os.environ["FAKE_LOG"]).write_text(str(program.pid))
+            program.wait()
+        if os.environ.get("FAKE_EATS") == self.name:
+            bytearray(1 << 30)
         seconds = float(os.environ.get("FAKE_SECONDS", "0"))
         time.sleep(seconds / 2)
         if self.name.startswith("device-") or args.print:

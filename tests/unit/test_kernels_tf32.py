@@ -87,10 +87,10 @@ def test_rounding_on_this_machine() -> None:
 
 def test_limits() -> None:
     data = {"name": "m", "source": {"kind": "file", "path": "m.onnx"}, "format": "onnx", "precision": "tf32"}
-    limits = Model.model_validate({**data, "tolerance": {"relative": 1e-4}}).limits()
+    limits = Model.model_validate({**data, "tolerance": {"relative": 1e-4}}).tolerance_in_force()
     assert (limits["absolute"], limits["relative"]) == (1e-3, 5e-3)
     limits = Model.model_validate(
         {**data, "tolerance": {"tf32": {"relative": 0.1}, "relative": 1e-4}}
-    ).limits()
+    ).tolerance_in_force()
     assert (limits["absolute"], limits["relative"]) == (1e-5, 0.1)
     assert not {"fp16", "bf16", "tf32"} & set(limits)

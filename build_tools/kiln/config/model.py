@@ -16,7 +16,7 @@ from kiln.config.byoc import ByocKey
 from kiln.config.check import PlacedError, Section, choices, nearest
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
-from kiln.config.fields import Storage, Threads
+from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.source import Source
 from kiln.config.special import SpecialCase
 from kiln.config.target import Budget
@@ -112,6 +112,17 @@ class Tolerance(Section):
     )
 
 
+class StageLimits(Section):
+    """What one stage of the build may take before it is ended."""
+
+    seconds: Positive = Field(
+        default=3600, description="of each stage, but for those that measure or wait for a device"
+    )
+    memory: Annotated[Bytes, Field(ge=256 << 20)] = Field(
+        default=16 << 30, description="private memory of each stage, in bytes or as 16GiB; at least 256MiB"
+    )
+
+
 class Params(Section):
     """Where the parameters are kept."""
 
@@ -181,6 +192,9 @@ class Model(Section):
         description="external libraries: none, names with commas, or a section; null: as the target says",
     )
     budget: Budget = Field(default=Budget(), description="limits of flash and RAM for this model")
+    limits: StageLimits = Field(
+        default=StageLimits(), description="what one stage of the build may take before it is ended"
+    )
 
     @model_validator(mode="after")
     def _known_dims(self) -> Model:
@@ -225,7 +239,7 @@ class Model(Section):
                     raise PlacedError(("buckets", position, name), str(error)) from None
         return self
 
-    def limits(self) -> dict[str, Any]:
+    def tolerance_in_force(self) -> dict[str, Any]:
         """The tolerance in force: with less than float32, no limit is below that precision's own."""
         plain = self.tolerance.model_dump(mode="json", exclude={"fp16", "bf16", "tf32"})
         if self.precision == "fp32":

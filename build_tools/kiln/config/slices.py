@@ -40,7 +40,7 @@ def stage_config(model: Model, stage: str) -> dict[str, Any]:
         raise ValueError(f"no slice for stage '{stage}'; known: {', '.join(_SLICES)}")
     found = model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
     if stage == "tolerance":
-        found["tolerance"] = model.limits()
+        found["tolerance"] = model.tolerance_in_force()
     if stage != "edges" and "dims" in found:  # how the sizes are served is in buckets.json and bucket.json
         found["dims"] = {n: {key: dim[key] for key in _RANGE} for n, dim in found["dims"].items()}
     return found

@@ -10,6 +10,7 @@ from typing import Any
 import SCons.Environment
 from SCons.Script import GetOption, SetOption
 
+from kiln.config.model import StageLimits
 from kiln.scons import cache
 from kiln.scons.console import Console
 from kiln.scons.content import Content
@@ -38,6 +39,7 @@ class Session:
         self.server = StageServer()
         self.parallel = GetOption("num_jobs") > 1
         self.cache = cache.chosen()
+        self.limits: dict[str, StageLimits] = {}  # by name of the model
 
     def file(self, path: str) -> Any:
         """The file as an SCons node, `path` taken literally.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 
 from SCons.Script import GetOption
 
-from kiln import unforeseen
+from kiln import limits, unforeseen
+from kiln.config.model import StageLimits
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.scons import digest, listing
@@ -138,8 +140,11 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     """Run the program; its exit status and what it said that the user has not seen."""
     current = session()
+    allowed = _limits(stage)
     columns = str(shutil.get_terminal_size().columns)
     environment = stage_environment(**{"COLUMNS": columns, unforeseen.VARIABLE: "1"})
+    if allowed is not None:
+        environment[limits.MEMORY] = str(allowed.memory)
     flags, lock = [*stage.flags, *stage.silent_flags], current.journal.lock
     process = current.server.start(stage.name, flags, environment, keep=[lock])
     said: list[str] = []
@@ -160,9 +165,14 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     ]
     for reader in readers:
         reader.start()
+    begin = time.monotonic()
     try:
         while (status := process.wait(1)) is None:
             current.console.alive(run)
+            if allowed is not None and time.monotonic() - begin > allowed.seconds:
+                late = f"ended, as it was not done after {allowed.seconds} seconds"
+                more = "allow more with the model's key 'limits.seconds'"
+                raise KilnError(f"{stage.subject}: {stage.name}: {late}; {more}")
     finally:
         process.kill()
         for reader in readers:
@@ -172,10 +182,22 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     return status, said
 
 
+def _limits(stage: Stage) -> StageLimits | None:
+    """The limits of the model that a stage works for, by default where it works for none; None: no limits."""
+    if not limits.applies(stage.name):
+        return None
+    name = stage.subject.split("[")[0].rsplit("/", 1)[-1]
+    return session().limits.get(name) or StageLimits()
+
+
 def _explain(
     stage: Stage, title: str, status: int, said: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
     """The line for a stage that failed: its own, or for a crash one that says where its words are kept."""
+    allowed = _limits(stage)
+    if allowed is not None and limits.ran_out(said):
+        needed = f"needs more than {limits.shown(allowed.memory)} of memory"
+        return f"kiln: error: {title}: {needed}; allow more with the model's key 'limits.memory'", target, 2
     own = [line for line in said if line.startswith(("kiln: error:", "kiln: test failed:"))]
     if own and not any(line.startswith("Traceback ") for line in said):
         return own[-1], target, status if status > 0 else 2

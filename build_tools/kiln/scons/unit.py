@@ -55,6 +55,7 @@ class Unit:
         _can_be(self.model, self.target)
         build = session().build
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
+        session().limits[self.name] = self.model.limits
         self.of_model = f"{session().work}/models/{self.name}"
         self.of_target = f"{session().work}/{self.target.name}"
         self.folder = f"{self.of_target}/{self.name}"
