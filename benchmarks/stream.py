@@ -52,7 +52,9 @@ def read_histogram(path: Path, least: Mapping[str, int]) -> tuple[list[dict[str,
     Raises KilnError for a file of another form.
     """
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+        # A row without sizes counts the runs that the recorder had no room for.
+        rows = [row for row in lines if any(value for dim, value in row.items() if dim != "count")]
         seen = [{dim: int(row.get(dim, size)) for dim, size in least.items()} for row in rows]
         return seen, [int(row["count"]) for row in rows]
     except OSError as error:

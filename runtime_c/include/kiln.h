@@ -491,7 +491,7 @@ void kiln_derive(const kiln_model *model, int64_t *dims);
  * session each has one each, and the texts of several are one traffic file when all headers but the
  * first are left out. */
 typedef struct kiln_traffic_row {
-    uint32_t count; /* 0: the row is free; stays at its greatest value */
+    uint32_t count; /* 0: the row is free; at its greatest value further runs are missed ones */
     int32_t dims[KILN_MAX_DIMS];
 } kiln_traffic_row;
 
@@ -499,7 +499,7 @@ typedef struct kiln_traffic {
     const kiln_model *model;
     kiln_traffic_row *rows; /* the caller's */
     uint32_t rows_count;
-    uint64_t missed; /* runs whose sizes found no row */
+    uint64_t missed; /* runs that found no row: all hold other sizes */
 } kiln_traffic;
 
 /* Writes `bytes` bytes; another value than 0 ends the writing. */
@@ -508,9 +508,11 @@ typedef int32_t (*kiln_write)(void *user, const char *text, size_t bytes);
 /* KILN_NULL_ARGUMENT where one is null, or there are no rows: the table then counts nothing. */
 kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
                               kiln_traffic_row *rows, size_t count);
-/* The sizes of the run that the session was last begun for. At most 16 rows are looked at. */
+/* The sizes of the run that the session was last begun for. Looks at every row where all hold
+ * others. */
 void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session);
-/* CSV: a column for each dimension, and count. 0, what `write` returned, or -1 for null. */
+/* CSV: a column for each dimension, and count. Missed runs are a row without sizes. 0, what `write`
+ * returned, or -1 for null. */
 int32_t kiln_traffic_write(const kiln_traffic *traffic, kiln_write write, void *user);
 
 #ifdef __cplusplus

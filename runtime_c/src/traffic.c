@@ -1,11 +1,9 @@
 /* traffic.c: which sizes came in, and how often.
  *
- * An open-addressed table in the caller's memory. A size that finds neither its row nor a free one
- * within PROBES steps is counted as missed, so that counting takes a bounded time.
+ * An open-addressed table in the caller's memory, which is searched whole: a run is lost only where
+ * all rows hold other sizes. Such runs are counted and written too, without their sizes.
  */
 #include "internal.h"
-
-#define PROBES 16u
 
 kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
                               kiln_traffic_row *rows, size_t count) {
@@ -30,7 +28,7 @@ void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session) {
         hash = (hash ^ (uint32_t)session->dims[i]) * 16777619u;
     /* The hash as a fraction of 2^32, times the rows: its place without a division. */
     uint32_t at = (uint32_t)(((uint64_t)hash * traffic->rows_count) >> 32);
-    for (uint32_t probe = 0; probe < PROBES && probe < traffic->rows_count; probe++) {
+    for (uint32_t probe = 0; probe < traffic->rows_count; probe++) {
         kiln_traffic_row *row = &traffic->rows[at];
         bool same = true;
         for (uint32_t i = 0; i < dims && row->count != 0; i++)
@@ -38,11 +36,12 @@ void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session) {
         if (row->count == 0)
             for (uint32_t i = 0; i < dims; i++)
                 row->dims[i] = (int32_t)session->dims[i];
-        if (same) {
-            if (row->count < UINT32_MAX)
-                row->count++;
+        if (same && row->count < UINT32_MAX) {
+            row->count++;
             return;
         }
+        if (same)
+            break;
         if (++at == traffic->rows_count)
             at = 0;
     }
@@ -88,6 +87,13 @@ int32_t kiln_traffic_write(const kiln_traffic *traffic, kiln_write write, void *
             status = cell((uint32_t)entry->dims[i], ',', write, user);
         if (status == 0)
             status = cell(entry->count, '\n', write, user);
+    }
+    if (traffic->missed != 0) { /* a row without sizes */
+        for (uint32_t i = 0; i < model->dims_count && status == 0; i++)
+            status = write(user, ",", 1);
+        const bool fits = traffic->missed < UINT32_MAX;
+        if (status == 0)
+            status = cell(fits ? (uint32_t)traffic->missed : UINT32_MAX, '\n', write, user);
     }
     return status;
 }

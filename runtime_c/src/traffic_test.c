@@ -52,6 +52,24 @@ static void test_full(void) {
         counted += rows[i].count;
     CHECK(counted == 16);
     CHECK(traffic.missed == 10);
+    length = 0;
+    CHECK(kiln_traffic_write(&traffic, keep, NULL) == 0);
+    CHECK(strstr(text, "\n,,10\n") != NULL && text[length - 1] == '\n');
+}
+
+/* As many sizes as there are rows: none is lost, wherever their hashes fall. */
+static void test_as_many_sizes_as_rows(void) {
+    kiln_traffic_row rows[64];
+    kiln_traffic traffic;
+    CHECK(kiln_traffic_open(&traffic, &sums, rows, 64) == KILN_OK);
+    for (int64_t run = 0; run < 1000; run++) {
+        const kiln_session one = session_of(1 + run % 8, 8 * (1 + run / 8 % 8));
+        kiln_traffic_count(&traffic, &one);
+    }
+    uint32_t counted = 0;
+    for (int i = 0; i < 64; i++)
+        counted += rows[i].count;
+    CHECK(traffic.missed == 0 && counted == 1000);
 }
 
 static void test_limits(void) {
@@ -70,10 +88,10 @@ static void test_limits(void) {
     CHECK(rows[0].count == 1 && traffic.missed == 0);
     rows[0].count = UINT32_MAX;
     kiln_traffic_count(&traffic, &one);
-    CHECK(rows[0].count == UINT32_MAX);
+    CHECK(rows[0].count == UINT32_MAX && traffic.missed == 1);
     length = 0;
     CHECK(kiln_traffic_write(&traffic, keep, NULL) == 0);
-    CHECK(strcmp(text, "batch,seq,count\n1,8,4294967295\n") == 0);
+    CHECK(strcmp(text, "batch,seq,count\n1,8,4294967295\n,,1\n") == 0);
     for (int stop = 0; stop < 8; stop++) { /* the writer's own status ends it */
         int left = stop;
         length = 0;
@@ -86,6 +104,7 @@ static void test_limits(void) {
 int main(void) {
     test_counts();
     test_full();
+    test_as_many_sizes_as_rows();
     test_limits();
     return test_result();
 }

@@ -13,7 +13,7 @@ import tvm
 from kiln.__main__ import main
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.specialize.auto import Wish, choose, optimal_edges, table_text
+from kiln.specialize.auto import Wish, choose, optimal_intervals, table_text
 from kiln.specialize.cost import START, Fit, MachineFacts, interpolated, operator_cost
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
 from networks import save_network
@@ -23,69 +23,136 @@ from tvm import relax
 RANGES = {"batch": Range(1, 8), "seq": Range(2, 64, 2)}
 
 
-def brute_force(table: Any, most: int) -> float:
-    """The cost of the best choice, by trying all."""
-    count, best = table.shape[1], np.inf
-    for number in range(1, most + 1):
-        for columns in itertools.combinations(range(count - 1), number - 1):
-            edges = [*columns, count - 1]
-            best = min(best, sum(table[row, next(e for e in edges if e >= row)] for row in range(count)))
+def brute_force(padded: Any, ranged: Any, rest: Any, most: int) -> float:
+    """The cost of the best cut, by trying all."""
+    count, best = len(ranged), np.inf if rest is None else float(rest.sum())
+    for ends in itertools.chain.from_iterable(
+        itertools.combinations(range(count), number) for number in range(1, most + 1)
+    ):
+        if rest is None and ends[-1] != count - 1:
+            continue
+        firsts = [0, *(end + 1 for end in ends[:-1])]
+        total = sum(
+            min(padded[first : end + 1, end].sum(), ranged[first : end + 1].sum())
+            for first, end in zip(firsts, ends, strict=True)
+        )
+        best = min(best, total + (0.0 if rest is None else rest[ends[-1] + 1 :].sum()))
     return float(best)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_edges_are_as_cheap_as_the_best_of_all(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(16))
+def test_the_cut_is_as_cheap_as_the_best_of_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    count, most = int(rng.integers(1, 9)), int(rng.integers(1, 6))
-    table = (
-        rng.integers(0, 50, (count, 1)) * np.sort(rng.random(count)) if seed % 2 else rng.random((count,) * 2)
+    count, most = int(rng.integers(1, 8)), int(rng.integers(1, 5))
+    padded, ranged = rng.random((count, count)), rng.random(count)
+    rest = None if seed % 2 else ranged.copy()
+    cost, found = optimal_intervals(padded, ranged, rest, most)
+    assert cost == pytest.approx(brute_force(padded, ranged, rest, most)) and len(found) <= most
+    assert [first for _, first, _ in found] == [0, *(last + 1 for *_, last in found)][: len(found)]
+    shown = sum(
+        padded[first : last + 1, last].sum() if pads else ranged[first : last + 1].sum()
+        for pads, first, last in found
     )
-    cost, columns = optimal_edges(np.asarray(table, float), most)
-    assert cost == pytest.approx(brute_force(table, most))
-    assert len(columns) <= most and columns == sorted(set(columns)) and columns[-1] == count - 1
-    shown = sum(table[row, next(c for c in columns if c >= row)] for row in range(count))
-    assert cost == pytest.approx(shown)
+    end = found[-1][2] + 1 if found else 0
+    assert cost == pytest.approx(shown + (0.0 if rest is None else rest[end:].sum()))
+
+
+def linear(factor: float = 1.0, open_: float = 10.0) -> Any:
+    """A cost in proportion to the product of the sizes; that of open sizes is `open_` times as much."""
+
+    def cost(sizes: Any, serving: str) -> float:
+        return factor * float(np.prod(list(sizes.values()))) * (open_ if serving == "open" else 1.0)
+
+    return cost
+
+
+def edges(chosen: Any, name: str) -> list[str]:
+    return [str(interval) for interval in chosen.buckets[name]]
+
+
+TRAFFIC = Traffic(("seq",), {(4,): 90, (6,): 5, (40,): 4, (64,): 1})
 
 
 def test_one_dimension_with_one_bucket_fewer_and_more() -> None:
-    traffic = Traffic(("seq",), {(4,): 90, (6,): 5, (40,): 4, (64,): 1})
-    wishes = {"seq": Wish(2)}
-    chosen = choose(traffic, wishes, lambda sizes: 1000.0 * sizes["seq"], {})
-    assert chosen.edges == {"seq": (6, 64)}
+    chosen = choose(TRAFFIC, {"seq": Wish(2)}, linear(1000.0, 20.0), {})
+    assert edges(chosen, "seq") == ["pad 6", "pad 64"]
     assert chosen.cost == pytest.approx((95 * 6 + 5 * 64) * 10)
-    assert chosen.fewer["seq"] == pytest.approx(64000) and chosen.more["seq"] == pytest.approx(
-        (90 * 4 + 5 * 6 + 5 * 64) * 10
-    )
-    text = table_text(traffic, wishes, chosen)
+    assert chosen.fewer["seq"] == pytest.approx((95 * 6 + 20 * 224) * 10) and chosen.more[
+        "seq"
+    ] == pytest.approx((90 * 4 + 5 * 6 + 5 * 64) * 10)
+    text = table_text(TRAFFIC, chosen)
     assert "pad 6, pad 64" in text and "one fewer (+" in text and "one more (-" in text
     # A size that never came must be taken too, where nothing else is there.
-    assert choose(traffic, {"seq": Wish(2, top=128)}, lambda s: s["seq"], {}).edges["seq"][-1] == 128
+    closed = choose(TRAFFIC, {"seq": Wish(2, top=128)}, linear(1.0, 20.0), {})
+    assert edges(closed, "seq")[-1] == "pad 128"
 
 
-def test_exact_buckets_go_where_most_time_is_spent() -> None:
-    traffic = Traffic(("seq",), {(4,): 90, (6,): 5, (40,): 4, (64,): 1})
-    chosen = choose(traffic, {"seq": Wish(2, "exact")}, lambda sizes: float(sizes["seq"]), {})
-    assert chosen.edges == {"seq": (4, 40)}
+def test_no_bucket_where_the_function_of_open_sizes_costs_less() -> None:
+    """A bucket of a small graph takes 2.0 and 3.4 us with its padding, open sizes 1.17."""
+
+    def cost(sizes: Any, serving: str) -> float:
+        return {"open": 1170.0, "pad": 2000.0 + sizes["seq"], "exact": 1200.0}[serving]
+
+    chosen = choose(TRAFFIC, {"seq": Wish(4)}, cost, {})
+    assert edges(chosen, "seq") == [] and chosen.cost == chosen.open == pytest.approx(1170)
+    assert "none: the function of open sizes costs no more" in table_text(TRAFFIC, chosen)
+    assert chosen.fewer["seq"] is None
+    # Without such a function something has to take them all: at the same price, one of open sizes.
+    closed = choose(TRAFFIC, {"seq": Wish(4, top=64)}, cost, {})
+    assert edges(closed, "seq") == ["range 1..64"]
+    assert choose(TRAFFIC, {"seq": Wish(4, "exact")}, cost, {}).buckets["seq"] == ()
+
+
+def test_a_bucket_stands_only_where_it_gains() -> None:
+    """Long sizes gain by padding, short ones lose: they get a range, and the longest the fallback."""
+
+    def cost(sizes: Any, serving: str) -> float:
+        if serving == "open":
+            return 50.0 if sizes["seq"] <= 6 else 900.0 if sizes["seq"] <= 40 else 10.0
+        return 100.0
+
+    chosen = choose(TRAFFIC, {"seq": Wish(4)}, cost, {})
+    assert edges(chosen, "seq") == ["range 1..6", "pad 40"]
+    assert chosen.cost == pytest.approx((95 * 50 + 4 * 100 + 10) / 100)
+    assert [interval.bucket for interval in chosen.buckets["seq"]] == [{"range": [1, 6]}, {"pad": 40}]
+
+
+def test_exact_buckets_go_where_most_time_is_saved() -> None:
+    chosen = choose(TRAFFIC, {"seq": Wish(2, "exact")}, linear(1.0, 1.25), {})
+    assert edges(chosen, "seq") == ["exact 4", "exact 40"]
 
 
 def test_several_dimensions_are_never_worse_than_padding_to_the_greatest() -> None:
     rng = np.random.default_rng(1)
     rows = {(int(b), int(s)): int(rng.integers(1, 9)) for b, s in rng.integers(1, 9, (12, 2))}
     traffic = Traffic(("batch", "seq"), dict(sorted(rows.items())))
-    chosen = choose(traffic, {"batch": Wish(2), "seq": Wish(3)}, lambda s: s["batch"] * (s["seq"] + 2.0), {})
-    assert len(chosen.edges["batch"]) <= 2 and len(chosen.edges["seq"]) <= 3
+    chosen = choose(traffic, {"batch": Wish(2), "seq": Wish(3)}, linear(), {})
+    ends = [[interval.last for interval in chosen.buckets[name]] for name in ("batch", "seq")]
+    assert len(ends[0]) <= 2 and len(ends[1]) <= 3
 
     def mean(edges: Any) -> float:
         def served(sizes: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(next(e for e in edge if e >= n) for n, edge in zip(sizes, edges, strict=True))
 
-        prices = {sizes: served(sizes)[0] * (served(sizes)[1] + 2.0) for sizes in rows}
+        prices = {sizes: served(sizes)[0] * served(sizes)[1] for sizes in rows}
         return sum(prices[sizes] * count for sizes, count in rows.items()) / sum(rows.values())
 
-    assert chosen.cost == pytest.approx(mean(chosen.edges.values())) and chosen.cost < mean([(8,), (8,)])
+    assert chosen.cost == pytest.approx(mean(ends)) and chosen.cost < mean([(8,), (8,)])
     # No other edges of one dimension are better while those of the other stay.
     for least in range(1, max(b for b, _ in rows)):
-        assert mean([(least, max(b for b, _ in rows)), chosen.edges["seq"]]) >= chosen.cost - 1e-9
+        assert mean([(least, max(b for b, _ in rows)), ends[1]]) >= chosen.cost - 1e-9
+
+
+def test_runs_that_were_not_recorded_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("seq,batch,count\n4,1,865\n,,135\n")
+    traffic = read_traffic(path, RANGES)
+    assert traffic.rows == {(4, 1): 865} and traffic.missed == 135
+    chosen = choose(traffic, {"seq": Wish(2), "batch": Wish(2)}, linear(), {})
+    assert "warning: 135 of 1000 calls found no room" in table_text(traffic, chosen)
+    path.write_text("seq,batch,count\n,1,3\n")
+    with pytest.raises(KilnError, match=r"t\.csv:2: seq '' is no whole number"):
+        read_traffic(path, RANGES)
 
 
 def test_traffic_is_read_and_added_up(tmp_path: Path) -> None:
@@ -182,19 +249,24 @@ def test_edges_of_a_model_from_its_graph(tmp_path: Path, capsys: pytest.CaptureF
     config(tmp_path, "seq,count\n4,90\n8,20\n64,9\n", max_buckets=2)
     assert stage(tmp_path) == 0
     found = read_json(tmp_path / "auto.json")
-    assert found["buckets"] == {"seq": [{"pad": 8}, {"pad": 64}]}
+    assert found["buckets"] == {"seq": [{"pad": 4}, {"pad": 8}]}
     costs = found["expected_ns"]["seq"]
-    assert costs["one_more"] < costs["chosen"] < costs["one_fewer"]
-    assert "pad 8, pad 64" in capsys.readouterr().out
+    assert costs["one_more"] < costs["chosen"] < costs["one_fewer"] < costs["open"]
+    assert "pad 4, pad 8" in capsys.readouterr().out
 
 
 def test_edges_from_measured_times(tmp_path: Path) -> None:
-    (tmp_path / "costs.csv").write_text("seq,nanoseconds\n2,100\n64,3200\n")
+    (tmp_path / "costs.csv").write_text("seq,nanoseconds,open_nanoseconds\n2,100,4000\n64,3200,9000\n")
     costs = str(tmp_path / "costs.csv")
     config(tmp_path, "seq,count\n4,90\n8,20\n32,9\n", max_buckets=1, costs=costs, fallback="error")
     assert stage(tmp_path) == 0
     found = read_json(tmp_path / "auto.json")
     assert found["buckets"] == {"seq": [{"pad": 64}]} and found["expected_ns"]["seq"]["chosen"] == 3200
+    (tmp_path / "costs.csv").write_text("seq,nanoseconds,open_nanoseconds\n2,2000,1170\n64,3400,1170\n")
+    config(tmp_path, "seq,count\n4,90\n8,20\n32,9\n", costs=costs)
+    assert stage(tmp_path) == 0
+    found = read_json(tmp_path / "auto.json")
+    assert found["buckets"] == {"seq": []} and found["expected_ns"]["seq"]["chosen"] == 1170
 
 
 def test_a_budget_that_is_too_small_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,8 @@ class Dim(Section):
         description="auto: CSV beside the YAML of the sizes that came in: a column a dimension, and count",
     )
     costs: str | None = Field(
-        default=None, description="auto: CSV of measured times: a column for this dimension, and nanoseconds"
+        default=None,
+        description="auto: CSV of measured times: a column for this dimension, nanoseconds, and open_nanoseconds",
     )
     max_buckets: Positive | None = Field(default=None, description="auto: at most so many; null: 4")
     code_budget: Bytes | None = Field(default=None, description="auto: bytes of code of all buckets")

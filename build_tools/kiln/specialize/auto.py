@@ -1,101 +1,153 @@
-"""Buckets that make the traffic cheapest.
+"""Buckets that make the traffic cheapest, each of them cheaper than the function of open sizes.
 
-A size costs what the bucket that takes it costs: a pad bucket works on its edge, the least edge that is not
-below the size. For one dimension the edges are optimal, by dynamic programming over the sizes that came in.
+Along one dimension the sizes that came in are cut into intervals. A pad bucket works on the greatest size of an
+interval for all of its sizes; a range bucket, and the fallback behind the last bucket, cost what the function
+of open sizes costs. The cut is optimal, by dynamic programming: no bucket is chosen where open sizes cost less.
 No other edge can be better as long as a larger size never costs less: lowering an edge to the next size that
 came does not change who is taken.
 
-For several dimensions each one's edges are made optimal in turn, with those of the others fixed, until
+For several dimensions each one's buckets are made optimal in turn, with those of the others fixed, until
 nothing changes. No single dimension can then do better alone; another combination of all of them might.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kiln.specialize.traffic import Traffic
 
-# Sizes of all dimensions → nanoseconds.
-Cost = Callable[[Mapping[str, int]], float]
 Matrix = npt.NDArray[np.float64]
+Serving = Literal["exact", "pad", "open"]
 
-# What a function with open sizes takes, over one made for the size: what sizes without an exact bucket cost.
-DYNAMIC = 1.25
 ROUNDS = 32  # of coordinate descent; it ends long before
+
+
+class Cost(Protocol):
+    """Nanoseconds of a run at sizes of all dimensions, as one of three kinds of function.
+
+    exact: made for these sizes; pad: the same with inputs filled up and outputs cut; open: for any size.
+    """
+
+    def __call__(self, sizes: Mapping[str, int], serving: Serving) -> float: ...
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for one dimension. top: there must be an edge, for nothing else takes these sizes."""
+    """What is asked for one dimension.
+
+    most: buckets at most. closed: buckets have to take every size up to `top`, for nothing else does. least,
+    step: the dimension's least size, and what its sizes are multiples of.
+    """
 
     most: int
-    kind: str = "pad"
+    kind: Literal["pad", "exact"] = "pad"
     top: int | None = None
+    least: int = 1
+    step: int = 1
+
+    @property
+    def closed(self) -> bool:
+        return self.top is not None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The sizes first..last, and what takes them: "exact", "pad" or "range"."""
+
+    kind: Literal["exact", "pad", "range"]
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"range {self.first}..{self.last}" if self.kind == "range" else f"{self.kind} {self.last}"
+
+    @property
+    def bucket(self) -> dict[str, int | list[int]]:
+        """As the YAML would list it."""
+        return {self.kind: [self.first, self.last] if self.kind == "range" else self.last}
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The edges of each dimension and the mean nanoseconds of a call; and with one bucket fewer, or more.
+    """The buckets of each dimension, the mean nanoseconds of a call, and those of the function of open sizes.
 
-    None where there is no such number of buckets.
+    fewer, more: the mean with one bucket fewer or more; None where there is no such number of buckets.
     """
 
-    edges: Mapping[str, tuple[int, ...]]
+    buckets: Mapping[str, tuple[Interval, ...]]
     cost: float
+    open: float
     fewer: Mapping[str, float | None]
     more: Mapping[str, float | None]
 
 
-def optimal_edges(table: Matrix, most: int) -> tuple[float, list[int]]:
-    """The cheapest choice of at most `most` columns of `table`, by dynamic programming: O(most * n^2).
+def optimal_intervals(
+    padded: Matrix, ranged: Matrix, rest: Matrix | None, most: int
+) -> tuple[float, list[tuple[bool, int, int]]]:
+    """The cheapest cut of rows 0..n-1 into at most `most` intervals: O(most * n^2).
 
-    table[i, j], i <= j: what all calls of size i cost when edge j takes them; sizes and edges are in order,
-    the last edge takes every size, and is always among the chosen. Returns the cost and the columns in order.
+    padded[i, j], i <= j: what all calls of row i cost when an interval pads them to row j. ranged[i]: in an
+    interval of open sizes. rest[i]: behind the last interval; None: no row may be there. Returns the cost and
+    the intervals (whether it pads, first row, last row). The fewest of equally cheap ones.
     """
-    count = table.shape[1]
-    # spent[i, j]: what rows below i cost at edge j, so that a range of rows is a difference.
-    spent = np.vstack([np.zeros((1, count)), np.cumsum(table, axis=0)])
-    best = spent[np.arange(1, count + 1), np.arange(count)]
-    before: list[npt.NDArray[np.int64]] = [np.full(count, -1)]
-    totals = [best]
-    for _ in range(1, min(most, count)):
-        following, origin = np.full(count, np.inf), np.full(count, -1)
-        for edge in range(1, count):
-            options = totals[-1][:edge] + spent[edge + 1, edge] - spent[1 : edge + 1, edge]
-            origin[edge] = int(np.argmin(options))
-            following[edge] = options[origin[edge]]
-        totals.append(following)
-        before.append(origin)
-    level = int(np.argmin([total[-1] for total in totals]))
-    cost, edge, columns = float(totals[level][-1]), count - 1, []
-    while edge >= 0:
-        columns.append(edge)
-        edge, level = int(before[level][edge]), level - 1
-    return cost, columns[::-1]
+    count = len(ranged)
+    # spent[i, j]: what rows below i cost at edge j, so that an interval is a difference.
+    spent = np.vstack([np.zeros((1, count)), np.cumsum(padded, axis=0)])
+    open_ = np.concatenate([[0.0], np.cumsum(ranged)])
+    left = None if rest is None else np.concatenate([np.cumsum(rest[::-1])[::-1], [0.0]])
+    best = [np.full(count + 1, np.inf)]
+    best[0][0] = 0.0
+    origin: list[list[tuple[bool, int]]] = [[(False, 0)] * (count + 1)]
+    for _ in range(min(most, count)):
+        following, where = np.full(count + 1, np.inf), [(False, 0)] * (count + 1)
+        for last in range(count):
+            pads = best[-1][: last + 1] + spent[last + 1, last] - spent[: last + 1, last]
+            opens = best[-1][: last + 1] + open_[last + 1] - open_[: last + 1]
+            pad, first = min((float(pads.min()), int(pads.argmin())), (np.inf, 0))
+            range_, start = float(opens.min()), int(opens.argmin())
+            following[last + 1], where[last + 1] = (
+                (pad, (True, first)) if pad <= range_ else (range_, (False, start))
+            )
+        best.append(following)
+        origin.append(where)
+    ends = [
+        row + left if left is not None else np.where(np.arange(count + 1) == count, row, np.inf)
+        for row in best
+    ]
+    costs = [float(row.min()) for row in ends]
+    level = next(n for n, cost in enumerate(costs) if cost <= min(costs) * (1 + 1e-9))
+    row, found = int(np.argmin(ends[level])), []
+    for number in range(level, 0, -1):
+        pads_, first = origin[number][row]
+        found.append((pads_, first, row - 1))
+        row = first
+    return costs[level], found[::-1]
 
 
 def choose(traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Mapping[str, int]) -> Chosen:
-    """Edges for each dimension of `wishes`; `others`: sizes of dimensions that the traffic does not have.
+    """Buckets for each dimension of `wishes`; `others`: sizes of dimensions that the traffic does not have.
 
     Dimensions of the traffic without a wish are served exactly.
     """
     search = _Search(traffic, wishes, cost, others)
-    edges, total = search.run({name: wish.most for name, wish in wishes.items()})
+    buckets, total = search.run({name: wish.most for name, wish in wishes.items()})
     calls = sum(traffic.rows.values())
     fewer: dict[str, float | None] = {}
     more: dict[str, float | None] = {}
     for name in wishes:
         for found, step in ((fewer, -1), (more, 1)):
-            number = len(edges[name]) + step
-            if number < 1 or number > len(search.candidates(name)):
+            number = len(buckets[name]) + step
+            least = 1 if wishes[name].closed else 0
+            if number < least or number > len(search.candidates(name)):
                 found[name] = None
                 continue
-            found[name] = search.optimum(name, edges, number)[0] / calls
-    return Chosen(edges, total / calls, fewer, more)
+            found[name] = search.optimum(name, buckets, number)[0] / calls
+    return Chosen(buckets, total / calls, search.open_total() / calls, fewer, more)
 
 
 class _Search:
@@ -106,78 +158,123 @@ class _Search:
     ) -> None:
         self.traffic, self.wishes, self.others = traffic, wishes, others
         self._cost = cost
-        self._known: dict[tuple[int, ...], float] = {}
+        self._known: dict[tuple[tuple[int, ...], Serving], float] = {}
 
-    def run(self, most: Mapping[str, int]) -> tuple[dict[str, tuple[int, ...]], float]:
-        edges = {name: tuple(self.candidates(name)) for name in self.wishes}  # nothing is padded
+    def run(self, most: Mapping[str, int]) -> tuple[dict[str, tuple[Interval, ...]], float]:
+        buckets = {
+            name: tuple(Interval("exact", size, size) for size in self.candidates(name))
+            for name in self.wishes
+        }
         total = np.inf
         for _ in range(ROUNDS):
             before = total
             for name in self.wishes:
-                total, edges[name] = self.optimum(name, edges, most[name])
+                total, buckets[name] = self.optimum(name, buckets, most[name])
             if total >= before:
                 break
-        return edges, float(total)
+        return buckets, float(total)
 
     def candidates(self, name: str) -> list[int]:
         """Sizes that an edge may have."""
-        sizes = set(self.traffic.of(name))
-        top = self.wishes[name].top
-        return sorted(sizes if top is None or self.wishes[name].kind == "exact" else sizes | {top})
+        sizes, wish = set(self.traffic.of(name)), self.wishes[name]
+        return sorted(sizes if wish.top is None or wish.kind == "exact" else sizes | {wish.top})
+
+    def open_total(self) -> float:
+        """What all calls cost in the function of open sizes."""
+        return sum(count * self._price(sizes, "open") for sizes, count in self.traffic.rows.items())
 
     def optimum(
-        self, name: str, edges: Mapping[str, Sequence[int]], most: int
-    ) -> tuple[float, tuple[int, ...]]:
-        """The best edges of one dimension while the others' are fixed, and what all calls cost."""
-        candidates = self.candidates(name)
+        self, name: str, buckets: Mapping[str, Sequence[Interval]], most: int
+    ) -> tuple[float, tuple[Interval, ...]]:
+        """The best buckets of one dimension while the others' are fixed, and what all calls cost."""
+        candidates, wish = self.candidates(name), self.wishes[name]
         place = {size: index for index, size in enumerate(candidates)}
-        at = self.traffic.dims.index(name)
-        exact = self.wishes[name].kind == "exact"
-        table = np.zeros((len(candidates), len(candidates)))
-        for sizes, count in self.traffic.rows.items():
-            served, factor = list(sizes), float(count)
-            for position, other in enumerate(self.traffic.dims):
-                if other == name or other not in edges:
-                    continue
-                taken = self._taken(other, sizes[position], edges[other])
-                served[position] = sizes[position] if taken is None else taken
-                factor *= DYNAMIC if taken is None else 1.0
+        at, count = self.traffic.dims.index(name), len(candidates)
+        padded, ranged, rest = np.zeros((count, count)), np.zeros(count), np.zeros(count)
+        for sizes, calls in self.traffic.rows.items():
             row = place[sizes[at]]
-            for column in [row] if exact else range(row, len(candidates)):
-                served[at] = candidates[column]
-                table[row, column] += factor * self._price(tuple(served))
-        if not exact:
-            total, columns = optimal_edges(table, most)
-            return total, tuple(candidates[column] for column in columns)
-        own = np.diagonal(table)
-        best = sorted(np.argsort(-own, kind="stable")[:most])
-        total = float(own.sum() * DYNAMIC - own[best].sum() * (DYNAMIC - 1.0))
-        return total, tuple(candidates[column] for column in best)
+            others = {other: found for other, found in buckets.items() if other != name}
+            rest[row] += calls * self._price(sizes, "open")
+            ranged[row] += calls * self._served(sizes, others, {at: ("range", sizes[at])})
+            for column in [row] if wish.kind == "exact" else range(row, count):
+                edge = candidates[column]
+                kind: Literal["exact", "pad"] = (
+                    "exact" if wish.kind == "exact" or edge == sizes[at] else "pad"
+                )
+                padded[row, column] += calls * self._served(sizes, others, {at: (kind, edge)})
+        if wish.kind == "exact":
+            return self._exact(candidates, np.diagonal(padded), rest, most)
+        total, found = optimal_intervals(padded, ranged, None if wish.closed else rest, most)
+        return total, self._intervals(candidates, found, wish)
 
-    def _taken(self, name: str, size: int, edges: Sequence[int]) -> int | None:
-        if self.wishes[name].kind == "exact":
-            return size if size in edges else None
-        return next(edge for edge in edges if edge >= size)
+    def _exact(
+        self, candidates: Sequence[int], own: Matrix, rest: Matrix, most: int
+    ) -> tuple[float, tuple[Interval, ...]]:
+        """The sizes where a function of their own saves most."""
+        saved = rest - own
+        best = sorted(int(row) for row in np.argsort(-saved, kind="stable")[:most] if saved[row] > 0)
+        total = float(rest.sum() - saved[best].sum())
+        return total, tuple(Interval("exact", candidates[row], candidates[row]) for row in best)
 
-    def _price(self, sizes: tuple[int, ...]) -> float:
-        if sizes not in self._known:
+    def _intervals(
+        self, candidates: Sequence[int], found: Sequence[tuple[bool, int, int]], wish: Wish
+    ) -> tuple[Interval, ...]:
+        """Intervals of rows as those of sizes: each begins behind the one before it."""
+        result, first = [], wish.least
+        for pads, _, last in found:
+            result.append(Interval("pad" if pads else "range", first, candidates[last]))
+            first = candidates[last] + wish.step
+        return tuple(result)
+
+    def _served(
+        self,
+        sizes: Sequence[int],
+        buckets: Mapping[str, Sequence[Interval]],
+        given: Mapping[int, tuple[str, int]],
+    ) -> float:
+        """What one call costs: `given` has the kind and size of an axis, `buckets` those of others."""
+        kinds, served = {"exact"}, list(sizes)
+        taken = dict(given)
+        for name, intervals in buckets.items():
+            at = self.traffic.dims.index(name)
+            place = next((one for one in intervals if one.first <= sizes[at] <= one.last), None)
+            if place is None:
+                return self._price(tuple(sizes), "open")  # the fallback takes all dimensions as they are
+            taken[at] = (place.kind, sizes[at] if place.kind == "range" else place.last)
+        for at, (kind, size) in taken.items():
+            served[at] = size
+            kinds.add("open" if kind == "range" else "pad" if size != sizes[at] else "exact")
+        serving: Serving = "open" if "open" in kinds else "pad" if "pad" in kinds else "exact"
+        return self._price(tuple(served), serving)
+
+    def _price(self, sizes: tuple[int, ...], serving: Serving) -> float:
+        key = (sizes, serving)
+        if key not in self._known:
             named = {**self.others, **dict(zip(self.traffic.dims, sizes, strict=True))}
-            self._known[sizes] = self._cost(named)
-        return self._known[sizes]
+            self._known[key] = self._cost(named, serving)
+        return self._known[key]
 
 
-def table_text(traffic: Traffic, wishes: Mapping[str, Wish], chosen: Chosen) -> str:
-    """What was chosen, for people: a row for each number of buckets."""
-    lines = [f"{'dimension':<12} {'buckets':>7} {'expected us':>12}  edges"]
-    for name, edges in chosen.edges.items():
-        shown = ", ".join(f"{wishes[name].kind} {edge}" for edge in edges)
+def table_text(traffic: Traffic, chosen: Chosen) -> str:
+    """What was chosen, for people: a row for each number of buckets, and what was not counted."""
+    lines = [f"{'dimension':<12} {'buckets':>7} {'expected us':>12}  buckets"]
+    for name, buckets in chosen.buckets.items():
+        shown = ", ".join(map(str, buckets)) or "none: the function of open sizes costs no more"
         for count, cost, text in (
-            (len(edges) - 1, chosen.fewer[name], "one fewer"),
-            (len(edges), chosen.cost, shown),
-            (len(edges) + 1, chosen.more[name], "one more"),
+            (len(buckets) - 1, chosen.fewer[name], "one fewer"),
+            (len(buckets), chosen.cost, shown),
+            (len(buckets) + 1, chosen.more[name], "one more"),
         ):
             if cost is not None:
-                change = "" if count == len(edges) else f" ({cost / chosen.cost - 1:+.1%})"
+                change = "" if count == len(buckets) else f" ({cost / chosen.cost - 1:+.1%})"
                 lines.append(f"{name:<12} {count:>7} {cost / 1000:>12.3f}  {text}{change}")
     calls = sum(traffic.rows.values())
-    return "\n".join([*lines, f"{calls} calls, {len(traffic.rows)} different shapes"])
+    lines.append(
+        f"{calls} calls, {len(traffic.rows)} different shapes; open sizes: {chosen.open / 1000:.3f} us"
+    )
+    if traffic.missed:
+        lines.append(
+            f"warning: {traffic.missed} of {calls + traffic.missed} calls found no room when traffic was "
+            "recorded; give kiln_traffic_open more rows"
+        )
+    return "\n".join(lines)

@@ -25,6 +25,7 @@ from kiln.graph.bindings import operator
 CLOCK = 3e9  # cycles in a second
 UTILISATION = 0.9  # of the peak that a good kernel reaches
 BYTES_PER_CYCLE = 16  # from the caches that a model's tensors lie in
+OPEN = 1.25  # what a function of open sizes takes over one made for the size
 START = 2e-7  # seconds: a step of the plan, and the ends of loops
 
 # Operators that read no more of their first operand than they write.
@@ -78,6 +79,14 @@ def operator_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> floa
     return total
 
 
+def padding_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> float:
+    """Seconds that it takes to fill the inputs of `main` up and to cut its outputs: a copy of each."""
+    main = module["main"]
+    results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    tensors = [*(parameter.ty for parameter in main.params), *results]
+    return sum(START + 2 * _bytes(ty) / machine.bytes for ty in tensors)
+
+
 def operators(module: tvm.IRModule) -> int:
     """The number of operators that become code."""
     calls = [b.value for block in module["main"].body.blocks for b in block.bindings]
@@ -118,6 +127,25 @@ def _bytes(ty: tvm.ir.Type) -> float:
     if not isinstance(ty, relax.TensorType):
         return 0.0
     return _elements(ty) * max(1, int(tvm.DataType(str(ty.dtype)).bits) // 8)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds of a run by sizes and kind of function (kiln.specialize.auto.Cost).
+
+    exact: of a function made for the sizes. padding: what filling up and cutting adds; None: nothing.
+    open: of the function of open sizes; None: OPEN times that of the exact one.
+    """
+
+    exact: Fit
+    padding: Fit | None = None
+    open: Fit | None = None
+
+    def __call__(self, sizes: Mapping[str, int], serving: str) -> float:
+        if serving == "open":
+            return self.exact(sizes) * OPEN if self.open is None else self.open(sizes)
+        extra = self.padding(sizes) if self.padding is not None and serving == "pad" else 0.0
+        return self.exact(sizes) + extra
 
 
 def interpolated(samples: Mapping[str, Sequence[int]], cost: Callable[[Mapping[str, int]], float]) -> Fit:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.specialize.auto import Chosen, Cost, Wish, choose, table_text
+from kiln.specialize.auto import Chosen, Cost, Interval, Wish, choose, table_text
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
 
 MOST = 4  # buckets of a dimension, where nothing else is said
@@ -38,9 +38,10 @@ def edges(
 ) -> tuple[dict[str, Any], str]:
     """The content of buckets_auto.json, and a table for people.
 
-    {"format": 1, "buckets": {dim: [{"pad": n} | {"exact": n}]}, "expected_ns": {dim: {"chosen", "one_fewer",
-    "one_more"}}}. Dimensions that name the same traffic file are chosen together. Raises KilnError for a
-    traffic or cost file that cannot be used.
+    {"format": 1, "buckets": {dim: [{"pad": n} | {"exact": n} | {"range": [a, b]}]}, "expected_ns": {dim:
+    {"chosen", "open", "one_fewer", "one_more"}}}, where "open" is the mean with the function of open sizes
+    alone. Dimensions that name the same traffic file are chosen together. Raises KilnError for a traffic or
+    cost file that cannot be used.
     """
     dims = config["dims"]
     groups: dict[str, list[str]] = {}
@@ -58,19 +59,18 @@ def edges(
                 raise KilnError(f"{path}:1: no column '{name}', which dims.{name} wants its sizes from")
         found, text = _chosen(config, source, target, traffic, names)
         for name in names:
-            buckets[name] = [_bucket(dims[name], edge) for edge in found.edges[name]]
+            buckets[name] = [_bucket(dims[name], interval) for interval in found.buckets[name]]
             fewer, more = found.fewer[name], found.more[name]
-            expected[name] = {"chosen": found.cost, "one_fewer": fewer, "one_more": more}
+            expected[name] = {"chosen": found.cost, "open": found.open, "one_fewer": fewer, "one_more": more}
         texts.append(text)
     return {"format": 1, "buckets": buckets, "expected_ns": expected}, "\n".join(texts)
 
 
-def _bucket(dim: Mapping[str, Any], edge: int) -> dict[str, Any]:
+def _bucket(dim: Mapping[str, Any], interval: Interval) -> dict[str, Any]:
     """A chosen bucket as the YAML would list it."""
-    kind = dim.get("auto_as") or "pad"
-    if kind == "pad" and dim.get("auto_assume"):
-        return {kind: {"to": edge, "assume": dim["auto_assume"]}}
-    return {kind: edge}
+    if interval.kind == "pad" and dim.get("auto_assume"):
+        return {"pad": {"to": interval.last, "assume": dim["auto_assume"]}}
+    return dict(interval.bucket)
 
 
 def _chosen(
@@ -86,7 +86,7 @@ def _chosen(
     cost, code = _cost(config, source, target, kept, names, others)
     wishes = {name: _wish(name, dims[name], code) for name in names}
     chosen = choose(kept, wishes, cost, others)
-    return chosen, table_text(kept, wishes, chosen)
+    return chosen, table_text(kept, chosen)
 
 
 def _projected(traffic: Traffic, names: list[str]) -> Traffic:
@@ -96,7 +96,7 @@ def _projected(traffic: Traffic, names: list[str]) -> Traffic:
     for sizes, count in traffic.rows.items():
         kept = tuple(sizes[place] for place in places)
         rows[kept] = rows.get(kept, 0) + count
-    return Traffic(tuple(names), dict(sorted(rows.items())))
+    return Traffic(tuple(names), dict(sorted(rows.items())), traffic.missed)
 
 
 def _wish(name: str, dim: Mapping[str, Any], code: int | None) -> Wish:
@@ -108,9 +108,10 @@ def _wish(name: str, dim: Mapping[str, Any], code: int | None) -> Wish:
                 f"dims.{name}.code_budget: {dim['code_budget']} bytes, one bucket needs about {code}"
             )
         most = min(most if dim.get("max_buckets") else fits, fits)
-    kind = dim.get("auto_as") or "pad"
+    kind: Literal["pad", "exact"] = "exact" if dim.get("auto_as") == "exact" else "pad"
     # Without a general function, a bucket must take the greatest sizes too.
-    return Wish(most, kind, dim["max"] if dim.get("fallback") == "error" else None)
+    top = dim["max"] if dim.get("fallback") == "error" else None
+    return Wish(most, kind, top, dim["min"], dim["multiple"])
 
 
 def _cost(
@@ -122,7 +123,16 @@ def _cost(
     others: Mapping[str, int],
 ) -> tuple[Cost, int | None]:
     """Nanoseconds by sizes, and bytes of code of one bucket where that is asked for."""
-    from kiln.specialize.cost import GENERIC, Fit, MachineFacts, interpolated, operator_cost, operators
+    from kiln.specialize.cost import (
+        GENERIC,
+        Costs,
+        Fit,
+        MachineFacts,
+        interpolated,
+        operator_cost,
+        operators,
+        padding_cost,
+    )
 
     dims = config["dims"]
     measured = {name: dims[name]["costs"] for name in names if dims[name].get("costs")}
@@ -138,14 +148,25 @@ def _cost(
         code = operators(_imported(config, source, {**others, **greatest})) * CODE_BYTES
     if measured:
         times = read_costs(next(iter(measured.values())), names[0])
-        return Fit({names[0]: list(times)}, {(size,): time for size, time in times.items()}), code
+        grid = {names[0]: list(times)}
+        own = Fit(grid, {(size,): time for size, (time, _) in times.items()})
+        open_: dict[tuple[int, ...], float] = {
+            (size,): time for size, (_, time) in times.items() if time is not None
+        }
+        return Costs(own, None, Fit(grid, open_) if open_ else None), code
+    modules: dict[tuple[int, ...], Any] = {}
 
-    def at(sizes: Mapping[str, int]) -> float:
-        return operator_cost(_imported(config, source, {**others, **sizes}), machine) * 1e9
+    def module(sizes: Mapping[str, int]) -> Any:
+        key = tuple(sizes[name] for name in names)
+        if key not in modules:
+            modules[key] = _imported(config, source, {**others, **sizes})
+        return modules[key]
 
     number = SAMPLES if len(names) == 1 else 3
     samples = {name: _samples(list(traffic.of(name)), dims[name], number) for name in names}
-    return interpolated(samples, at), code
+    exact = interpolated(samples, lambda sizes: operator_cost(module(sizes), machine) * 1e9)
+    padding = interpolated(samples, lambda sizes: padding_cost(module(sizes), machine) * 1e9)
+    return Costs(exact, padding), code
 
 
 def _samples(sizes: list[int], dim: Mapping[str, Any], number: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Traffic files: which sizes came in, and how often.
 
 CSV with a header: a column for each dimension, and `count`. It is what the runtime writes when it counts, and
-what may be written by hand; rows of equal sizes are added up.
+what may be written by hand; rows of equal sizes are added up. A row without sizes counts the runs for which
+the runtime had no room.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Traffic:
-    """For each combination of sizes, in the order of `dims`, how often it came."""
+    """For each combination of sizes, in the order of `dims`, how often it came.
+
+    missed: runs of which only the number is known.
+    """
 
     dims: tuple[str, ...]
     rows: Mapping[tuple[int, ...], int]
+    missed: int = 0
 
     def of(self, dim: str) -> dict[int, int]:
         """The sizes of one dimension, in order, and how often each came."""
@@ -59,48 +64,71 @@ def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
     if len(set(header)) != len(header):
         raise KilnError(f"{path}:1: a column is there twice: {', '.join(header)}")
     rows: dict[tuple[int, ...], int] = {}
+    missed = 0
     for line, words in lines:
         place = f"{path}:{line}"
         if len(words) != len(header):
             raise KilnError(f"{place}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
-        values = {name: _whole(place, name, word) for name, word in zip(header, words, strict=True)}
-        if values[COUNT] < 0:
-            raise KilnError(f"{place}: count {values[COUNT]} is below 0")
+        found = dict(zip(header, words, strict=True))
+        if not any(found[name].strip() for name in dims):
+            missed += _count(place, found[COUNT])
+            continue
+        values = {name: _whole(place, name, found[name]) for name in dims}
+        count = _count(place, found[COUNT])
         for name in dims:
             _check(place, name, values[name], ranges[name])
         sizes = tuple(values[name] for name in dims)
-        if values[COUNT]:
-            rows[sizes] = rows.get(sizes, 0) + values[COUNT]
+        if count:
+            rows[sizes] = rows.get(sizes, 0) + count
     if not rows:
         raise KilnError(f"{path}: nothing was counted: no row with a count above 0")
-    return Traffic(dims, dict(sorted(rows.items())))
+    return Traffic(dims, dict(sorted(rows.items())), missed)
 
 
-def read_costs(path: str | Path, dim: str) -> dict[int, float]:
-    """Measured times: a column named after the dimension, and `nanoseconds`, at two sizes or more."""
+def _count(place: str, word: str) -> int:
+    count = _whole(place, COUNT, word)
+    if count < 0:
+        raise KilnError(f"{place}: count {count} is below 0")
+    return count
+
+
+def read_costs(path: str | Path, dim: str) -> dict[int, tuple[float, float | None]]:
+    """Measured times of the buckets' functions and, where given, of the one of open sizes.
+
+    At two sizes or more; a column named after the dimension, `nanoseconds`, and perhaps `open_nanoseconds`.
+    """
     lines = _table(Path(path))
     header = [word.strip() for word in next(lines, ("0", []))[1]]
-    if sorted(header) != sorted([dim, "nanoseconds"]):
-        raise KilnError(f"{path}:1: columns {', '.join(header) or 'none'}, expected: {dim}, nanoseconds")
-    found: dict[int, float] = {}
+    kinds = ["nanoseconds", "open_nanoseconds"]
+    if sorted(header) not in (sorted([dim, *kinds]), sorted([dim, kinds[0]])):
+        raise KilnError(
+            f"{path}:1: columns {', '.join(header) or 'none'}, expected: {dim}, nanoseconds, and if measured "
+            "open_nanoseconds"
+        )
+    found: dict[int, tuple[float, float | None]] = {}
     for line, words in lines:
         place = f"{path}:{line}"
-        if len(words) != 2:
-            raise KilnError(f"{place}: {len(words)} values, expected 2: {', '.join(header)}")
+        if len(words) != len(header):
+            raise KilnError(f"{place}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
         row = dict(zip(header, words, strict=True))
         size = _whole(place, dim, row[dim])
-        try:
-            time = float(row["nanoseconds"])
-        except ValueError:
-            raise KilnError(f"{place}: nanoseconds '{row['nanoseconds']}' is no number") from None
-        if not 0 < time < float("inf"):
-            raise KilnError(f"{place}: nanoseconds {time:g}, above 0 expected")
+        times = [_time(place, kind, row[kind]) for kind in kinds if kind in row]
         if size in found:
             raise KilnError(f"{place}: {dim} {size} is there twice")
-        found[size] = time
+        found[size] = (times[0], times[1] if len(times) > 1 else None)
     if len(found) < 2:
         raise KilnError(f"{path}: {len(found)} measured sizes, at least 2 expected")
     return dict(sorted(found.items()))
+
+
+def _time(place: str, kind: str, word: str) -> float:
+    try:
+        time = float(word)
+    except ValueError:
+        raise KilnError(f"{place}: {kind} '{word}' is no number") from None
+    if not 0 < time < float("inf"):
+        raise KilnError(f"{place}: {kind} {time:g}, above 0 expected")
+    return time
 
 
 def _table(path: Path) -> _Lines:
