@@ -112,7 +112,7 @@ class Dim(Section):
     )
     costs: str | None = Field(
         default=None,
-        description="auto: CSV of measured times: a column for this dimension, nanoseconds, and open_nanoseconds",
+        description="auto: CSV of measured times: columns of this dimension, nanoseconds, open_nanoseconds",
     )
     max_buckets: Positive | None = Field(default=None, description="auto: at most so many; null: 4")
     code_budget: Bytes | None = Field(default=None, description="auto: bytes of code of all buckets")

@@ -1,8 +1,9 @@
 """Buckets that make the traffic cheapest, each of them cheaper than the function of open sizes.
 
-Along one dimension the sizes that came in are cut into intervals. A pad bucket works on the greatest size of an
-interval for all of its sizes; a range bucket, and the fallback behind the last bucket, cost what the function
-of open sizes costs. The cut is optimal, by dynamic programming: no bucket is chosen where open sizes cost less.
+Along one dimension the sizes that came in are cut into intervals. A pad bucket works on the greatest size of
+an interval for all of its sizes; a range bucket, and the fallback behind the last bucket, cost what the
+function of open sizes costs. The cut is optimal, by dynamic programming: no bucket is chosen where open sizes
+cost less.
 No other edge can be better as long as a larger size never costs less: lowering an edge to the next size that
 came does not change who is taken.
 
