@@ -187,6 +187,15 @@ MODEL_MISTAKES = [
         39,
         "key 'special_cases.0.all.0.range': the least is above the greatest",
     ),
+    *(
+        (
+            "{levels: 1}",
+            "{levels: 1}\nspecial_cases: [{dim: b, " + case + "}]\ndims: {b: {min: 8, max: 24, multiple: 8}}",
+            39,
+            "key 'special_cases.0': no size of dims.b meets this: allowed 8..24 by 8",
+        )
+        for case in ("exact: 0", "exact: 12", "exact: 32", "range: [9, 15]", "range: [25, 99]", "multiple: 7")
+    ),
     ("{levels: 1}", "{levels: 1}\nspecial_cases: [{all: []}]", 39, "needs at least 1 entries, got 0"),
     ("{levels: 1}", "{levels: 1}\nparams: {storage: flash}", 39, "allowed: embedded, section, file"),
     ("{levels: 1}", "{levels: 1}\nbudget: {flash_bytes: 12XB}", 39, "such as 32768 or 32KiB, got '12XB'"),

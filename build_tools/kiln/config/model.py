@@ -218,6 +218,10 @@ class Model(Section):
                 if condition.dim is not None and condition.dim not in self.dims:
                     known = choices(condition.dim, self.dims)
                     raise PlacedError((*place, "dim"), f"no dimension of this name{known}")
+                dim = self.dims.get(condition.dim or "")
+                if dim is not None and not condition.can_hold(dim.min, dim.max, dim.multiple):
+                    sizes = f"{dim.min}..{dim.max}" + (f" by {dim.multiple}" if dim.multiple > 1 else "")
+                    raise PlacedError(place, f"no size of dims.{condition.dim} meets this: allowed {sizes}")
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -41,6 +42,15 @@ class Condition(Section):
         default=None, min_length=2, max_length=2, description="the size is in [least, greatest]"
     )
     multiple: Positive | None = Field(default=None, description="this divides the size")
+
+    def can_hold(self, least: int, greatest: int, step: int) -> bool:
+        """Whether a multiple of `step` in [least, greatest] meets this condition on a size."""
+        if self.multiple is not None:
+            step = math.lcm(step, self.multiple)
+        if self.exact is not None or self.range is not None:
+            low, high = (self.exact, self.exact) if self.exact is not None else (self.range or [0, 0])
+            least, greatest = max(least, low or 0), min(greatest, high or 0)
+        return -(-least // step) * step <= greatest
 
     def check(self) -> None:
         """Raise PlacedError unless this is one condition."""
