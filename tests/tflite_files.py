@@ -16,6 +16,7 @@ _TYPES = {
     "float32": schema.TensorType.FLOAT32,
     "int8": schema.TensorType.INT8,
     "int32": schema.TensorType.INT32,
+    "int64": schema.TensorType.INT64,
 }
 
 

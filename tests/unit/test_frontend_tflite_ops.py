@@ -11,6 +11,7 @@ import pytest
 import tflite
 import tvm
 from ai_edge_litert import schema_py_generated as schema
+from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
@@ -268,3 +269,69 @@ def test_an_activation_that_clips_nothing_leaves_no_clip(tmp_path: Path) -> None
     assert "clip" not in module.script()
     module = imported(pool(tmp_path / "p.tflite", schema.Padding.VALID, 2, relu, zero_point=-7))
     assert "clip" in module.script()
+
+
+def _gather(axis: int, batch: int) -> Any:
+    options = schema.GatherOptionsT()
+    options.axis, options.batchDims = axis, batch
+    return options
+
+
+OP = schema.BuiltinOperator
+SHAPE = Tensor("shape", (2,), "int32", data=np.array([4, 3], np.int32))
+# By case: the operator, its options, its inputs, the shape of its output, and indices that are in range.
+INDEXED: dict[str, tuple[int, Any, list[Tensor], tuple[int, ...], list[Any]]] = {
+    "gather": (OP.GATHER, _gather(-2, 0), [Tensor("x", (4, 3)), Tensor("i", (2,), "int64")], (2, 3), [3, 1]),
+    "gather_batches": (
+        OP.GATHER, _gather(1, 1), [Tensor("x", (2, 4, 3)), Tensor("i", (2, 2), "int32")], (2, 2, 3),
+        [[3, 1], [0, 0]],
+    ),
+    "gather_nd": (
+        OP.GATHER_ND, schema.GatherNdOptionsT(), [Tensor("x", (4, 3)), Tensor("i", (2, 2), "int32")], (2,),
+        [[3, 1], [0, 2]],
+    ),
+    "gather_nd_rows": (
+        OP.GATHER_ND, schema.GatherNdOptionsT(), [Tensor("x", (4, 3)), Tensor("i", (2, 1), "int64")], (2, 3),
+        [[3], [1]],
+    ),
+    "scatter_nd": (
+        OP.SCATTER_ND, schema.ScatterNdOptionsT(),
+        [Tensor("i", (3, 1), "int32"), Tensor("u", (3, 3)), SHAPE], (4, 3), [[3], [1], [3]],
+    ),
+    "embedding": (
+        OP.EMBEDDING_LOOKUP, None, [Tensor("i", (2,), "int32"), Tensor("x", (4, 3))], (2, 3), [3, 1],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_operators_with_indices(tmp_path: Path, name: str) -> None:
+    code, options, inputs, shape, indices = INDEXED[name]
+    numbers = list(range(len(inputs)))
+    path = write(tmp_path / "m.tflite", [*inputs, Tensor("y", shape)], code, options, numbers, [len(inputs)])
+    given = [
+        np.array(indices, tensor.dtype)
+        if tensor.name == "i"
+        else np.random.default_rng(1).normal(size=tensor.shape).astype(np.float32)
+        for tensor in inputs
+        if tensor.data is None
+    ]
+    got, want = run(imported(path), *given), reference(path, *given)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_tvm_still_turns_indices_round(tmp_path: Path) -> None:
+    code, options, inputs, shape, indices = INDEXED["gather_nd"]
+    path = write(tmp_path / "m.tflite", [*inputs, Tensor("y", shape)], code, options, [0, 1], [2])
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    places = np.array(indices, np.int32)
+    assert not np.array_equal(run(stock(path), x, places.clip(0, 2)), reference(path, x, places)), GONE
+
+
+def test_a_constant_index_outside_is_refused(tmp_path: Path) -> None:
+    indices = Tensor("i", (2,), "int32", data=np.array([0, 4], np.int32))
+    tensors = [Tensor("x", (4, 3)), indices, Tensor("y", (2, 3))]
+    path = write(tmp_path / "m.tflite", tensors, OP.GATHER, _gather(0, 0), [0, 1], [2])
+    with pytest.raises(KilnError, match=r"GATHER \(output y\): index 4, allowed 0\.\.3"):
+        imported(path)

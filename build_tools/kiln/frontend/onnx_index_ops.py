@@ -111,6 +111,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
+    "Scatter": scatter_elements,  # its name before opset 11
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_nd,
 }

@@ -25,6 +25,7 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
+from kiln.frontend.tflite_index_ops import IndexConverter
 
 # Operators that only move values: with equal quantisation on both sides they are right on the raw integers,
 # but TVM 0.27 refuses every quantised operator outside its own list ("require explicit QDQ lowering").
@@ -36,7 +37,7 @@ _MOVE_NAMES = """
 _MOVES = frozenset(_MOVE_NAMES.split())
 
 
-class Converter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
+class Converter(IndexConverter):
     """Converts one TFLite graph; `path` names the file in errors."""
 
     _SUPPORTED_QUANTIZED_OPS = tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES
