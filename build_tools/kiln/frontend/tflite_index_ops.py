@@ -1,9 +1,9 @@
 """TFLite operators that read and write where indices say, which TVM 0.27 converts wrongly.
 
 TVM transposes the indices of GATHER_ND and SCATTER_ND, takes the ids of EMBEDDING_LOOKUP for its table,
-ignores batch_dims of GATHER, makes 64-bit indices 32 bits wide, and keeps the last of two updates of SCATTER_ND at one
-place where TFLite adds both up. A constant index outside of its axis is refused; for others see
-kernels/indices.py.
+ignores batch_dims of GATHER, makes 64-bit indices 32 bits wide, and keeps the last of two updates of
+SCATTER_ND at one place where TFLite adds both up. A constant index outside of its axis is refused; for others
+see kernels/indices.py.
 """
 
 from __future__ import annotations
