@@ -43,10 +43,15 @@ if TYPE_CHECKING:
     from kiln.scons.stage import Stage
 
 _FORMAT = 1  # of the entries; another one makes all keys other ones
-# The others measure, or read what no declaration names: the network, the system's libraries, a device.
-_STAGES = frozenset(
-    ("import", "interface", "simplify", "specialize", "golden", "precision", "packings", "lower", "plan",
-     "emit-objects", "emit-source", "compile", "link", "size", "report", "bundle")
+KEPT = frozenset(
+    ("import", "interface", "simplify", "padding", "specialize", "golden", "precision", "packings", "lower",
+     "plan", "emit-objects", "emit-source", "compile", "link", "size", "report", "bundle")
+)  # fmt: skip
+# These measure, talk to devices, or read what no declaration names: the network, the system's libraries.
+# `edges` is run before SCons plans the build.
+NOT_KEPT = frozenset(
+    ("fetch", "edges", "library", "tune", "byoc-choose", "profile", "schema", "device-schema", "devices",
+     "device-test", "device-run", "device-bench", "device-flash", "device-installed", "device-program")
 )  # fmt: skip
 _WRITTEN = ("--out", "--archive", "--work", "--cache")  # flags whose value is a path that is not read
 _CONFIG_BYTES = 1 << 20  # JSON files of more bytes are data, in which no paths are looked for
@@ -101,7 +106,7 @@ class StageCache:
 
     def entry(self, stage: Stage) -> Entry | None:
         """Where the outputs of this run of a stage are kept; None for a stage that always runs."""
-        if stage.name not in _STAGES or stage.extra_outputs:
+        if stage.name not in KEPT or stage.extra_outputs:
             return None
         try:
             return Entry(self, stage, self._key(stage))
