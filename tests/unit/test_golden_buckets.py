@@ -213,6 +213,10 @@ def test_each_special_content_has_a_vector_in_each_bucket_that_it_fits(stage: St
     assert stage.run(special_cases=[{"all": both}, {"dim": "seq", "exact": 16}]) == (0, "")
     made = {v["name"]: v["dims"]["seq"] for v in stage.golden()["vectors"] if "_case" in v["name"]}
     assert set(made.values()) >= {16, 20} and all(size == 16 or 20 <= size <= 31 for size in made.values())
+    # The least multiples of 16 belong to other buckets: the next one is taken.
+    assert stage.run(special_cases=[{"dim": "seq", "multiple": 16}]) == (0, "")
+    made = {v["bucket"]: v["dims"]["seq"] for v in stage.golden()["vectors"] if "_case" in v["name"]}
+    assert len(made) == 3 and all(size % 16 == 0 for size in made.values())
     static = {"name": "static", "dims": {}}
     fixed = json.loads(json.dumps(INTERFACE).replace('"batch"', "1").replace('"seq"', "3"))
     assert stage.run([static], {**fixed, "dims": []}, special_cases=cases[1:2]) == (0, "")

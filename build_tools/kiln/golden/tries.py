@@ -8,6 +8,7 @@ zeros, as a caller's own shorter sequences do; and each special content of an in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,10 @@ from kiln.golden.points import Bucket, Sizes, name_of, points, serving
 
 Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]
+
+
+# Sizes of one dimension that are tried for a special case, and how many steps away they may be.
+_MOST_SIZES, _FARTHEST = 100, 1 << 14
 
 
 @dataclass(frozen=True)
@@ -129,17 +134,32 @@ def _is_tried(case: Entry, masks: Collection[str]) -> bool:
 
 def _sizes_of(case: Entry, buckets: Sequence[Bucket], index: int, at: Sizes) -> Sizes | None:
     """Sizes of bucket `index` that meet a special case, those of `at` where they do; None: there are none."""
-    sizes, parts = dict(at), buckets[index]["dims"]
-    for name in dict.fromkeys(one["dim"] for one in conditions_of(case) if one.get("dim") in parts):
-        wanted = [one for one in conditions_of(case) if one.get("dim") == name]
+    parts = buckets[index]["dims"]
+    if not parts:
+        return dict(at)
+
+    def meeting(name: str) -> list[int]:
+        """Sizes that meet the case, from the nearest to that of `at` on: it is one that the bucket serves."""
         part = parts[name]
-        for size in (at[name], *range(part["min"], part["max"] + 1, part["multiple"])):
-            if all(holds(one, size) for one in wanted):
-                sizes[name] = size
-                break
-        else:
-            return None
-    return sizes if not parts or serving(buckets, sizes) == index else None
+        wanted = [one for one in conditions_of(case) if one.get("dim") == name]
+        edges = [one["range"] if one.get("range") else [one["exact"]] * 2 for one in wanted if _edges(one)]
+        low = max([part["min"], *(least for least, _ in edges)])
+        high = min([part["max"], *(greatest for _, greatest in edges)])
+        first = min(max(at[name], low), high) // part["multiple"] * part["multiple"]
+        around = (first + sign * step * part["multiple"] for step in range(_FARTHEST) for sign in (1, -1))
+        met = (size for size in around if low <= size <= high and all(holds(one, size) for one in wanted))
+        return list(dict.fromkeys(itertools.islice(met, _MOST_SIZES)))
+
+    names = list(dict.fromkeys(one["dim"] for one in conditions_of(case) if one.get("dim") in parts))
+    for sizes_of_names in itertools.product(*(meeting(name) for name in names)):
+        found = {**at, **dict(zip(names, sizes_of_names, strict=True))}
+        if serving(buckets, found) == index:  # others may come first
+            return found
+    return None
+
+
+def _edges(condition: Entry) -> bool:
+    return condition.get("range") is not None or condition.get("exact") is not None
 
 
 def fixed_sizes(spec: Entry, interface: Mapping[str, Any], preprocess: Entry | None) -> Sizes:
