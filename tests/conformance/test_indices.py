@@ -28,6 +28,8 @@ from kiln.kernels.pipeline import lower
 from kiln.plan.stage import Lowered, make_plan
 from symbolic import Array, dynamic, imported, write
 
+from .lowered import Compiled
+
 TEXT = """
 g (float[{n},3] x, int64[2] rows, int32[2,3] lines, int64[2,2] points, int64[2,3] to_lines,
    int64[2,1] to_rows, float[2,3] new, float[4,3] w)
@@ -246,14 +248,19 @@ def test_unchecked_are_clamped_where_they_read_and_dropped_where_they_write(
             np.testing.assert_allclose(outputs[4], added, rtol=1e-6)
 
 
-def test_a_constant_index_outside_is_refused_when_the_model_is_imported(tmp_path: Path) -> None:
-    text = "g (float[4,3] x) => (float[1,3] y) { y = Gather<axis = 0>(x, i) }"
+@pytest.mark.parametrize("operator", ["Gather<axis = 0>", "GatherND", "ScatterND"])
+def test_a_constant_index_outside_is_refused_when_the_model_is_imported(
+    operator: str, tmp_path: Path
+) -> None:
+    shape, more = ("4", ", new") if operator == "ScatterND" else ("1", "")
+    text = f"g (float[4,3] x, float[1,3] new) => (float[{shape},3] y) {{ y = {operator}(x, i{more}) }}"
     for index, good in ((3, True), (-4, True), (4, False), (-5, False)):
-        path = write(tmp_path / "m.onnx", text, i=np.array([index], np.int64))
+        values = np.array([index] if "axis" in operator else [[index]], np.int64)
+        path = write(tmp_path / "m.onnx", text, i=values)
         if good:
             imported(path, {})
         else:
-            with pytest.raises(KilnError, match=rf"Gather.*index {index} in i, allowed -4\.\.3"):
+            with pytest.raises(KilnError, match=rf"it selects index {index} .*allowed: -4\.\.3"):
                 imported(path, {})
 
 
@@ -267,3 +274,25 @@ def test_an_axis_that_may_be_empty_is_always_checked(tmp_path: Path) -> None:
     mod, _ = imported(path, {"n": (1, 6)})
     with pytest.raises(KilnError, match="operator 'take': its indices have to be checked"):
         index_checks("m", True, gpu=True)(simplify(mod))
+
+
+@pytest.mark.parametrize("name", ["RoiAlign", "MaxRoiPool"])
+def test_a_region_of_no_picture_is_taken_from_the_nearest(name: str, tmp_path: Path) -> None:
+    text = "g (float[2,3,8,8] x, float[4,4] r, int64[4] b) => (float[4,3,2,2] y) { y = RoiAlign"
+    text += "<output_height = 2, output_width = 2>(x, r, b) }"
+    if name == "MaxRoiPool":
+        text = "g (float[2,3,8,8] x, float[4,5] r) => (float[4,3,2,2] y) { y = MaxRoiPool"
+        text += "<pooled_shape = [2, 2]>(x, r) }"
+    mod, _ = imported(write(tmp_path / "m.onnx", text, opset=16), {})
+    compiled = Compiled(simplify(mod), load_target("x86_64_v2"), tmp_path).load()
+    x = np.random.default_rng(1).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    corners = np.array([[0, 0, 7, 7], [1, 2, 6, 5], [2, 2, 4, 4], [0, 3, 5, 7]], np.float32)
+
+    def run(*pictures: int) -> Array:
+        column = np.array(pictures, np.int64)
+        joined = np.concatenate([column[:, None].astype(np.float32), corners], 1)
+        result: Array = compiled.separate([x, corners, column] if name == "RoiAlign" else [x, joined])[0]
+        return result
+
+    np.testing.assert_array_equal(run(2**20, -1, 2, -(2**20)), run(1, 0, 1, 0))
+    assert not np.array_equal(run(0, 0, 0, 0), run(1, 1, 1, 1))

@@ -1,8 +1,9 @@
 """ONNX operators that read and write where indices say.
 
 Negative indices count from the end; TVM 0.27 asks its virtual machine where that is. A constant index outside
-of its axis is refused, as ONNX Runtime refuses it. For indices that come at run time see kernels/indices.py,
-and kernels/index_checks.py where the model asks for checks. Converters are as in kiln.frontend.onnx_ops.
+of its axis is refused (here and in kiln.frontend.onnx_amounts), as ONNX Runtime refuses it. For indices that
+come at run time see kernels/indices.py, and kernels/index_checks.py where the model asks for checks.
+Converters are as in kiln.frontend.onnx_ops.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ def gather(node: Node) -> Any:
     """Whole slices of an axis; known indices, such as a place counted from the end, need no check."""
     axis = int(node.attributes.get("axis", 0))
     data, size = node.tensor(0), node.shape(0)[axis]
-    _refuse_outside(node, [size])
     known = node.whole(1) if node.inputs[1] in node.values else None
     if known is not None:
         symbols = node.symbols
@@ -38,7 +38,7 @@ def gather(node: Node) -> Any:
 def gather_elements(node: Node) -> Any:
     """Single elements along an axis."""
     axis = int(node.attributes.get("axis", 0))
-    places = _counted(node, [node.shape(0)[axis]])
+    places = _from_start(node.tensor(1), [node.shape(0)[axis]])
     return relax.op.gather_elements(node.tensor(0), places, axis)
 
 
@@ -52,7 +52,7 @@ def gather_nd(node: Node) -> Any:
 def scatter_elements(node: Node) -> Any:
     """Single elements along an axis, written."""
     axis = int(node.attributes.get("axis", 0))
-    places = _counted(node, [node.shape(0)[axis]])
+    places = _from_start(node.tensor(1), [node.shape(0)[axis]])
     return relax.op.scatter_elements(node.tensor(0), places, node.tensor(2), axis, _reduction(node))
 
 
@@ -76,20 +76,20 @@ def _reduction(node: Node) -> str:
 
 
 def _counted(node: Node, sizes: Sequence[Extent]) -> Any:
-    """The indices of a node, the second input, from the first element on; a known one outside is refused."""
-    _refuse_outside(node, sizes)
-    return _from_start(node.tensor(1), sizes)
+    """Rows of indices, the second input, from the first element on, for axes of `sizes`.
 
-
-def _refuse_outside(node: Node, sizes: Sequence[Extent]) -> None:
-    """Raise ValueError for a constant index outside; the last axis of the indices is for axes of `sizes`."""
+    Raises ValueError for a constant index outside of its axis.
+    """
     values = node.constant(1)
-    if values is None or not all(isinstance(size, int) for size in sizes):
-        return
-    for column, size in zip(values.reshape(-1, len(sizes)).T, sizes, strict=True):
-        outside = column[(column < -size) | (column >= size)]
-        if outside.size:
-            raise ValueError(f"index {outside[0]} in {node.inputs[1]}, allowed {-size}..{size - 1}")
+    if values is not None and all(isinstance(size, int) for size in sizes):
+        for axis, (column, size) in enumerate(zip(values.reshape(-1, len(sizes)).T, sizes, strict=True)):
+            outside = column[(column < -size) | (column >= size)]
+            if outside.size:
+                raise ValueError(
+                    f"it selects index {outside[0]} by column {axis} of its indices, for an axis of size "
+                    f"{size}, allowed: {-size}..{size - 1}"
+                )
+    return _from_start(node.tensor(1), sizes)
 
 
 def _from_start(indices: Any, sizes: Sequence[Extent]) -> Any:

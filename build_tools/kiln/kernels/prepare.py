@@ -7,7 +7,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, integers, rewrite_calls
+from kiln.errors import KilnError
+from kiln.graph.bindings import CallRewriter, integers, rewrite_calls, shape_of
 
 
 def _pad_before_conv2d(rewriter: CallRewriter, call: Any) -> Any:
@@ -66,6 +67,20 @@ def _clipped(_rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.take(call.args[0], call.args[1], axis, "clip")
 
 
+def _of_a_picture(rewriter: CallRewriter, call: Any) -> Any:
+    """The first of the five numbers of each region, which picture it is in, held within the batch."""
+    pictures, regions = shape_of(call.args[0])[0], call.args[1]
+    if not isinstance(pictures, int):
+        name = str(call.op.name).removeprefix("relax.vision.")
+        raise KilnError(f"operator '{name}' cannot be compiled: its batch has a dynamic size")
+    op, emit = relax.op, rewriter.emit
+    first = emit(op.clip(emit(op.strided_slice(regions, [1], [0], [1])), 0, pictures - 1))
+    rest = emit(op.strided_slice(regions, [1], [1], [5]))
+    held = emit(op.concat([first, rest], 1))
+    return relax.Call(call.op, [call.args[0], held], call.attrs, call.ty_args)
+
+
 def safe_indices(mod: tvm.IRModule) -> tvm.IRModule:
     """Indices that come from data are clipped to the tensor; TVM's default reads wherever they point."""
-    return rewrite_calls(mod, {"relax.take": _clipped})
+    regions = ("relax.vision.roi_align", "relax.vision.roi_pool")
+    return rewrite_calls(mod, {"relax.take": _clipped, **dict.fromkeys(regions, _of_a_picture)})
