@@ -173,7 +173,7 @@ def test_traffic_is_read_and_added_up(tmp_path: Path) -> None:
         ("len,count\n4,1\n", "no dimension 'len', allowed: batch, seq, count"),
         ("seq,seq,count\n4,4,1\n", "a column is there twice"),
         ("seq,count\n4\n", "t.csv:2: 1 values, expected 2: seq, count"),
-        ("seq,count\nfour,1\n", "t.csv:2: seq 'four' is no whole number"),
+        ("seq,count\nfour,1\n", "t.csv:2: seq 'four' is not a whole number"),
         ("seq,count\n4,1\n66,1\n", "t.csv:3: seq = 66, allowed 2..64"),
         ("seq,count\n5,1\n", "t.csv:2: seq = 5 is not a multiple of 2"),
         ('seq,count\n"4,1\n', "t.csv:2: no CSV"),

@@ -16,13 +16,12 @@ from kiln.frontend.onnx_fold import canonicalise
 from kiln.frontend.onnx_functions import inline_functions
 from kiln.frontend.onnx_graph import Importer, refuse
 from kiln.frontend.onnx_order import sort_nodes
+from kiln.frontend.onnx_types import check_inside, check_ports
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.symbols import Symbols
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_TYPES = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
-_TYPE_NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -35,6 +34,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         found = [(entry, options.size(entry)) for entry in shape]
         sizes[name] = [entry if size is None else size for entry, size in found]
     model = canonicalise(model, path, sizes)
+    check_inside(path, model)
     if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim calls it as the output
         raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
     extents = {
@@ -84,7 +84,7 @@ def read(path: Path) -> onnx.ModelProto:
     check_attributes(path, model)
     sort_nodes(path, model)
     _check_known(model, path)
-    _check_types(model, path)
+    check_ports(path, real_inputs(model), model.graph.output)
     try:
         onnx.checker.check_model(model)
     except (
@@ -100,26 +100,11 @@ def _load_beside(model: onnx.ModelProto, path: Path) -> None:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # missing and damaged files raise several kinds
         apart = filter(external_data_helper.uses_external_data, model.graph.initializer)
-        files = {entry.value for one in apart for entry in one.external_data if entry.key == "location"}
+        files = {str(entry.value) for one in apart for entry in one.external_data if entry.key == "location"}
         raise KilnError(
             f"{path}: its weights are in another file ({', '.join(sorted(files)[:3]) or 'none is named'}), "
             "which is missing beside it or damaged"
         ) from error
-
-
-def _check_types(model: onnx.ModelProto, path: Path) -> None:
-    for what, values in (("input", real_inputs(model)), ("output", model.graph.output)):
-        for value in values:
-            kind = value.type.WhichOneof("value") or "no type"
-            name = kind.removesuffix("_type")
-            if kind == "tensor_type":
-                number = value.type.tensor_type.elem_type
-                name = _TYPE_NAMES.get(number, f"number {number}")
-            if name not in _TYPES and not (what == "output" and name == "UNDEFINED"):
-                allowed = ", ".join(sorted(_TYPES)).lower()
-                raise KilnError(
-                    f"{path}: {what} '{value.name}' is of type {name.lower()}, allowed: {allowed}"
-                )
 
 
 def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -159,15 +159,13 @@ def _given(spec: Entry, entry: Entry) -> Array:
 
 def _load(spec: Entry, entry: Entry) -> tuple[Array, Path]:
     from kiln.sources import fetch
+    from kiln.sources.npy import load_npy
 
     source = spec["tensors"].get(entry["name"])
     if source is None:
         raise KilnError(f"golden.inputs: kind 'tensors' gives no tensor for input '{entry['name']}'")
     path: Path = fetch(source)
-    try:
-        return np.asarray(np.load(path, allow_pickle=False)), path
-    except (OSError, ValueError) as error:
-        raise KilnError(f"{path}: not a .npy tensor: {error}") from error
+    return load_npy(path), path
 
 
 def _fitting(tensor: Array, entry: Entry, what: str) -> Array:

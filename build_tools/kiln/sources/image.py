@@ -36,7 +36,7 @@ def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -
     try:
         with Image.open(path, formats=_FORMATS) as opened:
             picture = opened.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow's decoders raise every kind on damaged files
         raise KilnError(f"{path}: cannot be read as a picture: {error}") from error
     if crop is not None:
         top, left, height, width = crop

@@ -32,7 +32,7 @@ def load_labels(labels: Labels | Mapping[str, Any]) -> list[str]:
         data = json.loads(text)
         if isinstance(data, dict):
             data = [data[str(index)] for index in range(len(data))]
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise KilnError(
             f"{path}: class names: a JSON list, or an object from 0 up, expected: {error}"
         ) from error

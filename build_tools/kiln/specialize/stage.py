@@ -15,6 +15,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.graph.empties import is_empty
 from kiln.params import store
+from kiln.sources.npy import load_npy
 from kiln.specialize.conditions import (
     AllOf,
     Atom,
@@ -152,11 +153,7 @@ def _content(part: Mapping[str, Any], parameter: str) -> InputIs:
     if isinstance(value, str):
         return InputIs(parameter, value)
     path = Path(value["path"])
-    try:
-        tensor = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise KilnError(f"{path}: no tensor in NumPy's format .npy: {error}") from error
-    return input_is(parameter, tensor)
+    return input_is(parameter, load_npy(path))
 
 
 def _fits(module: tvm.IRModule, name: str, content: InputIs) -> bool:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from kiln.errors import KilnError
 
+_MOST_DIGITS = 18  # of a size or a count; Python converts longer text in quadratic time
+
 COUNT = "count"
 
 
@@ -161,8 +163,11 @@ class _Lines:
 
 
 def _whole(place: str, name: str, word: str) -> int:
-    if not word.strip().lstrip("-").isascii() or not word.strip().lstrip("-").isdigit():
-        raise KilnError(f"{place}: {name} '{word.strip()[:40]}' is no whole number")
+    digits = word.strip().lstrip("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
+        raise KilnError(
+            f"{place}: {name} '{word.strip()[:40]}' is not a whole number of at most {_MOST_DIGITS} digits"
+        )
     return int(word)
 
 
