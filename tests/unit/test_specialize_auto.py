@@ -151,7 +151,7 @@ def test_runs_that_were_not_recorded_are_told(tmp_path: Path) -> None:
     chosen = choose(traffic, {"seq": Wish(2), "batch": Wish(2)}, linear(), {})
     assert "warning: 135 of 1000 calls found no room" in table_text(traffic, chosen)
     path.write_text("seq,batch,count\n,1,3\n")
-    with pytest.raises(KilnError, match=r"t\.csv:2: seq '' is no whole number"):
+    with pytest.raises(KilnError, match=r"t\.csv:2: seq '' is not a whole number"):
         read_traffic(path, RANGES)
 
 
