@@ -37,6 +37,8 @@ def case_plan() -> Plan:
         ("w", 0, {"offset": 64, "bytes": 12}),
     ]
     for number, (name, index, value) in enumerate(whens):
+        some = [{"dim": "batch", "min": 2, "max": 12}, {"dim": "batch", "multiple": 4}]
+        sizes = some if name == "zeros" else []
         args = [
             {"at": "output", "index": 0, "offset": 0},
             {"at": "dim", "expr": 100 + number},
@@ -50,7 +52,7 @@ def case_plan() -> Plan:
                 "arena_bytes": 0,
                 "steps": [step],
                 "tensors": [],
-                "when": {"bucket": 1, "all": [{"input": index, "value": value}]},
+                "when": {"bucket": 1, "all": [*sizes, {"input": index, "value": value}]},
             }
         )
     return plan
@@ -75,6 +77,7 @@ int main(void) {
     if (kiln_open(&session, &tiny, &config) != KILN_OK)
         return 1;
     try_it(4, x, 0);
+    try_it(6, x, 0);
     try_it(4, x, 1);
     try_it(10, x, 1);
     x[12] = 1.0f; /* behind a batch of 4 */
@@ -86,6 +89,7 @@ int main(void) {
 }
 """
 CASES_PRINT = """0 0 Some_zeros 1 101
+0 0 Some 1 0
 0 0 Some_shift1 1 100
 0 0 ten 2 2
 0 0 Some_zeros 1 101

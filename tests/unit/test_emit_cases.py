@@ -23,7 +23,8 @@ def test_the_content_chooses_the_steps(tmp_path: Path) -> None:
     project.compile(mark)
     assert run([str(project.program(CASES))]) == CASES_PRINT
     assert isinstance(header, str)
-    assert "4 Some_zeros: for Some when x:0 is all zeros; arena of 96 bytes" in header
+    shown = "for Some when batch is 2..12 and batch is a multiple of 4 and x:0 is all zeros"
+    assert f"4 Some_zeros: {shown}; arena of 96 bytes" in header
     assert "TINY_ARENA_BYTES_SOME_ZEROS" not in header
 
 
