@@ -32,6 +32,7 @@ from kiln.kernels.legalize import RULES, quantize
 from kiln.kernels.opinfo import OpInfo, refusal
 from kiln.kernels.prepare import free_reshapes, safe_indices, store_quantised
 from kiln.kernels.recompute import recompute
+from kiln.kernels.small_groups import small_groups
 from kiln.kernels.step_list import Steps
 from kiln.kernels.steps import Builder
 from kiln.kernels.symbols import ranges_of, variables
@@ -142,6 +143,7 @@ def fused(
         ("legalize", opinfo.legalize_with_info(_RULES, ["relax.reshape"])),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
         ("kinds", opinfo.annotate),
+        ("small_groups", small_groups),
         ("fuse", relax.transform.FuseOps(2)),
         ("fuse_tir", opinfo.fuse_tir),
         ("barriers", cancel_transposes),
