@@ -56,10 +56,12 @@ def cases() -> Iterator[Case]:
         (200, "{y} = Mul({t}, {t})", "squared"),
         (24, DIAMOND, "diamonds"),
         (24, "{y}_c = Less({t}, half)\n {y}_a = Abs({t})\n {y} = Where({y}_c, {y}_a, {t})", "choices"),
+        (16, "{y}_a = Add({t}, {t})\n {y}_b = Mul({t}, half)\n {y} = Where(c, {y}_a, {y}_b)", "branches"),
         (16, "{y}_n = Neg({t})\n {y} = Exp({y}_n)", "exponentials"),
         (6, "{y}_e = Softplus({t})\n {y}_p = Tanh({y}_e)\n {y} = Mul({y}_p, {t})", "mish"),
     ):  # fmt: skip
-        yield Case(name, chain("x", "y", length, step), MATRIX, HALF if "half" in step else {})
+        condition = {"c": ("bool", (37,))} if "(c," in step else {}
+        yield Case(name, chain("x", "y", length, step), MATRIX | condition, HALF if "half" in step else {})
     yield Case(
         "under a condition", chain("x", "t", 8, "{y} = Tanh({t})") + "y = Concat<axis = 1>(t, x)", MATRIX
     )

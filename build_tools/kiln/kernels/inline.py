@@ -80,14 +80,20 @@ def loads(expr: Expr) -> list[Any]:
 
 
 def guarded(expr: Expr) -> list[Expr]:
-    """The parts of an expression that are computed only under a condition."""
+    """The parts of an expression that are computed only under a condition.
+
+    Those of a Select are among them: TVM makes a branch of it where a part might read outside of a tensor.
+    """
     found: list[Expr] = []
 
-    def visit(call: Any) -> None:
+    def on_call(call: Any) -> None:
         if getattr(call.op, "name", "").removeprefix("tirx.") == "if_then_else":
             found.extend(call.args[1:])
 
-    structural_walk(expr, ((Call, visit),))
+    def on_select(select: Any) -> None:
+        found.extend([select.true_value, select.false_value])
+
+    structural_walk(expr, ((Call, on_call), (tirx.Select, on_select)))
     return found
 
 
