@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from ai_edge_litert import schema_py_generated as schema
+from kiln.errors import KilnError
 from kiln.frontend import options
 from kiln.frontend.importer import import_model
 from kiln.specialize.padding.analysis import RULES, NotProvenError
 from kiln.specialize.padding.fills import proven_fills, stored, written
+from kiln.specialize.padding.stage import padding
 from kiln.specialize.padding.values import ANYTHING, FINITE, Value, constant, join, of_array
 from onnx import helper
+from tflite_files import Tensor, write
 
 INF = float("inf")
 LONG = "float[1,seq,4] x"
@@ -272,3 +276,31 @@ def test_values_hold_what_their_elements_may_be() -> None:
     assert FINITE.drop == 0 and Value(-INF, -1e9).drop == -1e9 and Value(offset=-1e4).is_masked
     assert not Value(-INF, -1e9, finite=False).is_masked
     assert written(-INF) == "-inf" and stored("x", "-inf", "float32") == -INF
+
+
+@pytest.mark.parametrize(("kind", "says"), [("LOGISTIC", None), ("MEAN", "operator mean: it reduces axis 1")])
+def test_a_tflite_model(tmp_path: Path, kind: str, says: str | None) -> None:
+    tensors = [Tensor("x", (1, 16, 4), signature=(1, -1, 4))]
+    options_, reads = None, [0]
+    if kind == "MEAN":
+        options_ = schema.ReducerOptionsT()
+        tensors.append(Tensor("axes", (1,), "int32", data=np.array([1], np.int32)))
+        reads.append(1)
+    shape = (1, 4) if kind == "MEAN" else (1, 16, 4)
+    tensors.append(Tensor("y", shape, signature=(1, 4) if kind == "MEAN" else (1, -1, 4)))
+    operator = getattr(schema.BuiltinOperator, kind)
+    path = write(tmp_path / "m.tflite", tensors, operator, options_, reads, [len(reads)])
+    part = {"strategy": "pad", "min": 5, "max": 16, "multiple": 1, "size": 16}
+    config = {"name": "m", "inputs": {"x": {"shape": [1, "seq", 4]}}, "dims": {"seq": {"min": 1, "max": 16}}}
+    port = {"dtype": "float32", "shape": [1, "seq", 4], "quant": None}
+    interface = {"model": "m", "inputs": [{**port, "name": "x"}], "outputs": [{**port, "name": "y"}]}
+    bucket = {"name": "seq_pad16", "dims": {"seq": part}}
+    if says is None:
+        assert padding(config, path, interface, bucket) == {"proof": "graph", "fill": {"x": 0}}
+        return
+    with pytest.raises(KilnError) as caught:
+        padding(config, path, interface, bucket)
+    assert f"model 'm': dims.seq: pad 16 is not proven neutral: {says}" in str(caught.value)
+    assert "pad: {to: 16, assume: measured}" in str(caught.value)
+    bucket["dims"]["seq"]["measured"] = True
+    assert padding(config, path, interface, bucket) == {"proof": "measured", "fill": {"x": 0}}
