@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
 import io
 import os
@@ -18,6 +17,7 @@ from typing import Any
 from kiln import __version__
 from kiln.config import Target
 from kiln.emit import consumers
+from kiln.emit.gzip_blocks import GzipWriter
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.libraries.folder import bundled
@@ -149,11 +149,14 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write a .tar.gz of the bundle in which equal files give equal bytes: sorted, no dates, no owners."""
+    """Write a .tar.gz of the bundle in which equal files give equal bytes: sorted, no dates, no owners.
+
+    Raises KilnError where the archive cannot be written.
+    """
     temporary: str | None = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{archive.name}.", dir=archive.parent)
-        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:  # noqa: SIM117
+        with os.fdopen(handle, "wb") as raw, GzipWriter(raw) as stream:  # noqa: SIM117
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
                 for path in sorted([folder, *folder.rglob("*")]):
                     _add(tar, path, Path(folder.name, path.relative_to(folder)).as_posix())

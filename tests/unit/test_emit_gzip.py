@@ -1,0 +1,44 @@
+"""Archives in blocks: what every tool reads, in bytes that depend on the content alone."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import random
+from pathlib import Path
+
+import pytest
+from kiln.emit import gzip_blocks
+from kiln.emit.gzip_blocks import GzipWriter
+
+
+def packed(content: bytes, piece: int) -> bytes:
+    raw = io.BytesIO()
+    with GzipWriter(raw) as stream:
+        for start in range(0, len(content), piece):
+            assert stream.write(content[start : start + piece]) <= piece
+        assert stream.tell() == len(content)
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 1000, 2345])
+def test_content_comes_back_and_bytes_follow_from_it(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gzip_blocks, "_BLOCK", 100)
+    content = random.Random(size).randbytes(size)
+    made = []
+    for cores, piece in ((1, 7), (3, 250), (8, 10000)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        made.append(packed(content, piece))
+    assert made[0] == made[1] == made[2]
+    assert gzip.decompress(made[0]) == content
+    assert made[0][3:9] == bytes(5) + b"\0"  # no name, no date
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"), GzipWriter(Full()) as stream:
+        stream.write(bytes(100))
