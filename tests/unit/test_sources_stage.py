@@ -114,3 +114,43 @@ def test_weights_that_are_not_beside_the_model(tmp_path: Path, capsys: pytest.Ca
 def test_a_file_that_only_looks_like_a_model_with_weights_beside(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"\xff location")
     assert run(tmp_path, tmp_path / "net.onnx") == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"/dev/zero",
+        b"../../../../../../dev/zero",
+        b"a/../../b",
+        b"a\0b",
+        b"\xff\xfe",
+        b"",
+        b"folder",
+        b"zeros",
+    ],
+)
+def test_names_of_weights_that_lead_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: bytes
+) -> None:
+    """SCons reads what `beside` names, in its own process: a device would never end."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    model = onnx.parser.parse_model(BRANCHES)
+    tensor = model.graph.initializer.add()
+    tensor.name, tensor.data_type, tensor.data_location = (
+        "w",
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.EXTERNAL,
+    )
+    tensor.dims.append(4)
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "?" * len(name)
+    content = model.SerializeToString().replace(b"?" * len(name), name) if name else model.SerializeToString()
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    assert beside(path) == []
+    assert run(tmp_path, path) == 2
+    printed = capsys.readouterr().err
+    assert (
+        "its weights are in " in printed and "which is not beside it" in printed and printed.count("\n") == 1
+    )

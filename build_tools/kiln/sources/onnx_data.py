@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
@@ -20,9 +20,14 @@ _KEY = b"location"  # what every such tensor has; onnx is only imported for file
 
 
 def beside(path: Path) -> list[Path]:
-    """The files that hold weights of the model `path`, in the order of their names; it need not be valid."""
+    """The files that hold weights of the model `path`, in the order of their names; it need not be valid.
+
+    A name of a model file is untrusted: one that leads out of its folder, or to a device such as /dev/zero,
+    which a build would read without an end, is left out, and the stage that reads the weights refuses it.
+    """
     model = _read(path)
-    return [] if model is None else [path.parent / name for name in sorted(_locations(model))]
+    names = [] if model is None else sorted(str(name) for name in _locations(model) if _is_plain(name))
+    return [path.parent / name for name in names if not _is_special(path.parent / name)]
 
 
 def write_whole(path: Path, out: Path) -> bool:
@@ -36,9 +41,9 @@ def write_whole(path: Path, out: Path) -> bool:
         return False
     from onnx import load_external_data_for_model
 
-    for name in sorted(_locations(model)):
-        if not (path.parent / name).is_file():
-            raise KilnError(f"{path}: its weights are in '{name}', which is not beside it")
+    for name in sorted(_locations(model), key=str):
+        if not _is_plain(name) or not (path.parent / str(name)).is_file():
+            raise KilnError(f"{path}: its weights are in {name!r}, which is not beside it")
     try:
         load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # ONNX's checker, the file system and NumPy each have kinds of their own
@@ -69,7 +74,19 @@ def _read(path: Path) -> onnx.ModelProto | None:
         return None
 
 
-def _locations(model: onnx.ModelProto) -> set[str]:
+def _is_plain(name: str | bytes) -> bool:
+    """Whether a name stays in the folder; protobuf gives the bytes of one that is not text in UTF-8."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    path = PurePath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file()
+
+
+def _locations(model: onnx.ModelProto) -> set[str | bytes]:
     return {
         entry.value
         for tensor in _tensors(model.graph)
