@@ -271,7 +271,7 @@ def test_machine_code_for_every_architecture(made: Any, tmp_path: Path) -> None:
     assert images_of(image) == [(2, 75), (2, 87), (2, 90)]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_machine_code_of_what_newer_gpus_multiply(made: Any, tmp_path: Path) -> None:
     _, steps, _ = made
     names = [f"{precision}_{name}" for precision, name in TENSORS if precision != "fp16"]

@@ -32,6 +32,8 @@ _GIVEN_BACK = {
     "left: handles 0 products 0 layouts 0 preferences 0",
     _OF_CUDNN,
 }
+# bfloat16 takes the same way as float16, with another type.
+PRECISIONS = ["fp16", pytest.param("bf16", marks=pytest.mark.heavy), "tf32"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def test_golden_vectors_with_cublas(cublas: Project) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_other_precisions_with_cublas(precision: str, tmp_path: Path) -> None:
     project = build(tmp_path, "attention", _CUBLAS, "byoc=cublas", f"precision={precision}")
     assert "checks of repeated runs, guards and wrong arguments ok" in project.golden()
@@ -138,7 +140,7 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_other_precisions_with_cudnn(precision: str, tmp_path: Path) -> None:
     project = build(tmp_path, "convolutions", _CUDNN, "byoc=cudnn", f"precision={precision}")
     assert "checks of repeated runs, guards and wrong arguments ok" in project.golden()

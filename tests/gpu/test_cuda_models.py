@@ -21,7 +21,11 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "byoc"),
     [
-        *((model, "none") for model in ("mobilenet_v2", "resnet50", "efficientnet_lite0", "magika")),
+        *((model, "none") for model in ("mobilenet_v2", "magika")),
+        *(
+            pytest.param(model, "none", marks=pytest.mark.heavy)
+            for model in ("resnet50", "efficientnet_lite0")
+        ),
         ("resnet18", "cutlass"),
     ],
 )
