@@ -248,6 +248,18 @@ def test_unchecked_are_clamped_where_they_read_and_dropped_where_they_write(
             np.testing.assert_allclose(outputs[4], added, rtol=1e-6)
 
 
+def test_computed_indices_are_checked_before_they_are_read(tmp_path: Path) -> None:
+    text = "g (float[4,3] x, float[n,4] s) => (float[n,3] y) { a = ArgMax<axis = 1, keepdims = 0>(s)"
+    text += " b = Add(a, one) y = Gather<axis = 0>(x, b) }"
+    path = write(tmp_path / "m.onnx", text, one=np.array([1]))
+    mod, _ = imported(path, DIMS)
+    steps = lower(simplify(mod), "m", load_target("x86_64_v2"), "none", checks="indices")
+    labels = [step["label"] for step in steps.steps]
+    assert labels[-3:] == ["indices of take", "less+add+where", "take"], labels
+    check = steps.steps[labels.index("indices of take")]
+    assert steps.root(check["args"][0]).kind == "activation" and check["writes"] == check["args"][:1]
+
+
 @pytest.mark.parametrize("operator", ["Gather<axis = 0>", "GatherND", "ScatterND"])
 def test_a_constant_index_outside_is_refused_when_the_model_is_imported(
     operator: str, tmp_path: Path

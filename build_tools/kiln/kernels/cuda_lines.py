@@ -17,10 +17,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.kernels.indices import COMBINE, count
 from kiln.kernels.opaque import refuse_library
 from kiln.kernels.symbols import int64
-
-_COMBINE = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "min": te.min, "max": te.max}
 
 
 def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -63,7 +62,7 @@ def scatter_nd(builder: Any, call: Any) -> Any:
     So their order is kept where two of them meet, which threads for updates would not do.
     """
     data, indices, updates = call.args
-    combine = _COMBINE.get(str(call.attrs.reduction))
+    combine = COMBINE.get(str(call.attrs.reduction))
 
     def scatter(x: Any, places: Any, new: Any) -> Any:
         *rows, axes = list(places.shape)
@@ -71,10 +70,10 @@ def scatter_nd(builder: Any, call: Any) -> Any:
 
         def write(sources: Any, target: Any) -> Any:
             old, where, given = sources
-            with IRBuilder() as made, script.parallel(int64(0), _count(x.shape)) as number:
+            with IRBuilder() as made, script.parallel(int64(0), count(x.shape)) as number:
                 at = _unfold(number, x.shape)
                 script.buffer_store(target, tirx.BufferLoad(old, at), at)
-                with script.serial(int64(0), _count(rows)) as update:
+                with script.serial(int64(0), count(rows)) as update:
                     row = _unfold(update, rows)
                     here = [
                         tirx.Cast("int64", tirx.BufferLoad(where, [*row, int64(axis)])) == at[axis]
@@ -101,13 +100,6 @@ RULES = {
     "relax.cumprod": scan(topi.cumprod),
     "relax.scatter_nd": scatter_nd,
 }
-
-
-def _count(sizes: Any) -> Any:
-    total: Any = int64(1)
-    for size in sizes:
-        total = total * size
-    return tvm.sym.Analyzer().simplify(total)
 
 
 def _unfold(number: Any, sizes: Any) -> list[Any]:
