@@ -309,6 +309,16 @@ def test_files_made_to_exhaust_their_reader(text: str, says: str, tmp_path: Path
     assert says in message and len(message) <= 2100
 
 
+def test_a_name_that_no_symbol_can_have(tmp_path: Path) -> None:
+    for name in ("linux", "exp", "while", "kiln_net"):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(MODEL, encoding="utf-8")
+        with pytest.raises(
+            KilnError, match=f"{name}.yaml:[12]: key 'name': '{name}' is a word of C .* to m_{name}"
+        ):
+            load_model(path)
+
+
 def test_combinations_of_sizes_are_counted_before_they_are_made(tmp_path: Path) -> None:
     for text in (COMBINED, COMBINED + "  z: {min: 1, max: 2}\nbuckets: [{z: 1}, {z: 2}]\n"):
         path = tmp_path / "x.yaml"

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from kiln.config.byoc import ByocKey
+from kiln.config.c_words import can_name_symbol
 from kiln.config.check import PlacedError, Section, choices, nearest
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
@@ -44,6 +45,15 @@ _IDENTIFIER = "^[a-z][a-z0-9_]*$"  # of the schema; Python matches without its $
 def _identifier(value: str) -> str:
     if not re.fullmatch("[a-z][a-z0-9_]*", value):
         raise ValueError(f"lower-case letters, digits and _ expected, a letter first, got '{value}'")
+    return value
+
+
+def _symbol(value: str) -> str:
+    if not can_name_symbol(value):
+        raise ValueError(
+            f"'{value}' is a word of C or a function of its library, which C symbols cannot begin with: "
+            f"rename the file, to m_{value} for example"
+        )
     return value
 
 
@@ -135,7 +145,9 @@ class Params(Section):
 class Model(Section):
     """One model: where it comes from, what goes in, how its bundle is made and checked."""
 
-    name: Identifier = Field(description="the model's name, which C symbols begin with: the name of its file")
+    name: Annotated[Identifier, AfterValidator(_symbol)] = Field(
+        description="the model's name, which C symbols begin with: the name of its file"
+    )
     description: str = Field(default="", description="what the model does, for people")
     licence: str | None = Field(default=None, description="SPDX identifier, or what is known")
     aliases: list[Identifier] = Field(default_factory=list, description="other names for model=")
