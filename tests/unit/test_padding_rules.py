@@ -161,6 +161,17 @@ PROVEN: dict[str, tuple[str, str, dict[str, float]]] = {
         "int64[1,seq] i",
         {"i": 7},
     ),
+    "a slope for each channel": (
+        "s = Constant <value = float[2,1] {0.1, 0.2}> () y = PRelu(x, s)",
+        WIDE,
+        ZERO,
+    ),
+    "quantised and back": (
+        "s = Constant <value = float {0.5}> () z = Constant <value = int8 {3}> () "
+        f"q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) {ONE} y = ReduceSum(d, one)",
+        LONG,
+        ZERO,
+    ),
     "integers": (
         "a = ReduceMax <axes: ints = [1]> (i) y = Cast <to: int = 1> (a)",
         "int8[1,seq] i",

@@ -10,7 +10,7 @@ import numpy as np
 from kiln.specialize.padding import pointwise_values as on_values
 from kiln.specialize.padding.align import Operands
 from kiln.specialize.padding.context import Context, Rule
-from kiln.specialize.padding.tensors import Padded, made
+from kiln.specialize.padding.tensors import NotNeutralError, Padded, made
 from kiln.specialize.padding.values import Value, fitted, is_float, of_dtype
 
 
@@ -76,10 +76,18 @@ def cast(context: Context, call: Any) -> Padded:
     return mapped(context, [call.args[0]], value)
 
 
+def _parameters(context: Context, call: Any) -> list[Value]:
+    """What the operands behind the first hold, which are not padded: scales, zero points, slopes."""
+    states = [context.padded(argument) for argument in call.args[1:]]
+    if any(state.keys for state in states):
+        raise NotNeutralError("its parameters are padded")
+    return [state.kept for state in states]
+
+
 def quantize(context: Context, call: Any) -> Padded:
     """quantize: constants are known where scale and zero point are one number each."""
     dtype = str(call.ty.dtype)
-    scale, zero = (context.padded(argument).kept for argument in call.args[1:3])
+    scale, zero = _parameters(context, call)
     whole = of_dtype(dtype)
 
     def value(given: Value) -> Value:
@@ -94,7 +102,7 @@ def quantize(context: Context, call: Any) -> Padded:
 
 def dequantize(context: Context, call: Any) -> Padded:
     """dequantize: (q - zero point) * scale; 0 where q is the zero point, which all channels share."""
-    scale, zero = (context.padded(argument).kept for argument in call.args[1:3])
+    scale, zero = _parameters(context, call)
 
     def value(given: Value) -> Value:
         return on_values.multiply(on_values.subtract(given, zero), scale)
@@ -103,7 +111,8 @@ def dequantize(context: Context, call: Any) -> Padded:
 
 
 def attribute_only(context: Context, call: Any) -> Padded:
-    """Elementwise operators whose other arguments are numbers: only the first operand is a tensor."""
+    """Elementwise operators whose other operands are numbers, or one for each channel."""
+    _parameters(context, call)
     return mapped(context, [call.args[0]], on_values.finite)
 
 
@@ -112,5 +121,5 @@ RULES: dict[str, Rule] = {
     "astype": cast,
     "quantize": quantize,
     "dequantize": dequantize,
-    **dict.fromkeys(("nn.leakyrelu", "nn.softplus", "nn.dropout"), attribute_only),
+    **dict.fromkeys(("nn.leakyrelu", "nn.prelu", "nn.softplus", "nn.dropout"), attribute_only),
 }
