@@ -148,6 +148,19 @@ def test_vectors_made_of_open_sizes_stay_short(tmp_path: Path) -> None:
         onnx_predict.Prediction(path, model).walk(model.graph)
 
 
+def test_branches_may_use_one_name_for_different_tensors(tmp_path: Path) -> None:
+    """A constant of one branch says nothing of what the other one calls by the same name."""
+    one = "i = Constant<value = int64[1] {77}>() p = Identity(x)"
+    other = "i = Identity(k) p = Gather<axis=1>(x, i)"
+    branches = f"""then_branch = t () => (float[1,4] p) {{ {one} }},
+        else_branch = e () => (float[1,4] p) {{ {other} }}"""
+    head = "g (float[1,4] x, int64[4] k) => (float[1,4] y)"
+    text = f"{head} {{ c = Constant<value = bool {{0}}>() y = If (c) <{branches}> }}"
+    path = write(tmp_path / "m.onnx", text)
+    onnx_predict.Prediction(path, onnx.load(path)).walk(onnx.load(path).graph)
+    compare(path, X, np.array([3, 2, 1, 0]))
+
+
 def test_a_file_with_large_weights_may_fold_as_much(tmp_path: Path) -> None:
     weight = np.ones((3000, 4000), np.float32)
     text = "g (float[1,4000] x) => (float[1,3000] y) { t = Transpose(w) y = MatMul(x, t) }"

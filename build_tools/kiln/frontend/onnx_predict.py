@@ -68,6 +68,7 @@ class Prediction:
     def walk(self, graph: onnx.GraphProto) -> None:
         """Predict every node of `graph`. Raises KilnError for one beyond a limit, or of wrong types."""
         for value in graph.input:
+            self._forget(value.name)
             self._types[value.name] = value.type
         for weight in graph.initializer:
             self._give(weight.name, weight)
@@ -84,6 +85,13 @@ class Prediction:
         """Whether the results of a node that was walked are known before the model runs."""
         return all(name in self._constant for name in node.output)
 
+    def _forget(self, name: str) -> None:
+        """Two branches may use one name for different tensors."""
+        self._constant.discard(name)
+        self._of_shapes.discard(name)
+        self._types.pop(name, None)
+        self.values.pop(name, None)
+
     def _give(self, name: str, tensor: onnx.TensorProto) -> None:
         self._constant.add(name)
         self._of_shapes.add(name)
@@ -95,6 +103,8 @@ class Prediction:
     def _node(self, node: onnx.NodeProto) -> None:
         """Predict the results of one node without graphs inside."""
         types = self._infer(node)
+        for name in filter(None, node.output):
+            self._forget(name)
         shape = _sizes(self._types.get(node.input[0])) if node.input else None
         if shape is not None:
             try:
