@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.config import sizes
+from kiln.config.padding import MEASURED, given_fill
 from kiln.errors import KilnError
 from kiln.golden.adversarial import attacks
 from kiln.golden.compare import Comparison, compare, limits_for
@@ -29,7 +30,6 @@ from kiln.golden.points import Bucket, Sizes
 from kiln.golden.reference import Reference
 from kiln.golden.trace import first_to_differ
 from kiln.golden.tries import Try
-from kiln.specialize.padding.stage import MEASURED, given_fill
 
 Array = npt.NDArray[Any]
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kiln.config.padding import MEASURED, PROVEN, given_fill
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-
-PROVEN, MEASURED = "graph", "measured"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +70,6 @@ def padding(
     except KilnError as error:
         raise KilnError(f"{where}: {error}{advice}") from error
     return {"proof": PROVEN, "fill": {name: written(value) for name, value in fills.items()}}
-
-
-def given_fill(port: Mapping[str, Any]) -> float:
-    """What an input is padded with where nothing else is known: 0 for masks, else as the YAML says."""
-    return 0 if port.get("mask") else port.get("pad") or 0
 
 
 def _opened(config: Mapping[str, Any], source: Path, bucket: Mapping[str, Any]) -> Any:
