@@ -232,7 +232,7 @@ static void multiply(void *data) {
                 if (c->type == HALF)
                     ((_Float16 *)w->out)[here] = (_Float16)sum;
                 else if (c->type == BRAIN)
-                    ((__bf16 *)w->out)[here] = (__bf16)sum;
+                    ((uint16_t *)w->out)[here] = bfloat16_bits(sum);
                 else
                     ((float *)w->out)[here] = sum;
             }

@@ -182,7 +182,7 @@ static void convolve(void *data) {
                     if (w->y.type == HALF)
                         ((_Float16 *)w->out)[at] = (_Float16)sum;
                     else if (w->y.type == BRAIN)
-                        ((__bf16 *)w->out)[at] = (__bf16)sum;
+                        ((uint16_t *)w->out)[at] = bfloat16_bits(sum);
                     else
                         ((float *)w->out)[at] = sum;
                 }

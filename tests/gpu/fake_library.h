@@ -63,3 +63,13 @@ static int put(void *stream, void (*work)(void *data), const void *data, size_t 
     memcpy(&launch, &address, sizeof launch);
     return launch(stream, work, copy);
 }
+
+/* The bits of the bfloat16 nearest to x, ties to even. Written out, because the compiler's own
+ * conversion calls a function that zig's library lacks. */
+static inline uint16_t bfloat16_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x)
+        return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
