@@ -24,6 +24,7 @@ PROGRAMS = {
     "gcc": "gcc",
     "git": "git",
     "make": "make",
+    "mmdebstrap": "mmdebstrap",
     "nm": "binutils",
     "pkg-config": "pkg-config",
     "qemu-aarch64": "qemu-user",
