@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.config import Target, load_target
+from kiln.device.check.peak import peak_program
 from kiln.device.link import link
-from kiln.device.peak import peak_program
 
 from benchmarks.contenders import Folders
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from kiln.config import load_target
-from kiln.device.steps import Step, steps_of
-from kiln.emit.vectors import scalar_kernels
+from kiln.device.check.steps import Step, steps_of
+from kiln.emit.simd_check import scalar_kernels
 from kiln.files import atomic_write, read_json
 
 from benchmarks.contenders import Folders

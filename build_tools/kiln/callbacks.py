@@ -11,7 +11,7 @@ Callbacks of walks therefore never raise: the guard keeps the first exception, s
 remaining nodes, and raises the exception again after the C++ call has returned. Passes and mutators do not
 damage the heap; for passes and mutators, TVM is told the classes in `_KNOWN` by name.
 
-Other modules take these functions from here, and none from TVM (tests/unit/test_callbacks.py).
+Other modules take these functions from here, and none from TVM (tests/unit/tir/test_callbacks.py).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kiln import packages
 from kiln.config import list_targets, load_target
-from kiln.device.hostcpu import loads_foreign_libc
+from kiln.device.check.host_cpu import loads_foreign_libc
 
 WAIT_FOR_OTHERS = 600  # seconds for another apt-get that runs to end
 

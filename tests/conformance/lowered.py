@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pytest
 import tvm
 from kiln.config import Target, load_target
-from kiln.device.hostcpu import obstacle
+from kiln.device.check.host_cpu import obstacle
 from kiln.emit.objects import ALLOWED, compile_all
-from kiln.kernels.pipeline import lower
-from kiln.kernels.step_list import Steps
+from kiln.lower.pipeline import lower
+from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
 from kiln.plan.stage import Lowered, make_plan
 from relaxed import const as const

@@ -11,7 +11,7 @@ import numpy as np
 from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.graph.pipeline import simplify
-from kiln.kernels.pipeline import lower
+from kiln.lower.pipeline import lower
 from kiln.plan.lifetimes import root_of
 from symbolic import Array, Dims, imported
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tvm
 from kiln.graph.pipeline import simplify
-from kiln.kernels import pipeline
-from kiln.kernels.group_steps import Groups
+from kiln.lower import pipeline
+from kiln.lower.fused_steps import Groups
 from kiln.plan.lifetimes import root_of
 
 from .lowered import Array, Compiled, Memory, runnable

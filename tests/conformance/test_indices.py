@@ -23,8 +23,8 @@ from kiln.emit.objects import compile_all
 from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError
 from kiln.graph.pipeline import simplify
-from kiln.kernels.index_checks import index_checks
-from kiln.kernels.pipeline import lower
+from kiln.lower.index_checks import index_checks
+from kiln.lower.pipeline import lower
 from kiln.plan.stage import Lowered, make_plan
 from symbolic import Array, dynamic, imported, write
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kiln.kernels import conv2d, gemm
+from kiln.kernels.cpu import conv2d, gemm
 from tvm import relax
 
 from . import arithmetic

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kiln.kernels import kernel
 from kiln.plan.lifetimes import root_of
+from kiln.tir import builder
 from tvm import relax
 
 from . import arithmetic
@@ -178,7 +178,7 @@ def test_an_output_takes_the_place_of_its_residual(kind: str, tmp_path: Path) ->
 
 def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two runs over different garbage, the bytes that agree were written: by one task of one step."""
-    monkeypatch.setattr(kernel, "SHARED", 0)  # these are small, and would be one task each
+    monkeypatch.setattr(builder, "SHARED", 0)  # these are small, and would be one task each
     target = runnable("x86_64")
     made = module(
         [(SHAPE, "float32"), ((1, 9, 11, 40), "float32"), ((300, 33), "float32")],

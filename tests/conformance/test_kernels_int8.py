@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from kiln import toolchain
 from kiln.config import Target, load_target
-from kiln.device.hostcpu import obstacle
-from kiln.device.runners.local import LocalRunner
-from kiln.device.runners.qemu_user import open_runner
-from kiln.kernels.gemm import Loop
-from kiln.kernels.gemm_int import GROUP, integer_product, merged, narrow
-from kiln.kernels.kernel import Machine
-from kiln.kernels.pipeline import machine_of
+from kiln.device.check.host_cpu import obstacle
+from kiln.device.check.runners.local import LocalRunner
+from kiln.device.check.runners.qemu_user import open_runner
+from kiln.kernels.cpu.gemm import Loop
+from kiln.kernels.cpu.gemm_int8 import GROUP, integer_product, merged, narrow
+from kiln.lower.pipeline import machine_of
+from kiln.tir.builder import Machine
 from tvm import relax
 
 from . import arithmetic

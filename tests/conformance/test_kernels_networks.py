@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.graph.pipeline import simplify
-from kiln.kernels import halo
-from kiln.kernels.step_list import Tensor
+from kiln.lower.steps import Tensor
+from kiln.lower.views import in_place_padding
 from relaxed import const, module, run_by_tvm
 from tvm import relax
 
@@ -90,7 +90,7 @@ def test_random_network(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever depthwise convolutions read has a line between pixels, as wide ones have on AVX-512."""
-    monkeypatch.setattr(halo, "apart", lambda *_: 16)
+    monkeypatch.setattr(in_place_padding, "apart", lambda *_: 16)
     network = Network(seed)
 
     def body(x: Any) -> list[Any]:

@@ -13,10 +13,10 @@ import pytest
 from kiln.config.sizes import evaluate
 from kiln.emit.objects import compile_object
 from kiln.frontend.symbols import to_size
-from kiln.kernels import abi
 from kiln.kernels.families import kernels_of
-from kiln.kernels.pipeline import machine_of, tvm_target
-from kiln.kernels.symbols import ranges_of, variables
+from kiln.lower.pipeline import machine_of, tvm_target
+from kiln.tir import abi
+from kiln.tir.symbols import ranges_of, variables
 from tvm import te, tirx, topi
 
 from .lowered import Array, close, runnable

@@ -15,9 +15,9 @@ import tvm
 from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.errors import KilnError
-from kiln.kernels.content import digest
-from kiln.kernels.pipeline import lower
+from kiln.lower.pipeline import lower
 from kiln.plan.lifetimes import root_of
+from kiln.tir.kernel_name import digest
 from symbolic import write
 from tvm import relax, tirx
 from tvm.relax import op

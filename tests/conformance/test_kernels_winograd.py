@@ -115,7 +115,7 @@ def test_without_threads_there_is_one_kernel(tmp_path: Path) -> None:
 
 
 def test_accuracy_as_stated(tmp_path: Path) -> None:
-    """On data of unit scale, as kernels/winograd.py says."""
+    """On data of unit scale, as kernels/cpu/winograd.py says."""
     rng = np.random.default_rng(6)
     x = rng.standard_normal((1, 14, 14, 128)).astype("f4")
     weights = (rng.standard_normal((3, 3, 128, 32)) / np.sqrt(9 * 128)).astype("f4")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kiln.config import load_target
-from kiln.device.hostcpu import obstacle
+from kiln.device.check.host_cpu import obstacle
 from scons_real import contents, copy_tree, scons, unpack
 
 CONSUMER = Path(__file__).parent / "consumer"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from kiln.config import load_target
 from kiln.device.bundle import Bundle, open_bundle
-from kiln.device.execute import execute
-from kiln.device.runners import runner_for
-from kiln.device.vectors import Array
+from kiln.device.check.execute import execute
+from kiln.device.check.runners import runner_for
+from kiln.device.vector_files import Array
 from kiln.files import read_json
 from networks import normal, save_network
 from onnx import helper

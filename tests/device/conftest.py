@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kiln.config import Target, canonical_json, load_target, target_config
-from kiln.device.hostcpu import obstacle
+from kiln.device.check.host_cpu import obstacle
 
 from . import tiny
 from .building import Project

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 from kiln.config import Target, canonical_json, target_config
+from kiln.device.deploy.registry import device_config, load_device
 from kiln.device.flash import bundle_files, version_id
-from kiln.device.known import device_config, load_device
 from kiln.emit.bundle import list_files
 from kiln.emit.link import has_shared, shared
 from kiln.files import read_json

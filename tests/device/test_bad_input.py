@@ -1,6 +1,6 @@
 """What a user may ask for by mistake, as a user sees it: one line on stderr, status 2, nothing half-written.
 
-Every stage is the real one. What is refused before any stage runs is in tests/unit/test_scons_errors.py and
+Every stage is the real one. What is refused before any stage runs is in tests/unit/scons/test_errors.py and
 test_config_errors.py, damaged model files in test_frontend_bad_input.py, and what a program may do wrong at
 run time in the checks of device-test (see test_host_golden.py).
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from kiln.config import Target, load_target
 from kiln.device import link
-from kiln.device.runners.qemu_user import open_runner
-from kiln.kernels.known import cpu_features_of
+from kiln.device.check.runners.qemu_user import open_runner
+from kiln.lower.target_check import cpu_features_of
 from kiln.toolchain import compiler_command
 
 from . import tiny

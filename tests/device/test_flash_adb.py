@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kiln.device.known import load_device
-from kiln.device.transports import open_transport
+from kiln.device.deploy.registry import load_device
+from kiln.device.deploy.transports import open_transport
 from kiln.errors import KilnError
 
 from . import tiny

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from kiln import toolchain
 from kiln.config import load_target
-from kiln.device.image import Image
-from kiln.device.known import load_device
-from kiln.device.rsp import Region, Rsp, crc32
-from kiln.device.runners.remote import remote_runner
-from kiln.device.transports import open_transport
-from kiln.device.transports.gdb import GdbTransport
+from kiln.device.check.runners.remote import remote_runner
+from kiln.device.deploy.registry import load_device
+from kiln.device.deploy.transports import open_transport
+from kiln.device.deploy.transports.gdb import GdbTransport
+from kiln.device.microcontroller.image import Image
+from kiln.device.microcontroller.rsp import Region, Rsp, crc32
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError

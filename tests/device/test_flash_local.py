@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from kiln.__main__ import main
 from kiln.config import canonical_json, load_target
-from kiln.device import script
-from kiln.device.copies import file_of
-from kiln.device.known import device_config, load_device
-from kiln.device.shown import listing
-from kiln.device.transports.local import LocalTransport
+from kiln.device.deploy import script
+from kiln.device.deploy.copies import file_of
+from kiln.device.deploy.listing import listing
+from kiln.device.deploy.registry import device_config, load_device
+from kiln.device.deploy.transports.local import LocalTransport
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 
@@ -216,8 +216,8 @@ def test_two_hosts_at_once(desk: Desk, bundles: Pair) -> None:
 LOCK = """
 import sys, time
 from kiln.device import lock
-from kiln.device.known import load_device
-from kiln.device.transports import open_transport
+from kiln.device.deploy.registry import load_device
+from kiln.device.deploy.transports import open_transport
 lock.BEAT, held = 0.2, lock.Lock(open_transport(load_device(sys.argv[1])), sys.argv[2])
 lock._owner = lambda: "ann@else\\x1b[31mwhere 1 other-boot"
 """
@@ -272,7 +272,7 @@ def test_what_is_done_is_listed_and_nothing_else(
         return really(self, command, **how)
 
     monkeypatch.setattr(LocalTransport, "run", run)
-    monkeypatch.setattr("kiln.device.lock.BEAT", 0.05)
+    monkeypatch.setattr("kiln.device.deploy.lock.BEAT", 0.05)
     config = desk.folder / "device.json"
     config.write_text(canonical_json(device_config(load_device(desk.device))))
     for goal, flags in (

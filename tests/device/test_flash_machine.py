@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target
-from kiln.device.known import load_device
-from kiln.device.runners.remote import remote_runner
-from kiln.device.transports import Answer, open_transport
+from kiln.device.check.runners.remote import remote_runner
+from kiln.device.deploy.registry import load_device
+from kiln.device.deploy.transports import Answer, open_transport
 from kiln.errors import KilnError
 
 from . import tiny

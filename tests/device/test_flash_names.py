@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target
-from kiln.device.facts import read_facts, short
-from kiln.device.fit import obstacle
+from kiln.device.deploy.facts import read_facts, short
+from kiln.device.deploy.fit import obstacle
+from kiln.device.deploy.registry import load_device
+from kiln.device.deploy.store import Store
+from kiln.device.deploy.transports import Answer
 from kiln.device.flash import bundle_files
-from kiln.device.known import load_device
 from kiln.device.posix import as_text, as_text_and_input
-from kiln.device.store import Store
-from kiln.device.transports import Answer
 from kiln.errors import KilnError
 from kiln.files import read_json
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kiln.config import list_models, load_target
-from kiln.emit.vectors import scalar_kernels
+from kiln.emit.simd_check import scalar_kernels
 from kiln.files import read_json
 
 from .building import Project

@@ -11,7 +11,7 @@ from elftools.elf.elffile import ELFFile
 from emitted import KERNELS, PAYLOAD, Plan
 from emitted_sizes import CASES, CASES_PRINT, DERIVED, DERIVED_PRINTS, MARK, case_plan, derived_plan
 from kiln.config import load_target
-from kiln.device.runners.qemu_user import open_runner
+from kiln.device.check.runners.qemu_user import open_runner
 from kiln.emit.headers import include_flags
 from kiln.emit.source import emit, runtime_sources
 from kiln.toolchain import compiler_command

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kiln.byoc.cutlass import include_folders
+from kiln.byoc.backends.cutlass import include_folders
 from kiln.config import load_target
 from kiln.sources.cuda_toolkit import cuda_toolkit
 from kiln.toolchain import compiler_command, run

@@ -15,8 +15,8 @@ from kiln.config import sizes
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import source_of
 from kiln.frontend.symbols import to_size
-from kiln.kernels import cuda
-from kiln.kernels.symbols import variables
+from kiln.kernels.gpu import dlight
+from kiln.tir.symbols import variables
 
 from . import double
 
@@ -42,7 +42,7 @@ def run_kernel(function: Any, grid: Sequence[int], block: Sequence[int], words: 
 class Kernels:
     """The kernels of some cases, which are called <case>_<number>. `folder`: where the library is made."""
 
-    launches: Mapping[str, cuda.Launches]
+    launches: Mapping[str, dlight.Launches]
     target: Cuda
     folder: Path
 

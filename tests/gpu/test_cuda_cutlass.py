@@ -18,16 +18,16 @@ import numpy.typing as npt
 import pytest
 import tvm
 from kiln.byoc.backend import Facts
-from kiln.byoc.backends import load, wanted
 from kiln.byoc.partition import Partition
 from kiln.byoc.passes import Chosen, Passes
+from kiln.byoc.registry import load, wanted
 from kiln.config import load_target, sizes
 from kiln.config.byoc import Byoc
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import external_kernels, fatbin, source_of
 from kiln.errors import KilnError
-from kiln.kernels.pipeline import lower
-from kiln.kernels.step_list import Steps
+from kiln.lower.pipeline import lower
+from kiln.lower.steps import Steps
 from relaxed import const, module, run_by_tvm
 from tvm import relax, tirx
 

@@ -13,7 +13,7 @@ import pytest
 from kiln.config import load_target
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import fatbin
-from kiln.kernels import cuda
+from kiln.kernels.gpu import dlight
 from tvm import te, topi
 
 from .launched import Kernels, evaluate
@@ -89,7 +89,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     for name, (shapes, compute, _) in CASES.items():
         tensors = _tensors(*shapes)
         func = te.create_prim_func([*tensors, compute(*tensors)])
-        found[name] = cuda.lower(func, cuda.tvm_target(CUDA))
+        found[name] = dlight.lower(func, dlight.tvm_target(CUDA))
     return Kernels(found, CUDA, tmp_path_factory.mktemp("kernels"))
 
 
@@ -123,8 +123,8 @@ def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     x, w = te.placeholder((n, 40), "float32", "x"), te.placeholder((40, 24), "float32", "w")
     outputs = {"product": [x, w, topi.matmul(x, w)], "softmax": [x, topi.nn.softmax(x, -1)]}
     found = {
-        name: cuda.lower(
-            te.create_prim_func(tensors), cuda.tvm_target(CUDA), lambda size: evaluate(size, {"n": 70})
+        name: dlight.lower(
+            te.create_prim_func(tensors), dlight.tvm_target(CUDA), lambda size: evaluate(size, {"n": 70})
         )
         for name, tensors in outputs.items()
     }
@@ -164,7 +164,7 @@ def test_what_no_schedule_maps_is_refused() -> None:
     x = te.placeholder((4, 50), "float32", "x")
     func = te.create_prim_func([x, topi.argsort(x, axis=1)])
     with pytest.raises(ValueError, match=r"it calls tvm\.contrib\.sort\.argsort, a function of"):
-        cuda.lower(func, cuda.tvm_target(CUDA))
+        dlight.lower(func, dlight.tvm_target(CUDA))
 
 
 def test_names_of_targets_with_a_dash() -> None:

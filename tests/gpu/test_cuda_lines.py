@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
-from kiln.kernels import cuda, cuda_steps, opinfo, suppression
+from kiln.kernels.gpu import dlight
+from kiln.kernels.operators import non_max_suppression
+from kiln.lower import gpu
+from kiln.opinfo import attach
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
@@ -119,18 +122,18 @@ def _function(shapes: list[Any], operator: Callable[..., Any]) -> tirx.PrimFunc:
         with builder.dataflow():
             result = builder.emit_output(builder.emit(operator(*given)))
         builder.emit_func_output(result)
-    mod, _ = cuda_steps.fused(builder.get())
+    mod, _ = gpu.fused(builder.get())
     (func,) = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
     bare = [param for param in func.params if tirx.is_buffer_var(param)]
-    return tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(opinfo.ATTRIBUTE)
+    return tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    target, found = cuda.tvm_target(CUDA), {}
+    target, found = dlight.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in CASES.items():
         shapes = [relax.TensorType(x.shape, str(x.dtype)) for x in inputs]
-        found[name] = cuda.lower(_function(shapes, operator), target)
+        found[name] = dlight.lower(_function(shapes, operator), target)
     return Kernels(found, CUDA, tmp_path_factory.mktemp("lines"))
 
 
@@ -158,13 +161,13 @@ OPEN = {name: CASES[name] for name in ("sum_last", "sum_many_lines", "scatter_ro
 @pytest.fixture(scope="module")
 def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     """The same where the first axes of the inputs, n0, n1 and n2, are known only at run time: 1 to 70."""
-    target, found = cuda.tvm_target(CUDA), {}
+    target, found = dlight.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in OPEN.items():
         variables = [tirx.Var(f"n{i}", "int64") for i in range(2)]
         shapes = [
             relax.TensorType([variables[min(i, 1)], *x.shape[1:]], str(x.dtype)) for i, x in enumerate(inputs)
         ]
-        found[name] = cuda.lower(
+        found[name] = dlight.lower(
             _function(shapes, operator), target, lambda size: evaluate(size, {"n0": 70, "n1": 70})
         )
     return Kernels(found, CUDA, tmp_path_factory.mktemp("open"))
@@ -203,7 +206,7 @@ def test_statements_between_parallel_loops_have_one_thread(tmp_path: Path) -> No
 
     x = te.placeholder((2000,), "float32", "x")
     y = te.extern([x.shape], [x], lambda i, o: write(i[0], o[0]), dtype="float32", name="y")
-    found = cuda.lower(te.create_prim_func([x, y]), cuda.tvm_target(CUDA))
+    found = dlight.lower(te.create_prim_func([x, y]), dlight.tvm_target(CUDA))
     assert len(found.launches) == 3
     given = np.arange(2000, dtype="float32")
     want = np.cumsum(np.append([1.0], given[1:] * 2), dtype="float32") + 3
@@ -238,8 +241,8 @@ def test_of_boxes_that_overlap_the_best_is_kept(tmp_path: Path, most: int) -> No
             found += [kind * count + box for box in chosen]
         want[image, : len(found)] = found
     given = [te.placeholder(one.shape, "float32", name) for one, name in ((boxes, "x"), (scores, "s"))]
-    func = te.create_prim_func([*given, suppression.kept(*given, most, 0.3, least)])
-    kernels = Kernels({"boxes": cuda.lower(func, cuda.tvm_target(CUDA))}, CUDA, tmp_path)
+    func = te.create_prim_func([*given, non_max_suppression.kept(*given, most, 0.3, least)])
+    kernels = Kernels({"boxes": dlight.lower(func, dlight.tvm_target(CUDA))}, CUDA, tmp_path)
     got = kernels.run("boxes", [boxes, scores], (images, classes * count + count + 2))
     np.testing.assert_array_equal(got[:, : classes * count], want)
     assert (want >= 0).sum() > images * classes

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import image_of
-from kiln.kernels import cuda
-from kiln.kernels.half import stored_as
+from kiln.kernels.gpu import dlight
+from kiln.kernels.gpu.half import stored_as
 from tvm import te, topi
 
 from .launched import Kernels
@@ -101,7 +101,7 @@ def kernels(half: str, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
         tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
         func = te.create_prim_func([*tensors, compute(*tensors)])
         dtypes = [half if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)]
-        found[name] = cuda.lower(stored_as(func, dtypes, half), cuda.tvm_target(target))
+        found[name] = dlight.lower(stored_as(func, dtypes, half), dlight.tvm_target(target))
     return Kernels(found, target, tmp_path_factory.mktemp("tensor"))
 
 
@@ -132,7 +132,7 @@ def test_a_row_does_not(tmp_path: Path) -> None:
     """Fifteen of sixteen rows of a fragment would be padding."""
     x, w = te.placeholder((1, 64), F, "x"), te.placeholder((64, 50), F, "w")
     func = stored_as(te.create_prim_func([x, w, topi.matmul(x, w)]), ["float16"] * 3)
-    row = Kernels({"row": cuda.lower(func, cuda.tvm_target(CUDA))}, CUDA, tmp_path)
+    row = Kernels({"row": dlight.lower(func, dlight.tvm_target(CUDA))}, CUDA, tmp_path)
     assert "wmma" not in row.source.split('extern "C"', 1)[1]
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import image_of
-from kiln.kernels import cuda, tf32
+from kiln.kernels.gpu import dlight, tf32
 from tvm import te, topi
 
 from .launched import Kernels
@@ -27,9 +27,9 @@ def rounded(x: Array) -> Array:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _lowered(tensors: list[Any], result: Any) -> cuda.Launches:
+def _lowered(tensors: list[Any], result: Any) -> dlight.Launches:
     func = tf32.rounded(te.create_prim_func([*tensors, result]))
-    return cuda.lower(func, cuda.tvm_target(CUDA))
+    return dlight.lower(func, dlight.tvm_target(CUDA))
 
 
 def _tensors(*shapes: tuple[int, ...]) -> list[Any]:

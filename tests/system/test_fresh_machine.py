@@ -19,8 +19,9 @@ UBUNTU = ["resolute", "questing", "noble"]
 # Of each kind of thing that a test can lack one that needs it: C libraries and emulators of other machines,
 # sanitizers of two compilers, valgrind, cmake and pkg-config, a board, adb, a GPU's stand-in, this processor.
 ESSENTIALS = (
-    "tests/device/test_models_golden.py tests/unit/test_packages.py tests/unit/test_runtime_c.py "
-    "tests/conformance/test_scons_bundle.py tests/device/test_flash_gdb.py tests/device/test_flash_adb.py "
+    "tests/device/test_models_golden.py tests/unit/setup/test_packages.py "
+    "tests/unit/runtime_c/test_runtime_c.py tests/conformance/test_scons_bundle.py "
+    "tests/device/test_flash_gdb.py tests/device/test_flash_adb.py "
     "tests/gpu/test_cuda_tensor.py tests/conformance/test_kernels_open_attention.py "
     "tests/conformance/test_kernels_int8.py -n0 -q "
     "-k 'not test_models_golden or ((armv7 or host) and resnet and not resnet50)'"
@@ -88,7 +89,7 @@ def test_debian_12_as_a_user_without_sudo(bookworm: System) -> None:
 
 def test_the_newest_ubuntu_as_root(ubuntu: System) -> None:
     _, second = commands()
-    # QEMU 10.2's gdb server does not answer device/rsp.py in time: boards are tried with QEMU 7.2 only.
+    # QEMU 10.2's gdb server does not answer in time: boards are tried with QEMU 7.2 only.
     assert passed(ubuntu.check(f"{second} {ESSENTIALS} --deselect tests/device/test_flash_gdb.py")) > 100
 
 

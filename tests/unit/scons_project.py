@@ -27,7 +27,7 @@ _REAL = (
     "toolchain.py",
     "unforeseen.py",
     "config",
-    "device/hostcpu.py",
+    "device/check/host_cpu.py",
     "scons",
     "sources/cache.py",
     "sources/onnx_data.py",
@@ -147,7 +147,7 @@ class Project:
             if source.is_dir():
                 shutil.copytree(source, package / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
-                (package / name).parent.mkdir(exist_ok=True)
+                (package / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, package / name)
         self.programs = folder / "programs"
         self.programs.mkdir()

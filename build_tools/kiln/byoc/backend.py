@@ -116,10 +116,11 @@ class Code:
         int32_t SYMBOL(…)                                  as above, but for its result
 
     `kiln_open` has SYMBOL_make called once in a process, however many sessions open at once
-    (byoc/once.py); where it fails, a later `kiln_open` tries again. What it makes is static in the source,
-    is never given back, and serves every session and thread: SYMBOL runs in several of them at the same
-    time. The constants' addresses are good only during the call that gets them: what is kept is copied.
-    SYMBOL's name holds the constants then, so that equal shapes with other weights are other functions.
+    (byoc/init_once.py); where it fails, a later `kiln_open` tries again. What it makes is static in the
+    source, is never given back, and serves every session and thread: SYMBOL runs in several of them at
+    the same time. The constants' addresses are good only during the call that gets them: what is kept is
+    copied. SYMBOL's name holds the constants then, so that equal shapes with other weights are other
+    functions.
 
     `launch`: the source is CUDA C++ then, and SYMBOL a kernel of the bundle's image, which the plan launches.
     It is defined on a line of its own: `extern "C" __global__ void … SYMBOL(const T *operand, …, T *output[,

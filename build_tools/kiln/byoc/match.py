@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tvm.tirx import PrimFunc
 
 from kiln.graph.bindings import constant, shape_of
-from kiln.kernels.opinfo import OpInfo, describe
+from kiln.opinfo.attach import OpInfo, describe
 
 Array = npt.NDArray[Any]
 

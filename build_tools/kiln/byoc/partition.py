@@ -22,8 +22,8 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.init_once import guard
 from kiln.byoc.match import Match, Operand
-from kiln.byoc.once import guard
 from kiln.callbacks import mutator
 from kiln.errors import KilnError
 from kiln.graph.bindings import const, count_uses, operator

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiln.byoc.backend import Backend, Code, Facts
-from kiln.byoc.backends import load
 from kiln.byoc.casts import cancel_casts
 from kiln.byoc.match import Match
 from kiln.byoc.partition import Partition
+from kiln.byoc.registry import load
 from kiln.config import Target
 from kiln.config.byoc import Byoc
 from kiln.config.precisions import is_narrow
@@ -54,7 +54,7 @@ def _any(globs: list[str], key: str) -> bool:
 
 
 class Passes:
-    """See kiln.kernels.external.External."""
+    """See kiln.byoc.external.External."""
 
     def __init__(self, backends: list[Backend], partition: Partition) -> None:
         self.backends, self.partition = backends, partition

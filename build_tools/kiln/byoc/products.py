@@ -5,7 +5,7 @@
 
 each with a bias (a constant of n elements), a residual (a tensor of the output's shape) and ReLU or a clip
 behind it, the longest form first. In the graph they are relax.dpl patterns; in fused functions they are read
-from op info (kernels/opmatch.py).
+from op info (opinfo/match.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.tirx import PrimFunc
 
 from kiln.byoc.match import Array, Group, Match, Operand, Pattern
-from kiln.kernels.opmatch import Convolution, read_product
+from kiln.opinfo.match import Convolution, read_product
 
 FLOAT = "float32"
 ACTIVATIONS = ("clip", "relu", None)

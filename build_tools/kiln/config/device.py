@@ -40,7 +40,7 @@ DevicePath = Annotated[
 
 
 class Device(Section):
-    """One device. The keys of `transport` are those of the file in device/transports/ that `kind` names."""
+    """One device. `transport` has the keys of the file in device/deploy/transports/ that `kind` names."""
 
     name: DeviceName = Field(description="the device's name: that of its file")
     description: str = Field(description="which device it is, for people")

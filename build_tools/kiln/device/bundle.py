@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kiln.byoc.libraries import folder as external
 from kiln.config import Target, sizes
 from kiln.device.link import PROGRAMS, link, link_flags
-from kiln.device.vectors import Array
+from kiln.device.vector_files import Array
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import read_tensor
-from kiln.libraries import folder as external
 
 _PROGRAM = ("run_vectors.c", "check_errors.c", "check_shapes.c", "harness.c")
 

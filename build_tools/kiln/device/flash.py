@@ -17,15 +17,16 @@ from typing import Any
 
 from kiln import __version__
 from kiln.config import Device, Target
-from kiln.device import shown, test
 from kiln.device.bundle import open_bundle
-from kiln.device.copies import File, file_of
-from kiln.device.facts import short
-from kiln.device.fit import files_obstacle, memory_obstacle, obstacle, space_obstacle
-from kiln.device.known import read_device
-from kiln.device.runners.remote import RemoteRunner
-from kiln.device.store import State, Store, open_store
-from kiln.device.transports import AFTER
+from kiln.device.check import test
+from kiln.device.check.runners.remote import RemoteRunner
+from kiln.device.deploy import listing
+from kiln.device.deploy.copies import File, file_of
+from kiln.device.deploy.facts import short
+from kiln.device.deploy.fit import files_obstacle, memory_obstacle, obstacle, space_obstacle
+from kiln.device.deploy.registry import read_device
+from kiln.device.deploy.store import State, Store, open_store
+from kiln.device.deploy.transports import AFTER
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     """Flash, and say how it went; --out gets the same as JSON."""
     device = read_device(args.device)
     if args.list:
-        print(shown.listing("flash", device, args.bundle.name))
+        print(listing.listing("flash", device, args.bundle.name))
         return
     target = Target.model_validate(read_json(args.target))
     began = time.monotonic()
@@ -205,4 +206,4 @@ def _print(store: Store, target: Target, flashed: Mapping[str, Any]) -> None:
         "before": flashed["previous"] or "none",
         "took": f"{flashed['seconds']:.1f} s",
     }
-    shown.rows(f"{flashed['model']} for {target.name} on {store.transport.description}", entries)
+    listing.rows(f"{flashed['model']} for {target.name} on {store.transport.description}", entries)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kiln.device import shown
+from kiln.device.deploy import listing
+from kiln.device.deploy.registry import read_device
+from kiln.device.deploy.store import Store, open_store
 from kiln.device.flash import bundle_files, version_id
-from kiln.device.known import read_device
-from kiln.device.store import Store, open_store
 from kiln.errors import KilnError
 from kiln.files import read_json
 
@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> None:
     """Do it and say how it is now."""
     device = read_device(args.device)
     if args.list:
-        print(shown.listing(args.goal, device, args.model))
+        print(listing.listing(args.goal, device, args.model))
         return
     with open_store(device) as store, store.locked():
         entries = rollback(store, args.model) if args.goal == "rollback" else status(store, args)
-        shown.rows(f"{args.model} on {store.transport.description}", entries)
+        listing.rows(f"{args.model} on {store.transport.description}", entries)
 
 
 def rollback(store: Store, model: str) -> dict[str, str]:
@@ -54,7 +54,7 @@ def rollback(store: Store, model: str) -> dict[str, str]:
             f"{state.current} stays in use"
         )
     store.switch(model, previous)
-    return {"in use": previous, "installed": shown.when(installed), "before": state.current}
+    return {"in use": previous, "installed": listing.when(installed), "before": state.current}
 
 
 def status(store: Store, args: argparse.Namespace) -> dict[str, str]:
@@ -68,7 +68,7 @@ def status(store: Store, args: argparse.Namespace) -> dict[str, str]:
     previous = state.installed["previous"]
     return {
         "in use": f"{store.root}/{args.model}/current: {state.current}",
-        "installed": shown.when(state.installed),
+        "installed": listing.when(state.installed),
         "files": f"damaged: {', '.join(wrong)}; flash again" if wrong else "whole, checked by SHA-256",
         "built here": _compared(state.installed, args.bundle, store.device.contents),
         "before": previous if previous in state.versions else "none",

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kiln.device.transports import TIMEOUT, Answer
+from kiln.device.deploy.transports import TIMEOUT, Answer
 from kiln.errors import KilnError
 
 # A login shell need not be a POSIX one: csh and fish read quotes, ! and line ends in ways of their own.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln import packages
-from kiln.device.transports import Answer
+from kiln.device.deploy.transports import Answer
 from kiln.errors import KilnError
 
 _LIBC = ctypes.CDLL(None)

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from kiln.device import shown
 from kiln.device.bundle import limits_of, open_bundle
-from kiln.device.execute import TIMEOUT, execute
-from kiln.device.image import Image, read_image
-from kiln.device.known import read_device
-from kiln.device.runners.remote import ImageRunner
-from kiln.device.transports import Loads, open_transport, printable
+from kiln.device.check.execute import TIMEOUT, execute
+from kiln.device.check.runners.remote import ImageRunner
+from kiln.device.deploy import listing
+from kiln.device.deploy.registry import read_device
+from kiln.device.deploy.transports import Loads, open_transport, printable
+from kiln.device.microcontroller.image import Image, read_image
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for
@@ -70,7 +70,7 @@ def _flash(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRun
         "now": "stopped at its first instruction",
         "took": f"{took:.1f} s",
     }
-    shown.rows(f"{args.program.name} on {transport.description}", entries)
+    listing.rows(f"{args.program.name} on {transport.description}", entries)
     return {"bytes": image.size, "written_bytes": written, "seconds": round(took, 1)}
 
 
@@ -82,7 +82,7 @@ def _status(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRu
         wrong = [at for at, _ in differing if address <= at < address + len(content)]
         verdict = f"differs, first in the block at 0x{wrong[0]:x}" if wrong else "the same"
         entries[f"0x{address:08x}"] = f"{len(content):,} bytes: {verdict}"
-    shown.rows(f"{args.program.name} on {transport.description}", entries)
+    listing.rows(f"{args.program.name} on {transport.description}", entries)
     return {"bytes": image.size, "differing_bytes": sum(size for _, size in differing)}
 
 

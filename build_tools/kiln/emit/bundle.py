@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from kiln import __version__
+from kiln.byoc.libraries.folder import bundled
 from kiln.config import Target
 from kiln.emit import consumers
 from kiln.emit.gzip_blocks import GzipWriter
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
-from kiln.libraries.folder import bundled
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import jinja2
 
 from kiln import __version__
+from kiln.byoc.libraries.folder import bundled
 from kiln.errors import printable
-from kiln.libraries.folder import bundled
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 

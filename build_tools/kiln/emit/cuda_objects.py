@@ -15,14 +15,14 @@ from typing import Any
 
 import tvm
 
-from kiln.byoc.backends import load
+from kiln.byoc.registry import load
 from kiln.config import Target
 from kiln.config.target import Cuda
 from kiln.emit.compile import compile_file
 from kiln.emit.cuda_usage import usage
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
-from kiln.kernels.cuda import tvm_target
+from kiln.kernels.gpu.dlight import tvm_target
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
@@ -87,7 +87,7 @@ def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
     module = tvm.IRModule({name: functions[name] for name in sorted(functions)})
     built = tvm.get_global_func("target.build.cuda")(module, tvm_target(cuda))
     text = re.sub(r"^ *#include <cuda\.h>\n", "", str(built.inspect_source()), flags=re.MULTILINE)
-    # See kiln.kernels.cuda_tensor.with_tf32_fragments.
+    # See kiln.kernels.gpu.tensor_cores.with_tf32_fragments.
     text = re.sub(r"(wmma::matrix_[ab], 16, 16, 8, )half\b", r"\1nvcuda::wmma::precision::tf32", text)
     return text if "<mma.h>" in text or "wmma::" not in text else f"#include <mma.h>\n{text}"
 

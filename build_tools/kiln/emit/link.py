@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln.byoc.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
-from kiln.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.toolchain import archiver_command, compiler_command
 from kiln.toolchain import run as run_tool
 

@@ -4,7 +4,7 @@ The cache is a folder of objects, each named after what it was made from: the ke
 digest of its content, and a digest of the target and of TVM's version. Objects are put there whole or not at
 all, so that builds at the same time can share it; an object is checked before it is used.
 
-Beside the objects lies vectors.json: by kernel, whether its loops work on vectors (emit/vectors.py).
+Beside the objects lies vectors.json: by kernel, whether its loops work on vectors (emit/simd_check.py).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from kiln.byoc.backends import load
+from kiln.byoc.libraries.folder import LibraryFolder
+from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import include_flags
-from kiln.emit.vectors import read_loops
+from kiln.emit.simd_check import read_loops
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
-from kiln.kernels.opinfo import refusal
-from kiln.kernels.pipeline import tvm_target
-from kiln.libraries.folder import LibraryFolder
+from kiln.lower.pipeline import tvm_target
+from kiln.opinfo.attach import refusal
 from kiln.paths import data_dir
 
 # What a freestanding device must have anyway; compilers emit calls of these on their own.

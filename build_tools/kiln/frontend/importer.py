@@ -23,8 +23,8 @@ from kiln.frontend.symbols import Symbols
 # Suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported only when it is
 # needed.
 FORMATS = {
-    ".onnx": "kiln.frontend.onnx_model",
-    ".tflite": "kiln.frontend.tflite_model",
+    ".onnx": "kiln.frontend.onnx.model",
+    ".tflite": "kiln.frontend.tflite.model",
 }
 
 
@@ -34,7 +34,7 @@ class Imported:
 
     `main` returns one tensor, or a tuple of them in the order of `outputs`. Layouts and types of both ends
     are those of the file. Function attributes: num_input = len(inputs); kiln.source_format = "onnx" |
-    "tflite", which says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite_ops);
+    "tflite", which says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite.ops);
     kiln.nodes = JSON, by operator the nodes of the file that became it, for errors of later stages;
     kiln.dims = JSON, by variable the dimension that it stands for (see kiln.frontend.symbols). Where a
     variable stands for a part of its dimension, which no tensor's shape can define, a last parameter

@@ -8,12 +8,13 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels import contraction, conv2d, depthwise, loops, opaque, rows, winograd
-from kiln.kernels.fused import Fused, Nest, NotSimple
-from kiln.kernels.kernel import Kernel, Machine
-from kiln.kernels.opinfo import OpInfo
-from kiln.kernels.symbols import greatest, is_open, product
-from kiln.kernels.view import TensorView
+from kiln.kernels.cpu import batch_matmul, conv2d, depthwise, elementwise, row_reduction, winograd
+from kiln.kernels.operators import opaque
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.builder import Kernel, Machine
+from kiln.tir.fused import Fused, Nest, NotSimple
+from kiln.tir.symbols import greatest, is_open, product
+from kiln.tir.view import TensorView
 
 Made = tuple[Kernel, list[Any]]
 
@@ -22,7 +23,7 @@ Made = tuple[Kernel, list[Any]]
 class Family:
     """Kernels for groups that begin with one of some operators; what follows goes into its epilogue.
 
-    Sizes may be known only at run time (kernels/symbols.py).
+    Sizes may be known only at run time (tir/symbols.py).
     """
 
     applies: Callable[[OpInfo, Fused, Nest, set[int]], bool]
@@ -35,7 +36,7 @@ FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
     Family(conv2d.applies, conv2d.make),
-    Family(contraction.applies, contraction.make),
+    Family(batch_matmul.applies, batch_matmul.make),
 ]
 
 
@@ -102,18 +103,18 @@ def kernels_of(
                 span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
                 done = [nest.buffer for nest in fused.nests[span]]
                 break
-        over_rows = rows.read_rows(fused) if ops and not parts else None
+        over_rows = row_reduction.read_rows(fused) if ops and not parts else None
         if over_rows is not None:
-            kernel, buffers = rows.make(fused, over_rows, machine)
+            kernel, buffers = row_reduction.make(fused, over_rows, machine)
             return [Part(kernel, buffers, sum(_macs(nest) for nest in over_rows.nests))]
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
         stored = [*fused.params, *done[-1:], *(nest.buffer for nest in nests)]
         for nest in nests:
-            kernel, buffers = loops.make(fused, nest, stored, machine)
+            kernel, buffers = elementwise.make(fused, nest, stored, machine)
             parts.append(Part(kernel, buffers, _macs(nest)))
         return parts
     except NotSimple:
-        if views:  # kernels/halo.py asks beforehand; TVM's own code for `func` would be wrong
+        if views:  # lower/views/in_place_padding.py asks beforehand; TVM's own code for `func` would be wrong
             raise
         if _is_open(func):
             raise ValueError("its code takes no size that is known only at run time") from None

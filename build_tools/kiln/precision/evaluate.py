@@ -18,7 +18,7 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import Call
 
 from kiln.callbacks import structural_map
-from kiln.kernels.symbols import is_open
+from kiln.tir.symbols import is_open
 
 Array = npt.NDArray[Any]
 

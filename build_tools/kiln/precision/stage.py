@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> None:
 def _measured(
     source: Path, precision: str, folder: Path, vectors: list[Any], tolerance: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    from kiln.kernels.cases import cases_of
-    from kiln.kernels.cuda_steps import fused
+    from kiln.lower.cases import cases_of
+    from kiln.lower.gpu import fused
     from kiln.params import store
     from kiln.precision.evaluate import Evaluator
 

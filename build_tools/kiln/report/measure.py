@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kiln.byoc.libraries import folder as external
 from kiln.config import Target
 from kiln.device.link import link, link_flags
 from kiln.errors import KilnError
-from kiln.libraries import folder as external
 from kiln.report.archive import function_members
 from kiln.report.buckets import code_rows, plan_rows
 from kiln.report.elf import Program, read_program

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def render(profile: Mapping[str, Any]) -> str:
-    """The page as text, without scripts. `profile` is what `kiln.device.bench.profile` gives."""
+    """The page as text, without scripts. `profile` is what `kiln.device.check.bench.profile` gives."""
     names = list(dict.fromkeys(step["bucket"] for step in profile["steps"]))
     device = {k: v for k, v in profile["device"].items() if isinstance(v, (str, int, float))}
     return (

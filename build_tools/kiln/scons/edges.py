@@ -15,8 +15,8 @@ from kiln.config.dims import Bucket
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.scons import digest
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
-from kiln.scons.unit import Unit
 from kiln.sources.cache import file_sha256
 
 _known: dict[str, dict[str, list[Bucket]]] = {}

@@ -10,7 +10,7 @@ from SCons.Script import GetOption
 
 from kiln import packages
 from kiln.config import Device, Target
-from kiln.device import hostcpu
+from kiln.device.check import host_cpu
 from kiln.errors import KilnError
 from kiln.toolchain import compiler_program
 
@@ -57,7 +57,7 @@ def _compiler(target: Target) -> list[Missing]:
 
 def _runner(target: Target) -> list[Missing]:
     """What runs the target's programs here. Raises KilnError where nothing can."""
-    obstacle = hostcpu.obstacle(target)
+    obstacle = host_cpu.obstacle(target)
     if obstacle is None:
         return []
     if target.emulator is None:
@@ -66,7 +66,7 @@ def _runner(target: Target) -> list[Missing]:
     command = target.emulator.command
     if shutil.which(command) is None:
         found.append(Missing(f"'{command}', which runs '{target.name}'", packages.package_of(command)))
-    if hostcpu.loads_foreign_libc(target):
+    if host_cpu.loads_foreign_libc(target):
         folder, package = packages.cross_libc(target.arch, target.triple)
         if package is not None:
             found.append(Missing(f"{target.libc.name} for '{target.name}' in {folder}", package))
@@ -74,7 +74,7 @@ def _runner(target: Target) -> list[Missing]:
 
 
 def _device(device: Device) -> list[Missing]:
-    from kiln.device.transports import ways  # only where a device is named
+    from kiln.device.deploy.transports import ways  # only where a device is named
 
     programs = ways()[str(device.transport.model_dump()["kind"])].PROGRAMS
     return [

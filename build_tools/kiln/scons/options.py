@@ -73,7 +73,9 @@ class Options:
         """What is known of `device`; None where none is asked for."""
         if self.device is None:
             return None
-        from kiln.device.known import load_device  # its settings are those of the ways that device/ knows
+        from kiln.device.deploy.registry import (
+            load_device,  # its settings are those of the ways that device/ knows
+        )
 
         return load_device(self.device)
 
@@ -108,7 +110,9 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         raise KilnError("say device=…, see ./kiln devices")
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     if device is not None and not lists["target"]:
-        from kiln.device.known import load_device  # its settings are those of the ways that device/ knows
+        from kiln.device.deploy.registry import (
+            load_device,  # its settings are those of the ways that device/ knows
+        )
 
         lists["target"] = [load_device(device).target]
     if arguments.get("program"):

@@ -30,10 +30,10 @@ from kiln.scons import failure
 
 def generate(env: Any) -> None:
     """Add Kiln's methods to an SCons environment."""
-    from kiln.scons import pipeline
+    from kiln.scons import methods
 
     failure.install()
-    for method in pipeline.METHODS:
+    for method in methods.METHODS:
         env.AddMethod(one_line(method), method.__name__)
 
 

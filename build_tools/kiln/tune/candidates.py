@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kiln.kernels.choices import RULES, Choice, shapes_of
-from kiln.kernels.gemm import choose_tile
-from kiln.kernels.kernel import Machine
-from kiln.kernels.winograd_transforms import growth
+from kiln.kernels.cpu.gemm import choose_tile
+from kiln.kernels.cpu.winograd_transforms import growth
+from kiln.tir.builder import Machine
+from kiln.tir.tuning_records import RULES, Choice, shapes_of
 
 # Rows and vectors of register tiles that keep their sums in registers, by the number of those: sums, the
 # vectors of weights and one broadcast fit. On 16 registers 7x2 and 3x4 spill.

@@ -20,21 +20,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kiln.byoc.backends import load
+from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.passes import Chosen
+from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, cpus, target_config
 from kiln.config.byoc import Byoc
 from kiln.config.host import read_cpuinfo
-from kiln.device import hostcpu
-from kiln.device.known import read_device
-from kiln.device.runners import open_runner
-from kiln.device.runners.remote import RemoteRunner, remote_runner
+from kiln.device.check import host_cpu
+from kiln.device.check.runners import open_runner
+from kiln.device.check.runners.remote import RemoteRunner, remote_runner
+from kiln.device.deploy.registry import read_device
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.kernels import known
-from kiln.kernels.choices import choices_of
-from kiln.kernels.pipeline import lower
-from kiln.libraries.folder import LibraryFolder
+from kiln.lower import target_check
+from kiln.lower.pipeline import lower
+from kiln.tir.tuning_records import choices_of
 from kiln.tune.measure import Bench
 from kiln.tune.parts import Part, PartSubject, parts_of, passes_for
 
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     config, asked = read_json(args.config), read_json(args.byoc)
     target = Target.model_validate(read_json(args.target))
-    known.check(target)
+    target_check.check(target)
     threads = config.get("threads") or target.threads
     byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
     libraries = [LibraryFolder.read(path) for path in args.libraries]
@@ -248,7 +248,7 @@ def _place(
             text = f"parts are timed on {runner.description}"
             yield Bench(target, runner, _COLD, libraries), _Where("+".join(runner.cores) or model, text)
         return
-    reason = hostcpu.obstacle(target)
+    reason = host_cpu.obstacle(target)
     if reason is None:
         runner = open_runner("local", target)
         cpu = "+".join(cpus.names(read_cpuinfo())) or "this machine"

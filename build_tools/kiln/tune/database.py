@@ -1,4 +1,4 @@
-"""kernels/tuned/<cpu>-<isa>.json: what `tune` adds to them, in a form that people can read and compare."""
+"""tir/tuned/<cpu>-<isa>.json: what `tune` adds to them, in a form that people can read and compare."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
-from kiln.kernels.choices import MEASURED, file_of
+from kiln.tir.tuning_records import MEASURED, file_of
 
 
 def merge(folder: Path, cpu: str, target: Target, found: Mapping[str, Mapping[str, Any]]) -> Path:

@@ -15,11 +15,11 @@ from statistics import median
 
 import numpy as np
 
+from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.config import Target
-from kiln.device.runners import Runner
+from kiln.device.check.runners import Runner
 from kiln.errors import KilnError
-from kiln.kernels.choices import RULES
-from kiln.libraries.folder import LibraryFolder
+from kiln.tir.tuning_records import RULES
 from kiln.tune.program import by_group, link_program, operands_of
 from kiln.tune.subject import Subject
 

@@ -21,12 +21,12 @@ from kiln.byoc.match import Match
 from kiln.byoc.partition import Partition
 from kiln.byoc.passes import Passes, facts_of
 from kiln.config import Target
-from kiln.kernels.cases import cases_of
-from kiln.kernels.choices import RULES, Choice
-from kiln.kernels.step_list import Steps, Tensor
-from kiln.kernels.symbols import greatest, ranges_of, variables
+from kiln.lower.cases import cases_of
+from kiln.lower.steps import Steps, Tensor
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
+from kiln.tir.symbols import greatest, ranges_of, variables
+from kiln.tir.tuning_records import RULES, Choice
 from kiln.tune.subject import Call, Memory, Subject
 
 # Steps between a part's input and its kernels that are not there in a network.

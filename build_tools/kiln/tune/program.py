@@ -7,10 +7,10 @@ from pathlib import Path
 
 import tvm
 
+from kiln.byoc.libraries.folder import LibraryFolder, with_rpath
 from kiln.config import Target
 from kiln.device.link import link_flags
 from kiln.emit.objects import compile_call, compile_object
-from kiln.libraries.folder import LibraryFolder, with_rpath
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 from kiln.tune.subject import Call, Subject

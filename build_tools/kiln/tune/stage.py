@@ -10,17 +10,17 @@ from typing import Any
 
 from kiln.config import Target, cpus
 from kiln.config.host import read_cpuinfo
-from kiln.device import hostcpu
-from kiln.device.known import read_device
-from kiln.device.runners import open_runner
-from kiln.device.runners.remote import RemoteRunner, remote_runner
+from kiln.device.check import host_cpu
+from kiln.device.check.runners import open_runner
+from kiln.device.check.runners.remote import RemoteRunner, remote_runner
+from kiln.device.deploy.registry import read_device
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.kernels import known
-from kiln.kernels.cases import cases_of
-from kiln.kernels.choices import FOLDER, MEASURED, Choice, is_key
-from kiln.kernels.pipeline import lower
+from kiln.lower import target_check
+from kiln.lower.cases import cases_of
+from kiln.lower.pipeline import lower
 from kiln.params import store
+from kiln.tir.tuning_records import FOLDER, MEASURED, Choice, is_key
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench, Timed
 from kiln.tune.tuner import Tuner
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
-    known.check(target)
+    target_check.check(target)
     if target.cuda is not None:
         raise KilnError(f"target '{target.name}': kernels for a GPU have no candidates to choose from")
     threads = config.get("threads") or target.threads
@@ -89,7 +89,7 @@ def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterat
                 raise KilnError(f"{runner.description}: it has no shell, and its kernels cannot be timed")
             yield Bench(target, runner, cold), _one_of(runner.cores, target, runner.description)
         return
-    reason = hostcpu.obstacle(target)
+    reason = host_cpu.obstacle(target)
     if reason is not None:
         raise KilnError(
             f"target '{target.name}' cannot be tuned here: {reason}; device=NAME measures on a device"

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 
 from kiln.config import Target
-from kiln.kernels.choices import Choice, shapes_of
-from kiln.kernels.pipeline import lower
+from kiln.lower.pipeline import lower
+from kiln.tir.tuning_records import Choice, shapes_of
 
 Array = npt.NDArray[Any]
 

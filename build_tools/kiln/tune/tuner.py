@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kiln.config import Target
-from kiln.kernels.choices import RULES, Choice
-from kiln.kernels.pipeline import machine_of
+from kiln.lower.pipeline import machine_of
+from kiln.tir.tuning_records import RULES, Choice
 from kiln.tune.candidates import first_round, second_round
 from kiln.tune.measure import MILLISECONDS, Bench, Timed
 from kiln.tune.subject import Subject

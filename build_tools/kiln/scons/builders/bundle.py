@@ -15,9 +15,9 @@ from kiln.scons.builders.precision import precision
 from kiln.scons.builders.report import report
 from kiln.scons.builders.size import size
 from kiln.scons.builders.source import source
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 class Bundle(list[Any]):

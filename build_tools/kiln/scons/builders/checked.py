@@ -8,9 +8,9 @@ from kiln.scons import needs
 from kiln.scons.builders.bundle import bundle
 from kiln.scons.builders.place import Place
 from kiln.scons.builders.plan import plan
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def tested(unit: Unit, dump: bool, device: str | None) -> Any:

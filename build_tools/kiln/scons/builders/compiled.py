@@ -7,9 +7,9 @@ from typing import Any
 from kiln.paths import data_dir
 from kiln.scons import digest
 from kiln.scons.builders.source import source
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def runtime(unit: Unit) -> tuple[str, Any]:

@@ -8,9 +8,9 @@ from kiln.config import canonical_json
 from kiln.scons.builders.bundle import bundle
 from kiln.scons.builders.checked import common
 from kiln.scons.builders.place import Place
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare, text_file
-from kiln.scons.unit import Unit
 
 
 def on_device(goal: str, unit: Unit, dump: bool, device: str) -> Any:
@@ -37,8 +37,8 @@ def of_program(goal: str, program: str, device: str, unit: Unit | None, dump: bo
 
     `unit` is the bundle whose golden vectors `test` gives to it.
     """
-    from kiln.device.known import device_config, load_device  # only where a device is named
-    from kiln.device.shown import program_listing
+    from kiln.device.deploy.listing import program_listing
+    from kiln.device.deploy.registry import device_config, load_device  # only where a device is named
 
     known = load_device(device)
     folder = f"{session().work}/devices/{known.name}"

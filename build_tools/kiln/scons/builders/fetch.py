@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def fetch(unit: Unit) -> Any:

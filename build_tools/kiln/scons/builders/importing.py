@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kiln.scons.bucket_build import Part, buckets_json, parts
 from kiln.scons.builders.fetch import fetch
-from kiln.scons.part import Part, buckets_json, parts
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 class Imported(NamedTuple):

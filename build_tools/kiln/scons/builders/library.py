@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.config import canonical_json
+from kiln.scons.bucket_build import parts
 from kiln.scons.builders.place import Place
 from kiln.scons.builders.specialize import specialize
-from kiln.scons.part import parts
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare, text_file
-from kiln.scons.unit import Unit
 
 
 def libraries(unit: Unit) -> tuple[list[str], list[Any]]:
@@ -83,7 +83,7 @@ def _chosen(unit: Unit, dump: bool, config: Any) -> Any:
 
 
 def _source(name: str) -> list[Any]:
-    from kiln.byoc.backends import source
+    from kiln.byoc.registry import source
 
     path = source(name)
     return [] if path is None else [session().file(str(path))]

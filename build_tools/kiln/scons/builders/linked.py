@@ -9,8 +9,8 @@ from kiln.scons.builders.library import libraries
 from kiln.scons.builders.objects import objects
 from kiln.scons.builders.plan import plan
 from kiln.scons.builders.source import source
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def linked(unit: Unit, dump: bool) -> tuple[str, Any]:

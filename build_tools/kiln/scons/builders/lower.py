@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.bucket_build import Part, parts
 from kiln.scons.builders.library import byoc, sources
 from kiln.scons.builders.specialize import specialize
-from kiln.scons.part import Part, parts
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def lower(unit: Unit, dump: bool) -> list[tuple[str, list[Any]]]:

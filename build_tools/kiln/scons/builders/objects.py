@@ -8,9 +8,9 @@ from kiln.scons.builders.compiled import runtime_source
 from kiln.scons.builders.library import libraries
 from kiln.scons.builders.lower import lower
 from kiln.scons.builders.plan import plan
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def objects(unit: Unit, dump: bool) -> tuple[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.bucket_build import buckets_json, parts
 from kiln.scons.builders.fetch import fetch
 from kiln.scons.builders.importing import interface
-from kiln.scons.part import buckets_json, parts
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def padding(unit: Unit) -> Any:

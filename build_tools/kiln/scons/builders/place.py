@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kiln.config import Device, canonical_json
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import text_file
-from kiln.scons.unit import Unit
 
 
 class Place:
@@ -20,7 +20,7 @@ class Place:
         self.flags: list[str] = []
         self.inputs: list[Any] = []
         if device is not None:
-            from kiln.device.known import device_config, load_device  # only where a device is named
+            from kiln.device.deploy.registry import device_config, load_device  # only where a device is named
 
             self.device = load_device(device)
             self.folder = f"{unit.folder}/on/{self.device.name}"
@@ -40,7 +40,7 @@ class Place:
             return None
 
         def text() -> str:
-            from kiln.device.shown import listing  # with a library that no other build needs
+            from kiln.device.deploy.listing import listing  # with a library that no other build needs
 
             return listing(goal, device, self._model)
 

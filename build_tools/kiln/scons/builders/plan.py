@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kiln.scons.bucket_build import buckets_json
 from kiln.scons.builders.importing import interface
 from kiln.scons.builders.lower import lower
-from kiln.scons.part import buckets_json
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 class Planned(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.bucket_build import parts
 from kiln.scons.builders.golden import golden
 from kiln.scons.builders.specialize import specialize
-from kiln.scons.part import parts
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def precision(unit: Unit, dump: bool) -> Any:

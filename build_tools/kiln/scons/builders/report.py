@@ -9,8 +9,8 @@ from kiln.scons.builders.library import choice
 from kiln.scons.builders.plan import plan
 from kiln.scons.builders.precision import precision
 from kiln.scons.builders.size import size
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def report(unit: Unit, dump: bool) -> Any:

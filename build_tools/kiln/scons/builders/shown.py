@@ -6,9 +6,9 @@ from typing import Any
 
 from kiln.scons.builders.library import choice
 from kiln.scons.builders.size import size
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def shown(unit: Unit, dump: bool) -> Any:

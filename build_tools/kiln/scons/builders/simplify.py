@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.bucket_build import Part
 from kiln.scons.builders.importing import importing
-from kiln.scons.part import Part
 from kiln.scons.stage import Stage, declare
 
 

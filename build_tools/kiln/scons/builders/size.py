@@ -7,8 +7,8 @@ from typing import Any
 from kiln.scons.builders.linked import linked
 from kiln.scons.builders.objects import objects
 from kiln.scons.builders.plan import plan
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def size(unit: Unit, dump: bool) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.scons.builders.plan import plan
+from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def source(unit: Unit, dump: bool) -> tuple[str, list[Any]]:

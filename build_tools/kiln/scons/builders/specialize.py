@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.bucket_build import Part
 from kiln.scons.builders.importing import interface
 from kiln.scons.builders.padding import padding
 from kiln.scons.builders.simplify import simplify
-from kiln.scons.part import Part
 from kiln.scons.stage import Stage, declare
 
 

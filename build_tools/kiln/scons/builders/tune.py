@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.scons.bucket_build import parts
 from kiln.scons.builders.place import Place
 from kiln.scons.builders.specialize import specialize
-from kiln.scons.part import parts
+from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.scons.stage import Stage, declare
-from kiln.scons.unit import Unit
 
 
 def tune(unit: Unit, dump: bool, device: str | None) -> Any:
-    """tuned.json: what was measured. The file that lowering reads lies in kernels/tuned/; it counts from the
+    """tuned.json: what was measured. The file that lowering reads lies in tir/tuned/; it counts from the
     next build on. Made anew each time: what a machine does today is not known from files."""
     place, config, target = Place(unit, device), unit.slice("lower"), unit.target_json()
     out, flags = f"{place.folder}/tuned.json", list(place.flags)

@@ -1,0 +1,235 @@
+"""CUTLASS: dense layers, products of activations and NHWC convolutions, as kernels in the bundle's image.
+
+CUTLASS is headers: nvcc makes its kernels at build time, and the device needs no library. A kernel is made of
+its threadblock-level parts (byoc/backends/cuda/kiln_cutlass.cuh), with the sizes of the subgraph as
+constants; float32 is computed by FFMA instructions, no rounding to tf32. Weights are stored with the depth
+inside.
+
+With `precision: fp16` or bf16 tensor cores multiply numbers of 16 bits, add in float32 (the bias too), and
+store 16 bits. They load several numbers at a time: a depth that is odd is not for them. With `precision:
+tf32` they multiply float32 numbers rounded to tf32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.byoc.backend import Backend, Code, Facts, Launch, Library, Wheel
+from kiln.config.precisions import holds, is_narrow, stored
+
+if TYPE_CHECKING:
+    from kiln.byoc.match import Match
+
+_INSIDE = "nvidia_cutlass-4.2.0.0.dist-info/licenses/LICENSE.txt"
+_WHEEL = Wheel(
+    "nvidia-cutlass",
+    "4.2.0.0",
+    "any",
+    {_INSIDE: ("licence.txt", "80a7a18b73d41f64dd9ca881af35938f8de88b18c728703251f4c94d1299884d")},
+    licence="BSD-3-Clause",
+)
+LIBRARY = Library(
+    name="CUTLASS",
+    licence="BSD-3-Clause",
+    symbols=(),
+    wheels={"x86_64": [_WHEEL], "aarch64": [_WHEEL]},
+    heap="none",
+)
+
+# Tiles of the output, the largest first: rows and columns of a block, then those of one of its warps.
+_TILES = ((128, 128, 32, 64), (128, 64, 64, 32), (64, 64, 32, 32), (64, 32, 32, 32))
+# With tensor cores a warp's tile is larger along the rows; a tile that is 32 columns wide is too narrow.
+_TENSOR_TILES = ((128, 128, 64, 32), (128, 64, 64, 32), (64, 64, 32, 32))
+_ELEMENTS = {"float32": "float", "float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
+_ENOUGH = 96  # blocks: about as many as a GPU has multiprocessors
+_LEAST = 8  # rows: with fewer most of a tile is idle, and a product is a matter of reading the weights
+_MOST = 65535  # blocks along z: products of one call
+_LARGEST = 32  # rows or columns of a filter: CUTLASS keeps a bit for each
+
+_TEXT = """\
+#include "kiln_cutlass.cuh"
+
+struct SYMBOL_limits {{
+    static constexpr float low = {low}, high = {high};
+}};
+using SYMBOL_tile = kiln::{tile};
+using SYMBOL_kernel = kiln::{kernel};
+extern "C" __global__ void __launch_bounds__({threads}) SYMBOL({parameters}) {{
+    SYMBOL_kernel::run(x, w, {bias}, {residual}, y, {sizes});
+}}
+"""
+
+
+def include_folders() -> list[Path]:
+    """CUTLASS's headers, those that it needs, and Kiln's own."""
+    from kiln.sources.cuda_headers import cutlass_headers
+
+    return [Path(__file__).parent / "cuda", *cutlass_headers()]
+
+
+def patterns() -> list[Any]:
+    """Products and convolutions with what can follow them."""
+    from kiln.byoc import products
+
+    return [*products.dense(), *products.matmul(), *products.conv2d()]
+
+
+def generate(match: Match, facts: Facts) -> Code | None:
+    """One kernel; None for few rows, convolutions in groups, and filters that are too large."""
+    from kiln.byoc import products
+    from kiln.tir.symbols import product
+
+    x, w, shape = match.operands["x"].shape, match.operands["w"].shape, match.output.shape
+    if match.pattern == "matmul":
+        return _matmul(match, facts, x[-2], w[-1], x[-1], product(x[:-2]))
+    rows = product(shape[:-1])
+    if isinstance(rows, int) and rows < _LEAST:
+        return None
+    if match.pattern == "dense":
+        return _product(match, facts, rows)
+    attrs = match.anchor["attrs"]
+    if attrs["groups"] != 1 or max(w[:2]) > _LARGEST:
+        return None
+    made = _product if products.is_product(match) else _convolution
+    return made(match, facts, rows)
+
+
+class _Sizes:
+    """Sizes as C: constants, or the kernel's arguments where they are open."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, Any] = {}
+
+    def text(self, name: str, size: Any) -> str:
+        if isinstance(size, int):
+            return str(size)
+        self.open[name] = size
+        return name
+
+
+def _product(match: Match, facts: Facts, rows: Any) -> Code | None:
+    value = match.operands["w"].value
+    assert value is not None
+    sizes, (depth, columns) = _Sizes(), match.operands["w"].shape[-2:]
+    weights = value.reshape(depth, columns)
+    numbers = [sizes.text("rows", rows), columns, depth]
+    return _code(
+        match, facts, _PRODUCT, (rows, columns, 1), [depth], sizes, _joined(numbers), weights.T.copy()
+    )
+
+
+def _matmul(match: Match, facts: Facts, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
+    if (isinstance(rows, int) and rows < _LEAST) or (isinstance(batch, int) and batch > _MOST):
+        return None
+    sizes = _Sizes()
+    numbers = [sizes.text(*item) for item in (("rows", rows), ("columns", columns), ("depth", depth))]
+    inner = [depth, columns]
+    return _code(match, facts, _BATCHED, (rows, columns, batch), inner, sizes, _joined(numbers), None)
+
+
+def _convolution(match: Match, facts: Facts, rows: Any) -> Code | None:
+    attrs, value = match.anchor["attrs"], match.operands["w"].value
+    assert value is not None
+    sizes, names = _Sizes(), ("batch", "height", "width", "channels")
+    n, h, w, c = (sizes.text(*item) for item in zip(names, match.operands["x"].shape, strict=True))
+    p, q = (sizes.text(*item) for item in zip(("rows", "columns"), match.output.shape[1:3], strict=True))
+    r, s, _, k = value.shape
+    # Padding below and right follows from the sizes of the output.
+    numbers = [n, h, w, c, k, r, s, p, q, *attrs["padding"][:2], *attrs["strides"], *attrs["dilation"]]
+    size = f"{{{_joined(numbers)}, cutlass::conv::Mode::kCrossCorrelation, 1, 1}}"
+    weights = value.transpose(3, 0, 1, 2).copy()
+    return _code(match, facts, _CONVOLUTION, (rows, k, 1), [value.shape[2]], sizes, size, weights)
+
+
+def _joined(numbers: Sequence[Any]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+_PRODUCT, _BATCHED = (
+    f"Product<SYMBOL_tile, SYMBOL_limits, {{residual}}, cutlass::layout::{layout}>"
+    for layout in ("ColumnMajor", "RowMajor")
+)
+_CONVOLUTION = "Convolution<SYMBOL_tile, SYMBOL_limits, {residual}>"
+
+
+def _code(
+    match: Match, facts: Facts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any], sizes: _Sizes,
+    numbers: str, weights: Any,
+) -> Code | None:  # fmt: skip
+    """`extents`: rows, columns and batch of the output; `weights`: as they are stored, None: computed.
+
+    `inner`: the innermost axes of what is read.
+    """
+    from kiln.byoc import products
+    from kiln.tir.symbols import ceil_div
+
+    rows, columns, batch = extents
+    dtype, narrow, tensor = stored(facts.precision), is_narrow(facts.precision), facts.precision != "fp32"
+    element = _ELEMENTS[dtype]
+    rectangle = _tile(rows, columns, batch, _TENSOR_TILES if tensor else _TILES)
+    threads = 32 * (rectangle[0] // rectangle[2]) * (rectangle[1] // rectangle[3])
+    tile = f"Simt<{_joined(rectangle)}>"
+    bias = products.bias_of(match)
+    constants = {"w": weights, "bias": bias}
+    dtypes: dict[str, str] = {}
+    if tensor:
+        most = 8 if narrow else 4
+        align = min(_aligned(size, most) for size in inner)
+        tile = f"Tensor<{_joined([element, *rectangle, align, _aligned(columns, most)])}>"
+    if narrow:
+        if align == 1 or (weights is not None and not holds(dtype, weights)):
+            return None
+        constants["w"] = None if weights is None else weights.astype(dtype)
+        dtypes = dict.fromkeys(("x", "w", "residual", "output"), dtype)
+    low, high = products.limits(match) or (float("-inf"), float("inf"))
+    added = [name for name in ("bias", "residual") if name in match.operands]
+    operands = ["x", "w", *added]
+    parameters = [f"const {'float' if name == 'bias' else element} *{name}" for name in operands]
+    source = _TEXT.format(
+        low=_literal(low), high=_literal(high), tile=tile, threads=threads, sizes=numbers,
+        kernel=kernel.format(residual=str("residual" in added).lower()),
+        parameters=_joined([*parameters, f"{element} *y", *(f"int {name}" for name in sizes.open)]),
+        **{name: name if name in added else "nullptr" for name in ("bias", "residual")},
+    )  # fmt: skip
+    return Code(
+        source, operands, {name: value for name, value in constants.items() if value is not None},
+        list(sizes.open.values()), in_place=[name for name in added if name == "residual"],
+        launch=Launch(
+            (ceil_div(rows, rectangle[0]), ceil_div(columns, rectangle[1]), batch), (threads, 1, 1)
+        ),
+        dtypes=dtypes,
+    )  # fmt: skip
+
+
+def _aligned(size: Any, most: int) -> int:
+    """How many numbers can be loaded at once from rows of this size; `most`: as 16 bytes hold."""
+    fits = (n for n in (8, 4, 2, 1) if n <= most)
+    return next(n for n in fits if n == 1 or (isinstance(size, int) and size % n == 0))
+
+
+def _tile(rows: Any, columns: Any, batch: Any, tiles: Sequence[tuple[int, int, int, int]]) -> Any:
+    """The largest tile with enough blocks for a GPU; a middle one where sizes are open."""
+    if not all(isinstance(size, int) for size in (rows, columns, batch)):
+        return tiles[-1] if isinstance(columns, int) and columns <= 32 else tiles[2]
+    fits = (tile for tile in tiles if -(-rows // tile[0]) * -(-columns // tile[1]) * batch >= _ENOUGH)
+    return next(fits, tiles[-1])
+
+
+def _literal(value: float) -> str:
+    if value in (float("inf"), float("-inf")):
+        return ("-" if value < 0 else "") + "__builtin_huge_valf()"
+    return f"{value!r}f"
+
+
+BACKEND = Backend(
+    "cutlass",
+    archs=("x86_64", "aarch64"),
+    library=LIBRARY,
+    generate=generate,
+    patterns=patterns,
+    layouts={"x": "(…, k) or NHWC", "w": "(n, k) or (n, h, w, c)"},
+    device="cuda",
+    include_folders=include_folders,
+)

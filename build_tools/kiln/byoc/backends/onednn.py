@@ -1,0 +1,302 @@
+"""oneDNN: convolutions with any groups, strides and dilation, dense layers, products of activations.
+
+Primitives are made once, when a model is opened, for exactly the sizes of a subgraph; bias, residual and
+activation are their post-ops. The library runs in the thread that calls it: Kiln's threads share rows of an
+image or of a matrix, cut where the build says, so that results do not depend on how many there are.
+
+Weights of products and of depthwise convolutions are stored in the form that the library's code for the
+target's vector unit reads, and are read in place. For other convolutions it chooses the block of output
+channels (8 to 64) by the processor's caches, and computes with any other form a thousand times slower:
+those are stored as they are and reordered when a model is opened, once in a process, into memory of the
+library. On a processor with another vector unit than the target's the same happens to what it cannot use as
+stored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backends.onednn_library import LIBRARY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.byoc.match import Array, Match
+
+_LANES = {"avx512": 16, "avx2": 8}  # channels in a block of depthwise weights
+_TASK = 1 << 20  # multiply-adds below which a task is not worth its call
+_ROWS = 64  # of an open product: a primitive for so many, and one for the rest
+_VECTOR = 8  # rows; for fewer, the library's code for any number of rows is faster than for a known one
+
+
+def patterns() -> list[Any]:
+    """Products and convolutions with what can follow them."""
+    from kiln.byoc import products
+
+    return [*products.dense(), *products.matmul(), *products.conv2d()]
+
+
+def groups() -> list[Any]:
+    """The same, in fused functions."""
+    from kiln.byoc import products
+
+    return products.groups("dense", "conv2d")
+
+
+def generate(match: Match, facts: Facts) -> Code | None:
+    """Primitives for the sizes of the match; None for a convolution of open height or width."""
+    from kiln.byoc import products
+
+    if match.pattern == "matmul":
+        return _batched(match, facts)
+    if match.pattern == "conv2d" and not products.is_product(match):
+        return _convolution(match, facts)
+    return _product(match, facts)
+
+
+def _convolution(match: Match, facts: Facts) -> Code | None:
+    """A task is some rows of an image; one thread does all images at once where their number is known."""
+    from kiln.byoc.backends.onednn_rows import cut
+    from kiln.tir.symbols import product
+
+    x, y, attrs = match.operands["x"].shape, match.output.shape, match.anchor["attrs"]
+    kh, kw, per_group, _ = match.operands["w"].shape
+    if not all(isinstance(size, int) for size in (*x[1:], *y[1:])):
+        return None
+    (_, height, width, depth), (_, out_height, out_width, columns) = x, y
+    together = facts.threads == 1 and isinstance(x[0], int)
+    work = out_height * out_width * columns * kh * kw * per_group
+    few = isinstance(x[0], int) and x[0] >= facts.threads
+    chunks = 1 if together or few else max(1, min(facts.threads, out_height, work // _TASK))
+    rows = cut(height, out_height, kh, attrs, chunks)
+    _, left, _, right = attrs["padding"]
+    shapes = sorted({row.shape for row in rows})
+    packed, tag = _depthwise(match, facts)
+    names = {
+        "PARTS": len(shapes), "CHUNKS": len(rows), "IMAGES": x[0] if together else 1, "TAKES_STORED": 0,
+        "IN": depth, "OUT": columns, "KH": kh, "KW": kw, "GROUPS": attrs["groups"],
+        "WIDTH": width, "OUT_WIDTH": out_width, "LEFT": left, "RIGHT": right,
+        "STRIDE_H": attrs["strides"][0], "STRIDE_W": attrs["strides"][1],
+        "DILATION_H": attrs["dilation"][0], "DILATION_W": attrs["dilation"][1],
+    }  # fmt: skip
+    tables = [
+        "static const struct shape { int64_t height, out_height, top, bottom; } shapes[PARTS] = {",
+        *(f"    {{{', '.join(map(str, shape))}}}," for shape in shapes),
+        "};",
+        "/* Of each task of an image: its part, where its rows begin, floats of its output. */",
+        "static const struct chunk { int32_t part; int64_t x, y, size; } chunks[CHUNKS] = {",
+        *(
+            f"    {{{shapes.index(row.shape)}, {row.first * width * depth}, "
+            f"{row.out_first * out_width * columns}, {row.out_rows * out_width * columns}}},"
+            for row in rows
+        ),
+        "};",
+    ]
+    images = 1 if together else x[0]
+    body = [
+        "const int64_t image = task / CHUNKS;",
+        "const struct chunk *chunk = &chunks[task % CHUNKS];",
+        f"float *to = y + image * {out_height * out_width * columns} + chunk->y;",
+        *_residual(match, "chunk->size * IMAGES"),
+        f"const dnnl_status_t status = run(&parts[chunk->part], x + image * {height * width * depth} + "
+        f"chunk->x, {_weights(match)}, to);",
+    ]
+    constants = {"w": match.operands["w"].value if packed is None else packed}
+    total = product([images, len(rows)])
+    return _code(match, facts, names, tag, tables, "conv", body, total, [], constants)
+
+
+def _depthwise(match: Match, facts: Facts) -> tuple[Array | None, str | None]:
+    """Weights of a depthwise convolution, channels in whole blocks, and the library's name for that."""
+    import numpy as np
+
+    weights, lanes = match.operands["w"].value, _LANES.get(facts.isa)
+    assert weights is not None
+    channels = weights.shape[3]
+    if lanes is None or weights.shape[2] != 1 or match.anchor["attrs"]["groups"] != channels:
+        return None, None
+    padded = np.pad(weights, ((0, 0), (0, 0), (0, 0), (0, -channels % lanes)))
+    return padded, f"dnnl_hwioG{lanes}g"
+
+
+def _product(match: Match, facts: Facts) -> Code:
+    """A product with a constant matrix; a task is some of its rows."""
+    from kiln.tir.symbols import ceil_div, product
+
+    weights = match.operands["w"].value
+    assert weights is not None
+    depth, columns = weights.shape[-2:]
+    weights, tag = weights.reshape(depth, columns), None
+    rows = product(match.output.shape[:-1])
+    if isinstance(rows, int):
+        step = rows
+        if facts.threads > 1 and rows * depth * columns > _TASK:
+            step = max(_VECTOR, -(-_TASK // (depth * columns)), -(-rows // facts.threads))
+        rest = rows % step
+        parts = [step, rest] if rest else [step if step >= _VECTOR else None]
+    else:
+        step, parts = _ROWS, [_ROWS, None]
+    if None not in parts and facts.isa == "avx512" and columns >= 64:
+        weights, tag = _blocked(weights), "dnnl_BA16a64b"
+    names = {
+        "PARTS": len(parts), "BATCHED": 0, "BATCH": 1, "DEPTH": depth, "COLUMNS": columns,
+        "TAKES_STORED": 1, "IS_OPEN": int(None in parts),
+    }  # fmt: skip
+    size = str(rows) if isinstance(rows, int) else "rows"
+    call = f"&parts[PART], x + first * DEPTH, {_weights(match)}, to"
+    known = f"run({call.replace('PART', '0', 1)})"
+    last = len(parts) - 1
+    other = call.replace("PART", str(last), 1)
+    tail = f"run({other})" if parts[-1] is not None else f"run_open({other}, 1, count, DEPTH, COLUMNS)"
+    body = [
+        f"const int64_t first = task * {step};",
+        f"const int64_t count = {size} - first < {step} ? {size} - first : {step};",
+        "(void)count;",
+        "float *to = y + first * COLUMNS;",
+        *_residual(match, "count * COLUMNS"),
+        "const dnnl_status_t status = "
+        + (f"{tail};" if last == 0 else f"count == {step} ? {known} : {tail};"),
+    ]
+    sizes = [] if isinstance(rows, int) else [("rows", rows)]
+    return _code(
+        match,
+        facts,
+        names,
+        tag,
+        _rows_table(parts),
+        "product",
+        body,
+        ceil_div(rows, step),
+        sizes,
+        {"w": weights},
+    )
+
+
+def _blocked(weights: Array) -> Array:
+    """(depth, columns) in blocks of 16 x 64, blocks of a column one after the other, filled up with zeros."""
+    import numpy as np
+
+    depth, columns = weights.shape
+    padded = np.pad(weights, ((0, -depth % 16), (0, -columns % 64)))
+    blocks = padded.reshape(padded.shape[0] // 16, 16, padded.shape[1] // 64, 64)
+    return np.ascontiguousarray(blocks.transpose(2, 0, 1, 3))
+
+
+def _batched(match: Match, facts: Facts) -> Code:
+    """Products of two matrices for each place in the batch axes; a task is one of them, or all are one."""
+    from kiln.tir.symbols import product
+
+    x, w = match.operands["x"].shape, match.operands["w"].shape
+    batch = product(x[:-2])
+    alone = facts.threads == 1 or (isinstance(batch, int) and batch == 1)
+    sizes = {"batch": batch if alone else 1, "rows": x[-2], "depth": x[-1], "columns": w[-1]}
+    is_open = [name for name, size in sizes.items() if not isinstance(size, int)]
+    names = {
+        "PARTS": 1, "TAKES_STORED": 1, "BATCHED": 1, "IS_OPEN": int(bool(is_open)),
+        **{name.upper(): size if name not in is_open else "ANY" for name, size in sizes.items()
+           if name != "rows"},
+    }  # fmt: skip
+    at = {name: name if name in is_open else str(size) for name, size in sizes.items()}
+    call = (
+        f"&parts[0], x + task * {at['rows']} * {at['depth']}, w + task * {at['depth']} * {at['columns']}, "
+        f"NULL, y + task * {at['rows']} * {at['columns']}"
+    )
+    extents = ", ".join(at[name] for name in ("batch", "rows", "depth", "columns"))
+    body = [f"const dnnl_status_t status = {f'run_open({call}, {extents})' if is_open else f'run({call})'};"]
+    table = _rows_table([None if "rows" in is_open else x[-2]])
+    given = [(name, sizes[name]) for name in is_open]
+    return _code(match, facts, names, None, table, "product", body, 1 if alone else batch, given, {})
+
+
+def _rows_table(parts: list[Any]) -> list[str]:
+    sizes = ", ".join("DNNL_RUNTIME_DIM_VAL" if rows is None else str(rows) for rows in parts)
+    return [f"static const int64_t rows_of[PARTS] = {{{sizes}}};"]
+
+
+def _residual(match: Match, count: str) -> list[str]:
+    """The library adds to what is in the output."""
+    if "residual" not in match.operands:
+        return []
+    return ["if (residual != y)", f"    memcpy(to, residual + (to - y), sizeof *y * (size_t)({count}));"]
+
+
+def _weights(match: Match) -> str:
+    return "w, bias" if "bias" in match.operands else "w, NULL"
+
+
+def _code(
+    match: Match,
+    facts: Facts,
+    names: Mapping[str, Any],
+    tag: str | None,
+    tables: list[str],
+    kind: str,
+    body: list[str],
+    total: Any,
+    sizes: list[tuple[str, Any]],
+    constants: Mapping[str, Any],
+) -> Code:
+    """The generated C of a subgraph: `body` does one of `total` tasks; `kind` is conv or product."""
+    from kiln.byoc import products
+
+    limits, bias = products.limits(match), products.bias_of(match)
+    operands = ["x", "w"] + [name for name in ("bias", "residual") if name in match.operands]
+    known = {**names, "BIAS": int(bias is not None), "RESIDUAL": int("residual" in match.operands)}
+    defined = [f"#define {name} {value}" for name, value in known.items()]
+    if limits is not None:
+        defined += [
+            f"#define {name} {_number(limit)}" for name, limit in zip(("LOW", "HIGH"), limits, strict=True)
+        ]
+    defined += [f"#define STORED_TAG {tag}"] if tag is not None else []
+    shared = facts.threads > 1 and not (isinstance(total, int) and total == 1)
+    inside = [name for name, _ in sizes]
+    tasks = total if shared else None
+    count = [] if shared or isinstance(total, int) else [("tasks", total)]
+    parameters = [f"const float *{name}" for name in operands] + ["float *y"]
+    parameters += [f"int32_t {name}" for name in [*inside, *(name for name, _ in count)]]
+    parameters += ["int32_t begin", "int32_t end"] if shared else []
+    first, last = ("begin", "end") if shared else ("0", "tasks" if count else str(total))
+    stored = dict(constants) | ({"bias": bias} if bias is not None else {})
+    made = [f"const float *{name}" for name in operands if name in stored]
+    lines = [
+        *defined, _source("common"), *tables, _source(kind),
+        f"static int32_t SYMBOL_make({', '.join(made) or 'void'}) {{",
+        *(["    (void)bias;"] if bias is not None else []),
+        f"    return make({'w' if 'w' in stored else 'NULL'});",
+        "}\n",
+        f"int32_t SYMBOL({', '.join(parameters)}) {{",
+        f"    for (int64_t task = {first}; task < {last}; task++) {{",
+        *(f"        {line}" for line in body),
+        "        if (status != dnnl_success)",
+        "            return (int32_t)status;",
+        "    }",
+        "    return 0;",
+        "}\n",
+    ]  # fmt: skip
+    in_place = ["residual"] if "residual" in match.operands else []
+    extents = [size for _, size in [*sizes, *count]]
+    return Code("\n".join(lines), operands, stored, extents, tasks, in_place, opens=True)
+
+
+def _source(name: str) -> str:
+    """Text of c/onednn_NAME.c: the part of the generated C that is the same for all subgraphs."""
+    return (Path(__file__).parent / "c" / f"onednn_{name}.c").read_text(encoding="utf-8")
+
+
+def _number(value: float) -> str:
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    return f"({float(value)!r}f)"
+
+
+BACKEND = Backend(
+    "onednn",
+    archs=("x86_64",),
+    library=LIBRARY,
+    generate=generate,
+    patterns=patterns,
+    groups=groups,
+    layouts={"x": "(…, k) or NHWC", "w": "(k, n) or HWIO"},
+)

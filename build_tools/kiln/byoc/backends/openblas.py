@@ -1,0 +1,184 @@
+"""OpenBLAS: dense layers, products of activations, and convolutions that are such a product (1x1, stride 1).
+
+The library is told to use one thread, and Kiln's own threads share the rows (of few rows, the columns) of a
+product: a session then runs on as many threads as its caller gave it, and never on more. OpenBLAS takes its
+buffers from the operating system at the first call and keeps them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backends.openblas_library import LIBRARY
+
+if TYPE_CHECKING:
+    from kiln.byoc.match import Match
+
+_FEW = 32  # rows; below, threads share columns
+_COLUMNS = 64
+
+_TEXT = """\
+#include <cblas.h>
+#include <stdint.h>
+
+#ifdef KILN_OPENBLAS
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define BLAS(name) JOIN(KILN_OPENBLAS, name)
+#else
+#define BLAS(name) name
+#endif
+
+static void one_thread(void) {
+    static _Atomic int done; /* setting it twice does no harm */
+    if (!done) {
+        BLAS(openblas_set_num_threads)(1);
+        done = 1;
+    }
+}
+"""
+
+
+def patterns() -> list[Any]:
+    """Products first; a convolution is refused by `generate` unless it is one."""
+    from kiln.byoc import products
+
+    return [*products.dense(), *products.matmul(), *products.conv2d()]
+
+
+def groups() -> list[Any]:
+    """The same, in fused functions."""
+    from kiln.byoc import products
+
+    return products.groups("dense", "conv2d")
+
+
+def generate(match: Match, facts: Facts) -> Code | None:
+    """One cblas_sgemm a task, with the bias and the residual as the matrix that it adds to."""
+    from kiln.byoc import products
+
+    if match.pattern == "matmul":
+        return _batched(match, facts)
+    if match.pattern == "conv2d" and not products.is_product(match):
+        return None
+    return _product(match, facts)
+
+
+def _product(match: Match, facts: Facts) -> Code:
+    """A product with a constant matrix. A task is some of the rows or, where they are few, of the columns."""
+    from kiln.byoc import products
+    from kiln.tir.symbols import ceil_div, product
+
+    weights = match.operands["w"].value
+    assert weights is not None
+    weights = weights.reshape(weights.shape[-2:])
+    depth, width = match.operands["w"].shape[-2:]
+    rows = product(match.output.shape[:-1])
+    known = isinstance(rows, int)
+    few = known and rows < _FEW
+    least = _COLUMNS if few else _FEW
+    total = width if few else rows
+    step = max(least, -(-total // facts.threads)) if isinstance(total, int) else least
+    shared = facts.threads > 1 and not (isinstance(total, int) and total <= step)
+    bias, limits = products.bias_of(match), products.limits(match)
+    operands = ["x", "w"] + [name for name in ("bias", "residual") if name in match.operands]
+    size = str(total) if isinstance(total, int) else "rows"
+    added = [f"bias[{'first + ' if few else ''}j]"] if bias is not None else []
+    at = f"[i * {width} + j]"
+    start = "first" if few else f"first * {width}"
+    added += [f"(residual + {start}){at}"] if "residual" in match.operands else []
+    extents = (str(rows), "count") if few else ("count", str(width))
+    body = [
+        *(_range(step, size) if shared else ("const int64_t first = 0;", f"const int64_t count = {size};")),
+        f"float *const out = y + {start};",
+        *(_loops(extents, f"out{at} = {' + '.join(added)};") if added else []),
+        f"BLAS(cblas_sgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int){extents[0]}, (int){extents[1]},",
+        f"                  {depth}, 1.0f, x + {'0' if few else f'first * {depth}'}, {depth},",
+        f"                  w + {'first' if few else '0'}, {width}, {1 if added else 0}.0f, out, {width});",
+        *(_loops(extents, _limited(f"out{at}", limits)) if limits is not None else []),
+    ]
+    lines = [
+        _TEXT,
+        _signature(operands, [] if known else ["rows"], shared),
+        "    one_thread();",
+        # One call a task, whoever runs them: results must not depend on the number of threads.
+        f"    for (int64_t task = {'begin; task < end' if shared else '0; task < 1'}; task++) {{",
+        *(f"        {line}" for line in body),
+        "    }",
+        "}\n",
+    ]
+    constants: dict[str, Any] = {"w": weights} | ({"bias": bias} if bias is not None else {})
+    in_place = ["residual"] if "residual" in match.operands else []
+    sizes = [] if known else [rows]
+    tasks = ceil_div(total, step) if shared else None
+    return Code("\n".join(lines), operands, constants, sizes, tasks, in_place)
+
+
+def _range(step: int, size: str) -> tuple[str, str]:
+    return (
+        f"const int64_t first = task * {step};",
+        f"const int64_t count = {size} - first < {step} ? {size} - first : {step};",
+    )
+
+
+def _signature(inputs: list[str], sizes: list[str], shared: bool) -> str:
+    parts = [f"const float *{name}" for name in inputs] + ["float *y"]
+    parts += [f"int32_t {name}" for name in sizes]
+    parts += ["int32_t begin", "int32_t end"] if shared else []
+    return f"void SYMBOL({', '.join(parts)}) {{"
+
+
+def _loops(extents: tuple[str, str], statement: str) -> list[str]:
+    return [
+        f"for (int64_t i = 0; i < {extents[0]}; i++)",
+        f"    for (int64_t j = 0; j < {extents[1]}; j++)",
+        f"        {statement}",
+    ]
+
+
+def _limited(place: str, limits: tuple[float, float]) -> str:
+    low, high = limits
+    least = f"{place} < {low!r}f ? {low!r}f : {place}"
+    if high == float("inf"):
+        return f"{place} = {least};"
+    return f"{place} = {place} > {high!r}f ? {high!r}f : {least};"
+
+
+def _batched(match: Match, facts: Facts) -> Code:
+    """Products of two matrices for each place in the batch axes; a task is one of them."""
+    from kiln.tir.symbols import product
+
+    x, w = match.operands["x"].shape, match.operands["w"].shape
+    sizes = {"m": x[-2], "n": w[-1], "k": x[-1], "batch": product(x[:-2])}
+    is_open = {name: size for name, size in sizes.items() if not isinstance(size, int)}
+    alone = facts.threads == 1 or (isinstance(sizes["batch"], int) and sizes["batch"] == 1)
+    tasks = None if alone else sizes["batch"]
+    given = {name: size for name, size in is_open.items() if name != "batch" or tasks is None}
+    lines = [_TEXT, _signature(["x", "w"], list(given), tasks is not None), "    one_thread();"]
+    lines += [
+        f"    const int64_t {name}_ = {name if name in is_open else size};"
+        for name, size in sizes.items()
+        if name != "batch"
+    ]
+    last = "end" if tasks is not None else "batch" if "batch" in is_open else str(sizes["batch"])
+    lines += [
+        f"    for (int64_t i = {'begin' if tasks is not None else '0'}; i < {last}; i++)",
+        "        BLAS(cblas_sgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)m_, (int)n_, (int)k_,",
+        "                          1.0f, x + i * m_ * k_, (int)k_, w + i * k_ * n_, (int)n_, 0.0f,",
+        "                          y + i * m_ * n_, (int)n_);",
+        "}",
+        "",
+    ]
+    return Code("\n".join(lines), ["x", "w"], {}, list(given.values()), tasks)
+
+
+BACKEND = Backend(
+    "openblas",
+    archs=("x86_64", "aarch64", "armv7"),
+    library=LIBRARY,
+    generate=generate,
+    patterns=patterns,
+    groups=groups,
+    layouts={"x": "(…, k)", "w": "(k, n)"},
+)

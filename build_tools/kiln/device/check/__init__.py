@@ -1,0 +1,1 @@
+"""Running a bundle on its target and judging the results."""

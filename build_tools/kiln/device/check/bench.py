@@ -1,0 +1,215 @@
+"""How fast a bundle is where it runs: whole runs and steps, timed there by the monotonic clock."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kiln.config import Target
+from kiln.device.bundle import Bundle, open_bundle
+from kiln.device.check import host_cpu
+from kiln.device.check.execute import TIMEOUT
+from kiln.device.check.peak import measure_peak
+from kiln.device.check.runners import Runner
+from kiln.device.check.runners.remote import chosen_runner
+from kiln.device.check.steps import Step, steps_of
+from kiln.device.deploy import listing
+from kiln.device.vector_files import encode
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+
+_SECONDS = 2.0  # of runs for each bucket
+_SLOWEST = 12  # steps that are shown
+
+
+@dataclass
+class Timed:
+    """Nanoseconds by bucket: of every run, and the median of every step; the sizes that were run."""
+
+    runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    sizes: dict[str, list[int]] = field(default_factory=dict)
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--bundle folder, --target target.json, --plan plan.json, --work folder, --out bench.json [--device]."""
+    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
+    p.add_argument("--target", type=Path, required=True, help="target.json")
+    p.add_argument("--plan", type=Path, required=True, help="plan.json: what the steps are")
+    p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
+    p.add_argument("--device", type=Path, help="device.json: run there")
+    p.add_argument("--steps", action="store_true", help="show the slowest steps, measure the core's peak")
+    p.add_argument("--out", type=Path, required=True, help="all figures, as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print a line for each bucket and number of threads; with --steps the slowest steps on one thread."""
+    target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
+    bundle = open_bundle(args.bundle)
+    with chosen_runner(target, args.device, args.bundle.name) as runner:
+        print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
+        emulated = args.device is None and host_cpu.obstacle(target) is not None
+        figures = profile(bundle, target, plan, runner, args.work, peak=args.steps and not emulated)
+    listing.grid(
+        ("bucket", "threads", "runs", "least", "median", "nine in ten"), [_row(f) for f in figures["runs"]]
+    )
+    if args.steps:
+        _print_steps(figures)
+        if emulated:
+            print("emulated: these times say nothing about a device, and there is no peak to compare with")
+    write_json(args.out, {"format": 2, "emulated": emulated, **figures})
+
+
+def profile(
+    bundle: Bundle,
+    target: Target,
+    plan: Mapping[str, Any],
+    runner: Runner,
+    work: Path,
+    *,
+    peak: bool = True,
+) -> dict[str, Any]:
+    """What profile.json holds: times of whole runs and of every step, on one thread and on all cores.
+
+    `plan` is plan.json and `work` a folder where linked programs are kept. With `peak` the greatest rate of
+    one core is measured before and after, since the clock may fall while a device gets warm. Raises KilnError
+    as Runner.run.
+    """
+    program = bundle.link_program(target, work, "time_runs")
+    before = dict(runner.identity)
+    cores = _cores(target, before)
+    counts = [1, cores] if target.threads == "pthread" and cores > 1 else [1]
+    peaks = [measure_peak(target, runner, work)] if peak else []
+    timed = {threads: measure(bundle, program, runner, threads) for threads in counts}
+    peaks += [measure_peak(target, runner, work)] if peak else []
+    return {
+        "model": bundle.name,
+        "target": target.name,
+        "runner": runner.description,
+        "device": before,
+        "device_after": dict(runner.identity),
+        "peak_gflops": max(peaks, default=None),
+        "runs": [
+            {"bucket": name, "threads": threads, "runs": len(runs), **_summary(runs)}
+            for threads, found in timed.items()
+            for name, runs in found.runs.items()
+        ],
+        "threads": counts[-1],
+        "steps": _steps(plan, timed, counts[-1], max(peaks, default=None)),
+    }
+
+
+def _cores(target: Target, identity: Mapping[str, Any]) -> int:
+    """The cores that the target's programs have where they run: on a device, or under this process here."""
+    here = target.cores if "device" in identity else len(os.sched_getaffinity(0))
+    return min(target.cores, int(identity.get("cores", here)))
+
+
+def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Timed:
+    """Run programs/time_runs.c. Raises KilnError as Runner.run."""
+    with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
+        given = Path(folder, "inputs")
+        given.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
+        send = {"inputs.bin": given, **bundle.beside()}
+        if bundle.params.is_file():
+            send["params.bin"] = bundle.params
+        words = ["inputs.bin", "params.bin", str(threads), str(int(_SECONDS * 1000))]
+        done = runner.run(program, words, send=send, fetch={}, timeout=TIMEOUT)
+    if done.status != 0:
+        reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise KilnError(f"{bundle.folder}: cannot be timed on {runner.description}: {reason}")
+    timed = Timed()
+    for line in done.stdout.splitlines():
+        match line.split("\t"):
+            case ["run", bucket, time]:
+                timed.runs[bucket].append(int(time))
+            case ["step", bucket, _, time]:
+                timed.steps[bucket].append(int(time))
+            case ["sizes", bucket, *found]:
+                timed.sizes[bucket] = [int(size) for size in found]
+            case _:
+                raise KilnError(f"{bundle.folder}: the program printed a line of no known kind: {line!r}")
+    if not timed.runs:
+        raise KilnError(f"{bundle.folder}: nothing was timed on {runner.description}")
+    return timed
+
+
+def _summary(runs: Sequence[int]) -> dict[str, float]:
+    """Milliseconds."""
+    ordered = sorted(runs)
+    chosen = {
+        "least": ordered[0],
+        "median": median(ordered),
+        "nine_in_ten": ordered[(len(ordered) * 9) // 10],
+    }
+    return {f"{name}_ms": value / 1e6 for name, value in chosen.items()}
+
+
+def _row(figure: Mapping[str, Any]) -> list[str]:
+    times = [f"{figure[f'{name}_ms']:.4g} ms" for name in ("least", "median", "nine_in_ten")]
+    return [figure["bucket"], str(figure["threads"]), str(figure["runs"]), *times]
+
+
+def _steps(
+    plan: Mapping[str, Any], timed: Mapping[int, Timed], threads: int, peak: float | None
+) -> list[dict[str, Any]]:
+    """Every step of every bucket that was run, in the plan's order."""
+    found: list[dict[str, Any]] = []
+    names, alone = [dim["name"] for dim in plan["dims"]], timed[1]
+    for number, bucket in enumerate(plan["buckets"]):
+        name = bucket["name"]
+        if name not in alone.steps:
+            continue
+        dims = dict(zip(names, alone.sizes[name], strict=True))
+        steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number, dims)
+        total = sum(step.seconds for step in steps) or 1.0
+        shared = timed[threads].steps[name]
+        found += [
+            {"bucket": name, **_step(step, total, peak), "ms_threads": time / 1e6}
+            for step, time in zip(steps, shared, strict=True)
+        ]
+    return found
+
+
+def _step(step: Step, total: float, peak: float | None) -> dict[str, Any]:
+    """`ms` and what follows from it are those of one thread."""
+    share = step.of_peak(None if peak is None else peak * 1e9)
+    return {
+        "index": step.index,
+        "label": step.label,
+        "ops": step.ops,
+        "kernel": step.kernel,
+        "family": step.family,
+        "ms": step.seconds * 1e3,
+        "share": step.seconds / total,
+        "operations": step.operations,
+        "gflops": step.rate,
+        "of_peak": share,
+        "params_bytes": step.params,
+        "read_bytes": step.read,
+        "written_bytes": step.written,
+    }
+
+
+def _print_steps(figures: Mapping[str, Any]) -> None:
+    if figures["peak_gflops"] is not None:
+        print(f"one core's peak: {figures['peak_gflops']:.0f} GFLOP/s in float32")
+    slowest = sorted(figures["steps"], key=lambda step: -step["ms"])[:_SLOWEST]
+    listing.grid(
+        ("bucket", "#", "step", "ms", "of the time", "GFLOP/s", "of peak"),
+        [
+            (
+                *(s["bucket"], str(s["index"]), s["label"], f"{s['ms']:.4g}", f"{s['share']:.1%}"),
+                f"{s['gflops']:.1f}" if s["operations"] else "",
+                "" if s["of_peak"] is None else f"{s['of_peak']:.0%}",
+            )
+            for s in slowest
+        ],
+    )

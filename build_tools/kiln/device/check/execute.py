@@ -1,0 +1,121 @@
+"""Run a bundle's model on input tensors, on whatever runs its target's programs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kiln.device.bundle import Bundle
+from kiln.device.check.runners import Runner
+from kiln.device.vector_files import Array, decode, encode, encode_shapes
+from kiln.errors import KilnError
+
+TIMEOUT = 900.0  # seconds, for all vectors together; emulated large models need minutes
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the program's own findings: what was tried, whether it was right, what it said."""
+
+    name: str
+    passed: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What a run with wrong shapes gave: its status, what was wrong with the answer if anything, its text."""
+
+    status: str
+    fault: str
+    text: str
+
+
+@dataclass
+class Outcome:
+    """What came out: per vector the outputs, the nanoseconds of its first run, and its arena's bytes.
+
+    `buckets` are those that were planned for, `ran` those that ran. And all checks, and the answer to each
+    of the shapes that were to be refused.
+    """
+
+    outputs: list[list[Array]] = field(default_factory=list)
+    nanoseconds: list[int] = field(default_factory=list)
+    buckets: list[str] = field(default_factory=list)
+    arenas: list[int] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+def execute(
+    bundle: Bundle,
+    program: Path,
+    runner: Runner,
+    vectors: Sequence[Sequence[Array]],
+    dtypes: Sequence[str],
+    *,
+    check: bool = False,
+    refused: Sequence[Sequence[Sequence[int]]] = (),
+    timeout: float = TIMEOUT,
+) -> Outcome:
+    """Start `program` once and run every vector (one tensor an input) through it.
+
+    `dtypes` are those of the outputs; `check` adds the checks of programs/run_vectors.c, and `refused` (each
+    a shape for every input) what must not run. Raises KilnError when the program cannot be started, does not
+    end in time, or gives up, with its reason.
+    """
+    try:
+        return _execute(bundle, program, runner, vectors, dtypes, refused if check else None, timeout)
+    except OSError as error:
+        place = error.filename or tempfile.gettempdir()
+        raise KilnError(f"{place}: cannot run the test program: {error.strerror or error}") from error
+
+
+def _execute(
+    bundle: Bundle,
+    program: Path,
+    runner: Runner,
+    vectors: Sequence[Sequence[Array]],
+    dtypes: Sequence[str],
+    refused: Sequence[Sequence[Sequence[int]]] | None,
+    timeout: float,
+) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
+        given, made = Path(folder, "inputs"), Path(folder, "outputs")
+        given.write_bytes(encode(vectors))
+        send = {"inputs.bin": given, **bundle.beside()}
+        if bundle.params.is_file():
+            send["params.bin"] = bundle.params
+        arguments = ["inputs.bin", "outputs.bin", "params.bin"]
+        if refused is not None:
+            outside = Path(folder, "refused")
+            outside.write_bytes(encode_shapes(refused, len(vectors[0]) if vectors else 0))
+            send["refused.bin"] = outside
+            arguments += ["check", "refused.bin"]
+        done = runner.run(program, arguments, send=send, fetch={"outputs.bin": made}, timeout=timeout)
+        if done.status != 0 or not made.is_file():
+            reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            raise KilnError(
+                f"{bundle.folder}: the test program gave up on {runner.description} "
+                f"with status {done.status}: {reason}"
+            )
+        outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))
+    for line in done.stdout.splitlines():
+        match line.split("\t"):
+            case ["vector", _, nanoseconds, name, arena, ran]:
+                outcome.nanoseconds.append(int(nanoseconds))
+                outcome.buckets.append(name)
+                outcome.arenas.append(int(arena))
+                outcome.ran.append(ran)
+            case ["refused", _, status, fault, text]:
+                outcome.refused.append(Refused(status, fault, text))
+            case ["check", name, verdict, text]:
+                outcome.checks.append(Check(name, verdict == "ok", text))
+            case _:
+                raise KilnError(
+                    f"{bundle.folder}: the test program printed a line of no known kind: {line!r}"
+                )
+    return outcome

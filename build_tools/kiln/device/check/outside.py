@@ -1,0 +1,128 @@
+"""Inputs that a model with buckets must refuse: one step outside of what each dimension allows.
+
+The shapes are made here, from golden.json, and run by programs/check_shapes.c; what comes back is judged
+here. So the bundle's own idea of its ranges is not what it is held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.config import sizes
+from kiln.device.check.execute import Check, Refused
+from kiln.golden.points import refusals
+
+Shapes = list[list[int]]
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Inputs of these shapes must give `status`, in a text that holds each of `words`."""
+
+    name: str
+    shapes: Shapes
+    status: str
+    words: tuple[str, ...]
+
+
+def outside(golden: Mapping[str, Any]) -> list[Outside]:
+    """What must be refused of the bundle that golden.json is about; nothing for a model without buckets."""
+    inputs = golden.get("inputs") or []
+    places = _axes(inputs)
+    dims = [dim for dim in golden.get("dims") or [] if dim["name"] in places]
+    if not dims:
+        return []
+    buckets, around = golden["buckets"], golden["vectors"][0]["dims"]
+    cases = []
+    for refusal in refusals(golden["dims"], buckets, around):
+        if refusal.dim not in places:
+            continue
+        shapes = [[sizes.evaluate(size, refusal.sizes) for size in entry["shape"]] for entry in inputs]
+        value = refusal.sizes[refusal.dim]
+        first, axis = places[refusal.dim][0]
+        words = [f"{inputs[first]['name']} axis {axis}", str(value)]
+        if refusal.status == "KILN_NO_BUCKET":
+            words = _unserved([dim["name"] for dim in dims], buckets, refusal.sizes)
+        else:
+            dim = next(dim for dim in dims if dim["name"] == refusal.dim)
+            words.append(f"{dim['min']}..{dim['max']}" if dim["min"] < dim["max"] else str(dim["min"]))
+        shown = " ".join(f"{name}={size}" for name, size in refusal.sizes.items())
+        cases.append(Outside(f"{refusal.dim} {value} ({shown})", shapes, refusal.status, tuple(words)))
+    return cases + list(_disagreements(inputs, dims, places, around))
+
+
+def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
+    """Whether each was refused as it must be; one that was never tried counts as failed."""
+    checks = []
+    for index, case in enumerate(cases):
+        name = f"refuses {case.name}"
+        if index >= len(answers):
+            checks.append(Check(name, False, "it was not tried"))
+            continue
+        answer = answers[index]
+        missing = [word for word in case.words if word not in answer.text]
+        if answer.status != case.status:
+            checks.append(Check(name, False, f"gave {answer.status}, not {case.status}: {answer.text}"))
+        elif answer.fault:
+            checks.append(Check(name, False, answer.fault))
+        elif missing:
+            checks.append(Check(name, False, f"'{answer.text}' does not say {missing[0]}"))
+        else:
+            checks.append(Check(name, True, f"{answer.status}: {answer.text}"))
+    return checks
+
+
+def _unserved(dims: Sequence[str], buckets: Sequence[Entry], given: Mapping[str, int]) -> list[str]:
+    """What a refusal must say of sizes that no bucket holds.
+
+    At fault is the first dimension of which no bucket takes the size, or else the first of all; what it is
+    told are the nearest sizes of it that buckets take: in the latter case those that take the others as they
+    are.
+    """
+
+    def takes(bucket: Entry, name: str) -> bool:
+        return bool(bucket["dims"][name]["min"] <= given[name] <= bucket["dims"][name]["max"])
+
+    alone = [name for name in dims if not any(takes(bucket, name) for bucket in buckets)]
+    name = (alone or dims)[0]
+    others = [] if alone else [other for other in dims if other != name]
+    near = [b["dims"][name] for b in buckets if all(takes(b, other) for other in others)]
+    below = max((part["max"] for part in near if part["max"] < given[name]), default=None)
+    above = min((part["min"] for part in near if part["min"] > given[name]), default=None)
+    nearest = ", ".join(str(size) for size in (below, above) if size is not None)
+    return [f"{name}: {given[name]}", f"served: {nearest}" if nearest else "the other dimensions"]
+
+
+def _axes(inputs: Sequence[Entry]) -> dict[str, list[tuple[int, int]]]:
+    """By dimension the (input, axis) pairs that have it plainly, in the order in which they are checked."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for index, entry in enumerate(inputs):
+        for axis, size in enumerate(entry["shape"]):
+            if isinstance(size, str):
+                found.setdefault(size, []).append((index, axis))
+    return found
+
+
+def _disagreements(
+    inputs: Sequence[Entry],
+    dims: Sequence[Entry],
+    places: Mapping[str, Sequence[tuple[int, int]]],
+    around: Mapping[str, int],
+) -> Iterator[Outside]:
+    """The last axis of each shared dimension with another allowed size than the first."""
+    for dim in dims:
+        name = dim["name"]
+        size = around[name]
+        others = [
+            s for s in (size + dim["multiple"], size - dim["multiple"]) if dim["min"] <= s <= dim["max"]
+        ]
+        if len(places[name]) < 2 or not others:
+            continue
+        shapes = [[sizes.evaluate(s, around) for s in entry["shape"]] for entry in inputs]
+        index, axis = places[name][-1]
+        shapes[index][axis] = others[0]
+        words = (f"{inputs[index]['name']} axis {axis}", str(others[0]), str(size))
+        yield Outside(f"{name} {size} and {others[0]} at once", shapes, "KILN_DIM_MISMATCH", words)

@@ -1,0 +1,38 @@
+"""What one core can do at most: a program of multiply-adds alone (programs/peak.c), run where bundles run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.config import Target
+from kiln.device.check.runners import Runner
+from kiln.device.link import PROGRAMS, link, link_flags
+from kiln.errors import KilnError
+
+_TIMEOUT = 60.0  # seconds; it takes less than one
+# Kernels come from LLVM: a compiler of C may never have been told what the vector unit can do.
+_FLAGS = {"sse4": ["-msse4.2"], "avx2": ["-mavx2"], "avx512": ["-mavx512f"]}
+
+
+def peak_program(target: Target, work: Path) -> Path:
+    """The program, which prints GFLOP/s in float32 at the target's vector width. Raises KilnError."""
+    vector = target.vector
+    flags = [
+        "-O2",
+        "-ffp-contract=fast",  # a multiply-add where the processor has one
+        *_FLAGS.get(vector.isa, []),
+        *(["-mfma"] if vector.fma and vector.isa in _FLAGS else []),
+        *link_flags(target, "none"),
+        f"-DBITS={vector.bits}",
+        f"-DREGISTERS={vector.registers}",
+    ]
+    return link(target, [PROGRAMS / "peak.c"], flags, work=work, name="peak")
+
+
+def measure_peak(target: Target, runner: Runner, work: Path) -> float:
+    """GFLOP/s of one core of where `runner` runs programs. Raises KilnError where it cannot be had."""
+    done = runner.run(peak_program(target, work), [], send={}, fetch={}, timeout=_TIMEOUT)
+    try:
+        return float(done.stdout)
+    except ValueError:
+        raise KilnError(f"{runner.description}: its peak cannot be measured, status {done.status}") from None

@@ -1,0 +1,215 @@
+"""Run a bundle on one picture, or on its first golden input, and show what it says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from kiln.config import Target, sizes
+from kiln.config.data import Preprocess
+from kiln.device.bundle import Bundle, open_bundle
+from kiln.device.check.execute import TIMEOUT, Outcome, execute
+from kiln.device.check.runners import Runner
+from kiln.device.check.runners.remote import chosen_runner
+from kiln.device.vector_files import Array
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.golden.tries import check_size, match_sizes
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--bundle folder, --target target.json, --config run.json, --plan plan.json, --work folder [--image]."""
+    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
+    p.add_argument("--target", type=Path, required=True, help="target.json")
+    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
+    p.add_argument(
+        "--plan",
+        type=Path,
+        required=True,
+        help="plan.json or interface.json: inputs and outputs of the model",
+    )
+    p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
+    p.add_argument("--image", type=Path, help="a picture in place of the model's own")
+    p.add_argument("--device", type=Path, help="device.json: run there")
+    p.add_argument("--out", type=Path, help="what was shown, as JSON")
+    p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the run")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Classify the picture and print the best classes; of other models print a summary of the outputs."""
+    target = Target.model_validate(read_json(args.target))
+    with chosen_runner(target, args.device, args.bundle.name) as runner:
+        show(args, target, runner)
+
+
+def show(args: argparse.Namespace, target: Target, runner: Runner) -> None:
+    """`run` on an open runner."""
+    bundle = open_bundle(args.bundle)
+    config, interface = read_json(args.config), read_json(args.plan)
+    given, source, picture = _inputs(bundle, config, interface, args.image)
+    program = bundle.link_program(target, args.work)
+    dtypes = [entry["dtype"] for entry in interface["outputs"]]
+    outcome = execute(bundle, program, runner, [given], dtypes, timeout=args.timeout)
+    shown: dict[str, Any] = {
+        "model": bundle.name,
+        "target": target.name,
+        "input": source,
+        "device": dict(runner.identity),
+    }
+    # Classes mean something for a picture only, and their names have to be known.
+    if picture and config.get("labels"):
+        shown["classes"] = _classes(outcome, config, interface)
+        _print_classes(bundle, target, runner, source, shown["classes"], outcome.nanoseconds[0])
+    else:
+        shown["outputs"] = _summaries(outcome, interface)
+        _print_summaries(bundle, target, runner, source, shown["outputs"], outcome.nanoseconds[0])
+    if args.out:
+        write_json(args.out, shown)
+
+
+def _inputs(
+    bundle: Bundle, config: Mapping[str, Any], interface: Mapping[str, Any], image: Path | None
+) -> tuple[list[Array], str, bool]:
+    """One tensor an input, what they were made of, and whether that is a picture.
+
+    Inputs that are no picture come from the first golden vector.
+    """
+    if config.get("preprocess") is None or (image is None and config.get("run") is None):
+        if image is not None:
+            raise KilnError(f"model '{bundle.name}' takes no picture: its configuration has no 'preprocess'")
+        first = bundle.vectors()[0]
+        return first.inputs, f"golden vector {first.name}", False
+    from kiln.sources import fetch
+    from kiln.sources.image import load_image, preprocess
+
+    how = Preprocess.model_validate(config["preprocess"])
+    path = image if image is not None else fetch(config["run"]["image"])
+    index = _named(interface["inputs"], how.input, bundle.name)
+    entry = interface["inputs"][index]
+    quant = entry.get("quant")
+    tensor = preprocess(
+        load_image(path), how, entry["dtype"], (quant["scale"], quant["zero_point"]) if quant else None
+    )
+    chosen = _sizes_of(tensor, entry, interface, bundle.name)
+    others = _others(bundle, chosen) if len(interface["inputs"]) > 1 else []
+    tensors = [tensor if i == index else others[i] for i in range(len(interface["inputs"]))]
+    return tensors, str(path), True
+
+
+def _sizes_of(
+    tensor: Array, entry: Mapping[str, Any], interface: Mapping[str, Any], model: str
+) -> dict[str, int]:
+    """The sizes of the dimensions that a picture's tensor decides. Raises KilnError where it does not fit."""
+    found: dict[str, int] = {}
+    match_sizes(entry, tensor.shape, found)
+    for dim in interface.get("dims", []):
+        if dim["name"] in found:
+            check_size(dim, found[dim["name"]], f"model '{model}': the picture, preprocessed")
+    known = all(sizes.names(size) <= found.keys() for size in entry["shape"])
+    if not known or [sizes.evaluate(size, found) for size in entry["shape"]] != list(tensor.shape):
+        shape = ", ".join(map(sizes.show, entry["shape"]))
+        raise KilnError(
+            f"model '{model}': 'preprocess' makes {list(tensor.shape)}, "
+            f"input '{entry['name']}' takes [{shape}]"
+        )
+    return found
+
+
+def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
+    """All inputs of the first golden vector with the sizes that the picture has."""
+    for vector in bundle.vectors():
+        if all(vector.dims.get(name, size) == size for name, size in chosen.items()):
+            return vector.inputs
+    at = ", ".join(f"{name} {size}" for name, size in chosen.items())
+    raise KilnError(f"model '{bundle.name}': no golden vector has {at}: nothing to give its other inputs")
+
+
+def _named(entries: list[Mapping[str, Any]], name: str | None, model: str) -> int:
+    """Position of the tensor called `name`; the first one where `name` is None."""
+    for index, entry in enumerate(entries):
+        if name in (None, entry["name"], entry["c_name"]):
+            return index
+    known = ", ".join(entry["name"] for entry in entries)
+    raise KilnError(f"model '{model}': no input or output is called '{name}', there are: {known}")
+
+
+def _classes(
+    outcome: Outcome, config: Mapping[str, Any], interface: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The best classes in falling order of score: reals, after softmax where the model asks for it."""
+    from kiln.sources.labels import load_labels
+
+    run_config, labels = config.get("run") or {}, load_labels(config["labels"])
+    index = _named(interface["outputs"], run_config.get("output"), config["name"])
+    scores = real_values(outcome.outputs[0][index], interface["outputs"][index].get("quant")).ravel()
+    if len(labels) != scores.size:
+        raise KilnError(f"model '{config['name']}': {len(labels)} labels for {scores.size} scores")
+    if run_config.get("softmax"):
+        scores = np.exp(scores - scores.max())
+        scores /= scores.sum()
+    order = np.argsort(-scores, kind="stable")[: run_config.get("top") or 5]
+    return [{"class": labels[i], "index": int(i), "score": float(scores[i])} for i in order]
+
+
+def real_values(tensor: Array, quant: Mapping[str, Any] | None) -> Array:
+    """The reals that a tensor's elements stand for, as float64."""
+    values = tensor.astype(np.float64)
+    return (values - quant["zero_point"]) * quant["scale"] if quant else values
+
+
+def _summaries(outcome: Outcome, interface: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": entry["name"],
+            "dtype": entry["dtype"],
+            "shape": list(tensor.shape),
+            "least": float(real_values(tensor, entry.get("quant")).min(initial=np.inf)),
+            "mean": float(real_values(tensor, entry.get("quant")).mean()) if tensor.size else 0.0,
+            "greatest": float(real_values(tensor, entry.get("quant")).max(initial=-np.inf)),
+        }
+        for tensor, entry in zip(outcome.outputs[0], interface["outputs"], strict=True)
+    ]
+
+
+def _title(bundle: Bundle, target: Target, runner: Runner, source: str, nanoseconds: int) -> str:
+    took = f"{nanoseconds / 1e6:.1f} ms"
+    return f"{bundle.name} on {target.name} ({runner.description}): {Path(source).name}, {took}"
+
+
+def _print_classes(
+    bundle: Bundle,
+    target: Target,
+    runner: Runner,
+    source: str,
+    classes: list[dict[str, Any]],
+    nanoseconds: int,
+) -> None:
+    print(_title(bundle, target, runner, source, nanoseconds))
+    table = Table()
+    table.add_column("score", justify="right")
+    table.add_column("class")
+    for row in classes:
+        table.add_row(f"{row['score']:.4f}", row["class"])
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _print_summaries(
+    bundle: Bundle, target: Target, runner: Runner, source: str, rows: list[dict[str, Any]], nanoseconds: int
+) -> None:
+    print(_title(bundle, target, runner, source, nanoseconds))
+    table = Table()
+    for name in ("output", "type", "least", "mean", "greatest"):
+        table.add_column(name, justify="right" if name in ("least", "mean", "greatest") else "left")
+    for row in rows:
+        shape = "×".join(map(str, row["shape"]))
+        table.add_row(
+            row["name"], f"{row['dtype']} {shape}", *(f"{row[k]:.5g}" for k in ("least", "mean", "greatest"))
+        )
+    Console(file=sys.stdout, highlight=False).print(table)

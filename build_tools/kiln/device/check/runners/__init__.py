@@ -1,0 +1,74 @@
+"""Where a target's programs run. One file a way of running; each has `open_runner(target) -> Runner`.
+
+A runner is handed a program, files to lay beside it, and the names of the files to bring back. Nothing
+else passes between the two sides, so a runner may be a process here, an emulator, or a machine far away.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from kiln.config import Target
+from kiln.device.check import host_cpu
+from kiln.errors import KilnError
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended: `status` is its exit status, `seconds` the wall time of the run."""
+
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class Runner(Protocol):
+    """One way of running programs of one target."""
+
+    @property
+    def description(self) -> str:
+        """What runs the program, for people: `host CPU`, `qemu-arm -cpu cortex-a9`."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The device as it is now, to put beside figures: CPU, governor, temperature. Empty for none."""
+
+    def run(
+        self,
+        program: Path,
+        arguments: Sequence[str],
+        *,
+        send: Mapping[str, Path],
+        fetch: Mapping[str, Path],
+        timeout: float,
+    ) -> Completed:
+        """Run `program` in an empty folder that holds the files of `send` (name there → file here).
+
+        Afterwards the files named in `fetch` (name there → file here) are brought back, those that the
+        program did not write are left out. Raises KilnError when the program cannot be started, is killed
+        by a signal, or is still running after `timeout` seconds.
+        """
+
+
+def open_runner(name: str, target: Target) -> Runner:
+    """The runner implemented by the module `name` of this package. Raises KilnError when it cannot serve."""
+    module = importlib.import_module(f"{__name__}.{name}")
+    return cast(Runner, module.open_runner(target))
+
+
+def runner_for(target: Target) -> Runner:
+    """The default runner of a target: this machine when its CPU can, else the target's emulator.
+
+    Raises KilnError naming what the CPU lacks when there is neither.
+    """
+    obstacle = host_cpu.obstacle(target)
+    if obstacle is None:
+        return open_runner("local", target)
+    if target.emulator is not None:
+        return open_runner("qemu_user", target)
+    raise KilnError(f"target '{target.name}' cannot run here: {obstacle}, and it names no emulator")

@@ -1,0 +1,118 @@
+"""Runs programs as processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Target
+from kiln.device.check.runners import Completed
+from kiln.device.process import end_with_parent
+from kiln.errors import KilnError
+
+
+class LocalRunner:
+    """Starts `prefix + [program]` in a folder of its own that is removed afterwards."""
+
+    def __init__(
+        self, description: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._description = description
+        self._prefix = list(prefix)
+        self._environment = dict(environment or {})
+
+    @property
+    def description(self) -> str:
+        """What runs the program, for people."""
+        return self._description
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """No device of its own."""
+        return {}
+
+    def run(
+        self,
+        program: Path,
+        arguments: Sequence[str],
+        *,
+        send: Mapping[str, Path],
+        fetch: Mapping[str, Path],
+        timeout: float,
+    ) -> Completed:
+        """See `kiln.device.check.runners.Runner.run`."""
+        with tempfile.TemporaryDirectory(prefix="kiln-run-") as folder:
+            for name, source in send.items():
+                Path(folder, name).symlink_to(source.resolve())
+            done = self._start([str(program.resolve()), *arguments], folder, timeout)
+            for name, destination in fetch.items():
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(Path(folder, name), destination)
+        return done
+
+    def _start(self, command: Sequence[str], folder: str, timeout: float) -> Completed:
+        began = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                [*self._prefix, *command],
+                cwd=folder,
+                env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        except OSError as error:
+            raise KilnError(f"{self._description}: cannot start {command[0]}: {error.strerror}") from error
+        with process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                # The whole session goes, so that nothing the program started outlives its limit.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                raise KilnError(
+                    f"{self._description}: {Path(command[0]).name} was still running after its limit of "
+                    f"{timeout:g} s and was stopped"
+                ) from None
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        if process.returncode < 0:
+            raise KilnError(
+                f"{self._description}: {Path(command[0]).name} was killed by "
+                f"{signal_name(process.returncode)}{_last_line(stderr)}"
+            )
+        return Completed(process.returncode, stdout, stderr, time.monotonic() - began)
+
+
+def signal_name(status: int) -> str:
+    """The signal that ended a program, from subprocess's negative status."""
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"{name} (an instruction this CPU lacks)" if name == "SIGILL" else name
+
+
+def _last_line(stderr: str) -> str:
+    lines = stderr.strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def open_runner(target: Target) -> LocalRunner:
+    """The runner of targets whose code this machine's CPU executes."""
+    return LocalRunner("host CPU")

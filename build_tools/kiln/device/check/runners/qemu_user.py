@@ -1,0 +1,42 @@
+"""Runs Linux programs of another CPU under QEMU's user-mode emulation, the CPU pinned by the target."""
+
+from __future__ import annotations
+
+import shutil
+
+from kiln import packages
+from kiln.config import Target
+from kiln.device.check import host_cpu
+from kiln.device.check.runners.local import LocalRunner
+from kiln.errors import KilnError
+
+
+def open_runner(target: Target) -> LocalRunner:
+    """The runner of targets that name an emulator. Raises KilnError with the command that installs it."""
+    emulator = target.emulator
+    if emulator is None:
+        raise KilnError(f"target '{target.name}': it names no emulator (key 'emulator')")
+    path = shutil.which(emulator.command)
+    if path is None:
+        raise KilnError(f"target '{target.name}': its emulator {packages.missing_program(emulator.command)}")
+    return LocalRunner(
+        " ".join([emulator.command, *emulator.args]),
+        [path, *emulator.args, *_sysroot(target)],
+        emulator.env,
+    )
+
+
+def _sysroot(target: Target) -> list[str]:
+    """QEMU's -L for programs that load their C library when they start; nothing where they do not.
+
+    Raises KilnError with the command that installs the C library when it is missing.
+    """
+    if not host_cpu.loads_foreign_libc(target):
+        return []
+    folder, package = packages.cross_libc(target.arch, target.triple)
+    if package is not None:
+        raise KilnError(
+            f"target '{target.name}': its programs load {target.libc.name}, and {folder} has none; "
+            f"{packages.how_to_install(package)}"
+        )
+    return ["-L", str(folder)]

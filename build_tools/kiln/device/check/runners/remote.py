@@ -1,0 +1,140 @@
+"""Runs programs on a device: files are kept there by content, so that only new ones are copied."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Device, Target
+from kiln.device.check.runners import Completed, Runner, runner_for
+from kiln.device.check.runners.local import signal_name
+from kiln.device.deploy.copies import file_of
+from kiln.device.deploy.facts import read_facts, short
+from kiln.device.deploy.fit import files_obstacle, obstacle
+from kiln.device.deploy.registry import read_device
+from kiln.device.deploy.store import Store
+from kiln.device.deploy.transports import Transport, open_transport
+from kiln.errors import KilnError
+
+
+class RemoteRunner:
+    """See `kiln.device.check.runners.Runner`; `store` is locked while it is in use.
+
+    `beside` are files (name there → file here) that lie beside every program.
+    """
+
+    def __init__(self, store: Store, model: str = "run", beside: Mapping[str, Path] | None = None) -> None:
+        self._store, self._model, self._beside = store, model, dict(beside or {})
+        self.seconds = 0.0
+
+    @property
+    def description(self) -> str:
+        """What runs the program, for people."""
+        return f"device '{self._store.device.name}', {short(self._store.facts.identity)}"
+
+    @property
+    def cores(self) -> list[str]:
+        """LLVM's names of its kinds of cores."""
+        return self._store.facts.cores
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The device as it is now, with its governor and temperature."""
+        facts = read_facts(self._store.transport, self._store.device.folder)
+        return {"device": self._store.device.name, **facts.identity}
+
+    def run(
+        self,
+        program: Path,
+        arguments: Sequence[str],
+        *,
+        send: Mapping[str, Path],
+        fetch: Mapping[str, Path],
+        timeout: float,
+    ) -> Completed:
+        """See `kiln.device.check.runners.Runner.run`."""
+        given = {program.name: program, **self._beside, **send}
+        why = files_obstacle(self._store.facts, given)
+        if why:
+            raise KilnError(f"{self.description}: {why}")
+        files = [file_of(name, path) for name, path in given.items()]
+        self._store.put(files)
+        began = time.monotonic()
+        done = self._store.run(self._model, files, [program.name, *arguments], fetch, timeout)
+        self.seconds = time.monotonic() - began
+        if done.status == 128 + signal.SIGKILL and self.seconds >= timeout:
+            raise KilnError(
+                f"{self.description}: {program.name} was still running after its limit of {timeout:g} s and "
+                "was stopped"
+            )
+        if done.status > 128:
+            raise KilnError(
+                f"{self.description}: {program.name} was killed by {signal_name(128 - done.status)}"
+            )
+        return Completed(done.status, done.text, done.stderr, self.seconds)
+
+
+@contextmanager
+def remote_runner(device: Device, target: Target, model: str) -> Iterator[Runner]:
+    """Connect, see that the device can run the target's programs, and keep other hosts out meanwhile."""
+    transport = open_transport(device)
+    try:
+        if not transport.has_shell:
+            yield ImageRunner(device.name, transport)
+            return
+        store = Store(device, transport)
+        why = obstacle(store.facts, target)
+        if why:
+            raise KilnError(f"{transport.description}: {why}")
+        with store.locked():
+            yield RemoteRunner(store, model)
+    finally:
+        transport.close()
+
+
+@contextmanager
+def chosen_runner(target: Target, device: Path | None, model: str) -> Iterator[Runner]:
+    """The runner on the device of a device.json, or the target's default one."""
+    if device is None:
+        yield runner_for(target)
+        return
+    with remote_runner(read_device(device), target, model) as runner:
+        yield runner
+
+
+class ImageRunner:
+    """For devices without a shell: the program is loaded into memory, the transport serves its files."""
+
+    def __init__(self, name: str, transport: Transport) -> None:
+        self._name, self._transport = name, transport
+
+    @property
+    def description(self) -> str:
+        """What runs the program, for people."""
+        return self._transport.description
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """No more than its name: there is nobody to ask."""
+        return {"device": self._name}
+
+    def run(
+        self,
+        program: Path,
+        arguments: Sequence[str],
+        *,
+        send: Mapping[str, Path],
+        fetch: Mapping[str, Path],
+        timeout: float,
+    ) -> Completed:
+        """See `kiln.device.check.runners.Runner.run`."""
+        began = time.monotonic()
+        self._transport.send({program.name: program, **send})
+        done = self._transport.run([program.name, *arguments], timeout=timeout)
+        for name, destination in fetch.items():
+            self._transport.fetch(name, destination)
+        return Completed(done.status, done.text, done.stderr, time.monotonic() - began)

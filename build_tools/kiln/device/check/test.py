@@ -1,0 +1,151 @@
+"""Run a bundle on its target: golden vectors, repeatability, memory guards, wrong arguments."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Target
+from kiln.device.bundle import Bundle, Vector, limits_of, open_bundle
+from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
+from kiln.device.check.execute import TIMEOUT, Check, Outcome, execute
+from kiln.device.check.outside import judge, outside
+from kiln.device.check.runners import Runner
+from kiln.device.check.runners.remote import chosen_runner
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.golden.compare import Comparison, compare, limits_for
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--bundle folder, --target target.json, --work folder, --out test.json [--tolerance] [--timeout]."""
+    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
+    p.add_argument("--target", type=Path, required=True, help="target.json")
+    p.add_argument("--plan", type=Path, help="plan.json; the bundle says all that is needed of it")
+    p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
+    p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
+    p.add_argument("--device", type=Path, help="device.json: run there")
+    p.add_argument("--out", type=Path, required=True, help="results, written only when all passed")
+    p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for all vectors together")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print a line for each vector and kind of check; leave with status 1 and one line when any failed."""
+    target = Target.model_validate(read_json(args.target))
+    with chosen_runner(target, args.device, args.bundle.name) as runner:
+        check(args, target, runner)
+
+
+def check(args: argparse.Namespace, target: Target, runner: Runner, *, shared: bool = False) -> None:
+    """`run` on an open runner; with `shared` by the shared library, which the runner lays beside it."""
+    bundle = open_bundle(args.bundle)
+    tolerance = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
+    vectors = bundle.vectors()
+    program = bundle.link_program(target, args.work, shared=shared)
+    print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
+    outcome = _execute(bundle, program, runner, vectors, args.timeout)
+    compared = [
+        _compare(vector, outputs, tolerance) for vector, outputs in zip(vectors, outcome.outputs, strict=True)
+    ]
+    golden, shown = bundle.golden(), ""
+    for index in in_order(golden, vectors):
+        if vectors[index].bucket != shown:
+            shown = vectors[index].bucket
+            print_bucket(golden, bundle.padding(), shown, outcome.arenas[index])
+        _print_vector(vectors[index], compared[index], outcome.nanoseconds[index])
+    _print_checks(outcome.checks)
+    faults = [
+        f"vector {vector.name}, output {entry['name']}: {result.detail}"
+        for vector, results in zip(vectors, compared, strict=True)
+        for entry, result in zip(vector.output_entries, results, strict=True)
+        if not result.passed
+    ] + [f"{check.name}: {check.text}" for check in outcome.checks if not check.passed]
+    if faults:
+        args.out.unlink(missing_ok=True)
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        print(f"kiln: test failed: {bundle.name} on {target.name}: {faults[0]}{more}", file=sys.stderr)
+        raise SystemExit(1)
+    write_json(args.out, _results(bundle, target, runner, vectors, compared, outcome))
+
+
+def _execute(
+    bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[Vector], timeout: float
+) -> Outcome:
+    dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
+    cases = outside(bundle.golden())
+    shapes = [case.shapes for case in cases]
+    inputs = [vector.inputs for vector in vectors]
+    outcome = execute(bundle, program, runner, inputs, dtypes, check=True, refused=shapes, timeout=timeout)
+    if len(outcome.outputs) != len(vectors) or len(outcome.nanoseconds) != len(vectors):
+        raise KilnError(f"{bundle.folder}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
+    if not outcome.checks:
+        raise KilnError(f"{bundle.folder}: the test program checked nothing")
+    outcome.checks += judge(cases, outcome.refused) + check_buckets(vectors, outcome)
+    return outcome
+
+
+def _compare(vector: Vector, outputs: Sequence[Any], tolerance: Mapping[str, Any]) -> list[Comparison]:
+    return [
+        compare(got, want, limits_for(tolerance, entry["name"]), bool(entry.get("quantised")))
+        for got, want, entry in zip(outputs, vector.outputs, vector.output_entries, strict=True)
+    ]
+
+
+def _print_vector(vector: Vector, results: Sequence[Comparison], nanoseconds: int) -> None:
+    """One line: the output that comes nearest to its limit, or lies farthest beyond it."""
+    worst = max(results, key=lambda r: (not r.passed, r.error / r.limit if r.limit else r.error))
+    unit = f" {worst.unit}" if worst.unit else ""
+    verdict = "ok" if worst.passed else "FAILED"
+    print(
+        f"  vector {vector.name}: max error {worst.error:.3g}{unit}, allowed {worst.limit:.3g}{unit}: "
+        f"{verdict}  ({nanoseconds / 1e6:.1f} ms)"
+    )
+
+
+def _print_checks(checks: Sequence[Check]) -> None:
+    failed = [check for check in checks if not check.passed]
+    for check in failed:
+        print(f"  check {check.name}: FAILED: {check.text}")
+    right = len(checks) - len(failed)
+    print(f"  {right} of {len(checks)} checks of repeated runs, guards and wrong arguments ok")
+
+
+def _results(
+    bundle: Bundle,
+    target: Target,
+    runner: Runner,
+    vectors: Sequence[Vector],
+    compared: Sequence[Sequence[Comparison]],
+    outcome: Outcome,
+) -> dict[str, Any]:
+    """Everything but times, so that equal bundles give equal results."""
+    return {
+        "format": 1,
+        "model": bundle.name,
+        "target": target.name,
+        "runner": runner.description,
+        "device": dict(runner.identity),
+        "checks": [{"name": check.name, "text": check.text} for check in outcome.checks],
+        "vectors": [
+            {
+                "name": vector.name,
+                **({"bucket": bucket, "dims": vector.dims, "arena_bytes": arena} if vector.bucket else {}),
+                "outputs": [
+                    {
+                        "name": entry["name"],
+                        "error": result.error if math.isfinite(result.error) else None,
+                        "limit": result.limit,
+                        "unit": result.unit,
+                    }
+                    for entry, result in zip(vector.output_entries, results, strict=True)
+                ],
+            }
+            for vector, results, bucket, arena in zip(
+                vectors, compared, outcome.buckets, outcome.arenas, strict=True
+            )
+        ],
+    }

@@ -1,0 +1,98 @@
+"""Copies files to a device: only contents that the device lacks, each checked there.
+
+A file is copied under its SHA-256 as its name, and is kept when the device computes the same hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.device.deploy import script
+from kiln.device.deploy.transports import TIMEOUT, Transport
+from kiln.errors import KilnError
+
+READ = 5_000_000  # bytes a second that a slow device is given to read back what it has
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a version: its name there, and the file here with its content's hash."""
+
+    name: str
+    source: Path
+    sha256: str
+    bytes: int
+    executable: bool = False
+
+
+def file_of(name: str, source: Path, executable: bool = False) -> File:
+    """`source` as a version's file. Raises KilnError for a name that could leave the version's folder."""
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts) or not name.isprintable() or name != name.strip():
+        raise KilnError(f"file name {name!r}: cannot be used on a device")
+    digest, size = hashlib.sha256(), 0
+    try:
+        with source.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        raise KilnError(f"{source}: cannot read: {error.strerror}") from error
+    return File(name, source, digest.hexdigest(), size, executable)
+
+
+class Copies:
+    """The contents below `root`.
+
+    `present`: SHA-256 of each content on the device; None before the device was asked. `moved`: bytes sent.
+    """
+
+    def __init__(self, transport: Transport, root: str, token: str, checksum: str) -> None:
+        self._transport, self._root, self._token, self._checksum = transport, root, token, checksum
+        self.present: set[str] | None = None
+        self.moved = 0
+
+    def put(self, files: Iterable[File]) -> None:
+        """Copy the contents that the device lacks, and have it compare each with its SHA-256.
+
+        Raises KilnError when a file arrives damaged twice.
+        """
+        assert self.present is not None
+        missing = {file.sha256: file for file in files if file.sha256 not in self.present}
+        for attempt in range(2):
+            if missing:
+                self._copy(missing)
+                self.present |= set(self._adopt(missing))
+                missing = {digest: file for digest, file in missing.items() if digest not in self.present}
+            if missing and attempt:
+                name = next(iter(missing.values())).name
+                raise KilnError(
+                    f"{self._transport.description}: {name} arrived damaged, twice: check cable and memory"
+                )
+
+    def _copy(self, files: Mapping[str, File]) -> None:
+        """Send files, by SHA-256, to the folder for unchecked contents."""
+        script.run(self._transport, "incoming", self._root, self._token)
+        folder = f"{self._root}/.kiln/incoming/{self._token}"
+        self.moved += sum(file.bytes for file in files.values())
+        self._transport.send({f"{folder}/{digest}": file.source for digest, file in files.items()})
+
+    def _adopt(self, files: Mapping[str, File]) -> Iterator[str]:
+        limit = TIMEOUT + sum(file.bytes for file in files.values()) / READ
+        done = script.run(self._transport, "adopt", self._root, self._token, self._checksum, timeout=limit)
+        for line in done.splitlines():
+            key, _, digest = line.partition("\t")
+            if key == "blob" and digest in files:
+                yield digest
+
+    def forget(self, digests: Iterable[str]) -> None:
+        """Remove contents that are damaged."""
+        wrong = [digest for digest in digests if _SHA256.fullmatch(digest)]
+        if wrong and self.present is not None:
+            self.present.difference_update(wrong)
+            self._transport.run(["rm", "-f", *(f"{self._root}/.kiln/blobs/{digest}" for digest in wrong)])

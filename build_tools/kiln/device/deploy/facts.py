@@ -1,0 +1,156 @@
+"""What a device says of itself: its identity for results, and what decides whether a bundle fits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from kiln.config import cpus
+from kiln.device.deploy import script
+from kiln.device.deploy.transports import Transport, printable
+from kiln.errors import KilnError
+
+_TOOLS = (
+    "sha256sum",
+    "busybox sha256sum",
+    "toybox sha256sum",
+    "shasum -a 256",
+    "openssl dgst -sha256 -r",
+)
+
+# `uname -m` where Kiln has another name.
+_MACHINES = {"arm64": "aarch64", "amd64": "x86_64", "armv7l": "armv7", "armv8l": "armv7"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One reading. Numbers are bytes; None where the device does not tell."""
+
+    home: str
+    machine: str
+    bits: int | None
+    features: frozenset[str]
+    cores: list[str]  # LLVM's names of the kinds of cores
+    memory: int | None
+    memory_total: int | None
+    free: int | None
+    libc: tuple[str, str] | None  # (name, version)
+    checksum: str
+    identity: dict[str, Any] = field(default_factory=dict)
+
+
+def read_facts(transport: Transport, folder: str) -> Facts:
+    """Ask the device. Raises KilnError where it lacks what Kiln cannot do without."""
+    said: dict[str, list[str]] = {}
+    for line in script.run(transport, "facts", folder).splitlines():
+        key, _, value = line.partition("\t")
+        if value.strip("\0 "):
+            said.setdefault(key, []).append(printable(value.strip("\0 "), 4000))
+    who = transport.description
+    if said.get("checksum", [""])[0] not in _TOOLS:
+        raise KilnError(
+            f"{who}: it has no tool for SHA-256: none of sha256sum, busybox, toybox, shasum, openssl"
+        )
+    home = said.get("home", [""])[0]
+    if folder.startswith("~/") and not re.fullmatch(r"(/[^/?]+)+", home):
+        raise KilnError(
+            f"{who}: its home folder '{home}' cannot be used; give an absolute folder (key 'folder')"
+        )
+    cpu = [entry.partition(":") for entry in said.get("cpuinfo", [])]
+    table = {key.strip(): value.strip() for key, _, value in cpu}
+    cores = cpus.names(said.get("cpuinfo", []))
+    words = {word for key, _, value in cpu if key.strip() in ("Features", "flags") for word in value.split()}
+    machine = said.get("machine", ["?"])[0]
+    return Facts(
+        home=home,
+        machine=_MACHINES.get(machine, machine),
+        bits=_number(said.get("bits")),
+        features=frozenset(words),
+        cores=cores,
+        memory=_memory(said, "MemAvailable"),
+        memory_total=_memory(said, "MemTotal"),
+        free=_free(said.get("disk", [])),
+        libc=_libc(said.get("libc", [])),
+        checksum=said["checksum"][0],
+        identity=_identity(said, table, cores, machine),
+    )
+
+
+def resolve(folder: str, facts: Facts) -> str:
+    """The device's folder as an absolute path there."""
+    return facts.home + folder[1:] if folder.startswith("~/") else folder
+
+
+def _first(said: dict[str, list[str]], key: str) -> str | None:
+    return said[key][0] if key in said else None
+
+
+def _identity(
+    said: dict[str, list[str]], table: dict[str, str], cores: list[str], machine: str
+) -> dict[str, Any]:
+    """What tells the figures of two devices apart."""
+    cpu = table.get("model name") or " + ".join(cores) or f"{machine} part {table.get('CPU part', '?')}"
+    degrees = [_degrees(value) for value in said.get("temperature", [])]
+    known = [value for value in degrees if value is not None]
+    mhz = _number(said.get("khz"))
+    identity: dict[str, Any] = {
+        "host": _first(said, "host"),
+        "board": _first(said, "board") or table.get("Hardware") or table.get("Model"),
+        "cpu": cpu,
+        "cores": _number(said.get("cores")),
+        "governor": _first(said, "governor"),
+        "mhz": mhz // 1000 if mhz else None,
+        "temperature_c": max(known) if known else None,
+        "kernel": _first(said, "kernel"),
+        "os": _first(said, "os"),
+    }
+    return {key: value for key, value in identity.items() if value is not None}
+
+
+def short(identity: dict[str, Any]) -> str:
+    """The identity in half a line: `kiln-board: cortex-a72 ×2, governor performance, 41 °C`."""
+    parts = [f"{identity.get('cpu', '?')} ×{identity.get('cores', '?')}"]
+    if "governor" in identity:
+        parts.append(f"governor {identity['governor']}")
+    if "mhz" in identity:
+        parts.append(f"{identity['mhz']} MHz")
+    if "temperature_c" in identity:
+        parts.append(f"{identity['temperature_c']:.0f} °C")
+    return f"{identity.get('host', '?')}: {', '.join(parts)}"
+
+
+def _number(values: list[str] | None) -> int | None:
+    return int(values[0]) if values and re.fullmatch(r"[0-9]{1,18}", values[0]) else None
+
+
+def _memory(said: dict[str, list[str]], key: str) -> int | None:
+    for entry in said.get("memory", []):
+        match = re.fullmatch(rf"{key}:\s*([0-9]{{1,15}}) kB", entry)
+        if match:
+            return int(match[1]) * 1024
+    return None
+
+
+def _free(lines: list[str]) -> int | None:
+    """`df -P -k`: the fourth column of the last line, in units of 1024 bytes."""
+    match = re.search(r"\s([0-9]+)\s+([0-9]+)\s+(-?[0-9]+)\s+[0-9-]+%", lines[-1]) if lines else None
+    return int(match[3]) * 1024 if match else None
+
+
+def _libc(values: list[str]) -> tuple[str, str] | None:
+    for value in values:
+        name, _, version = value.partition(" ")
+        if name in ("glibc", "musl"):
+            return name, version
+    return None
+
+
+def _degrees(value: str) -> float | None:
+    """A thermal zone's millidegrees; some drivers give degrees, and some nonsense."""
+    match = re.match(r"(-?[0-9]{1,7})\b", value)
+    if not match:
+        return None
+    number = int(match[1])
+    degrees = number / 1000 if abs(number) > 500 else float(number)
+    return degrees if -60 < degrees < 200 else None

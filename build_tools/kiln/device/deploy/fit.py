@@ -1,0 +1,132 @@
+"""Whether a bundle can run on a device: asked before anything is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+
+from kiln.config import Target
+from kiln.device.check.host_cpu import missing
+from kiln.device.deploy.facts import Facts
+from kiln.errors import KilnError
+
+# /proc/cpuinfo's features that code for these LLVM CPUs may use, beyond the architecture's base.
+_V8 = ("fp", "asimd", "crc32")
+_V8_CRYPTO = {"aes": ("aes", "pmull"), "sha2": ("sha1", "sha2")}
+_V82 = (*_V8, "atomics", "asimdrdm", "fphp", "asimdhp", "lrcpc", "dcpop")
+_CPUS: dict[str, tuple[str, ...]] = {
+    "cortex-a35": _V8, "cortex-a53": _V8, "cortex-a57": _V8, "cortex-a72": _V8, "cortex-a73": _V8,
+    "cortex-a55": (*_V82, "asimddp"), "cortex-a75": (*_V82, "asimddp"), "cortex-a76": (*_V82, "asimddp"),
+    "cortex-a77": (*_V82, "asimddp"), "cortex-a78": (*_V82, "asimddp"), "cortex-x1": (*_V82, "asimddp"),
+    "neoverse-n1": (*_V82, "asimddp"),
+    "cortex-a7": ("neon", "vfpv4", "idiva", "idivt"), "cortex-a9": ("neon", "vfpv3"),
+    "cortex-a15": ("neon", "vfpv4", "idiva", "idivt"),
+}  # fmt: skip
+
+
+def obstacle(facts: Facts, target: Target) -> str | None:
+    """Why this device cannot run the target's programs; None when it can, as far as it tells."""
+    machine = "armv7" if facts.machine == "aarch64" and facts.bits == 32 else facts.machine
+    # A 64-bit kernel runs 32-bit programs too, on most cores; without a C library to load, the try-out tells.
+    as_well = facts.machine == "aarch64" and target.arch == "armv7" and target.libc.static
+    if machine != target.arch and not as_well:
+        return f"it is {machine}, and target '{target.name}' is {target.arch}"
+    lacking = _features(facts, target)
+    return lacking or _libc(facts, target)
+
+
+def memory_obstacle(facts: Facts, manifest: Mapping[str, Any]) -> str | None:
+    """Why the model's arena and parameters would not find room in memory."""
+    arena = max((bucket["arena_bytes"] for bucket in manifest["buckets"]), default=0)
+    needed = arena + manifest["params"]["bytes"]
+    if facts.memory is not None and needed > facts.memory:
+        return (
+            f"memory: {needed:,} bytes needed (arena {arena:,}, parameters {manifest['params']['bytes']:,}), "
+            f"{facts.memory:,} available"
+        )
+    return None
+
+
+def files_obstacle(facts: Facts, files: Mapping[str, Path]) -> str | None:
+    """Why programs and libraries would not find their symbols: an external library may have been built for a
+    newer glibc than its target asks for. `files`: by name; those that are no ELF files are left out."""
+    if facts.libc is None or facts.libc[0] != "glibc" or not facts.libc[1]:
+        return None  # of another C library `obstacle` tells
+    wanted = {name: needed for name, path in files.items() if (needed := needed_glibc(path)) is not None}
+    name = max(sorted(wanted), key=lambda one: _numbers(wanted[one]), default=None)
+    if name is None or _numbers(wanted[name]) <= _numbers(facts.libc[1]):
+        return None
+    return f"its glibc is {facts.libc[1]}, and {name} needs {wanted[name]} or later"
+
+
+def needed_glibc(path: Path) -> str | None:
+    """The newest version of glibc that an ELF file has symbols of (`GLIBC_2.35`), None without any.
+
+    By its section .gnu.version_r. Raises KilnError for a damaged ELF file.
+    """
+    try:
+        with path.open("rb") as stream:
+            if stream.read(4) != b"\x7fELF":
+                return None
+            sections = [one for one in ELFFile(stream).iter_sections() if isinstance(one, GNUVerNeedSection)]
+            names = [
+                entry.name for one in sections for _, entries in one.iter_versions() for entry in entries
+            ]
+    except (OSError, ELFError) as error:
+        raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
+    versions = [name.removeprefix("GLIBC_") for name in names if name.startswith("GLIBC_2")]
+    return max(versions, key=_numbers, default=None)
+
+
+def space_obstacle(facts: Facts, needed: int, folder: str) -> str | None:
+    """Why `needed` more bytes would not find room in the device's folder."""
+    if facts.free is not None and needed > facts.free:
+        return f"no space: {needed:,} bytes needed in {folder}, {facts.free:,} free"
+    return None
+
+
+def _features(facts: Facts, target: Target) -> str | None:
+    if not facts.features:
+        return None  # the golden vectors tell
+    if target.arch == "x86_64":
+        return missing(target.cpu, target.features, facts.features)
+    off = {feature[1:] for feature in target.features if feature.startswith("-")}
+    wanted = [word for word in _CPUS.get(target.cpu, ()) if target.cpu not in facts.cores]
+    for feature, words in _V8_CRYPTO.items():
+        if f"+{feature}" in target.features and feature not in off:
+            wanted += words
+    base = {"vfpv3": {"vfpv3", "vfpv4", "vfpv3d16"}, "crc32": {"crc32"}}
+    gone = sorted(word for word in wanted if not base.get(word, {word}) & facts.features)
+    if gone and target.arch == "armv7" and "asimd" in facts.features:
+        gone = []  # a 64-bit CPU in its 32-bit mode
+    if gone:
+        return f"its CPU lacks {', '.join(gone)}, which code for '{target.cpu}' uses"
+    return missing("generic", target.features, facts.features | (_arm32(facts)))
+
+
+def _arm32(facts: Facts) -> frozenset[str]:
+    """32-bit ARM says `neon` where 64-bit says `asimd`, the name that `missing` knows."""
+    return frozenset({"asimd"} if "neon" in facts.features else ())
+
+
+def _libc(facts: Facts, target: Target) -> str | None:
+    wanted = target.libc
+    if wanted.static or wanted.name not in ("glibc", "musl"):
+        return None
+    if facts.libc is None:
+        return None  # the golden vectors tell
+    name, version = facts.libc
+    if name != wanted.name:
+        return f"its C library is {name}, and target '{target.name}' links to {wanted.name}"
+    if wanted.version and version and _numbers(version) < _numbers(wanted.version):
+        return f"its {name} is {version}, and target '{target.name}' needs {wanted.version} or later"
+    return None
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]

@@ -1,0 +1,116 @@
+"""What the goals about devices print: a short table, and with -n the commands that would be run there."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kiln.config import Device
+from kiln.device.deploy import script
+from kiln.device.deploy.copies import File
+
+_ONCE = ("facts", "lock", "state")
+_COPY = ("incoming", "adopt")
+_RUN = ("run", "end")
+# What is executed there beside scripts: (goals, the script after which it is, the command).
+_RUNS_A_PROGRAM = ("flash", "test", "run", "bench", "profile")
+_PLAIN = (
+    (("flash",), "state", "rm -f ROOT/.kiln/blobs/SHA256 …      (only what is found to be damaged)"),
+    (("rollback",), "state", "sh -c '… cat \"$1\" …' FILE         (installed.json of the version before)"),
+    (_RUNS_A_PROGRAM, "incoming", "sh -c 'command -v tar', tar -x -o -f - -C /"),
+    (
+        _RUNS_A_PROGRAM,
+        "incoming",
+        "sh -c 'cat > \"$1\"' FILE         (where there is no tar; or adb push)",
+    ),
+    (_RUNS_A_PROGRAM, "run", "sh -c '… cat \"$1\" …' FILE         (what the program wrote: outputs.bin)"),
+)
+# The scripts of each goal in their order. `beat` is run every few seconds meanwhile.
+_GOALS = {
+    "flash": (*_ONCE, *_COPY, "stage", "verify", *_RUN, "switch", "clean", "beat", "unlock"),
+    "rollback": (*_ONCE, "verify", "switch", "beat", "unlock"),
+    "status": (*_ONCE, "verify", "beat", "unlock"),
+    "test": (*_ONCE, *_COPY, *_RUN, "beat", "unlock"),
+}
+_ALL, _LOADS, _RUNS = ("flash", "status", "run", "test"), ("flash", "run", "test"), ("run", "test")
+# (packets, what they do, the goals that send them), in this order
+_PACKETS = (
+    ("qSupported, QStartNoAckMode", "what the server can do", _ALL),
+    ("qXfer:memory-map:read", "which memory is flash", _ALL),
+    ("m e000ed00", "which core it is", _ALL),
+    ("qCRC, or m", "is the program there already, block by block", _ALL),
+    ("vFlashErase, vFlashWrite", "blocks of flash that differ, with what else lies in them", _LOADS),
+    ("M", "blocks of other memory that differ", _LOADS),
+    ("qCRC, or m", "all of the program, as it lies there", _LOADS),
+    ("M e000ed08, P", "the vector table's address; stack, program counter, flags", _LOADS),
+    ("Z1, c, then z1", "run to kiln_exit", _RUNS),
+    ("m, M, p", "what the program asks of its files, and its status", _RUNS),
+)
+
+
+def rows(title: str, entries: Mapping[str, str]) -> None:
+    """A table of two columns on stdout."""
+    console = Console(file=sys.stdout, highlight=False)
+    width = min(len(title), console.width)
+    table = Table(title=title, title_justify="left", show_header=False, min_width=width)
+    for key, value in entries.items():
+        table.add_row(Text(key), Text(value))
+    console.print(table)
+
+
+def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """A table on stdout."""
+    table = Table(*head)
+    for line in lines:
+        table.add_row(*map(Text, line))
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def listing(goal: str, device: Device, model: str) -> str:
+    """What would be executed on the device, in this order; texts of scripts stand at the end, once each.
+
+    Words in capitals stand for what is known once the device has answered.
+    """
+    names = _GOALS.get(goal, _GOALS["test"])
+    lines = [f"{_place(device)}, for {model}:"]
+    for name in names:
+        wanted = script.purpose(name).partition(":")[0].partition(",")[0].split()[1:]
+        known = {"FOLDER": device.folder, "ROOT": device.folder, "MODEL": model, "KEEP": model}
+        if name == "verify":
+            known["FOLDER"] = f"{device.folder}/{model}/versions/VERSION"
+        words = " ".join(shlex.quote(known[word]) if word in known else word for word in wanted)
+        lines.append(f"  sh -c '({name})' {name} {words}")
+        lines += [f"  {plain}" for goals, after, plain in _PLAIN if goal in goals and after == name]
+    for name in ("prelude", *names):
+        lines += ["", f"{name}.sh:" if name == "prelude" else f"({name}), after prelude.sh:"]
+        lines += [f"    {line}" for line in script.source(name).splitlines()]
+    return "\n".join(lines)
+
+
+def program_listing(goal: str, device: Device, program: str) -> str:
+    """What a gdb server would be asked to do with a program, packet by packet of gdb's protocol."""
+    lines = [f"{_place(device)}, for {program}:"]
+    lines += [f"  {packets:<28} {what}" for packets, what, goals in _PACKETS if goal in goals]
+    return "\n".join(lines)
+
+
+def _place(device: Device) -> str:
+    settings = device.transport.model_dump().items()
+    how = ", ".join(f"{key} {value}" for key, value in settings if value is not None)
+    return f"on device '{device.name}' ({how})"
+
+
+def sizes(files: Sequence[File]) -> str:
+    """`14 files, 1,234 bytes`."""
+    return f"{len(files)} file{'' if len(files) == 1 else 's'}, {sum(file.bytes for file in files):,} bytes"
+
+
+def when(installed: Mapping[str, Any]) -> str:
+    """`2026-11-21 08:45:12 UTC by ann@desk, target aarch64`."""
+    return f"{installed['installed']} by {installed['by']}, target {installed['target']}"

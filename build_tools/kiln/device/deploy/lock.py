@@ -1,0 +1,111 @@
+"""One host at a time on a device: a folder made by mkdir, which exactly one host can make.
+
+The host that holds it writes a new count into it every few seconds. Another host waits; when the count
+stands still for long enough, by the waiting host's own clock, the holder is gone and the lock is taken over.
+A holder on this same machine is looked up instead, so that nobody waits for a build that was stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from kiln.device.deploy import script
+from kiln.device.deploy.transports import AFTER, Transport, printable
+from kiln.errors import KilnError
+
+BEAT = 5.0  # seconds between signs of life
+SILENCE = 45.0  # seconds without one after which a host counts as gone
+PATIENCE = 120.0  # seconds to wait for a host that is alive
+
+
+class Lock:
+    """The lock on a device's folder, from `take` until `release`; `token` proves it to the scripts."""
+
+    def __init__(self, transport: Transport, root: str) -> None:
+        self._transport, self._root = transport, root
+        self.token = secrets.token_hex(16)
+        self._ended = threading.Event()
+        self._beating: threading.Thread | None = None
+
+    def take(self, patience: float = PATIENCE, silence: float = SILENCE) -> None:
+        """Wait for the lock. Raises KilnError naming who has it when that takes longer than `patience`."""
+        began, told = time.monotonic(), False
+        seen, since = "", began
+        while True:
+            state, *said = script.run(
+                self._transport, "lock", self._root, self.token, _owner()
+            ).splitlines() or [""]
+            if state == "taken":
+                break
+            now, text = time.monotonic(), "\n".join(said)
+            if text != seen:
+                seen, since = text, now
+            holder = said[1] if len(said) > 1 else ""
+            if _is_gone(holder) or now - since > silence:
+                stale = said[0] if said else ""
+                script.run(self._transport, "unlock", self._root, stale, self.token)
+                seen, since = "", now
+                continue
+            who = _shown(holder)
+            if now - began > patience:
+                raise KilnError(
+                    f"{self._transport.description}: {who} is at work on it and was not done within "
+                    f"{patience:g} s; try again later"
+                )
+            if not told:
+                print(f"kiln: {self._transport.description}: waiting for {who}", file=sys.stderr, flush=True)
+                told = True
+            time.sleep(min(1.0, patience))
+        self._beating = threading.Thread(target=self._beat, daemon=True)
+        self._beating.start()
+
+    def release(self) -> None:
+        """Give the lock back. Where the connection is lost it stays, and the next host finds it silent."""
+        self._ended.set()
+        if self._beating is not None:
+            self._beating.join()
+            with contextlib.suppress(KilnError):
+                script.run(self._transport, "unlock", self._root, self.token, self.token, timeout=AFTER)
+            self._beating = None
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._ended.wait(BEAT):
+            count += 1
+            with contextlib.suppress(KilnError):
+                script.attempt(self._transport, "beat", self._root, self.token, str(count))
+
+
+def _owner() -> str:
+    """user@host, the process, and the boot that its number belongs to."""
+    return f"{getpass.getuser()}@{socket.gethostname()} {os.getpid()} {_boot()}"
+
+
+def _shown(owner: str) -> str:
+    """An owner as people are told: `ann@desk`."""
+    return printable(owner.split(" ")[0], 80) or "another host"
+
+
+def _is_gone(owner: str) -> bool:
+    """Whether the owner is a process of this machine, in this boot, that has ended."""
+    match owner.split(" "):
+        case [_, number, boot] if boot == _boot() != "-" and number.isdigit():
+            return not Path("/proc", number).exists()
+    return False
+
+
+def _boot() -> str:
+    # Without it a container's process numbers would be taken for those of the machine around it.
+    try:
+        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + space.replace(" ", "")
+    except OSError:
+        return "-"

@@ -1,0 +1,67 @@
+"""Devices by name: devices/*.yaml as checked objects, whose `transport` the files of transports/ describe."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+from pathlib import Path
+from typing import Annotated, Any, Union, cast
+
+from pydantic import Field, create_model
+
+from kiln.config import Device, document, find_device
+from kiln.config.check import validate
+from kiln.config.schema import file_schema
+from kiln.device.deploy.transports import ways
+from kiln.files import read_json, write_json
+
+
+def load_device(name: str | os.PathLike[str]) -> Device:
+    """The device of that name, or of a path to a .yaml. Raises KilnError with file and line of a mistake."""
+    path = find_device(name)
+    read = document.read(path)
+    if isinstance(read.data, dict):
+        if "name" in read.data:
+            raise read.error(("name",), "not a key of this file; the file's own name is the name")
+        read.data = {"name": path.stem, **read.data}
+        _anchor(read.data.get("transport"), path.parent)
+    return validate(device_type(), read)
+
+
+def device_config(device: Device) -> dict[str, Any]:
+    """All of a device as plain data: what device.json holds."""
+    return device.model_dump(mode="json")
+
+
+def read_device(path: Path) -> Device:
+    """The device of a device.json."""
+    return device_type().model_validate(read_json(path))
+
+
+@functools.cache
+def device_type() -> type[Device]:
+    """Device with `transport` as one of the Settings of transports/, chosen by its `kind`."""
+    settings = tuple(way.Settings for way in ways().values())
+    kind = Annotated[Union[settings], Field(discriminator="kind", description="how it is reached")]  # type: ignore[valid-type]  # noqa: UP007
+    return cast(type[Device], create_model("Device", __base__=Device, transport=(kind, ...)))
+
+
+def _anchor(transport: Any, folder: Path) -> None:
+    """Make the paths of a transport's settings absolute: they are relative to the YAML they stand in."""
+    if not isinstance(transport, dict):
+        return
+    way = ways().get(str(transport.get("kind")))
+    for key in way.PATHS if way is not None else ():
+        if isinstance(transport.get(key), str):
+            transport[key] = os.path.normpath(folder / Path(transport[key]).expanduser())
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """--out device.schema.json."""
+    p.add_argument("--out", type=Path, required=True, help="device.schema.json")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the JSON Schema of a file in devices/, for editors that check YAML while it is typed."""
+    write_json(args.out, file_schema(device_type(), "a device for Kiln"))

@@ -1,0 +1,59 @@
+"""The shell scripts that Kiln runs on a device: constant texts, whose arguments reach them as they are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from kiln.device.deploy.transports import TIMEOUT, Answer, Transport
+from kiln.errors import KilnError
+
+_FOLDER = Path(__file__).resolve().parent / "scripts"
+
+
+@functools.cache
+def text(name: str) -> str:
+    """A script, with what all of them begin with."""
+    return source("prelude") + source(name)
+
+
+def purpose(name: str) -> str:
+    """The script's first line: its arguments, and what it does."""
+    return source(name).splitlines()[0].lstrip("# ")
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    """The command that runs a script."""
+    return ["sh", "-c", _without_comments(text(name)), name, *arguments]
+
+
+def run(
+    transport: Transport, name: str, *arguments: str, lines: Sequence[str] = (), timeout: float = TIMEOUT
+) -> str:
+    """Run a script on a device, `lines` on its standard input; what it prints.
+
+    Raises KilnError with what it complains about, when it cannot do its work.
+    """
+    answer = attempt(transport, name, *arguments, lines=lines, timeout=timeout)
+    if answer.status:
+        raise KilnError(f"{transport.description}: {name} failed: {answer.complaint}")
+    return answer.text
+
+
+def attempt(
+    transport: Transport, name: str, *arguments: str, lines: Sequence[str] = (), timeout: float = TIMEOUT
+) -> Answer:
+    """Run a script that may fail."""
+    given = "".join(f"{line}\n" for line in lines).encode()
+    return transport.run(command(name, *arguments), stdin=given, timeout=timeout)
+
+
+def _without_comments(script: str) -> str:
+    return "".join(f"{line}\n" for line in script.splitlines() if not line.lstrip().startswith("#"))
+
+
+@functools.cache
+def source(name: str) -> str:
+    """A script as it is written."""
+    return (_FOLDER / f"{name}.sh").read_text(encoding="utf-8")

@@ -1,0 +1,201 @@
+"""A microcontroller behind a gdb server: OpenOCD, pyOCD, J-Link, Black Magic Probe, QEMU.
+
+There is no file system and no shell. What is sent is kept here until a program is run: that is loaded, as
+far as it is not there yet, into flash where the server's memory map says so, checked by the server's CRC or
+by reading it back, and started as its vector table says. Its files and output go through semihosting. It
+ends by a call of a function of its own, `kiln_exit(status)`, at which it is stopped, or by the server's word
+for an exit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from kiln.config import Device
+from kiln.config.check import Section
+from kiln.device.deploy.transports import TIMEOUT, Answer, printable
+from kiln.device.microcontroller.fileio import Files
+from kiln.device.microcontroller.image import CORES, EXIT, Image, is_image, read_image
+from kiln.device.microcontroller.rsp import Rsp
+from kiln.errors import KilnError
+
+PATHS: tuple[str, ...] = ()
+PROGRAMS: tuple[str, ...] = ()
+
+# Registers of M-profile cores in gdb's order, and the register that says where the vector table is.
+_SP, _PC, _XPSR, _CPUID, _VTOR = 13, 15, 25, 0xE000ED00, 0xE000ED08
+_THUMB = 0x01000000
+
+
+def _address(value: str) -> str:
+    match = re.fullmatch(r"[A-Za-z0-9_.-]+:([0-9]{1,5})", value)
+    if not match or not 0 < int(match[1]) < 65536:
+        raise ValueError(f"HOST:PORT of a gdb server expected, such as localhost:3333, got {value!r}")
+    return value
+
+
+class Settings(Section):
+    """Where the gdb server is."""
+
+    kind: Literal["gdb"] = Field(description="a microcontroller behind a gdb server")
+    address: Annotated[str, AfterValidator(_address)] = Field(description="HOST:PORT")
+    timeout: int = Field(default=10, ge=1, le=600, description="seconds to wait for an answer")
+
+
+class GdbTransport:
+    """One core, stopped except while a program runs."""
+
+    has_shell = False
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.description = f"device '{name}' (gdb {settings.address})"
+        host, _, port = settings.address.rpartition(":")
+        self._rsp = Rsp((host, int(port)), self.description, settings.timeout)
+        self._files = Files()
+        self._programs: dict[str, Path] = {}
+
+    def send(self, files: Mapping[str, Path], *, timeout: float = TIMEOUT) -> None:
+        """Keep files for the next run. One that is an ELF file can be run."""
+        for name, path in files.items():
+            if is_image(path):
+                self._programs[name] = path
+            else:
+                self._files.give({name: path.read_bytes()})
+
+    def fetch(self, path: str, destination: Path, *, timeout: float = TIMEOUT) -> bool:
+        """A file that the program wrote, or was given."""
+        if path not in self._files.contents:
+            return False
+        destination.write_bytes(self._files.contents[path])
+        return True
+
+    def run(
+        self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
+    ) -> Answer:
+        """Load and run a program that was sent. It has no command line: what it reads, it opens by name."""
+        if command[0] not in self._programs:
+            raise KilnError(f"{self.description}: {command[0]} is no program for it")
+        image = read_image(self._programs[command[0]])
+        self.load(image)
+        self.reset(image)
+        self._files.stdout.clear()
+        self._files.stderr.clear()
+        status = self._until_it_ends(image.exit, timeout)
+        return Answer(status, bytes(self._files.stdout), self._files.stderr.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Let go of the core."""
+        self._rsp.close()
+
+    def core(self) -> str | None:
+        """The core's name, from its CPUID register; None where it is none that Kiln knows."""
+        return CORES[self._part()][0] if self._part() in CORES else None
+
+    def differing(self, image: Image) -> list[tuple[int, int]]:
+        """(address, bytes) of those parts of the image that are not in memory, block by block."""
+        found = []
+        for _, _, pieces in image.blocks(self._rsp.flash_regions()):
+            found += [(at, len(content)) for at, content in pieces if not self._rsp.holds(at, content)]
+        return found
+
+    def load(self, image: Image) -> int:
+        """Write what of the image is not in memory yet, and check all of it; the bytes written.
+
+        Raises KilnError where the core cannot run it, before anything is written, or memory does not keep it.
+        """
+        core = CORES.get(self._part())
+        if core is not None and image.architecture is not None and image.architecture not in core[1]:
+            raise KilnError(
+                f"{self.description}: its core is a {core[0]}, and {image.path.name} is for "
+                f"{image.architecture}; nothing was changed there"
+            )
+        written = 0
+        for region, block, pieces in image.blocks(self._rsp.flash_regions()):
+            if all(self._rsp.holds(at, content) for at, content in pieces):
+                continue
+            if region is not None:
+                # What else lies in the block is erased with it, and is written back.
+                whole = bytearray(self._rsp.read(block, region.block))
+                for at, content in pieces:
+                    whole[at - block : at - block + len(content)] = content
+                self._rsp.erase_and_write(region, block, bytes(whole))
+                written += len(whole)
+            else:
+                for at, content in pieces:
+                    self._rsp.write(at, content)
+                    written += len(content)
+        for address, content in image.parts:
+            if not self._rsp.holds(address, content):
+                raise KilnError(
+                    f"{self.description}: {len(content):,} bytes at 0x{address:x} are not what was written: "
+                    "is there memory, and is its flash unlocked?"
+                )
+        return written
+
+    def reset(self, image: Image) -> None:
+        """Set the registers as after a reset: the next thing that runs is the image, from its beginning."""
+        vectors, content = image.parts[0]
+        self._rsp.write(_VTOR, vectors.to_bytes(4, "little"))
+        self._rsp.set_register(_SP, int.from_bytes(content[:4], "little"))
+        self._rsp.set_register(_XPSR, _THUMB)
+        self._rsp.set_register(_PC, int.from_bytes(content[4:8], "little") & ~1)
+
+    def made(self) -> dict[str, int]:
+        """The files that programs have here: names and bytes."""
+        return {name: len(content) for name, content in self._files.contents.items()}
+
+    def _part(self) -> int:
+        """The part number in CPUID; 0 where it cannot be read, or is another company's."""
+        try:
+            value = int.from_bytes(self._rsp.read(_CPUID, 4), "little")
+        except KilnError:
+            return 0
+        return (value >> 4) & 0xFFF if value >> 24 == 0x41 else 0
+
+    def _until_it_ends(self, ends: int | None, timeout: float) -> int:
+        limit = time.monotonic() + timeout
+        if ends is not None:
+            self._rsp.must(b"Z1,%x,2" % ends, f"cannot set a breakpoint at {EXIT}")
+        try:
+            self._rsp.send(b"c")
+            while True:
+                if not self._rsp.waiting(limit - time.monotonic()):
+                    self._rsp.interrupt()
+                    self._rsp.receive()
+                    raise KilnError(f"{self.description}: still running after {timeout:g} s, was stopped")
+                stop = self._rsp.receive()
+                match stop[:1]:
+                    case b"F":
+                        self._files.serve(self._rsp, stop)
+                    case b"O" if stop != b"OK":
+                        self._files.stdout += bytes.fromhex(stop[1:].decode("latin-1"))
+                    case b"W":
+                        return int(stop[1:3], 16)
+                    case b"S" | b"T":
+                        return self._stopped(stop, ends)
+                    case _:
+                        raise KilnError(f"{self.description}: it stopped: {printable(repr(stop[:40]))}")
+        finally:
+            if ends is not None:
+                self._rsp.ask(b"z1,%x,2" % ends)
+
+    def _stopped(self, stop: bytes, ends: int | None) -> int:
+        at = self._rsp.register(_PC)
+        if ends is not None and at == ends:
+            return self._rsp.register(0) & 0xFF
+        raise KilnError(
+            f"{self.description}: the program stopped at 0x{at:x} with signal {int(stop[1:3], 16)}, "
+            f"not at {EXIT}"
+        )
+
+
+def open_transport(device: Device) -> GdbTransport:
+    """See Way.open_transport."""
+    assert isinstance(device.transport, Settings)
+    return GdbTransport(device.name, device.transport)

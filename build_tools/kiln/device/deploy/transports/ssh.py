@@ -1,0 +1,261 @@
+"""A device behind OpenSSH: the system's own client with the user's configuration, keys and jump hosts.
+
+A connection carries many commands (ssh's ControlMaster). It is a child of this process and ends with it.
+Whatever the user's configuration says, the host key is checked, nothing is asked for, and no port, agent or
+display is forwarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from kiln.config import Device
+from kiln.config.check import Section
+from kiln.device import process
+from kiln.device.deploy.transports import TIMEOUT, Answer, printable
+from kiln.device.posix import PosixTransport, as_text_and_input
+from kiln.errors import KilnError
+
+PATHS = ("config", "identity")
+PROGRAMS: tuple[str, ...] = ("ssh",)
+
+# First: ssh takes the first value that it meets, and these come before the user's configuration.
+_ALWAYS = {
+    "StrictHostKeyChecking": "yes",
+    "NoHostAuthenticationForLocalhost": "no",
+    "UpdateHostKeys": "no",
+    "BatchMode": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "ServerAliveCountMax": "3",
+    "LogLevel": "ERROR",
+}
+
+
+def _word(value: str) -> str:
+    # Neither an option of ssh, nor a token of its configuration, nor a word for a ProxyCommand's shell.
+    if not re.fullmatch(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*", value):
+        raise ValueError(f"letters, digits and '._:-' expected, the first one no '-', got {value!r}")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_word)]
+
+
+class Settings(Section):
+    """Where the device is. All but `host` may stand in the user's ~/.ssh/config instead."""
+
+    kind: Literal["ssh"] = Field(description="a machine with an SSH server")
+    host: Word = Field(description="a Host of the ssh configuration, a name or an address")
+    user: Word | None = Field(
+        default=None, description="name to log in with; null: as ssh's configuration says"
+    )
+    port: int | None = Field(
+        default=None, ge=1, le=65535, description="port of the SSH server; null: as ssh's configuration says"
+    )
+    identity: str | None = Field(default=None, description="file of the private key")
+    config: str | None = Field(default=None, description="ssh configuration in place of ~/.ssh/config")
+    timeout: int = Field(
+        default=10,
+        ge=1,
+        le=600,
+        description="seconds to wait for the connection; twice as long a silent one is kept",
+    )
+
+
+class SshTransport(PosixTransport):
+    """Commands run in sessions of a connection, on each connection one after the other.
+
+    dropbear 2022.83 ends a session that begins at the moment at which another one of its connection ends: its
+    command is killed, and the client ends with 255 and says nothing. So a command that runs beside another
+    one (the lock's sign of life) has a second connection. Where none can be had, both use the first.
+    """
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self._name, self._settings = name, settings
+        self._idle = threading.Lock()
+        self._first = _Connection(self.description, settings)
+        self._second: _Connection | None = None
+
+    @property
+    def description(self) -> str:
+        """See Transport.description."""
+        return f"device '{self._name}' (ssh {self._settings.host})"
+
+    def run(
+        self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
+    ) -> Answer:
+        """See Transport.run. Two threads may call it at a time."""
+        if not self._first.lives:
+            raise KilnError(f"{self.description}: the connection was lost")
+        text, stdin = as_text_and_input(command, stdin)
+        if not self._idle.acquire(blocking=False):
+            return self._beside().run(text, stdin, timeout)
+        try:
+            return self._first.run(text, stdin, timeout)
+        finally:
+            self._idle.release()
+
+    def _beside(self) -> _Connection:
+        if self._second is not None and not self._second.lives:  # lost, or its thread has ended
+            self._second.close()
+            self._second = None
+        if self._second is None:
+            with contextlib.suppress(KilnError):
+                self._second = _Connection(self.description, self._settings, beside=self._first)
+        return self._second or self._first
+
+    def close(self) -> None:
+        """End the connections."""
+        for connection in (self._second, self._first):
+            if connection is not None:
+                connection.close()
+
+
+class _Connection:
+    """A connection (ssh's ControlMaster) to `who`, or KilnError with what to do.
+
+    `beside` is another one to the same device; when that is lost, this one is not waited for any longer.
+    """
+
+    def __init__(self, who: str, settings: Settings, beside: _Connection | None = None) -> None:
+        self._who, self._settings, self._beside = who, settings, beside
+        self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
+        self._ssh = [process.client("ssh"), *self._options()]
+        self._log = Path(self._folder, "log")
+        self._master: subprocess.Popen[bytes] | None = None
+        try:
+            self._master = self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process runs: where the device went away, ssh takes a while to see it."""
+        return self._master is not None and self._master.poll() is None
+
+    def run(self, text: str, stdin: bytes | Path | None, timeout: float) -> Answer:
+        """Run a command that is one text. Raises KilnError when the connection is lost."""
+        words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, text]
+        answer = process.run(words, who=self._who, stdin=stdin, timeout=timeout)
+        if answer.status == 255 and self._is_lost():
+            raise KilnError(f"{self._who}: the connection was lost")
+        return answer
+
+    def _is_lost(self) -> bool:
+        """255 is ssh's own; a program's 255 is told from it by the connection, which is still there.
+
+        A connection that is given up ends its sessions first, and then itself.
+        """
+        if self._master is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(1)
+        return not self.lives or not self._answers()
+
+    def close(self) -> None:
+        """End it."""
+        if self._master is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._master.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(5)
+            self._master = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _options(self) -> list[str]:
+        chosen, options = self._settings, []
+        if chosen.config is not None:
+            options += ["-F", chosen.config]
+        fixed = {
+            **_ALWAYS,
+            "ConnectTimeout": str(chosen.timeout),
+            "ServerAliveInterval": str(-(-chosen.timeout // 2)),  # lost after four of them
+            "ControlPath": f"{self._folder}/socket",
+        }
+        options += [word for key, value in fixed.items() for word in ("-o", f"{key}={value}")]
+        if chosen.identity is not None:
+            options += ["-i", chosen.identity, "-o", "IdentitiesOnly=yes"]
+        if chosen.user is not None:
+            options += ["-l", chosen.user]
+        if chosen.port is not None:
+            options += ["-p", str(chosen.port)]
+        return [*options, "-T"]
+
+    def _connect(self) -> subprocess.Popen[bytes]:
+        words = [
+            *self._ssh,
+            "-o",
+            "ControlMaster=yes",
+            "-o",
+            "ControlPersist=no",
+            "-N",
+            "--",
+            self._settings.host,
+        ]
+        with self._log.open("wb") as log:
+            master = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=process.end_with_parent,
+            )
+        # A jump host has its own time to connect, and both their greetings.
+        limit = time.monotonic() + 3 * self._settings.timeout
+        socket = Path(self._folder, "socket")
+        while not (socket.exists() and self._answers()):
+            if master.poll() is not None:
+                raise KilnError(f"{self._who}: {self._reason()}")
+            if time.monotonic() > limit or (self._beside is not None and not self._beside.lives):
+                process.stop(master)
+                raise KilnError(
+                    f"{self._who}: no connection within {3 * self._settings.timeout} s; "
+                    f"try: ssh {self._settings.host}"
+                )
+            time.sleep(0.02)
+        return master
+
+    def _answers(self) -> bool:
+        words = [*self._ssh, "-O", "check", "--", self._settings.host]
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+    def _reason(self) -> str:
+        """What ssh complained about, as one line with what to do."""
+        said = self._log.read_text(encoding="utf-8", errors="replace")
+        by_hand = f"ssh {self._settings.host}"
+        if "IDENTIFICATION HAS CHANGED" in said:
+            return (
+                "its host key is another than the known one: someone may be in between; if the device was "
+                f"set up anew, forget the old key with ssh-keygen -R and check the new one with: {by_hand}"
+            )
+        if "Host key verification failed" in said or "host key is known" in said:
+            return f"its host key is not known here; connect once by hand and check the key: {by_hand}"
+        if "Permission denied" in said or "Too many authentication failures" in said:
+            return f"it refuses this key or user; let it in with: ssh-copy-id {self._settings.host}"
+        lines = [line for line in said.splitlines() if line.strip()]
+        return f"{printable(lines[-1]) if lines else 'ssh ended without a word'}; try: {by_hand}"
+
+
+def open_transport(device: Device) -> SshTransport:
+    """See Way.open_transport."""
+    assert isinstance(device.transport, Settings)
+    return SshTransport(device.name, device.transport)

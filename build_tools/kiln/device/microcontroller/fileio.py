@@ -1,0 +1,125 @@
+"""Files for a program without a file system: gdb's File-I/O, which semihosting of Cortex-M becomes.
+
+Only the names that the run was given can be opened, so nothing that a device asks for reaches another file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kiln.device.microcontroller.rsp import Rsp
+
+_ENOENT, _EBADF, _EINVAL, _ENOSYS = 2, 9, 22, 88
+_WRITE, _CREATE, _TRUNCATE, _APPEND = 0x3, 0x200, 0x400, 0x8
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of files that a program makes
+_MOST = 1 << 28  # bytes of one file: a program that runs wild must not fill this machine's memory
+
+
+@dataclass
+class _Open:
+    content: bytearray
+    at: int = 0
+    writable: bool = False
+    append: bool = False
+
+
+@dataclass
+class Files:
+    """Contents by name, and what the program printed."""
+
+    contents: dict[str, bytearray] = field(default_factory=dict)
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    _open: dict[int, _Open] = field(default_factory=dict)
+
+    def give(self, files: Mapping[str, bytes]) -> None:
+        """Put files there."""
+        self.contents.update({name: bytearray(content) for name, content in files.items()})
+
+    def serve(self, rsp: Rsp, packet: bytes) -> None:
+        """Do what the packet `F…` asks for, and answer it."""
+        name, *words = packet[1:].split(b",")
+        calls: dict[bytes, Callable[..., int]] = {
+            b"open": self._open_file, b"close": self._close, b"read": self._read, b"write": self._write,
+            b"lseek": self._lseek, b"fstat": self._fstat, b"isatty": self._isatty,
+        }  # fmt: skip
+        try:
+            status = calls[name](rsp, *words) if name in calls else -_ENOSYS
+        except (ValueError, TypeError, KeyError):
+            status = -_EINVAL
+        rsp.send(b"F%x" % status if status >= 0 else b"F-1,%x" % -status)
+
+    def _open_file(self, rsp: Rsp, path: bytes, flags: bytes, mode: bytes) -> int:
+        del mode
+        address, _, count = path.partition(b"/")
+        name = rsp.read(int(address, 16), min(int(count, 16), 4096)).rstrip(b"\0").decode("utf-8", "replace")
+        how = int(flags, 16)
+        if name == ":tt":
+            return 2 if how & _APPEND else 1 if how & _WRITE else 0
+        if name not in self.contents and how & _CREATE and _NAME.fullmatch(name):
+            self.contents[name] = bytearray()
+        if name not in self.contents:
+            return -_ENOENT
+        if how & _TRUNCATE:
+            self.contents[name].clear()
+        number = max([2, *self._open]) + 1
+        self._open[number] = _Open(self.contents[name], 0, bool(how & _WRITE), bool(how & _APPEND))
+        return number
+
+    def _close(self, rsp: Rsp, number: bytes) -> int:
+        del rsp
+        if int(number, 16) <= 2:
+            return 0
+        return 0 if self._open.pop(int(number, 16), None) is not None else -_EBADF
+
+    def _read(self, rsp: Rsp, number: bytes, address: bytes, count: bytes) -> int:
+        file = self._open.get(int(number, 16))
+        if file is None:
+            return 0 if int(number, 16) == 0 else -_EBADF
+        part = bytes(file.content[file.at : file.at + int(count, 16)])
+        rsp.write(int(address, 16), part)
+        file.at += len(part)
+        return len(part)
+
+    def _write(self, rsp: Rsp, number: bytes, address: bytes, count: bytes) -> int:
+        part = rsp.read(int(address, 16), int(count, 16))
+        if int(number, 16) in (1, 2):
+            sink = self.stdout if int(number, 16) == 1 else self.stderr
+            sink += part[: _MOST - len(sink)]
+            return len(part)
+        file = self._open.get(int(number, 16))
+        if file is None or not file.writable:
+            return -_EBADF
+        if file.append:
+            file.at = len(file.content)
+        if file.at + len(part) > _MOST:
+            return -_EINVAL
+        file.content += bytes(max(0, file.at - len(file.content)))
+        file.content[file.at : file.at + len(part)] = part
+        file.at += len(part)
+        return len(part)
+
+    def _lseek(self, rsp: Rsp, number: bytes, offset: bytes, flag: bytes) -> int:
+        del rsp
+        file = self._open.get(int(number, 16))
+        if file is None:
+            return -_EBADF
+        base = {0: 0, 1: file.at, 2: len(file.content)}[int(flag, 16)]
+        if base + int(offset, 16) < 0:
+            return -_EINVAL
+        file.at = base + int(offset, 16)
+        return file.at
+
+    def _fstat(self, rsp: Rsp, number: bytes, address: bytes) -> int:
+        """struct stat of File-I/O: 64 bytes, big-endian, of which only the size means something."""
+        file = self._open.get(int(number, 16))
+        if file is None:
+            return -_EBADF
+        rsp.write(int(address, 16), bytes(28) + len(file.content).to_bytes(8, "big") + bytes(28))
+        return 0
+
+    def _isatty(self, rsp: Rsp, number: bytes) -> int:
+        del rsp
+        return int(int(number, 16) <= 2)

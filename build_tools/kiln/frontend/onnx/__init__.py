@@ -1,0 +1,1 @@
+"""ONNX files: nodes to Relax, shapes with symbols."""

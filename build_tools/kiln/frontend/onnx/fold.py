@@ -1,0 +1,120 @@
+"""Folds an ONNX graph's constants and infers its shapes, within limits that the file cannot move.
+
+onnxsim does the work where it can. It refuses some graphs that ONNX's checker and ONNX Runtime accept; then
+ONNX Runtime computes the constants, and the graph stays otherwise as the file has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnxsim
+from onnx import numpy_helper
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import one_line
+from kiln.frontend.onnx import order
+from kiln.frontend.onnx.predict import Prediction
+from kiln.frontend.quiet import quiet_output
+
+Sizes = Mapping[str, Sequence[int | str]]
+
+
+def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.ModelProto:
+    """`model` with its constants folded and every shape inferred, for inputs of `sizes`; names stay open.
+
+    Where nothing is open, the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters leave is
+    folded with the rest; else kiln.frontend.onnx.shapes computes it during the import. Raises KilnError for a
+    node whose types are wrong or whose constant is beyond the limits (kiln.frontend.onnx.predict).
+    """
+    opened = _opened(model, sizes)
+    prediction = Prediction(path, opened)
+    prediction.walk(opened.graph)
+    fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
+    with quiet_output():  # onnxsim reports every node that it cannot run
+        try:
+            if fixed:
+                shapes = {name: list(shape) for name, shape in sizes.items()}
+                folded, _ = onnxsim.simplify(model, overwrite_input_shapes=shapes)
+            else:
+                folded, _ = onnxsim.simplify(opened)
+        except Exception:  # whatever its C++ core met
+            folded = _folded(opened, prediction)
+        try:
+            return onnx.shape_inference.infer_shapes(folded, data_prop=True)
+        except Exception as error:  # ONNX's own kinds
+            raise KilnError(f"{path}: cannot infer the ONNX graph's shapes: {one_line(error)}") from error
+
+
+def _opened(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
+    """`model` with its inputs' shapes set, and nothing said of other tensors, which may no longer be true."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.value_info[:]
+    for value in result.graph.input:
+        if value.name not in sizes:
+            continue
+        shape = value.type.tensor_type.shape
+        shape.Clear()
+        for size in sizes[value.name]:
+            dim = shape.dim.add()
+            if isinstance(size, str):
+                dim.dim_param = size
+            else:
+                dim.dim_value = size
+    for value in result.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    return result
+
+
+def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
+    """`model` with a weight in place of each constant that the other nodes read.
+
+    `prediction` has walked the model: it knows short constants, those made of shapes among them. ONNX Runtime
+    computes the long ones; where it cannot, they stay as they are.
+    """
+    short = [tensor for name, tensor in prediction.values.items() if name]
+    constant = [node for node in model.graph.node if prediction.is_constant(node)]
+    rest = [node for node in constant if not all(name in prediction.values for name in node.output)]
+    others = [node for node in model.graph.node if not prediction.is_constant(node)]
+    read = {name for node in others for name in order.reads(node)}
+    read |= {value.name for value in model.graph.output}
+    wanted = sorted({name for node in rest for name in node.output if name} & read)
+    part = _with(model, rest, short)
+    del part.graph.input[:], part.graph.output[:]
+    part.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
+    try:
+        made = _computed(part, wanted) if wanted else []
+    except Exception:  # ONNX Runtime's own kinds
+        return _with(model, [*rest, *others], short)
+    return _with(model, others, [*short, *made])
+
+
+def _with(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto]
+) -> onnx.ModelProto:
+    """A copy of `model` with these nodes, and these weights beside its own."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    known = {weight.name for weight in model.graph.initializer}
+    result.graph.initializer.extend(weight for weight in weights if weight.name not in known)
+    return result
+
+
+def _computed(part: onnx.ModelProto, wanted: Sequence[str]) -> list[onnx.TensorProto]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    content = part.SerializeToString()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return [
+        numpy_helper.from_array(array, name)
+        for name, array in zip(wanted, session.run(wanted, {}), strict=True)
+    ]

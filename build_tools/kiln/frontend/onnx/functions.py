@@ -1,0 +1,55 @@
+"""Puts the bodies of a model's own functions in place of the nodes that call them."""
+
+from __future__ import annotations
+
+import graphlib
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import one_line
+from kiln.frontend.onnx.attributes import graphs_of
+
+_MOST_NODES = 1 << 17  # of the model when every function is written out
+
+_Key = tuple[str, str, str]
+
+
+def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` without functions. Raises KilnError where they call themselves, or become too many nodes."""
+    if not model.functions:
+        return model
+    called = {_key(function): _calls(path, function) for function in model.functions}
+    try:
+        order = list(
+            graphlib.TopologicalSorter({key: set(names) for key, names in called.items()}).static_order()
+        )
+    except graphlib.CycleError as error:
+        raise KilnError(f"{path}: the function '{error.args[1][0][1]}' calls itself") from None
+    counts: dict[_Key, int] = {}
+    for key in order:
+        counts[key] = sum(counts.get(name, 1) for name in called.get(key, [])) if key in called else 1
+    total = sum(counts.get(name, 1) for name in _calls(path, model.graph))
+    if total > _MOST_NODES:
+        raise KilnError(
+            f"{path}: its functions, written out, make {total:.4g} nodes, allowed: at most {_MOST_NODES}"
+        )
+    try:
+        return onnx.inliner.inline_local_functions(model, convert_version=True)
+    except Exception as error:  # ONNX's own kinds
+        raise KilnError(f"{path}: cannot write out its functions: {one_line(error)}") from error
+
+
+def _calls(path: Path, body: onnx.GraphProto | onnx.FunctionProto) -> list[_Key]:
+    """What each node of `body`, and of the graphs inside it, calls."""
+    return [_key_of(node) for graph in graphs_of(path, body) for node in graph.node]
+
+
+def _key(function: onnx.FunctionProto) -> _Key:
+    return (function.domain, function.name, function.overload)
+
+
+def _key_of(node: onnx.NodeProto) -> _Key:
+    return (node.domain, node.op_type, node.overload)

@@ -1,0 +1,217 @@
+"""Walks an ONNX graph into Relax: TVM's importer, with Kiln's converters first and shape values computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import one_line, operators, tensor_type
+from kiln.frontend.onnx import ops
+from kiln.frontend.onnx.node import Node, as_tensor, extents
+from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
+from kiln.frontend.onnx.value import Value, from_array, from_items
+from kiln.frontend.symbols import Extent, Symbols
+
+_NODES_NAMED = 3  # of each operator, for errors
+_OWN = {"If", "Constant", "Shape", "Size"}
+
+
+def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
+    """Raise KilnError naming every operator in `nodes`, with some nodes of each; do nothing without any."""
+    if not nodes:
+        return
+    kinds: dict[str, list[str]] = {}
+    for node in nodes:
+        kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        kinds.setdefault(kind, []).append(node.name or f"with output {', '.join(node.output[:1]) or 'none'}")
+    listed = "; ".join(
+        f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+        for kind, names in sorted(kinds.items())
+    )
+    raise KilnError(f"{path}: operators that cannot be imported: {listed}")
+
+
+class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is untyped
+    """Converts one graph. `nodes` is filled in: by Relax operator, the nodes that became it.
+
+    `shapes`: by input, sizes and expressions of the variables of `symbols`. `every_node`: not only some of
+    each operator.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shapes: Mapping[str, list[Extent]],
+        symbols: Symbols,
+        nodes: dict[str, list[str]],
+        every_node: bool = False,
+    ) -> None:
+        super().__init__(dict(shapes), None, keep_params_in_input=False, sanitize=True)
+        self._path = path
+        self._symbols = symbols
+        self._nodes_of = nodes
+        self._every_node = every_node
+        self._seen: set[Any] = set()  # calls whose node is known
+        self._values: dict[str, Value] = {}
+
+    def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
+        super()._parse_graph_input(graph)
+        divided = self._symbols.divided()
+        if divided:  # a shape of a tensor defines a variable only where it is that variable and nothing else
+            self._inputs["kiln_sizes"] = relax.Var("kiln_sizes", relax.ShapeType(divided))
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        known = onnx_frontend._get_convert_map().keys() | _OWN | ops.OVERRIDES.keys()
+        refuse(
+            self._path,
+            [
+                node
+                for node in graph.node
+                if node.op_type not in known or node.domain not in ("", "ai.onnx")  # TVM does not ask for it
+            ],
+        )
+
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        self._learn(graph)
+        for node in graph.node:
+            self._add(node)
+        for output in graph.output:
+            self._tensor(output.name)
+
+    def _learn(self, graph: onnx.GraphProto) -> None:
+        for weight in graph.initializer:
+            if int(np.prod(weight.dims)) <= MOST_ELEMENTS:
+                self._values[weight.name] = from_array(numpy_helper.to_array(weight))
+
+    def _tensor(self, name: str) -> Any:
+        """The tensor `name` as a Relax expression."""
+        if name not in self._nodes and name in self._values:
+            self._nodes[name] = self.bb.normalize(as_tensor(self._values[name]))
+        return self._nodes[name]
+
+    def _add(self, node: onnx.NodeProto) -> None:
+        """Convert one node, or compute it where it is made of shapes."""
+        try:
+            if node.op_type == "If":
+                self._branch(node)
+            elif not self._compute(node):
+                self._convert(node)
+        except KilnError:
+            raise
+        except Exception as error:  # converters raise every kind; all mean that the node is not supported
+            name = node.name or "without a name"
+            raise KilnError(
+                f"{self._path}: operators that cannot be imported: {node.op_type} (node {name}): "
+                f"{one_line(error)}"
+            ) from error
+
+    def _branch(self, node: onnx.NodeProto) -> None:
+        """If whose condition is known by now: the nodes of its branch take its place."""
+        condition = self._values.get(node.input[0])
+        if condition is None or not condition.is_constant:
+            raise ValueError("its condition is not known before the model runs")
+        taken = "then_branch" if bool(condition.numpy().item()) else "else_branch"
+        branch = next(item.g for item in node.attribute if item.name == taken)
+        for weight in branch.initializer:
+            value = numpy_helper.to_array(weight)  # without its type, relax.const makes int32 of int64
+            self._nodes[weight.name] = relax.const(value, str(value.dtype))
+        self._check_for_unsupported_ops(branch)
+        self._learn(branch)
+        for inner in branch.node:
+            self._add(inner)
+        for inner, outer in zip(branch.output, node.output, strict=True):
+            self._nodes.pop(outer, None)
+            if inner.name in self._values:
+                self._values[outer] = self._values[inner.name]
+            if inner.name in self._nodes:
+                self._nodes[outer] = self._nodes[inner.name]
+
+    def _compute(self, node: onnx.NodeProto) -> bool:
+        """Whether the node's result is known without running it; it is among the values then."""
+        if node.op_type == "Constant":
+            array = _constant(node)
+            self._nodes[node.output[0]] = relax.const(array, str(array.dtype))
+            if array.size <= MOST_ELEMENTS:
+                self._values[node.output[0]] = from_array(array)
+            return True
+        if node.op_type in ("Shape", "Size"):
+            self._values[node.output[0]] = self._measure(node)
+            return True
+        names = [name for name in node.input if name]
+        if not all(name in self._values for name in names):
+            return False
+        inputs = [self._values[name] if name else None for name in node.input]
+        value = evaluate(node, inputs, self.opset, self._symbols)
+        if value is None:
+            return False
+        self._values[node.output[0]] = value
+        return True
+
+    def _measure(self, node: onnx.NodeProto) -> Value:
+        known = self._values.get(node.input[0])
+        shape = list(known.items.shape) if known else extents(self._tensor(node.input[0]))
+        if node.op_type == "Size":
+            product = from_items([self._symbols.product(shape)])
+            return Value(product.items.reshape(()), "int64")
+        given = {item.name: item.i for item in node.attribute}
+        return from_items(shape[given.get("start", 0) : given.get("end", len(shape))])
+
+    def _convert(self, node: onnx.NodeProto) -> None:
+        attributes = self._parse_attr(node.attribute)
+        attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
+        own = ops.OVERRIDES.get(node.op_type)
+        expression = None
+        if own is not None:
+            seen = Node(
+                node.op_type, node.input, attributes, self._values, self._tensor, self._symbols, self.bb
+            )
+            expression = own(seen)
+        if expression is None:
+            inputs = onnx_frontend.onnx_input([self._tensor(name) if name else None for name in node.input])
+            expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
+        for name in operators(expression, self._seen):
+            origins = self._nodes_of.setdefault(name, [])
+            if self._every_node or len(origins) < _NODES_NAMED:
+                origins.append(f"{node.op_type} node {node.name or 'without a name'}")
+        expression = self.bb.normalize(expression)
+        self._assign(node, expression)
+
+    def _assign(self, node: onnx.NodeProto, expression: Any) -> None:
+        results = [expression]
+        if isinstance(expression, relax.Tuple):
+            results = list(expression.fields)
+        elif isinstance(expression.ty, relax.TupleType):
+            count = len(expression.ty.fields)
+            results = [self.bb.emit(relax.TupleGetItem(expression, index)) for index in range(count)]
+        for name, result in zip(node.output, results, strict=False):
+            if not name:
+                continue
+            try:
+                tensor_type(result.ty, "its result", self._symbols)
+            except KilnError as error:
+                raise ValueError(str(error)) from None
+            self._nodes[name] = result
+            self._values.pop(name, None)
+        if len(results) < len(node.output):
+            raise ValueError(f"{len(node.output)} outputs, of which TVM converts {len(results)}")
+
+
+def _constant(node: onnx.NodeProto) -> Any:
+    """The array of a Constant node. Raises ValueError for strings and sparse tensors."""
+    attribute = node.attribute[0]
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        return numpy_helper.to_array(value)
+    if attribute.name in ("value_int", "value_ints"):
+        return np.array(value, np.int64)
+    if attribute.name in ("value_float", "value_floats"):
+        return np.array(value, np.float32)
+    raise ValueError(f"a constant given by '{attribute.name}'")

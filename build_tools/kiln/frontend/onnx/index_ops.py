@@ -1,0 +1,117 @@
+"""ONNX operators that read and write where indices say.
+
+Negative indices count from the end; TVM 0.27 asks its virtual machine where that is. A constant index outside
+of its axis is refused (here and in kiln.frontend.onnx.amounts), as ONNX Runtime refuses it. For indices that
+come at run time see kernels/operators/indices.py, and lower/index_checks.py where the model asks for checks.
+Converters are as in kiln.frontend.onnx.ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax
+
+from kiln.frontend.onnx.node import Node, as_tensor
+from kiln.frontend.onnx.value import Value, from_items
+from kiln.frontend.symbols import Extent
+
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}
+
+
+def gather(node: Node) -> Any:
+    """Whole slices of an axis; known indices, such as a place counted from the end, need no check."""
+    axis = int(node.attributes.get("axis", 0))
+    data, size = node.tensor(0), node.shape(0)[axis]
+    known = node.whole(1) if node.inputs[1] in node.values else None
+    if known is not None:
+        symbols = node.symbols
+        placed = [index + size if symbols.holds(index < 0) else index for index in known]
+        if all(symbols.holds(index >= 0) for index in placed):
+            shape = node.values[node.inputs[1]].items.shape
+            items = from_items([symbols.simplify(index) for index in placed]).items.reshape(shape)
+            return relax.op.take(data, as_tensor(Value(items, "int64")), axis)
+    return relax.op.take(data, _from_start(node.tensor(1), [size]), axis, mode="clip")
+
+
+def gather_elements(node: Node) -> Any:
+    """Single elements along an axis."""
+    axis = int(node.attributes.get("axis", 0))
+    places = _from_start(node.tensor(1), [node.shape(0)[axis]])
+    return relax.op.gather_elements(node.tensor(0), places, axis)
+
+
+def gather_nd(node: Node) -> Any:
+    """Slices at places of several axes."""
+    skipped = int(node.attributes.get("batch_dims", 0))
+    places = _counted(node, _reached(node, skipped))
+    return relax.op.gather_nd(node.tensor(0), places, skipped)
+
+
+def scatter_elements(node: Node) -> Any:
+    """Single elements along an axis, written."""
+    axis = int(node.attributes.get("axis", 0))
+    places = _from_start(node.tensor(1), [node.shape(0)[axis]])
+    return relax.op.scatter_elements(node.tensor(0), places, node.tensor(2), axis, _reduction(node))
+
+
+def scatter_nd(node: Node) -> Any:
+    """Slices at places of several axes, written."""
+    places = _counted(node, _reached(node, 0))
+    return relax.op.scatter_nd(node.tensor(0), places, node.tensor(2), _reduction(node))
+
+
+def _reached(node: Node, skipped: int) -> list[Extent]:
+    """The sizes of the axes that a row of indices names."""
+    count = node.shape(1)[-1]
+    if not isinstance(count, int):
+        raise ValueError(f"indices of {count} axes: how many is not known before the model runs")
+    return node.shape(0)[skipped : skipped + count]
+
+
+def _reduction(node: Node) -> str:
+    value = node.attributes.get("reduction", b"none")
+    return _REDUCTIONS[value.decode() if isinstance(value, bytes) else value]
+
+
+def _counted(node: Node, sizes: Sequence[Extent]) -> Any:
+    """Rows of indices, the second input, from the first element on, for axes of `sizes`.
+
+    Raises ValueError for a constant index outside of its axis.
+    """
+    values = node.constant(1)
+    if values is not None and all(isinstance(size, int) for size in sizes):
+        for axis, (column, size) in enumerate(zip(values.reshape(-1, len(sizes)).T, sizes, strict=True)):
+            outside = column[(column < -size) | (column >= size)]
+            if outside.size:
+                raise ValueError(
+                    f"it selects index {outside[0]} by column {axis} of its indices, for an axis of size "
+                    f"{size}, allowed: {-size}..{size - 1}"
+                )
+    return _from_start(node.tensor(1), sizes)
+
+
+def _from_start(indices: Any, sizes: Sequence[Extent]) -> Any:
+    """Indices from the first element on, the last axis of them for axes of these sizes."""
+    dtype = str(indices.ty.dtype)
+    if dtype.startswith("uint"):
+        return indices
+    negative = relax.op.less(indices, relax.const(0, dtype))
+    return relax.op.where(negative, relax.op.add(indices, _tensor(sizes, dtype)), indices)
+
+
+def _tensor(sizes: Sequence[Extent], dtype: str) -> Any:
+    if len(sizes) == 1 and isinstance(sizes[0], int):
+        return relax.const(sizes[0], dtype)
+    return as_tensor(Value(from_items(sizes).items, dtype))
+
+
+CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "Scatter": scatter_elements,  # its name before opset 11
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
+}

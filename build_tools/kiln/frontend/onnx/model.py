@@ -1,0 +1,190 @@
+"""ONNX → Relax: check the file, bind open sizes, fold constants, then convert node by node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import external_data_helper, numpy_helper
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
+from kiln.frontend.interface import Port
+from kiln.frontend.onnx.attributes import check_attributes, check_names
+from kiln.frontend.onnx.fold import canonicalise
+from kiln.frontend.onnx.functions import inline_functions
+from kiln.frontend.onnx.graph import Importer, refuse
+from kiln.frontend.onnx.order import sort_nodes
+from kiln.frontend.onnx.types import check_inside, check_ports
+from kiln.frontend.options import ImportOptions, bind_shape
+from kiln.frontend.quiet import convert_quietly
+from kiln.frontend.symbols import Symbols
+
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def load(path: Path, options: ImportOptions) -> Imported:
+    """Import an ONNX file. Raises KilnError as `kiln.frontend.importer.import_model` says."""
+    model = read(path)
+    shapes = bind_inputs(model, path, options)
+    symbols = Symbols(options.bucket)
+    sizes: dict[str, list[int | str]] = {}
+    for name, shape in shapes.items():
+        found = [(entry, options.size(entry)) for entry in shape]
+        sizes[name] = [entry if size is None else size for entry, size in found]
+    model = canonicalise(model, path, sizes)
+    check_inside(path, model)
+    if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim calls it as the output
+        raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
+    extents = {
+        name: [symbols.extent(size) if isinstance(size, str) else size for size in shape]
+        for name, shape in sizes.items()
+    }
+    nodes: dict[str, list[str]] = {}
+    module = convert_quietly(
+        lambda: Importer(path, extents, symbols, nodes, options.every_node).from_onnx(
+            model.graph, _opset(model)
+        )
+    )
+    inputs = [
+        Port(
+            value.name,
+            _dtype(value),
+            shapes[value.name],
+            _image_layout(shapes[value.name]),
+            _input_quant(model, value),
+        )
+        for value in real_inputs(model)
+    ]
+    module = finish(module, "onnx", len(inputs), nodes, symbols)
+    outputs = [
+        Port(value.name, dtype, shape, quant=_output_quant(model, value))
+        for value, (dtype, shape) in zip(model.graph.output, result_types(module, symbols), strict=True)
+    ]
+    return Imported(module, inputs, outputs)
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """Parse and check an ONNX file. Raises KilnError when it is empty, truncated, text or not valid."""
+    content = read_model(path)
+    if looks_like_text(content):
+        raise KilnError(f"{path}: not an ONNX model: the file is plain text")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except DecodeError:
+        raise KilnError(f"{path}: not a complete ONNX model: truncated or of another format") from None
+    _load_beside(model, path)
+    if not model.graph.node or not model.graph.output:
+        raise KilnError(
+            f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
+        )
+    check_names(path, model)
+    model = inline_functions(path, model)
+    check_attributes(path, model)
+    sort_nodes(path, model)
+    _check_known(model, path)
+    check_ports(path, real_inputs(model), model.graph.output)
+    try:
+        onnx.checker.check_model(model)
+    except (
+        Exception
+    ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
+        raise KilnError(f"{path}: not a valid ONNX model: {one_line(error)}") from error
+    return model
+
+
+def _load_beside(model: onnx.ModelProto, path: Path) -> None:
+    """Read the weights that lie in files of their own beside the model's file."""
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:  # missing and damaged files raise several kinds
+        apart = filter(external_data_helper.uses_external_data, model.graph.initializer)
+        files = {str(entry.value) for one in apart for entry in one.external_data if entry.key == "location"}
+        raise KilnError(
+            f"{path}: its weights are in another file ({', '.join(sorted(files)[:3]) or 'none is named'}), "
+            "which is missing beside it or damaged"
+        ) from error
+
+
+def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The graph's inputs that a user must give: old files list every weight among the inputs too."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in weights]
+
+
+def bind_inputs(
+    model: onnx.ModelProto, path: Path, options: ImportOptions
+) -> dict[str, tuple[int | str, ...]]:
+    """Every input's shape, from the file where it is fixed and from the options where it is not."""
+    names = [value.name for value in real_inputs(model)]
+    for given in options.shapes:
+        if given not in names:
+            raise KilnError(
+                f"{path}: inputs.{given}: the model has no such input, it has: {', '.join(names)}"
+            )
+    return {
+        value.name: bind_shape(str(path), value.name, _declared_shape(value), options)
+        for value in real_inputs(model)
+    }
+
+
+def _check_known(model: onnx.ModelProto, path: Path) -> None:
+    """Refuse operators unknown to ONNX itself; the others are judged after folding, which removes some."""
+    known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
+    unknown = [
+        node
+        for node in model.graph.node
+        if ("" if node.domain in _DEFAULT_DOMAINS else node.domain, node.op_type) not in known
+    ]
+    refuse(path, unknown)
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max(
+        (int(entry.version) for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), default=1
+    )
+
+
+def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    # Exporters write an open size as a name, "?", nothing at all, 0 or -1.
+    return tuple(
+        dim.dim_value if dim.dim_value > 0 else (dim.dim_param if dim.dim_param.isidentifier() else None)
+        for dim in tensor.shape.dim
+    )
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+
+
+def _image_layout(shape: tuple[int | str, ...]) -> str | None:
+    return "NCHW" if len(shape) == 4 else None
+
+
+def _scalars(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[float, int] | None:
+    """(scale, zero point) of a per-tensor QuantizeLinear or DequantizeLinear with constant parameters."""
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for constant in model.graph.node:
+        if constant.op_type == "Constant" and constant.attribute[0].name == "value":
+            values[constant.output[0]] = numpy_helper.to_array(constant.attribute[0].t)
+    scale = values.get(node.input[1])
+    zero = values.get(node.input[2]) if len(node.input) > 2 and node.input[2] else 0
+    if scale is None or zero is None or scale.size != 1:
+        return None
+    return float(scale.item()), int(zero.item()) if hasattr(zero, "item") else int(zero)
+
+
+def _input_quant(model: onnx.ModelProto, value: onnx.ValueInfoProto) -> tuple[float, int] | None:
+    readers = [node for node in model.graph.node if value.name in node.input]
+    if readers and all(node.op_type == "DequantizeLinear" for node in readers):
+        return _scalars(model, readers[0])
+    return None
+
+
+def _output_quant(model: onnx.ModelProto, value: onnx.ValueInfoProto) -> tuple[float, int] | None:
+    writers = [node for node in model.graph.node if value.name in node.output]
+    return _scalars(model, writers[0]) if writers and writers[0].op_type == "QuantizeLinear" else None

@@ -1,0 +1,100 @@
+"""ONNX's Pad in all its modes, as operators that every graph pass can read.
+
+TVM 0.27 emits opaque TIR functions. Converters are as in kiln.frontend.onnx.ops; amounts are ints or TIR
+expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend.onnx.node import Node, prims, shape_expr
+from kiln.frontend.symbols import Extent
+
+Pairs = Sequence[tuple[Extent, Extent]]
+
+
+def pad(node: Node) -> Any:
+    """Constant padding → relax.nn.pad; the other modes, and amounts that are expressions → concatenation."""
+    amounts, shape = node.known(1, "pads"), node.shape(0)
+    rank = len(amounts) // 2
+    axes = node.known(3) if node.has(3) else range(rank)
+    pairs: list[tuple[Extent, Extent]] = [(0, 0)] * len(shape)
+    for axis, pair in zip(axes, zip(amounts[:rank], amounts[rank:], strict=True), strict=True):
+        pairs[int(axis) % len(shape)] = pair
+    for before, after in pairs:
+        if not all(node.symbols.holds(amount >= 0) for amount in (before, after)):
+            raise ValueError(f"amounts {before} and {after} of padding: negative for some sizes")
+    if all(isinstance(amount, int) and amount == 0 for pair in pairs for amount in pair):
+        return node.tensor(0)
+    mode = node.attributes.get("mode", b"constant").decode()
+    if mode != "constant":
+        return _by_copies(node, pairs, mode)
+    value = node.constant(2) if node.has(2) else np.float32(node.attributes.get("value", 0.0))
+    if value is None:
+        raise ValueError(f"its input '{node.inputs[2]}' is not known before the model runs")
+    fill = np.asarray(value).item()
+    if all(isinstance(amount, int) for pair in pairs for amount in pair):
+        widths = [width for pair in pairs for width in pair]
+        return relax.op.nn.pad(node.tensor(0), widths, pad_mode="constant", pad_value=float(fill))
+    return _by_parts(node, pairs, fill)
+
+
+def _by_parts(node: Node, pairs: Pairs, fill: float) -> Any:
+    """Tensors of one value before and after."""
+    result, shape = node.tensor(0), node.shape(0)
+    dtype = str(result.ty.dtype)
+    for axis, pair in enumerate(pairs):
+        parts = [
+            relax.op.full(
+                shape_expr([*shape[:axis], amount, *shape[axis + 1 :]]), relax.const(fill, dtype), dtype
+            )
+            for amount in pair
+        ]
+        result = _around(result, axis, pair, parts)
+        shape[axis] = node.symbols.simplify(pair[0] + shape[axis] + pair[1])
+    return result
+
+
+def _by_copies(node: Node, pairs: Pairs, mode: str) -> Any:
+    """Elements of the tensor itself: mirrored at its edge, the edge's, or those of the other end."""
+    result, shape = node.tensor(0), node.shape(0)
+    for axis, (before, after) in enumerate(pairs):
+        if not isinstance(before, int) or not isinstance(after, int):
+            raise ValueError(f"mode {mode} with amounts {before} and {after} that depend on a size")
+        size = shape[axis]
+        least = max(before, after) + (mode == "reflect") if mode != "edge" else 1
+        if not node.symbols.holds(size >= least):
+            raise ValueError(
+                f"mode {mode} by {before} and {after} of an axis of size {size}, at least {least}"
+            )
+        # Places counted from the first element, and from the last one, where the axis' size may be open.
+        first = {"reflect": range(before, 0, -1), "edge": [0] * before, "wrap": range(-before, 0)}
+        last = {"reflect": range(-2, -2 - after, -1), "edge": [-1] * after, "wrap": range(after)}
+        if mode not in first:
+            raise ValueError(f"mode {mode}, known: constant, {', '.join(first)}")
+        parts = [_taken(node, result, axis, size, list(places)) for places in (first[mode], last[mode])]
+        result = _around(result, axis, (before, after), parts)
+        shape[axis] = node.symbols.simplify(before + size + after)
+    return result
+
+
+def _taken(node: Node, tensor: Any, axis: int, size: Extent, places: list[int]) -> Any:
+    """The elements of an axis at `places`, which count from its end where they are negative."""
+    if not places:
+        return None
+    if min(places) < 0:
+        low = node.symbols.simplify(size + min(places))
+        tensor = relax.op.strided_slice(tensor, [axis], prims([low]), prims([size]), assume_inbound=True)
+        places = [place - min(places) for place in places]
+    return relax.op.take(tensor, relax.const(np.array(places, np.int64)), axis)
+
+
+def _around(tensor: Any, axis: int, pair: tuple[Extent, Extent], parts: Sequence[Any]) -> Any:
+    kept = [None if isinstance(n, int) and n == 0 else part for n, part in zip(pair, parts, strict=True)]
+    pieces = [piece for piece in (kept[0], tensor, kept[1]) if piece is not None]
+    return tensor if len(pieces) == 1 else relax.op.concat(pieces, axis)

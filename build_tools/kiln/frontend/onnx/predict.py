@@ -1,0 +1,310 @@
+"""Predicts what folding an ONNX graph's constants takes, node by node, before a library computes any of it.
+
+Files of a few hundred bytes can hold constants of any size: a ConstantOfShape of 2**36 elements, thirty
+Concats that each double the last. ONNX's own shape inference and onnxsim compute them without a limit. So the
+graph is walked once with the type of every tensor, and the value of every constant that is short; what is
+known before the model runs may take so many bytes and so many operations, or the node is refused by name.
+The limits count bytes and operations, not seconds: a build gives the same result on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import one_line
+from kiln.frontend.onnx.amounts import check_amounts
+from kiln.frontend.onnx.attributes import describe, graphs
+from kiln.frontend.options import MOST_ELEMENTS
+from kiln.frontend.quiet import quiet_stderr
+
+LEAST_BYTES = 32 << 20  # that one folded constant may have, however small the file is
+_MOST_TIMES = 16  # as many bytes in all folded constants together
+MOST_OPERATIONS = 1 << 38  # of all folded nodes together
+_KEPT_VALUES = 1024  # elements of a constant whose value is followed, such as a shape
+_KEPT_SHAPES = 1 << 16  # elements of a tensor that is computed from shapes that stay open
+
+# Operators whose result has a size that is the value of an input; it is not known where the value is not.
+_GENERATOR_NAMES = """
+    AffineGrid BlackmanWindow CenterCropPad Col2Im ConstantOfShape DFT Expand HammingWindow HannWindow
+    MaxUnpool MelWeightMatrix OneHot Pad RandomNormal RandomUniform Range Resize STFT Tile Upsample
+"""
+_GENERATORS = frozenset(_GENERATOR_NAMES.split())
+# Never folded: the result differs from run to run, or the operator is how the file says that it is quantised.
+_KEPT_NAMES = """
+    Bernoulli DequantizeLinear DynamicQuantizeLinear Multinomial QuantizeLinear RandomNormal RandomNormalLike
+    RandomUniform RandomUniformLike
+"""
+_KEPT = frozenset(_KEPT_NAMES.split())
+
+
+class Prediction:
+    """Types and short constants of a graph's tensors, and what folding its constants takes so far.
+
+    values: by name, the constants of at most 1024 elements, those made of fixed shapes included.
+    """
+
+    def __init__(self, path: Path, model: onnx.ModelProto) -> None:
+        self._path = path
+        self._opsets = list(model.opset_import)
+        self._versions = {_domain(item.domain): item.version for item in self._opsets}
+        self._ir_version = model.ir_version
+        weights = sum(_bytes(item.dims, item.data_type) for item in _stored(path, model))
+        self._most_bytes = max(LEAST_BYTES, weights)
+        self._left_bytes = _MOST_TIMES * self._most_bytes
+        self._left_operations = MOST_OPERATIONS
+        self._types: dict[str, Any] = {}
+        self.values: dict[str, onnx.TensorProto] = {}
+        self._constant: set[str] = {""}
+        self._of_shapes: set[str] = {""}  # constant but for sizes that stay open
+
+    def walk(self, graph: onnx.GraphProto) -> None:
+        """Predict every node of `graph`. Raises KilnError for one beyond a limit, or of wrong types."""
+        for value in graph.input:
+            self._forget(value.name)
+            self._types[value.name] = value.type
+        for weight in graph.initializer:
+            self._give(weight.name, weight)
+        for node in graph.node:
+            inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+            for each in inner:
+                self.walk(each)
+            if inner:
+                self._branches(node, inner)
+            else:
+                self._node(node)
+
+    def is_constant(self, node: onnx.NodeProto) -> bool:
+        """Whether the results of a node that was walked are known before the model runs."""
+        return all(name in self._constant for name in node.output)
+
+    def _forget(self, name: str) -> None:
+        """Two branches may use one name for different tensors."""
+        self._constant.discard(name)
+        self._of_shapes.discard(name)
+        self._types.pop(name, None)
+        self.values.pop(name, None)
+
+    def _give(self, name: str, tensor: onnx.TensorProto) -> None:
+        self._constant.add(name)
+        self._of_shapes.add(name)
+        self._types[name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        if math.prod(tensor.dims) <= _KEPT_VALUES and tensor.data_type != onnx.TensorProto.STRING:
+            self.values[name] = onnx.TensorProto.FromString(tensor.SerializeToString())
+            self.values[name].name = name
+
+    def _node(self, node: onnx.NodeProto) -> None:
+        """Predict the results of one node without graphs inside."""
+        types = self._infer(node)
+        for name in filter(None, node.output):
+            self._forget(name)
+        shape = _sizes(self._types.get(node.input[0])) if node.input else None
+        if shape is not None:
+            try:
+                check_amounts(node, shape, self.values)
+            except ValueError as error:
+                raise KilnError(f"{self._path}: {describe(node)}: {error}") from error
+        for name in filter(None, node.output):
+            if name in types:
+                self._check_tensor(node, name, types[name])
+                self._types[name] = types[name]
+        shape_only = node.op_type in ("Shape", "Size")
+        if node.op_type in _KEPT:
+            return
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            self._give(node.output[0], node.attribute[0].t)
+            return
+        sizes = [_elements(self._types.get(name)) for name in node.input if name]
+        if all(name in self._constant for name in node.input) or (shape_only and None not in sizes):
+            self._constant.update(node.output)
+            self._check_constant(node)
+            self._evaluate(node)
+        if shape_only or all(name in self._of_shapes for name in node.input):
+            self._of_shapes.update(node.output)
+            self._check_of_shapes(node)
+
+    def _infer(self, node: onnx.NodeProto) -> Mapping[str, Any]:
+        """The types of a node's results, as far as ONNX's rule for its operator knows them."""
+        if not all(name in self._types for name in node.input if name):
+            return {}
+        try:
+            domain = _domain(node.domain)
+            schema = onnx.defs.get_schema(node.op_type, self._versions.get(domain, 1), domain)
+            types = {name: self._types[name] for name in node.input if name}
+            values = {name: self.values[name] for name in node.input if name in self.values}
+            found: Mapping[str, Any] = onnx.shape_inference.infer_node_outputs(
+                schema, node, types, values, opset_imports=self._opsets, ir_version=self._ir_version
+            )
+        except Exception as error:  # ONNX's own kinds
+            text = (
+                one_line(error).removeprefix("[ShapeInferenceError] ").removeprefix("[TypeInferenceError] ")
+            )
+            raise KilnError(f"{self._path}: {describe(node)} cannot be computed: {text}") from error
+        return found
+
+    def _branches(self, node: onnx.NodeProto, graphs: list[onnx.GraphProto]) -> None:
+        """The results of an If are of the type that both branches agree on."""
+        if node.op_type != "If":
+            return
+        for name, *inner in zip(node.output, *(graph.output for graph in graphs), strict=False):
+            types = [self._types.get(each.name) for each in inner]
+            if types[0] is not None and all(each == types[0] for each in types):
+                self._types[name] = types[0]
+
+    def _check_tensor(self, node: onnx.NodeProto, name: str, kind: Any) -> None:
+        shape = _sizes(kind)
+        if shape is None:
+            return
+        if any(isinstance(size, int) and size < 0 for size in shape):
+            raise KilnError(
+                f"{self._path}: {describe(node)}: its result '{name}' has a negative size: {shape}"
+            )
+        elements = _elements(kind)
+        if elements is not None and elements > MOST_ELEMENTS:
+            raise KilnError(
+                f"{self._path}: {describe(node)}: its result '{name}' of {shape} has {elements} elements, "
+                f"allowed: at most {MOST_ELEMENTS} in one tensor"
+            )
+
+    def _check_of_shapes(self, node: onnx.NodeProto) -> None:
+        """ONNX's inference keeps every element of a vector that is made of shapes, known or not."""
+        elements = [_elements(self._types.get(name)) for name in node.output if name not in self._constant]
+        if any(count is not None and count > _KEPT_SHAPES for count in elements):
+            raise KilnError(
+                f"{self._path}: {describe(node)}: computes {max(filter(None, elements))} elements from "
+                f"shapes that are not fixed, allowed: at most {_KEPT_SHAPES}"
+            )
+
+    def _check_constant(self, node: onnx.NodeProto) -> None:
+        """Raise KilnError where folding `node` would take more than is left; count it otherwise."""
+        took = [_tensor_bytes(self._types.get(name)) for name in node.input if name]
+        makes = [_tensor_bytes(self._types.get(name)) for name in node.output if name]
+        if None in makes and node.op_type in _GENERATORS:
+            raise KilnError(
+                f"{self._path}: {describe(node)}: a constant whose size cannot be told before it is computed"
+            )
+        known = sum(filter(None, took))
+        size = sum(16 * known if made is None else made for made in makes)
+        if size > self._most_bytes or size > self._left_bytes:
+            raise KilnError(
+                f"{self._path}: {describe(node)}: a constant of {size} bytes, allowed: at most "
+                f"{self._most_bytes} bytes in one constant that the graph computes and "
+                f"{_MOST_TIMES * self._most_bytes} in all of them"
+            )
+        self._left_bytes -= size
+        self._left_operations -= self._operations(node) + known + size
+        if self._left_operations < 0:
+            raise KilnError(
+                f"{self._path}: {describe(node)}: the constants that the graph computes take more than "
+                f"{MOST_OPERATIONS} operations up to here; compute them before the model is exported"
+            )
+
+    def _operations(self, node: onnx.NodeProto) -> int:
+        """Multiplications of a node whose cost is more than its bytes."""
+        shapes = [_sizes(self._types.get(name)) or [] for name in node.input if name]
+        numbers = [[size for size in shape if isinstance(size, int)] for shape in shapes]
+        makes = sum(filter(None, (_elements(self._types.get(name)) for name in node.output if name)))
+        if "MatMul" in node.op_type or node.op_type == "Gemm":
+            return makes * max((max(shape, default=1) for shape in numbers), default=1)
+        if "Conv" in node.op_type or node.op_type in ("GRU", "LSTM", "RNN"):
+            return max(makes, math.prod(numbers[0])) * math.prod(numbers[1][1:])
+        if node.op_type == "Einsum":
+            return _einsum(node, numbers)
+        return 0
+
+    def _evaluate(self, node: onnx.NodeProto) -> None:
+        """Follow the value of a short constant, computed by ONNX's reference, where it can."""
+        counts = [_elements(self._types.get(name)) for name in node.output]
+        if len(node.output) != 1 or counts[0] is None or counts[0] > _KEPT_VALUES:
+            return
+        if node.op_type in ("Shape", "Size"):
+            feeds = {node.input[0]: _placeholder(_sizes(self._types[node.input[0]]) or [])}
+        elif all(name in self.values for name in node.input if name):
+            feeds = {name: numpy_helper.to_array(self.values[name]) for name in node.input if name}
+        else:
+            return
+        empty = [helper.make_empty_tensor_value_info(name) for name in (*feeds, node.output[0])]
+        model = helper.make_model(
+            helper.make_graph([node], "node", empty[:-1], empty[-1:]), opset_imports=self._opsets
+        )
+        try:
+            with quiet_stderr():
+                [result] = ReferenceEvaluator(model).run(None, feeds)
+            self.values[node.output[0]] = numpy_helper.from_array(result, node.output[0])
+        except Exception:  # the reference has gaps; what needs the value is then not known either
+            return
+
+
+def _einsum(node: onnx.NodeProto, shapes: Sequence[Sequence[int]]) -> int:
+    """The product of the sizes of all labels; of all axes where some have none."""
+    equation = next(
+        (item.s.decode(errors="replace") for item in node.attribute if item.name == "equation"), ""
+    )
+    terms = [[*term.strip()] for term in equation.split("->")[0].replace(" ", "").split(",")]
+    if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
+        return math.prod(size for shape in shapes for size in shape)
+    return math.prod(
+        {
+            label: size
+            for term, shape in zip(terms, shapes, strict=True)
+            for label, size in zip(term, shape, strict=True)
+        }.values()
+    )
+
+
+def _stored(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """The tensors in the file: weights, and those of Constant nodes."""
+    for graph in graphs(path, model):
+        yield from graph.initializer
+        for node in graph.node:
+            yield from (item.t for item in node.attribute if item.HasField("t"))
+
+
+def _placeholder(shape: Iterable[Any]) -> Any:
+    """An array of `shape` that takes no memory."""
+    import numpy as np
+
+    return np.broadcast_to(np.float32(0), tuple(shape))
+
+
+def _sizes(kind: Any) -> list[int | str] | None:
+    """The shape in a TypeProto: numbers, names of open sizes, "?" where nothing is said; None: no shape."""
+    if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    return [
+        int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+        for dim in kind.tensor_type.shape.dim
+    ]
+
+
+def _elements(kind: Any) -> int | None:
+    """How many elements a tensor has; None where a size is open."""
+    shape = _sizes(kind)
+    if shape is None or any(isinstance(size, str) for size in shape):
+        return None
+    return math.prod(int(size) for size in shape)
+
+
+def _tensor_bytes(kind: Any) -> int | None:
+    elements = _elements(kind)
+    return None if elements is None else _bytes([elements], kind.tensor_type.elem_type)
+
+
+def _bytes(shape: Iterable[int], dtype: int) -> int:
+    """Bytes of a tensor; a string, which has no size of its own, counts as 16."""
+    try:
+        item = helper.tensor_dtype_to_np_dtype(dtype).itemsize
+    except KeyError:
+        item = 16
+    return int(math.prod(shape) * max(item, 1))
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name

@@ -1,0 +1,177 @@
+"""ONNX operators that take a shape, or amounts that may be made of shapes, as an input.
+
+TVM 0.27 takes constants there, and for most of them nothing else; what it makes of the others are calls into
+its virtual machine. Converters are as in kiln.frontend.onnx.ops; sizes are ints or TIR expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+from tvm import relax, tirx
+
+from kiln.frontend.onnx.node import Node, prims, shape_expr
+from kiln.frontend.symbols import Extent, Symbols
+
+
+def reshape(node: Node) -> Any:
+    """Reshape to numbers and expressions; 0 keeps a size, -1 takes what is left."""
+    wanted = node.known(1, "shape")
+    data, shape = node.tensor(0), node.shape(0)
+    if not node.attributes.get("allowzero", 0):
+        wanted = [shape[axis] if _is(size, 0) else size for axis, size in enumerate(wanted)]
+    symbols = node.symbols
+    if any(_is(size, -1) for size in wanted):
+        rest = symbols.product([size for size in wanted if not _is(size, -1)])
+        left = symbols.simplify(_floor_divide(symbols.product(shape), rest))
+        wanted = [left if _is(size, -1) else size for size in wanted]
+    return relax.op.reshape(data, shape_expr(wanted))
+
+
+def flatten(node: Node) -> Any:
+    """Flatten; TVM 0.27 leaves -1 in the shape, which it cannot always resolve for symbolic sizes."""
+    shape = node.shape(0)
+    axis = int(node.attributes.get("axis", 1))
+    axis += len(shape) if axis < 0 else 0
+    sizes = [node.symbols.product(shape[:axis]), node.symbols.product(shape[axis:])]
+    return relax.op.reshape(node.tensor(0), shape_expr(sizes))
+
+
+def squeeze(node: Node) -> Any:
+    """Squeeze; without axes those of size 1 go, and no other may be of that size."""
+    shape = node.shape(0)
+    axes = node.whole(1, "axes")
+    if axes is None:
+        unclear = [size for size in shape if not isinstance(size, int) and not node.symbols.holds(size > 1)]
+        if unclear:
+            raise ValueError(f"no axes given, and size {unclear[0]} is 1 for some sizes only")
+        axes = [axis for axis, size in enumerate(shape) if _is(size, 1)]
+    dropped = {int(axis) % len(shape) for axis in axes}
+    for axis in dropped:
+        if not node.symbols.equal(shape[axis], 1):
+            raise ValueError(f"axis {axis} has size {shape[axis]}, only axes of size 1 can be squeezed")
+    return relax.op.squeeze(node.tensor(0), sorted(dropped)) if dropped else node.tensor(0)
+
+
+def expand(node: Node) -> Any:
+    """Broadcasting to a shape; an axis of size 1 on either side takes the other's."""
+    wanted, shape = node.known(1), node.shape(0)
+    rank = max(len(shape), len(wanted))
+    ours = [1] * (rank - len(shape)) + shape
+    theirs = [1] * (rank - len(wanted)) + wanted
+    sizes = [_broadcast(a, b, node.symbols) for a, b in zip(ours, theirs, strict=True)]
+    return relax.op.broadcast_to(node.tensor(0), shape_expr(sizes))
+
+
+def slice_(node: Node) -> Any:
+    """Slice with ends that are expressions, or along a symbolic axis."""
+    symbols, shape = node.symbols, node.shape(0)
+    starts, ends = node.known(1, "starts"), node.known(2, "ends")
+    axes = node.known(3) if node.has(3) else node.attributes.get("axes") or list(range(len(starts)))
+    steps = node.known(4) if node.has(4) else [1] * len(starts)
+    axes = [int(axis) % len(shape) for axis in axes]
+    numbers = [*starts, *ends, *steps, *(shape[axis] for axis in axes)]
+    if all(isinstance(number, int) for number in numbers):
+        return None
+    data = node.tensor(0)
+    begin, end, strides = [], [], []
+    for axis, first, last, step in zip(axes, starts, ends, steps, strict=True):
+        if not isinstance(step, int) or step == 0:
+            raise ValueError(f"a step of {step}")
+        size = shape[axis]
+        if step > 0:
+            low, high = _inside(first, size, size, symbols), _inside(last, size, size, symbols)
+        else:  # the same from the other end
+            data = relax.op.flip(data, axis)
+            low, high = [
+                symbols.simplify(size - 1 - _inside(end, size, size - 1, symbols, -1))
+                for end in (first, last)
+            ]
+        begin.append(low)
+        end.append(symbols.simplify(larger(low, high)))
+        strides.append(abs(step))
+    return relax.op.strided_slice(data, axes, prims(begin), prims(end), prims(strides), assume_inbound=True)
+
+
+def constant_of_shape(node: Node) -> Any:
+    """A tensor of one value; its shape may be expressions."""
+    shape = node.known(0)
+    given = node.attributes.get("value")
+    value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
+    dtype = str(value.dtype)
+    return relax.op.full(shape_expr(shape), relax.const(value.reshape(()), dtype), dtype)
+
+
+def range_(node: Node) -> Any:
+    """Range between expressions → relax.arange, which lowers to a loop over a symbolic extent."""
+    first = node.values.get(node.inputs[0])
+    dtype = first.dtype if first else str(node.tensor(0).ty.dtype)
+    if dtype.startswith("float"):
+        return None
+    start, stop, step = [node.known(index)[0] for index in range(3)]
+    return relax.op.arange(*prims([start, stop, step]), dtype)
+
+
+def tile(node: Node) -> Any:
+    """Tile → relax.tile, for symbolic repeats a broadcast; TVM 0.27 emits an opaque function."""
+    repeats = node.known(1)
+    if all(isinstance(count, int) for count in repeats):
+        return relax.op.tile(node.tensor(0), repeats)
+    shape = node.shape(0)
+    between = [size for extent in shape for size in (1, extent)]
+    spread = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+    whole = [node.symbols.simplify(count * size) for count, size in zip(repeats, shape, strict=True)]
+    wide = relax.op.broadcast_to(relax.op.reshape(node.tensor(0), shape_expr(between)), shape_expr(spread))
+    return relax.op.reshape(wide, shape_expr(whole))
+
+
+def _is(size: Extent, number: int) -> bool:
+    return isinstance(size, int) and size == number
+
+
+def _floor_divide(a: Extent, b: Extent) -> Extent:
+    return a // b if isinstance(a, int) and isinstance(b, int) else tirx.floordiv(a, b)
+
+
+def larger(a: Extent, b: Extent) -> Extent:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return tirx.max(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
+
+
+def smaller(a: Extent, b: Extent) -> Extent:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return tirx.min(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
+
+
+def _inside(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: int = 0) -> Extent:
+    """An end of a slice within least..most; negative ones count from the back."""
+    if symbols.holds(end < 0):
+        return symbols.simplify(larger(least, size + end))
+    if not symbols.holds(end >= 0):
+        raise ValueError(f"an end of a slice, {end}, is negative for some sizes only")
+    return symbols.simplify(smaller(end, most))
+
+
+def _broadcast(a: Extent, b: Extent, symbols: Symbols) -> Extent:
+    if _is(a, 1) or _is(b, -1):
+        return a if _is(b, -1) else b
+    if _is(b, 1) or symbols.equal(a, b):
+        return a
+    raise ValueError(f"sizes {a} and {b} do not broadcast for all sizes of the dimensions")
+
+
+CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    "ConstantOfShape": constant_of_shape,
+    "Expand": expand,
+    "Flatten": flatten,
+    "Range": range_,
+    "Reshape": reshape,
+    "Slice": slice_,
+    "Squeeze": squeeze,
+    "Tile": tile,
+}

@@ -1,0 +1,294 @@
+"""What each ONNX operator does to values made of shapes; on constants ONNX's reference does it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import tirx
+
+from kiln.frontend.onnx.value import NotKnownError, Ratio, Value
+from kiln.frontend.symbols import Symbols
+
+# Divisors of inexact decimal fractions (0.1 is one) are huge: a size times such a number is not computed.
+_GREATEST_DIVISOR = 1 << 20
+
+# Gets (inputs, attributes, symbols), where some element of some input is an expression.
+Rule = Callable[[list[Any], Mapping[str, Any], Symbols], Value]
+
+
+def _map(function: Callable[..., Any], dtype: str, *values: Value) -> Value:
+    """Element by element, with NumPy's broadcasting, which is ONNX's."""
+    shape = np.broadcast_shapes(*[value.items.shape for value in values])
+    flat = [np.broadcast_to(value.items, shape).reshape(-1) for value in values]
+    items = np.empty(shape, object)
+    items.reshape(-1)[:] = [function(*row) for row in zip(*flat, strict=True)]
+    return Value(items, dtype)
+
+
+def _ratio(item: Any) -> Ratio:
+    """Any element as a ratio. Raises NotKnownError for numbers such as 0.1 that are not exactly one."""
+    if isinstance(item, Ratio):
+        return item
+    if isinstance(item, float):
+        exact = Fraction(item)
+        if exact.denominator > _GREATEST_DIVISOR:
+            raise NotKnownError
+        return Ratio(exact.numerator, exact.denominator)
+    return Ratio(item, 1)
+
+
+def _divide_floats(a: Ratio, b: Ratio) -> Ratio:
+    if not isinstance(b.top, int) or b.top <= 0:
+        raise NotKnownError
+    return Ratio(a.top * b.bottom, a.bottom * b.top)
+
+
+_FLOAT: dict[str, Callable[[Ratio, Ratio], Ratio]] = {
+    "Add": lambda a, b: Ratio(a.top * b.bottom + b.top * a.bottom, a.bottom * b.bottom),
+    "Sub": lambda a, b: Ratio(a.top * b.bottom - b.top * a.bottom, a.bottom * b.bottom),
+    "Mul": lambda a, b: Ratio(a.top * b.top, a.bottom * b.bottom),
+    "Div": _divide_floats,
+}
+
+
+def _arithmetic(name: str, whole: Callable[[Any, Any, Symbols], Any]) -> Rule:
+    def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+        dtype = inputs[0].dtype
+        if dtype.startswith("float"):
+            if name not in _FLOAT:
+                raise NotKnownError
+            return _map(lambda a, b: _FLOAT[name](_ratio(a), _ratio(b)), dtype, *inputs)
+        return _map(lambda a, b: whole(a, b, symbols), dtype, *inputs)
+
+    return rule
+
+
+def _divide(a: Any, b: Any, symbols: Symbols) -> Any:
+    """ONNX rounds towards zero; so does rounding down where nothing is negative."""
+    return tirx.floordiv(_natural(a, symbols), _positive(b, symbols))
+
+
+def _modulo(a: Any, b: Any, symbols: Symbols) -> Any:
+    return tirx.floormod(_natural(a, symbols), _positive(b, symbols))
+
+
+def _natural(item: Any, symbols: Symbols) -> Any:
+    if not symbols.holds(item >= 0):
+        raise NotKnownError
+    return item
+
+
+def _positive(item: Any, symbols: Symbols) -> Any:
+    if not symbols.holds(item > 0):
+        raise NotKnownError
+    return item
+
+
+def _truth(condition: Callable[[Any, Any], Any]) -> Rule:
+    """A comparison that comes out the same for all sizes."""
+
+    def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+        def decide(a: Any, b: Any) -> bool:
+            if isinstance(a, (float, Ratio)) or isinstance(b, (float, Ratio)):
+                raise NotKnownError
+            claim = condition(a, b)
+            if symbols.holds(claim):
+                return True
+            if isinstance(claim, bool) or symbols.holds(tirx.Not(claim)):
+                return False
+            raise NotKnownError
+
+        return _map(decide, "bool", *inputs)
+
+    return rule
+
+
+def _equal(a: Any, b: Any) -> Any:
+    return a == b if isinstance(a, int) and isinstance(b, int) else tirx.EQ(_expr(a), _expr(b))
+
+
+def _expr(item: Any) -> Any:
+    return tirx.IntImm("int64", item) if isinstance(item, int) else item
+
+
+def _rounded(up: bool) -> Rule:
+    def function(item: Any) -> Any:
+        ratio = _ratio(item)
+        top = ratio.top + (ratio.bottom - 1 if up else 0)
+        return Ratio(top // ratio.bottom if isinstance(top, int) else tirx.floordiv(top, ratio.bottom), 1)
+
+    return lambda inputs, _, symbols: _map(function, inputs[0].dtype, inputs[0])
+
+
+def _cast(inputs: list[Any], attributes: Mapping[str, Any], symbols: Symbols) -> Value:
+    dtype = str(helper.tensor_dtype_to_np_dtype(attributes["to"]))
+
+    def convert(item: Any) -> Any:
+        if dtype.startswith("float"):
+            return _ratio(item)
+        if dtype == "bool":
+            raise NotKnownError
+        if not isinstance(item, (float, Ratio)):
+            return item
+        ratio = _ratio(item)
+        if isinstance(ratio.top, int):
+            return int(item) if isinstance(item, float) else int(Fraction(ratio.top, ratio.bottom))
+        return tirx.floordiv(_natural(ratio.top, symbols), ratio.bottom)
+
+    return _map(convert, dtype, inputs[0])
+
+
+def _where(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+    def pick(condition: Any, a: Any, b: Any) -> Any:
+        if isinstance(condition, bool):
+            return a if condition else b
+        raise NotKnownError
+
+    return _map(pick, inputs[1].dtype, *inputs)
+
+
+def _extreme(function: Callable[[Any, Any], Any], of_numbers: Callable[..., Any]) -> Rule:
+    def pair(a: Any, b: Any) -> Any:
+        if isinstance(a, (float, Ratio)) or isinstance(b, (float, Ratio)):
+            raise NotKnownError
+        return of_numbers(a, b) if isinstance(a, int) and isinstance(b, int) else function(_expr(a), _expr(b))
+
+    def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+        found: Value = inputs[0]
+        for value in inputs[1:]:
+            found = _map(pair, found.dtype, found, value)
+        return found
+
+    return rule
+
+
+def _constant(value: Value | None, attribute: Any = None) -> list[int] | None:
+    """The whole numbers of an input that must not depend on a size, or of the attribute it once was."""
+    if value is None:
+        return None if attribute is None else [int(item) for item in attribute]
+    if not value.is_constant:
+        raise NotKnownError
+    return [int(item) for item in value.items.reshape(-1)]
+
+
+def _second(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[int] | None:
+    return _constant(inputs[1] if len(inputs) > 1 else None, attributes.get(name))
+
+
+def _gather(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    if not inputs[1].is_constant:
+        raise NotKnownError
+    indices = inputs[1].items.astype(np.int64)
+    taken = np.empty(indices.shape, object)
+    taken[...] = np.take(inputs[0].items, indices, axis=int(attributes.get("axis", 0)))
+    return Value(taken, inputs[0].dtype)
+
+
+def _slice(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    def given(index: int, name: str) -> list[int] | None:
+        return _constant(inputs[index] if index < len(inputs) else None, attributes.get(name))
+
+    starts, ends = given(1, "starts") or [], given(2, "ends") or []
+    axes = given(3, "axes") or list(range(len(starts)))
+    steps = given(4, "steps") or [1] * len(starts)
+    items = inputs[0].items
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = items.shape[axis]
+        begin = max(start + size, 0) if start < 0 else start
+        stop: int | None = end + size if end < 0 else end
+        if step < 0 and stop is not None and stop < 0:
+            stop = None
+        index = [slice(None)] * items.ndim
+        index[axis] = slice(begin, stop if stop is None else max(stop, 0), step)
+        items = items[tuple(index)]
+    return Value(items, inputs[0].dtype)
+
+
+def _reshape(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    wanted = _constant(inputs[1]) or []
+    if not attributes.get("allowzero", 0):
+        wanted = [inputs[0].items.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
+    return Value(inputs[0].items.reshape(wanted), inputs[0].dtype)
+
+
+def _squeeze(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    axes = _second(inputs, attributes, "axes")
+    return Value(np.squeeze(inputs[0].items, None if axes is None else tuple(axes)), inputs[0].dtype)
+
+
+def _unsqueeze(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    axes = _second(inputs, attributes, "axes") or []
+    return Value(np.expand_dims(inputs[0].items, tuple(axes)), inputs[0].dtype)
+
+
+def _concat(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    joined = np.concatenate([value.items for value in inputs], axis=int(attributes["axis"]))
+    return Value(joined, inputs[0].dtype)
+
+
+def _expand(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+    shape = np.broadcast_shapes(inputs[0].items.shape, tuple(_constant(inputs[1]) or ()))
+    return Value(np.broadcast_to(inputs[0].items, shape).copy(), inputs[0].dtype)
+
+
+def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
+    def rule(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+        if inputs[0].dtype.startswith("float") or inputs[0].items.size == 0:
+            raise NotKnownError
+        axes = _second(inputs, attributes, "axes")
+        over = tuple(range(inputs[0].items.ndim)) if not axes else tuple(axes)
+        reduced = inputs[0].items
+        for axis in sorted((axis % inputs[0].items.ndim for axis in over), reverse=True):
+            parts = [np.take(reduced, [i], axis=axis) for i in range(reduced.shape[axis])]
+            reduced = parts[0]
+            for part in parts[1:]:
+                reduced = _map(function, "int64", Value(reduced, "int64"), Value(part, "int64")).items
+            if not attributes.get("keepdims", 1):
+                reduced = np.squeeze(reduced, axis)
+        items = np.empty(np.shape(reduced), object)
+        items[...] = reduced
+        return Value(items, inputs[0].dtype)
+
+    return rule
+
+
+def _same(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+    return Value(inputs[0].items, inputs[0].dtype)
+
+
+RULES: dict[str, Rule] = {
+    "Add": _arithmetic("Add", lambda a, b, _: a + b),
+    "Cast": _cast,
+    "Ceil": _rounded(up=True),
+    "Concat": _concat,
+    "Div": _arithmetic("Div", _divide),
+    "Equal": _truth(_equal),
+    "Expand": _expand,
+    "Floor": _rounded(up=False),
+    "Gather": _gather,
+    "Greater": _truth(operator.gt),
+    "GreaterOrEqual": _truth(operator.ge),
+    "Identity": _same,
+    "Less": _truth(operator.lt),
+    "LessOrEqual": _truth(operator.le),
+    "Max": _extreme(tirx.max, max),
+    "Min": _extreme(tirx.min, min),
+    "Mod": _arithmetic("Mod", _modulo),
+    "Mul": _arithmetic("Mul", lambda a, b, _: a * b),
+    "Neg": lambda inputs, _, symbols: _map(lambda item: item * -1, inputs[0].dtype, inputs[0]),
+    "ReduceMax": _reduced(lambda a, b: tirx.max(_expr(a), _expr(b))),
+    "ReduceMin": _reduced(lambda a, b: tirx.min(_expr(a), _expr(b))),
+    "ReduceProd": _reduced(operator.mul),
+    "ReduceSum": _reduced(operator.add),
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _arithmetic("Sub", lambda a, b, _: a - b),
+    "Unsqueeze": _unsqueeze,
+    "Where": _where,
+}

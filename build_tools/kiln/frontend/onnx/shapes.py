@@ -1,0 +1,71 @@
+"""Computes what an ONNX graph computes from shapes, before anything runs.
+
+Exporters write `x.reshape(x.shape[0], -1)` as Shape → Gather → Concat → Reshape, and more besides: ends of
+slices, amounts of padding, sizes to resize to. With such values computed here, an operator that takes a
+shape finds one, and nothing of its making is left in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from kiln.frontend.onnx.shape_rules import RULES
+from kiln.frontend.onnx.value import NotKnownError, Ratio, Value, from_array
+from kiln.frontend.symbols import Symbols
+
+# Longer tensors are data: a shape, or a table of them, is short.
+MOST_ELEMENTS = 1024
+
+
+def evaluate(node: Any, inputs: Sequence[Value | None], opset: int, symbols: Symbols) -> Value | None:
+    """The value of `node`, an onnx.NodeProto of one output, or None where it cannot be known.
+
+    `inputs`: None for those that are left out. Constants are computed by ONNX's own reference.
+    """
+    known = [value for value in inputs if value is not None]
+    if not any(value.of_shape for value in known) or len(node.output) != 1:
+        return None
+    if all(value.is_constant for value in known):
+        return _by_reference(node, inputs, opset)
+    rule = RULES.get(node.op_type)
+    if rule is None:
+        return None
+    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    try:
+        found = rule(list(inputs), attributes, symbols)
+    except NotKnownError:
+        return None
+    simple = np.empty(found.items.shape, object)
+    simple.reshape(-1)[:] = [_simplified(item, symbols) for item in found.items.reshape(-1)]
+    return Value(simple, found.dtype)
+
+
+def _by_reference(node: Any, inputs: Sequence[Value | None], opset: int) -> Value | None:
+    feeds = {
+        name: value.numpy() for name, value in zip(node.input, inputs, strict=False) if value is not None
+    }
+    graph = helper.make_graph(
+        [node],
+        "node",
+        [_info(name, str(array.dtype), array.shape) for name, array in feeds.items()],
+        [helper.make_empty_tensor_value_info(node.output[0])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    result = np.asarray(ReferenceEvaluator(model).run(None, feeds)[0])
+    return from_array(result, of_shape=True) if result.size <= MOST_ELEMENTS else None
+
+
+def _info(name: str, dtype: str, shape: Sequence[int]) -> Any:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+
+def _simplified(item: Any, symbols: Symbols) -> Any:
+    if isinstance(item, Ratio):
+        top = symbols.simplify(item.top)
+        return top / item.bottom if isinstance(top, int) else Ratio(top, item.bottom)
+    return item if isinstance(item, (bool, float)) else symbols.simplify(item)

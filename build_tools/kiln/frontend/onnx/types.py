@@ -1,0 +1,62 @@
+"""Element types of an ONNX graph: of its inputs and outputs, and of the tensors inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from kiln.errors import KilnError
+from kiln.frontend.onnx.attributes import describe
+
+_PORTS = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
+_INSIDE = {*_PORTS, "BFLOAT16"}
+_NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
+
+
+def check_ports(
+    path: Path, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
+) -> None:
+    """Raise KilnError for an input or output that is not a tensor of a type that kernels compute."""
+    for what, values in (("input", inputs), ("output", outputs)):
+        for value in values:
+            kind = value.type.WhichOneof("value") or "no type"
+            name = kind.removesuffix("_type")
+            if kind == "tensor_type":
+                name = _name(value.type.tensor_type.elem_type)
+            if name not in _PORTS and not (what == "output" and name == "UNDEFINED"):
+                raise KilnError(
+                    f"{path}: {what} '{value.name}' is of type {name.lower()}, allowed: {_listed(_PORTS)}"
+                )
+
+
+def check_inside(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError for a node that reads or makes a tensor of another type, such as 4-bit integers.
+
+    `model` is folded and its types are inferred: what such constants were computed into is no concern.
+    """
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
+        types.setdefault(value.name, value.type.tensor_type.elem_type)
+    for node in model.graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.HasField("t"):
+                types[node.output[0]] = attribute.t.data_type
+    read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
+    for node in model.graph.node:
+        for name in (*node.input, *(name for name in node.output if name in read)):
+            kind = _name(types.get(name, 0))
+            if kind != "UNDEFINED" and kind not in _INSIDE:
+                raise KilnError(
+                    f"{path}: {describe(node)}: tensor '{name}' is of type {kind.lower()}, allowed: "
+                    f"{_listed(_INSIDE)}"
+                )
+
+
+def _name(number: int) -> str:
+    return str(_NAMES.get(number, f"number {number}"))
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)).lower()

@@ -1,0 +1,1 @@
+"""TFLite files: operators to Relax, sizes with symbols."""

@@ -1,0 +1,76 @@
+"""TFLite operators that read and write where indices say, which TVM 0.27 converts wrongly.
+
+TVM transposes the indices of GATHER_ND and SCATTER_ND, takes the ids of EMBEDDING_LOOKUP for its table,
+ignores batch_dims of GATHER, makes 64-bit indices 32 bits wide, and keeps the last of two updates of
+SCATTER_ND at one place where TFLite adds both up. A constant index outside of its axis is refused; for others
+see kernels/operators/indices.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tflite
+from tvm import relax
+from tvm.relax.frontend.tflite import tflite_frontend
+
+
+class IndexConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
+    """The converters; each gives the Relax expression of the operator's output."""
+
+    def convert_gather(self, op: Any) -> Any:
+        """GATHER: slices of an axis, for each batch its own where the first axes are batches."""
+        options = tflite.GatherOptions()
+        table = op.BuiltinOptions()
+        options.Init(table.Bytes, table.Pos)
+        data, indices = self.get_input_tensors(op)
+        shape = self.get_tensor_shape(data)
+        rank, batch = len(shape), int(options.BatchDims())
+        axis = int(options.Axis()) % rank
+        places = self._indices(indices, [shape[axis]])
+        if batch == 0:
+            return relax.op.take(self.get_tensor_expr(data), places, axis)
+        if batch != axis:
+            raise ValueError(
+                f"axis {axis} with batch_dims {batch}: only an axis right behind the batches is read"
+            )
+        places = relax.op.expand_dims(relax.op.astype(places, "int64"), -1)
+        return relax.op.gather_nd(self.get_tensor_expr(data), places, batch)
+
+    def convert_embedding_lookup(self, op: Any) -> Any:
+        """EMBEDDING_LOOKUP: rows of a table, whose numbers come first."""
+        ids, data = self.get_input_tensors(op)
+        places = self._indices(ids, [self.get_tensor_shape(data)[0]])
+        return relax.op.take(self.get_tensor_expr(data), places, 0)
+
+    def convert_gather_nd(self, op: Any) -> Any:
+        """GATHER_ND: slices at places of several axes."""
+        data, indices = self.get_input_tensors(op)
+        places = self._indices(indices, self._reached(indices, self.get_tensor_shape(data)))
+        return relax.op.gather_nd(self.get_tensor_expr(data), relax.op.astype(places, "int64"))
+
+    def convert_scatter_nd(self, op: Any) -> Any:
+        """SCATTER_ND: slices added to zeros."""
+        indices, updates, shape = self.get_input_tensors(op)
+        if self.has_expr(shape.tensor_idx):
+            raise ValueError("its shape is computed by the graph")
+        sizes = [int(size) for size in self.get_tensor_value(shape)]
+        places = self._indices(indices, self._reached(indices, sizes))
+        new = self.get_tensor_expr(updates)
+        zeros = relax.op.zeros(sizes, self.get_tensor_type_str(updates.tensor.Type()))
+        return relax.op.scatter_nd(zeros, relax.op.astype(places, "int64"), new, "add")
+
+    def _reached(self, indices: Any, shape: Sequence[Any]) -> Sequence[Any]:
+        """The sizes of the axes that a row of indices names."""
+        return shape[: int(self.get_tensor_shape(indices)[-1])]
+
+    def _indices(self, tensor: Any, sizes: Sequence[Any]) -> Any:
+        """The indices; constants are checked, the last axis of them for axes of `sizes`."""
+        if not self.has_expr(tensor.tensor_idx):
+            values = self.get_tensor_value(tensor)
+            for column, size in zip(values.reshape(-1, len(sizes)).T, sizes, strict=True):
+                outside = column[(column < 0) | (column >= int(size))]
+                if outside.size:
+                    raise ValueError(f"index {outside[0]}, allowed 0..{int(size) - 1}")
+        return self.get_tensor_expr(tensor)

@@ -1,0 +1,179 @@
+"""TFLite → Relax: layout stays NHWC, quantised ops become quantize/dequantize around float ops."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tflite
+from tvm.relax.frontend.tflite import tflite_frontend
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
+from kiln.frontend.interface import Port
+from kiln.frontend.options import ImportOptions, bind_shape
+from kiln.frontend.quiet import convert_quietly
+from kiln.frontend.symbols import Symbols
+from kiln.frontend.tflite.attributes import check_graph
+from kiln.frontend.tflite.ops import Converter
+from kiln.frontend.tflite.sizes import for_all_sizes, resized
+
+_IDENTIFIER = b"TFL3"
+# What the flatbuffers reader raises when an offset or a length points outside the file.
+_DAMAGED = (
+    struct.error,
+    IndexError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    AssertionError,
+    UnicodeDecodeError,
+)
+
+
+def load(path: Path, options: ImportOptions) -> Imported:
+    """Import a TFLite file. Raises KilnError as `kiln.frontend.importer.import_model` says."""
+    model = read(path)
+    graph = model.Subgraphs(0)
+    found = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
+    shapes = _bind(path, graph, found, options)
+    inputs = [replace(port, shape=shape) for port, shape in zip(found, shapes, strict=True)]
+    symbols = Symbols(options.bucket)
+    opened = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
+    if len(opened) > 1:
+        raise KilnError(
+            f"{path}: {', '.join(opened)}: one dimension of a TFLite file can stay open, "
+            "the others need one size"
+        )
+
+    def at(size: int) -> Any:
+        """The module with the open dimension of that size."""
+        wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
+        if wanted == [list(port.shape) for port in found]:
+            return _convert(path, model)
+        return _convert(path, tflite.Model.GetRootAsModel(resized(path.read_bytes(), wanted), 0))
+
+    def convert() -> Any:
+        if not opened:
+            return at(0)
+        [(dim, part)] = opened.items()
+        return for_all_sizes(at, dim, part, symbols)
+
+    try:
+        module = convert_quietly(convert)
+    except KilnError as error:
+        text = str(error)
+        raise KilnError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+    module = finish(module, "tflite", len(inputs), symbols=symbols)
+    declared = [_port(path, graph, index) for index in graph.OutputsAsNumpy()]
+    outputs = [
+        Port(port.name, dtype, shape, None, port.quant)
+        for port, (dtype, shape) in zip(declared, result_types(module, symbols), strict=True)
+    ]
+    return Imported(module, inputs, outputs)
+
+
+def _convert(path: Path, model: Any) -> Any:
+    try:
+        return tflite_frontend.from_tflite(model, op_converter=lambda *given: Converter(path, *given))
+    except KilnError:
+        raise
+    except Exception as error:  # converters raise every kind of exception
+        raise KilnError(f"{path}: cannot import the TFLite graph: {one_line(error)}") from error
+
+
+def read(path: Path) -> tflite.Model:
+    """Parse and check a TFLite file. Raises KilnError when it is empty, truncated, text or not TFLite."""
+    content = read_model(path)
+    if looks_like_text(content):
+        raise KilnError(f"{path}: not a TFLite model: the file is plain text")
+    if content[4:8] != _IDENTIFIER:
+        raise KilnError(
+            f"{path}: not a TFLite model: bytes 4..7 are {content[4:8]!r}, expected {_IDENTIFIER!r}"
+        )
+    try:
+        model = tflite.Model.GetRootAsModel(content, 0)
+        for number in range(model.SubgraphsLength()):
+            check_graph(path, model, model.Subgraphs(number))
+        _walk(model)
+    except _DAMAGED as error:
+        raise KilnError(f"{path}: not a complete TFLite model: truncated or damaged") from error
+    return model
+
+
+def _walk(model: Any) -> None:
+    """Touch every table of the file, so that damage shows here and not in the middle of the import."""
+    sizes = []
+    for index in range(model.BuffersLength()):
+        buffer = model.Buffers(index)
+        data = buffer.DataAsNumpy()
+        sizes.append(0 if isinstance(data, int) else data.size)
+    if model.SubgraphsLength() < 1:
+        raise ValueError("no graph")
+    for number in range(model.SubgraphsLength()):
+        graph = model.Subgraphs(number)
+        for index in range(graph.TensorsLength()):
+            tensor = graph.Tensors(index)
+            (tensor.Name() or b"").decode()
+            shape, held = tensor.ShapeAsNumpy(), sizes[tensor.Buffer()]
+            if held and not isinstance(shape, int) and tensor.Sparsity() is None:
+                wanted = _ITEM_BYTES.get(tensor.Type(), 0) * int(np.prod(shape, dtype=np.int64))
+                if wanted > held:
+                    raise ValueError("a tensor is larger than its buffer")
+        for index in range(graph.OperatorsLength()):
+            operator = graph.Operators(index)
+            model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode()
+            operator.InputsAsNumpy(), operator.OutputsAsNumpy()
+
+
+_DTYPES = {
+    tflite.TensorType.FLOAT32: "float32",
+    tflite.TensorType.FLOAT16: "float16",
+    tflite.TensorType.INT8: "int8",
+    tflite.TensorType.UINT8: "uint8",
+    tflite.TensorType.INT16: "int16",
+    tflite.TensorType.INT32: "int32",
+    tflite.TensorType.INT64: "int64",
+    tflite.TensorType.BOOL: "bool",
+}
+_ITEM_BYTES = {code: np.dtype(name).itemsize for code, name in _DTYPES.items()}
+
+
+def _port(path: Path, graph: Any, index: int) -> Port:
+    tensor = graph.Tensors(index)
+    name = tflite_frontend.get_tensor_name(graph, index)
+    dtype = _DTYPES.get(tensor.Type())
+    if dtype is None:
+        names = {code: word.lower() for word, code in vars(tflite.TensorType).items() if word.isupper()}
+        raise KilnError(
+            f"{path}: tensor '{name}' is of type {names.get(tensor.Type(), tensor.Type())}, allowed: "
+            f"{', '.join(_DTYPES.values())}"
+        )
+    shape = tensor.ShapeAsNumpy()
+    sizes = () if isinstance(shape, int) else tuple(int(size) for size in shape)
+    quant = tensor.Quantization()
+    pair = None
+    if quant is not None and quant.ScaleLength() == 1:
+        pair = (float(quant.Scale(0)), int(quant.ZeroPoint(0)) if quant.ZeroPointLength() else 0)
+    return Port(name, dtype, sizes, "NHWC" if len(sizes) == 4 else None, pair)
+
+
+def _bind(path: Path, graph: Any, inputs: list[Port], options: ImportOptions) -> list[tuple[int | str, ...]]:
+    """The inputs' shapes. A file holds a size for every axis; only those that it marks open may differ."""
+    names = [port.name for port in inputs]
+    for name in options.shapes:
+        if name not in names:
+            raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(names)}")
+    shapes = []
+    for port, index in zip(inputs, graph.InputsAsNumpy(), strict=True):
+        signature = graph.Tensors(index).ShapeSignatureAsNumpy()
+        marks = [1] * len(port.shape) if isinstance(signature, int) else list(signature)
+        given = port.name in options.shapes
+        declared = tuple(
+            None if given and mark < 0 else size for size, mark in zip(port.shape, marks, strict=True)
+        )
+        shapes.append(bind_shape(str(path), port.name, declared, options))
+    return shapes

@@ -1,0 +1,242 @@
+"""TVM 0.27's TFLite converter with the operators that it gets wrong, or loses, put right.
+
+Quantised operators come out as dequantize → float op → quantize; a later pass makes them integer. The
+arithmetic of what is emitted, next to that of TFLite:
+
+- relax.dequantize: scale * (q - zero_point) in float32; the same in TFLite.
+- relax.quantize: clip(round_half_even(x / scale) + zero_point). So do LiteRT's optimised kernels (XNNPACK);
+  TFLite's portable ones round half away from zero. The two differ only where x / scale lies exactly between
+  two integers.
+- Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
+  the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
+- AVERAGE_POOL_2D: exact, see `convert_pool2d`.
+- SOFTMAX, LOGISTIC, TANH: float here, fixed-point tables in TFLite: one level, rarely two.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tflite
+from tvm import relax
+from tvm.relax.frontend.tflite import tflite_frontend
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import one_line
+from kiln.frontend.tflite.index_ops import IndexConverter
+
+# Operators that only move values: with equal quantisation on both sides they are right on the raw integers,
+# but TVM 0.27 refuses every quantised operator outside its own list ("require explicit QDQ lowering").
+_MOVE_NAMES = """
+    PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
+    TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND
+    REVERSE_V2 BROADCAST_TO SHAPE RANK ARG_MAX ARG_MIN
+"""
+_MOVES = frozenset(_MOVE_NAMES.split())
+
+
+class Converter(IndexConverter):
+    """Converts one TFLite graph; `path` names the file in errors."""
+
+    _SUPPORTED_QUANTIZED_OPS = tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES
+
+    def __init__(self, path: Path, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._path = path
+        for name in self.convert_map:
+            self.convert_map[name] = self._named(name, self.convert_map[name])
+
+    def _named(self, name: str, convert: Any) -> Any:
+        """`convert`, with any exception turned into one line that names the operator and its output."""
+
+        def call(op: Any) -> Any:
+            try:
+                if name in _MOVES:
+                    self._check_same_quantisation(op)
+                return convert(op=op)
+            except Exception as error:  # converters raise every kind of exception
+                raise KilnError(
+                    f"{self._path}: operators that cannot be imported: {name} (output "
+                    f"{self._output_name(op)}): {one_line(error)}"
+                ) from error
+
+        return call
+
+    def _output_name(self, op: Any) -> str:
+        outputs = op.OutputsAsNumpy()
+        return (
+            str(tflite_frontend.get_tensor_name(self.subgraph, outputs[0])) if op.OutputsLength() else "none"
+        )
+
+    def _check_same_quantisation(self, op: Any) -> None:
+        source = self.get_input_tensors(op)[0]
+        for result in self.get_output_tensors(op):
+            if source.qnn_params and result.qnn_params and not self.has_same_qnn_params(source, result):
+                raise ValueError("input and output have different quantisation")
+
+    def check_unsupported_ops(self) -> None:
+        """Raise KilnError naming every operator that cannot be imported, with the output of its first use."""
+        refused: dict[str, str] = {}
+        for index in range(self.subgraph.OperatorsLength()):
+            op = self.subgraph.Operators(index)
+            try:
+                name = self.get_op_code_str(op)
+            except NotImplementedError:
+                code = self.model.OperatorCodes(op.OpcodeIndex())
+                custom = code.CustomCode()
+                name = f"custom {custom.decode()}" if custom else f"builtin {code.BuiltinCode()}"
+            if name not in self.convert_map:
+                refused.setdefault(name, self._output_name(op))
+                continue
+            inputs, outputs = self.get_input_tensors(op), self.get_output_tensors(op)
+            quantised = [tensor.qnn_params is not None for tensor in inputs + outputs]
+            if any(quantised) and name not in self._SUPPORTED_QUANTIZED_OPS:
+                refused.setdefault(f"quantised {name}", self._output_name(op))
+            elif any(quantised[1 : len(inputs)]) and not quantised[0] and not any(quantised[len(inputs) :]):
+                refused.setdefault(f"{name} with quantised weights on float input", self._output_name(op))
+        if refused:
+            listed = "; ".join(f"{name} (output {output})" for name, output in sorted(refused.items()))
+            raise KilnError(f"{self._path}: operators that cannot be imported: {listed}")
+
+    def has_same_qnn_params(self, lhs_tensor: Any, rhs_tensor: Any) -> bool:
+        """Whether two tensors have the same scale and zero point.
+
+        TVM 0.27 compares scales with an absolute tolerance of 1e-5, which takes 2e-6 and 9e-6 for the same.
+        """
+        scales = [np.asarray(tensor.qnn_params["scale"].value.numpy()) for tensor in (lhs_tensor, rhs_tensor)]
+        zeros = [
+            np.asarray(tensor.qnn_params["zero_point"].value.numpy()) for tensor in (lhs_tensor, rhs_tensor)
+        ]
+        return np.allclose(scales[0], scales[1], rtol=1e-5, atol=0.0) and np.array_equal(zeros[0], zeros[1])
+
+    def convert_qnn_fused_activation_function(
+        self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
+    ) -> Any:
+        """Clip a quantised tensor to its fused activation's range, as raw integers.
+
+        TVM 0.27 rounds the bounds half to even where TFLite rounds half away from zero, and emits a clip even
+        when it clips nothing (a ReLU whose zero point is the least value of the type).
+        """
+        kinds = tflite.ActivationFunctionType
+        ranges = {
+            kinds.NONE: (None, None),
+            kinds.RELU: (0.0, None),
+            kinds.RELU6: (0.0, 6.0),
+            kinds.RELU_N1_TO_1: (-1.0, 1.0),
+        }
+        if fused_activation_fn not in ranges:
+            raise NotImplementedError(
+                f"fused activation {self.activation_fn_type[fused_activation_fn]} on integers"
+            )
+        info = np.iinfo(dtype)
+
+        def level(real: float | None, otherwise: int) -> int:
+            if real is None:
+                return otherwise
+            ratio = np.float32(real) / np.float32(scale)
+            rounded = int(np.copysign(np.floor(np.abs(ratio) + np.float32(0.5)), ratio)) + int(zero_point)
+            return min(max(rounded, info.min), info.max)
+
+        low, high = (
+            level(real, end)
+            for real, end in zip(ranges[fused_activation_fn], (info.min, info.max), strict=True)
+        )
+        return expr if (low, high) == (info.min, info.max) else relax.op.clip(expr, low, high)
+
+    def convert_pool2d(self, op: Any, pool_type: str) -> Any:
+        """Pooling; integer averages are rounded as TFLite's kernels do it.
+
+        TVM 0.27 averages int8 and uint8 AVERAGE_POOL_2D in int32 with a truncating division, where TFLite
+        rounds half away from zero: up to one level too low per window, which ResNet8 for CIFAR-10 turns into
+        97 of 255 levels at its output.
+
+        Emitted for integers q: astype(float32) → avg_pool2d → m + 0.5 * sign(m) → astype (truncates), on raw
+        values without scale or zero point. Sums stay below 2**24 and the division is correctly rounded, so
+        the result is TFLite's in every case, ties included.
+        """
+        source, result = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        if pool_type != "average" or source.qnn_params is None:
+            return super().convert_pool2d(op, pool_type)
+        if not self.has_same_qnn_params(source, result):
+            raise ValueError("input and output have different quantisation")
+        options = tflite.Pool2DOptions()
+        table = op.BuiltinOptions()
+        options.Init(table.Bytes, table.Pos)
+        _, height, width, _ = (int(size) for size in self.get_tensor_shape(source))
+        padding = [0, 0, 0, 0]
+        if options.Padding() == tflite.Padding.SAME:
+            top, bottom = tflite_frontend.get_pad_value(height, options.FilterHeight(), options.StrideH())
+            left, right = tflite_frontend.get_pad_value(width, options.FilterWidth(), options.StrideW())
+            padding = [top, left, bottom, right]
+        mean = self.bb.normalize(
+            relax.op.nn.avg_pool2d(
+                relax.op.astype(self.get_expr(source.tensor_idx), "float32"),
+                pool_size=(options.FilterHeight(), options.FilterWidth()),
+                strides=(options.StrideH(), options.StrideW()),
+                padding=padding,
+                layout="NHWC",
+                count_include_pad=False,
+            )
+        )
+        half = relax.op.multiply(relax.op.sign(mean), relax.const(np.float32(0.5)))
+        dtype = self.get_tensor_type_str(result.tensor.Type())
+        return self.convert_qnn_fused_activation_function(
+            relax.op.astype(relax.op.add(mean, half), dtype),
+            options.FusedActivationFunction(),
+            tflite_frontend.get_scalar_from_constant(result.qnn_params["scale"]),
+            tflite_frontend.get_scalar_from_constant(result.qnn_params["zero_point"]),
+            dtype,
+        )
+
+    def convert_softmax(self, op: Any) -> Any:
+        """SOFTMAX of beta * x. TVM 0.27 ignores beta."""
+        options = tflite.SoftmaxOptions()
+        table = op.BuiltinOptions()
+        options.Init(table.Bytes, table.Pos)
+        source, result = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        if options.Beta() == 1.0:
+            return super().convert_softmax(op)
+        data = self.get_tensor_expr(source)
+        data = self.dequantize(data, source) if source.qnn_params else data
+        scaled = relax.op.multiply(data, relax.const(np.float32(options.Beta())))
+        probabilities = relax.op.nn.softmax(scaled, axis=-1)
+        return self.quantize(probabilities, result) if result.qnn_params else probabilities
+
+    def convert_prelu(self, op: Any) -> Any:
+        """PReLU with one slope a channel → relax.nn.prelu on the last axis.
+
+        TVM 0.27 broadcasts the slopes to the size of the activations and flattens both: right, but the slopes
+        then take as many bytes as the tensor itself (1.5 MB instead of 96 bytes for 128 x 128 x 24).
+        """
+        data, slopes = self.get_input_tensors(op)
+        shape = [int(size) for size in self.get_tensor_shape(data)]
+        if self.get_tensor_shape(slopes)[-1] != shape[-1] or any(self.get_tensor_shape(slopes)[:-1] != 1):
+            return super().convert_prelu(op)
+        flat = self.bb.normalize(relax.op.reshape(self.get_tensor_expr(slopes), [shape[-1]]))
+        return relax.op.nn.prelu(self.get_tensor_expr(data), flat, axis=len(shape) - 1)
+
+    def convert_fully_connected(self, op: Any) -> Any:
+        """FULLY_CONNECTED, whose result TFLite flattens to (rows, units) unless keep_num_dims is set.
+
+        TVM 0.27 keeps the leading axes of an input with more than two, so that the shape differs from the
+        file's.
+        """
+        result = super().convert_fully_connected(op)
+        shape = [int(size) for size in self.get_output_tensors(op)[0].tensor.ShapeAsNumpy()]
+        result = self.bb.normalize(result)
+        return result if [int(size) for size in result.ty.shape] == shape else relax.op.reshape(result, shape)
+
+    def convert_reshape(self, op: Any) -> Any:
+        """RESHAPE to a shape that the graph computes from a shape → to the file's static output shape.
+
+        TVM 0.27 hands the computed tensor to relax.op.reshape, which takes numbers only.
+        """
+        inputs = self.get_input_tensors(op)
+        shape = [int(size) for size in self.get_output_tensors(op)[0].tensor.ShapeAsNumpy()]
+        computed = len(inputs) == 2 and self.has_expr(inputs[1].tensor_idx)
+        if not computed or min(shape, default=1) < 1:
+            return super().convert_reshape(op)
+        self._check_same_quantisation(op)
+        return relax.op.reshape(self.get_tensor_expr(inputs[0]), shape)

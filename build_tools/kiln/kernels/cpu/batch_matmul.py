@@ -1,0 +1,279 @@
+"""Products of two tensors that are both known only at run time: the batched matrix products of attention.
+
+Computation  y[batch, m, n] = f(sum over k of a[batch, m, k] * b[batch, k, n]), f = whatever was fused behind.
+             Both operands and the result may have their axes in any order, broadcast or repeated: what is
+             an axis of which operand is read from the indices of the fused function.
+Packing      The right operand, whose n is the last axis of the result, is read in place where its columns
+             are neighbours and few rows of the result use them. Else each task packs its panel of columns
+             as [k][NR] into scratch memory of its own; where k is contiguous, by transposing blocks in
+             registers.
+Schedule     Tile by kernels/cpu/gemm.py. A task is one panel of one batch: it packs, then goes down the rows.
+Applies      matmul and einsum of two float32 operands, one reduced axis; the last axis of the result must
+             belong to one operand only.
+Accuracy     Sums run in order of k: the error of plain summation in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import sym, tirx
+from tvm.ir import TensorLoad
+
+from kiln.kernels.cpu.epilogue import Epilogue
+from kiln.kernels.cpu.gemm import Tile, choose_tile
+from kiln.kernels.cpu.packed_operand import Panels, one_panel
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.builder import (
+    Argument,
+    Expr,
+    Kernel,
+    Machine,
+    Sized,
+    argument,
+    bind,
+    chunks,
+    define,
+    divide,
+    load,
+    modulo,
+    registers,
+    serial,
+    store,
+    vector,
+)
+from kiln.tir.fused import Fused, Nest
+from kiln.tir.symbols import Extent, extent, greatest, int64, is_open, simplify
+from kiln.tir.symbols import product as product_of
+from kiln.tir.tiled_loops import blocks, tasks_of
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor read at start + sum of index * stride over the axes of the nest (0: the axis is not its)."""
+
+    buffer: Any
+    strides: dict[Any, Extent]
+    start: Extent
+
+    def has(self, axis: Any) -> bool:
+        """Whether `axis` is one of the operand's."""
+        stride = self.strides[axis.var]
+        return is_open(stride) or bool(stride)
+
+    def offset(self, indices: dict[Any, Expr]) -> Expr:
+        """The position of the element at `indices`, those left out being 0."""
+        total: Expr = int64(self.start)
+        for variable, index in indices.items():
+            stride = self.strides[variable]
+            if is_open(stride) or stride:
+                total = total + index * int64(stride)
+        return total
+
+
+def _operand(expr: Any, nest: Nest) -> Operand | None:
+    if not isinstance(expr, TensorLoad):
+        return None
+    variables = [axis.var for axis in [*nest.axes, *nest.reduced]]
+    position: Expr = int64(0)
+    for index, size in zip(expr.indices, expr.source.shape, strict=True):
+        position = position * size + index
+    found = sym.detect_linear_equation(sym.Analyzer().simplify(position), variables)
+    if len(found) != len(variables) + 1:
+        return None
+    factors = [simplify(extent(factor)) for factor in found]
+    return Operand(expr.source, dict(zip(variables, factors[:-1], strict=True)), factors[-1])
+
+
+@dataclass(frozen=True)
+class Product:
+    """What is multiplied, and which axes are rows, columns and depth; `rows` is None for a vector."""
+
+    left: Operand
+    right: Operand
+    rows: Any
+    columns: Any
+    depth: Any
+    batch: list[Any]
+
+
+def _extent(axis: Any) -> Extent:
+    return 1 if axis is None else extent(axis.dom.extent)
+
+
+def read_product(nest: Nest) -> Product | None:
+    """`nest` as a product of two operands, or None when it is none that this family can compute."""
+    if len(nest.reduced) != 1 or not nest.axes or not isinstance(nest.value, tirx.Add):
+        return None
+    before, term = nest.value.a, nest.value.b
+    if not isinstance(before, TensorLoad) or not before.source.same_as(nest.buffer):
+        return None
+    if not isinstance(term, tirx.Mul):
+        return None
+    first, second = _operand(term.a, nest), _operand(term.b, nest)
+    if first is None or second is None:
+        return None
+    wide = [axis for axis in nest.axes if greatest(_extent(axis)) != 1]
+    columns = wide[-1] if wide else nest.axes[-1]
+    if first.has(columns) == second.has(columns):
+        return None  # an axis of both operands: vectors along it need no product's tiles
+    left, right = (first, second) if second.has(columns) else (second, first)
+    only_left = [axis for axis in wide if axis is not columns and left.has(axis) and not right.has(axis)]
+    rows = max(only_left, key=lambda axis: greatest(_extent(axis)), default=None)
+    batch = [axis for axis in nest.axes if axis is not columns and axis is not rows]
+    return Product(left, right, rows, columns, nest.reduced[0], batch)
+
+
+def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> bool:
+    """Whether this family can compute the group that begins with `op`."""
+    if op["name"] not in ("matmul", "einsum") or str(anchor.buffer.dtype) != "float32":
+        return False
+    product = read_product(anchor)
+    if product is None:
+        return False
+    buffers = [product.left.buffer, product.right.buffer]
+    return all(buffer in fused.params and str(buffer.dtype) == "float32" for buffer in buffers)
+
+
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+    """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
+    product = read_product(anchor)
+    assert product is not None, op
+    left, right = product.left, product.right
+    rows = _extent(product.rows)
+    tile = choose_tile(machine, greatest(rows), greatest(_extent(product.columns))).in_one()
+    panels = Panels(
+        tile, rows, _extent(product.columns), _extent(product.depth),
+        right.strides[product.columns.var], right.strides[product.depth.var],
+    )  # fmt: skip
+    sizes = [_extent(axis) for axis in product.batch]
+    count = product_of([*sizes, panels.number])
+    work = greatest(product_of([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
+    tasks = count if machine.shares(work // tile.lanes) else None
+
+    extra: list[Any] = []
+    if last is not anchor:
+        read = fused.inputs(last, [*fused.params, anchor.buffer])
+        extra = [buffer for buffer in read if not buffer.same_as(anchor.buffer)]
+    arguments = [_flat(left.buffer), _flat(right.buffer), *(argument(buffer) for buffer in extra)]
+    arguments.append(argument(last.buffer))
+    buffers_read = [left.buffer, right.buffer, *extra, last.buffer]
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        names = dict(zip([*extra, last.buffer], buffers[2:], strict=True))
+        element = Epilogue(fused, anchor, last, names)
+        data = [buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:2]]
+        scratch = None
+        if panels.packed:
+            needed = product_of([panels.size, count]) if tasks is not None else panels.size
+            scratch = registers([greatest(needed)], "float32")
+
+        def panel(batch: dict[Any, Expr], first: Expr, columns: Extent, task: Expr) -> None:
+            right_start = bind(right.offset({**batch, product.columns.var: first}))
+            source, step = data[1], panels.step
+            if scratch is not None:
+                place = bind(task * int64(panels.size) if tasks is not None else int64(0))
+                panels.pack(source, right_start, columns, scratch, place)
+                source, step, right_start = scratch, tile.columns, place
+            left_start = bind(left.offset(batch))
+
+            def rows_from(first_row: Expr, number: int) -> None:
+                numbers = [bind(first_row + int64(index)) for index in range(number)]
+                row_step = int64(0 if product.rows is None else left.strides[product.rows.var])
+                bases = [bind(left_start + row * row_step) for row in numbers]
+                vectors = panels.vectors(columns)
+                depth_step = left.strides[product.depth.var]
+                sums = _sums(panels.depth, data[0], bases, depth_step, source, right_start, step, vectors)
+                result = _Result(element, anchor, product, batch, first, columns)
+                for row, row_sums in zip(numbers, sums, strict=True):
+                    result.store(row, vectors, row_sums, tile)
+
+            blocks(rows, tile.rows, rows_from)
+
+        with tasks_of(count, tasks is not None, begin, end) as task:
+            batch: dict[Any, Expr] = {}
+            remaining = divide(task, panels.number)
+            for axis, size in reversed(list(zip(product.batch, sizes, strict=True))):
+                batch[axis.var] = bind(modulo(remaining, size))
+                remaining = divide(remaining, size)
+            one_panel(panels, modulo(task, panels.number), lambda first, n: panel(batch, first, n, task))
+
+    func = define(arguments, tasks, body, aliases=False)
+    return Kernel(func, tasks, {}, "contraction"), buffers_read
+
+
+def _flat(buffer: Any) -> Argument:
+    return Argument(buffer.name, [product_of(list(buffer.shape))], str(buffer.dtype))
+
+
+def _sums(
+    depth: Extent,
+    left: Any,
+    bases: Sequence[Expr],
+    left_step: Extent,
+    right: Any,
+    start: Expr,
+    right_step: Extent,
+    vectors: Sequence[tuple[int, int]],
+) -> list[list[Any]]:
+    """Emit the loop over k of one tile; the sums, by row and vector, each a buffer of one vector."""
+    sums = [[registers([width], "float32") for _, width in vectors] for _ in bases]
+    for row in sums:
+        for total, (_, width) in zip(row, vectors, strict=True):
+            with vector(width) as lane:
+                store(total, [lane], tirx.const(0, "float32"))
+    with serial(depth) as k:
+        for base, row in zip(bases, sums, strict=True):
+            factor = load(left, [base + k * int64(left_step)])
+            for total, (offset, width) in zip(row, vectors, strict=True):
+                with vector(width) as lane:
+                    value = load(right, [start + k * int64(right_step) + int64(offset) + lane])
+                    store(total, [lane], load(total, [lane]) + factor * value)
+    return sums
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Where the sums of a tile go: `columns` columns from `first`."""
+
+    element: Epilogue
+    anchor: Nest
+    product: Product
+    batch: dict[Any, Expr]
+    first: Expr
+    columns: Extent
+
+    def _element(self, row: Expr, column: Expr, value: Expr) -> None:
+        bound = {**self.batch, self.product.columns.var: self.first + column}
+        if self.product.rows is not None:
+            bound[self.product.rows.var] = row
+        self.element.store([bound[axis.var] for axis in self.anchor.axes], value)
+
+    def store(self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile) -> None:
+        """Store the sums of one row, as far as its columns are real."""
+        if is_open(self.columns):
+            self._store_open(row, vectors, sums, tile)
+            return
+        for (offset, width), total in zip(vectors, sums, strict=True):
+            for begin, size in chunks(min(width, self.columns - offset), width):
+                with vector(size) as lane:
+                    value = load(total, [int64(begin) + lane])
+                    self._element(row, int64(offset + begin) + lane, value)
+
+    def _store_open(
+        self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile
+    ) -> None:
+        """How many columns there are shows at run time: the row goes over memory."""
+        line = registers([tile.columns], "float32")
+        for (offset, width), total in zip(vectors, sums, strict=True):
+            with vector(width) as lane:
+                store(line, [int64(offset) + lane], load(total, [lane]))
+        whole = divide(self.columns, tile.lanes)
+        with serial(whole) as block, vector(tile.lanes) as lane:
+            column = block * int64(tile.lanes) + lane
+            self._element(row, column, load(line, [column]))
+        with serial(modulo(self.columns, tile.lanes)) as rest:
+            column = whole * int64(tile.lanes) + rest
+            self._element(row, column, load(line, [column]))

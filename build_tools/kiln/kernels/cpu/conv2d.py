@@ -1,0 +1,334 @@
+"""Convolution on NHWC as an implicit matrix product; dense layers are its 1x1 case.
+
+Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = whatever was fused behind.
+             Rows of the product are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
+Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group; gemm.py says what else the last panel can be.
+Schedule     Tile by kernels/cpu/gemm.py. Each panel of weights goes through all tiles of pixels, or, where x
+             exceeds the cache and the weights do not, through a part of them at a time (`part_of`).
+Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride, dilation and groups whose
+             outputs are not one channel (those are depthwise.py's). float32, or (u)int8 with int32 sums.
+Accuracy     Sums run in order of (i, j, c): the error of plain summation in float32, exact in int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
+from kiln.kernels.cpu.gemm import Loop, Tile, ahead, choose_tile, later, pack, pairs_pay, product
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct, integer_product
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.builder import (
+    Argument,
+    Array,
+    Expr,
+    Kernel,
+    Machine,
+    Pack,
+    argument,
+    bind,
+    define,
+    divide,
+    int64,
+    modulo,
+)
+from kiln.tir.fused import Fused, Nest
+from kiln.tir.symbols import Extent, ceil_div, extent, greatest, is_open, same
+from kiln.tir.symbols import product as product_of
+from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
+from kiln.tir.tuning_records import RULES, Choice, key_of
+
+
+class Convolution:
+    """Sizes of one convolution (or dense layer), from its op info and its buffers."""
+
+    def __init__(self, op: OpInfo, fused: Fused, anchor: Nest) -> None:
+        x, weights = fused.params[:2]
+        x_shape, k_shape = [extent(size) for size in x.shape], [int(size) for size in weights.shape]
+        attrs = op["attrs"]
+        _, self.top, self.left, _ = fused.origins.get(x, (0, 0, 0, 0))
+        if op["name"] == "matmul":
+            rows = product_of(x_shape[:-1])
+            x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
+            attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+        self.is_layer = op["name"] == "matmul"
+        self._set(x_shape, k_shape, [1, x_shape[2]] if self.is_layer else anchor.extents[1:3], attrs)
+
+    @classmethod
+    def of_sizes(
+        cls, x: list[int], weights: list[int], out: list[int], attrs: Mapping[str, Any]
+    ) -> Convolution:
+        """A convolution of x (NHWC, padded) with weights (HWIO) that gives `out` (NHWC).
+
+        `attrs`: strides, dilation and groups.
+        """
+        conv = cls.__new__(cls)
+        conv.top = conv.left = 0
+        conv.is_layer = False
+        conv._set(x, weights, out[1:3], attrs)
+        return conv
+
+    @classmethod
+    def dense(cls, x: list[int], weights: list[int]) -> Convolution:
+        """A dense layer: x (…, K) times weights (K, N)."""
+        rows = int(np.prod(x[:-1], dtype=np.int64))
+        attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+        conv = cls.of_sizes([1, 1, rows, x[-1]], [1, 1, *weights], [1, 1, rows], attrs)
+        conv.is_layer = True
+        return conv
+
+    def _set(
+        self, x_shape: Sequence[Extent], k_shape: list[int], out: Sequence[Extent], attrs: Mapping[str, Any]
+    ) -> None:
+        """Take over the sizes; `out`: rows and columns of an output image."""
+        self.batch, self.height, self.width = x_shape[:3]
+        # Elements from pixel to pixel; lower/views/in_place_padding.py may leave a gap after the channels.
+        self.pitch = int(x_shape[3])
+        self.kernel_h, self.kernel_w, self.depth, self.out_channels = k_shape
+        self.stride_h, self.stride_w = attrs["strides"]
+        self.dilation_h, self.dilation_w = attrs["dilation"]
+        self.groups = int(attrs["groups"])
+        self.channels = self.depth * self.groups
+        self.out_h: Extent
+        self.out_w: Extent
+        self.out_h, self.out_w = out
+        self.rows: Extent = product_of([self.batch, self.out_h, self.out_w])
+        self.columns = self.out_channels // self.groups
+
+    def loops(self) -> list[Loop]:
+        """The reduction over kernel rows, columns and input channels."""
+        return [
+            Loop(self.kernel_h, self.dilation_h * self.width * self.pitch),
+            Loop(self.kernel_w, self.dilation_w * self.pitch),
+            Loop(self.depth, 1),
+        ]
+
+    def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
+        """(n, h, w) of an output row."""
+        image = product_of([self.out_h, self.out_w])
+        one = same(self.batch, 1)
+        inside = row if one else modulo(row, image)
+        return (
+            int64(0) if one else divide(row, image),
+            divide(inside, self.out_w),
+            modulo(inside, self.out_w),
+        )
+
+    def base(self, row: Expr, group: int) -> Expr:
+        """Offset in x of the first element under output row `row`."""
+        n, h, w = self.pixel(row)
+        line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
+        column = w * int64(self.stride_w) + int64(self.left)
+        return (line + column) * int64(self.pitch) + int64(group * self.depth)
+
+    def choice(self, machine: Machine) -> Choice:
+        """What was measured to be fastest for this shape; the rules where it was not measured."""
+        if is_open(self.rows):
+            return RULES
+        x = (self.batch, self.height, self.width, self.channels)
+        weights = (self.kernel_h, self.kernel_w, self.depth, self.out_channels)
+        stride, dilation = (self.stride_h, self.stride_w), (self.dilation_h, self.dilation_w)
+        key = key_of(x, weights, stride, dilation, self.groups)
+        return machine.choices.get(key, RULES)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether output rows are the pixels of x, one behind the other."""
+        all_pixels = same(self.height, self.out_h) and same(self.width, self.out_w)
+        return all_pixels and self.kernel_h == self.kernel_w == self.stride_h == self.stride_w == 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one run, at the greatest sizes."""
+        return greatest(self.rows) * self.out_channels * self.kernel_h * self.kernel_w * self.depth
+
+
+def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None, paired: bool) -> Pack:
+    def transform(weights: Array) -> Array:
+        depth = conv.kernel_h * conv.kernel_w * conv.depth
+        matrix = weights.reshape(depth, conv.groups, conv.columns)
+        groups = [matrix[:, group] for group in range(conv.groups)]
+        return np.concatenate([integer.pack(one) if integer else pack(one, tile, paired) for one in groups])
+
+    return transform
+
+
+def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
+    """Whether this family can compute the group that begins with `op`."""
+    if len(fused.params) < 3 or 1 not in constants:
+        return False
+    x, weights = fused.params[0], fused.params[1]
+    if str(anchor.buffer.dtype) not in ("float32", "int32"):
+        return False
+    if op["name"] == "matmul":
+        return len(weights.shape) == 2 and len(x.shape) >= 2
+    if op["name"] != "nn.conv2d" or op["attrs"]["data_layout"] != "NHWC":
+        return False
+    attrs = op["attrs"]
+    one_channel = int(attrs["groups"]) == int(weights.shape[3]) and int(attrs["groups"]) > 1
+    return attrs["kernel_layout"] == "HWIO" and not any(attrs["padding"]) and not one_channel
+
+
+def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int, weights_bytes: int) -> int:
+    """How many tiles of rows each panel of weights goes through at a time; 0: all of them.
+
+    All where x stays in the cache or the weights do not, provided that the panels divide among the cores.
+    Otherwise a part of x that leaves room in the cache (an eighth of it, or 8 tiles), of a size by which the
+    tiles divide among the cores.
+    """
+    half = machine.l2_bytes // 2
+    divides = panels % cores == 0 or panels >= 4 * cores
+    if tiles == 1 or (divides and (x_bytes <= half or weights_bytes > half)):
+        return 0
+    most = min(max(8, tiles * half // (4 * x_bytes)), _ceil(tiles, cores))
+
+    def slowest(part: int) -> int:
+        """Tiles of the core that has most of them."""
+        return _ceil(_ceil(tiles, part), cores) * part
+
+    return min(range(_ceil(most, 2), most + 1), key=lambda part: (slowest(part), -part))
+
+
+def _ceil(count: int, size: int) -> int:
+    return -(-count // size)
+
+
+def by_pairs(conv: Convolution, machine: Machine) -> bool:
+    """Whether the last panel of float32 weights is packed by pairs.
+
+    Not in dense layers: those of one row and of many share their weights.
+    """
+    if not machine.pairs or not conv.is_dense or conv.is_layer:
+        return False
+    return pairs_pay(machine, greatest(conv.rows), conv.columns, conv.depth)
+
+
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+    """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
+    x_param, w_param = fused.params[0], fused.params[1]
+    conv = Convolution(op, fused, anchor)
+    dtypes = [str(x_param.dtype), str(w_param.dtype)]
+    most = greatest(conv.rows)
+    integer = integer_product(
+        machine, dtypes, w_param in fused.narrow, conv.loops(), most, conv.columns, greatest(conv.out_w)
+    )
+    apart = conv.stride_w * conv.pitch * 4  # but for the ends of lines
+    choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
+    tile = integer.tile if integer else choose_tile(machine, most, conv.columns, choice.tile, apart)
+    panels, wide = _ceil(conv.columns, tile.columns), _ceil(conv.columns, tile.width)
+    depth = conv.kernel_h * conv.kernel_w * conv.depth
+    group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
+    accumulator = str(anchor.buffer.dtype)
+    paired = {*dtypes, accumulator} == {"float32"} and by_pairs(conv, machine)
+    output = last.buffer
+    rank = len(output.shape)
+
+    buffers_read = parameters(fused, anchor, last)
+    arguments = [argument(param) for param in buffers_read]
+    x_size = greatest(product_of(list(x_param.shape)))
+    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
+    arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
+    tiles, most_tiles = ceil_div(conv.rows, tile.rows), _ceil(most, tile.rows)
+    width = -(-tvm.DataType(str(x_param.dtype)).bits // 8)
+    x_bytes = x_size * width
+    shared = machine.shares(conv.macs // tile.lanes)
+    part = choice.part
+    if part is None:
+        cores = machine.cores if shared else 1
+        part = part_of(machine, cores, most_tiles, wide, x_bytes, group_weights * conv.groups * width)
+    part = min(part or most_tiles, most_tiles)
+    weights_outside = part == most_tiles
+    parts = ceil_div(tiles, part)
+    # One row reads its weights as fast as they come: to ask for them ahead takes 5 to 15 % longer on Zen 5.
+    usual = 1 if most > 1 else 0
+    fetch = (usual if choice.fetch is None else choice.fetch) if accumulator == "float32" else 0
+    tasks = (wide if weights_outside else parts) if shared else None
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
+
+        def finish(row: Expr, column: Expr, value: Expr) -> None:
+            if rank == 4 and op["name"] != "matmul":
+                indices = [*conv.pixel(row), column]
+            else:
+                indices = [*_unflatten(row, [extent(size) for size in output.shape[:-1]]), column]
+            element.store(indices, value)
+
+        def tile_at(first_row: Expr, count: int, first_column: Expr, columns: int) -> None:
+            rows, index = [bind(first_row + int64(i)) for i in range(count)], divide(first_row, tile.rows)
+            for group in range(conv.groups):
+                bases = [bind(conv.base(row, group)) for row in rows]
+                panel = bind(divide(first_column, tile.columns) + int64(group * panels))
+                first = first_column + int64(group * conv.columns)
+                if integer:
+                    integer.product(rows, first, columns, buffers[0], bases, buffers[1], panel, finish)
+                    continue
+                fetched = None
+                if fetch:
+                    fetched = ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch)
+                    if machine.upcoming and conv.groups == 1:
+                        share = bind(divide(first_column, tile.width) * int64(most_tiles) + index)
+                        other = later(machine.upcoming, share, wide * most_tiles, depth // fetched.steps)
+                        fetched = replace(fetched, later=other)
+                product(
+                    tile,
+                    rows,
+                    first,
+                    columns,
+                    buffers[0],
+                    bases,
+                    buffers[1],
+                    panel,
+                    conv.loops(),
+                    accumulator,
+                    finish,
+                    fetched,
+                    paired and columns < tile.columns,
+                )
+
+        def down(first_column: Expr, columns: int) -> None:
+            blocks(conv.rows, tile.rows, lambda row, count: tile_at(row, count, first_column, columns))
+
+        def across(number: Expr) -> None:
+            first = bind(number * int64(part))
+            end = bind(tirx.min(first + int64(part), int64(tiles)))
+
+            def inside(column: Expr, columns: int) -> None:
+                task_blocks(
+                    conv.rows,
+                    tile.rows,
+                    True,
+                    first,
+                    end,
+                    lambda row, count: tile_at(row, count, column, columns),
+                )
+
+            blocks(conv.columns, tile.width, inside)
+
+        split = tasks is not None
+        if weights_outside:
+            task_blocks(conv.columns, tile.width, split, begin, end, down)
+        else:
+            with tasks_of(parts, split, begin, end) as number:
+                across(number)
+
+    in_place = may_overwrite(fused, anchor, last, buffers_read)
+    func = define(arguments, tasks, body, aliases=bool(in_place))
+    fetches = bool(fetch) and conv.groups == 1
+    packs = {1: _packing(conv, tile, integer, paired)}
+    return Kernel(func, tasks, packs, "conv2d", in_place, fetches=fetches), buffers_read
+
+
+def _unflatten(row: Expr, sizes: list[Extent]) -> list[Expr]:
+    """The indices of flat position `row` in an array of `sizes`."""
+    indices: list[Expr] = []
+    for size in reversed(sizes):
+        indices.insert(0, modulo(row, size) if len(indices) + 1 < len(sizes) else row)
+        row = divide(row, size)
+    return indices

@@ -1,0 +1,244 @@
+"""Depthwise convolution on NHWC: one input channel for each output channel.
+
+Computation  y[n,h,w,c] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,0,c]), f = whatever was fused behind.
+Packing      none: [KH,KW,1,C] is already read in order.
+Schedule     The output is cut into tiles of pixels, of one row (strips) or a few; for each vector of channels
+             the tile's sums stay in registers, and an input value that several pixels share is loaded once.
+             Channels are the inner loop, over a chunk of them for which the lines of x that an output row
+             needs stay in the first cache until the next row needs them. Tasks are the rows of tiles of each
+             chunk. depthwise_tile.py writes the tiles.
+Applies      NHWC/HWIO, groups = channels, no padding left in the op; any kernel, stride and dilation.
+Accuracy     Sums run in order of (i, j): plain summation in float32, exact in int32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from tvm.tirx.script.builder import ir as builder
+
+from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.depthwise_tile import Place, emit
+from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.builder import (
+    CACHE_LINE,
+    CACHE_SETS,
+    Argument,
+    Expr,
+    Kernel,
+    Machine,
+    argument,
+    bind,
+    chunks,
+    define,
+    divide,
+    int64,
+    modulo,
+    serial,
+)
+from kiln.tir.fused import Fused, Nest
+from kiln.tir.symbols import ceil_div, greatest, is_open, product, same
+from kiln.tir.tiled_loops import blocks, tasks_of
+
+
+def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
+    """Whether this family can compute the group that begins with `op`."""
+    if op["name"] != "nn.conv2d" or len(fused.params) < 3:
+        return False
+    attrs, weights = op["attrs"], fused.params[1]
+    if attrs["data_layout"] != "NHWC" or attrs["kernel_layout"] != "HWIO" or any(attrs["padding"]):
+        return False
+    groups = int(attrs["groups"])
+    one_to_one = groups == int(weights.shape[3]) and int(weights.shape[2]) == 1 and groups > 1
+    return one_to_one and str(anchor.buffer.dtype) in ("float32", "int32")
+
+
+# Channels of a chunk lie together in at least so many bytes: shorter runs are fetched no faster.
+_RUN = 128
+
+
+def strip_length(machine: Machine, conv: Convolution) -> int:
+    """Output pixels in a strip: what takes a row the fewest cycles, by the estimate of `_cycles`.
+
+    Sums and the shared inputs of one kernel row must fit the registers.
+    """
+    free, width = machine.registers - conv.kernel_w - 2, greatest(conv.out_w)
+    fitting = [1]
+    for length in range(2, min(8, width) + 1):
+        inputs = (length - 1) * conv.stride_w + 1
+        fits = length + min(inputs, conv.kernel_w + length) <= free + length // 2
+        if fits and 2 * length + 3 < machine.registers:  # 7 of 16 spill
+            fitting.append(length)
+
+    def row(length: int) -> float:
+        if is_open(conv.out_w):
+            return _cycles(conv, length) / length
+        rest = width % length
+        return width // length * _cycles(conv, length) + (_cycles(conv, rest) if rest else 0)
+
+    return min(fitting, key=lambda length: (row(length), -length))
+
+
+# Columns and rows of a tile at most: larger ones hardly load less, and are longer code.
+_TILE = 4
+
+
+def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
+    """Columns and rows of tiles of several rows; None: strips.
+
+    A tile loads each line of x once for all of its rows. On AVX-512, where a vector is a cache line, strips
+    are as fast or faster as long as x stays in the second cache. Measured on a Zen 5: with AVX-512 112x112x32
+    1.35 times as fast and 7x7 on 64x64x256 1.5 times, with AVX2 14x14x384 1.2 and 7x7x960 1.5 times.
+    """
+    if is_open(conv.out_w) or is_open(conv.out_h) or conv.dilation_h > 1 or conv.stride_h > 1:
+        return None
+    if machine.vector_bits // 8 >= CACHE_LINE and not _is_outside(machine, conv):
+        return None
+    # Sums of as many rows as the kernel has are alive at once, an input for each column, and taps.
+    columns = min(_TILE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
+    rows = -(-conv.out_h // -(-conv.out_h // _TILE))
+    rows = next((size for size in range(_TILE, 1, -1) if conv.out_h % size == 0), rows)
+    return (columns, rows) if columns > 1 and rows > 1 else None
+
+
+def _cycles(conv: Convolution, length: int) -> float:
+    """Of one strip and one vector of channels: two multiply-adds, or a vector from the second cache, a cycle.
+
+    And no less than a sum waits for itself: a multiply-add takes 4 cycles.
+    """
+    taps: int = conv.kernel_h * conv.kernel_w
+    inputs: int = conv.kernel_h * min((length - 1) * conv.stride_w + conv.kernel_w, length * conv.kernel_w)
+    return max(length * taps / 2, 4 * taps, inputs + taps) + length
+
+
+def chunk_vectors(machine: Machine, conv: Convolution) -> int:
+    """Vectors of channels that go through all lines before the next ones do; 0: all of them.
+
+    As many as leave the lines of x under a line of output, and the weights, in the first cache: each line is
+    read for several lines of output. Measured on AVX-512 with 14x14x384 and 7x7x960: twice as fast.
+    """
+    lines = (conv.kernel_h - 1) * conv.dilation_h + 1
+    width = greatest(conv.width)
+    read = lines * width + conv.kernel_h * conv.kernel_w
+    step = machine.vector_bits // 8
+    whole = conv.channels // machine.lanes("float32")
+    if _is_outside(machine, conv):
+        most, least = _from_outside(machine, conv, (read + greatest(conv.out_w)) * step, whole), 1
+    else:
+        most = machine.l1_bytes * 3 // 4 // (read * step)
+        most, least = 0 if most * step < _RUN else most, most // 2 + 1
+    if not most or most >= whole:
+        return 0
+    # Chunks alike need no code for a narrower one.
+    return max((n for n in range(least, most + 1) if whole % n == 0), default=most)
+
+
+def _is_outside(machine: Machine, conv: Convolution) -> bool:
+    """Whether x comes from further away than the second cache."""
+    return greatest(conv.height) * greatest(conv.width) * conv.channels * 4 > machine.l2_bytes
+
+
+def _from_outside(machine: Machine, conv: Convolution, one: int, whole: int) -> int:
+    """Vectors of a chunk at most, where x comes from further away than the second cache; 0: no chunks.
+
+    `one`: bytes that a vector of channels touches for a line of output, which counts too; `whole`: how many
+    there are. Where these lines are too long for the first cache they stay in the second.
+
+    Measured on a Zen 5: with AVX-512, where a vector is a cache line, 1.3 to 1.7 times as fast, with AVX2 a
+    few per cent slower. Not where the columns of a line fall into few sets of the cache, as with 128 or 256
+    channels: they drive each other out however few there are.
+    """
+    step = machine.vector_bits // 8
+    if step < CACHE_LINE:
+        return 0
+    if one <= machine.l1_bytes:
+        room, most = machine.l1_bytes, max(1, machine.l1_bytes * 5 // 8 // one)
+    elif whole * one > machine.l2_bytes // 2:
+        room, most = machine.l2_bytes // 8, machine.l2_bytes // 8 // one
+    else:
+        return 0
+    column = conv.pitch * 4
+    apart = math.gcd(CACHE_SETS, column // CACHE_LINE) if column % CACHE_LINE == 0 else 1
+    return 0 if one > 2 * room // apart else most
+
+
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+    """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
+    x_param, w_param = fused.params[0], fused.params[1]
+    conv = Convolution(op, fused, anchor)
+    accumulator = str(anchor.buffer.dtype)
+    lanes = machine.lanes("float32")
+    measured = conv.choice(machine).strip if accumulator == "float32" else None
+    strip = strip_length(machine, conv) if measured is None else min(measured, greatest(conv.out_w))
+    buffers_read = parameters(fused, anchor, last)
+    arguments = [argument(param) for param in buffers_read]
+    arguments[0] = Argument(x_param.name, [greatest(product(list(x_param.shape)))], str(x_param.dtype))
+    arguments[1] = Argument(w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype))
+    whole, rest = divmod(conv.channels, lanes)
+    vectors = chunk_vectors(machine, conv)
+    tile = tile_size(machine, conv) if measured is None else None
+    if tile is not None:
+        strip = tile[0]
+    rows = tile[1] if tile is not None else 1
+    full = whole // vectors if vectors else 0  # chunks; one more takes the channels that they leave
+    chunked = full + (conv.channels > full * vectors * lanes)
+    bands = ceil_div(conv.out_h, rows)  # rows of tiles in an image
+    lines = product([conv.batch, bands])
+    # Fewer operations a load than a matrix product: it takes longer for the same number.
+    tasks = chunked * lines if machine.shares(4 * conv.macs // lanes) else None
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
+
+        def across(line: Expr, first: Expr, vectors: int, rest: int) -> None:
+            """A row of tiles: so many vectors of channels from `first`, then `rest` channels."""
+            bottom = 0 if rows == 1 else conv.out_h % rows
+            if not bottom:
+                band(line, rows, first, vectors, rest)
+                return
+            with builder.If(modulo(line, bands) < int64(bands - 1)):
+                with builder.Then():
+                    band(line, rows, first, vectors, rest)
+                with builder.Else():
+                    band(line, bottom, first, vectors, rest)
+
+        def band(line: Expr, height: int, first: Expr, vectors: int, rest: int) -> None:
+            """The same for tiles of `height` rows."""
+            n, h = divide(line, bands), modulo(line, bands) * int64(rows)
+            if same(conv.batch, 1):
+                n, h = int64(0), line * int64(rows)
+
+            def pixels(column: Expr, count: int) -> None:
+                place = Place(n, h, height, column, count)
+                if vectors:
+                    with serial(vectors) as block:
+                        channel = first + block * int64(lanes)
+                        emit(conv, buffers, place, channel, lanes, accumulator, element)
+                for offset, width in chunks(rest, lanes):
+                    channel = first + int64(vectors * lanes + offset)
+                    emit(conv, buffers, place, channel, width, accumulator, element)
+
+            blocks(conv.out_w, strip, pixels)
+
+        with tasks_of(chunked * lines, tasks is not None, begin, end) as task:
+            # Lines of one chunk follow each other: what they share is in the cache.
+            number, line = (divide(task, lines), modulo(task, lines)) if full else (int64(0), task)
+            left = int64(full * vectors * lanes), whole - full * vectors, rest
+            if not full:
+                across(line, *left)
+            elif chunked == full:
+                across(bind(line), bind(number * int64(vectors * lanes)), vectors, 0)
+            else:
+                number, line = bind(number), bind(line)
+                with builder.If(number < int64(full)):
+                    with builder.Then():
+                        across(line, bind(number * int64(vectors * lanes)), vectors, 0)
+                    with builder.Else():
+                        across(line, *left)
+
+    in_place = may_overwrite(fused, anchor, last, buffers_read)
+    func = define(arguments, tasks, body, aliases=bool(in_place))
+    return Kernel(func, tasks, {}, "depthwise", in_place), buffers_read

@@ -1,0 +1,105 @@
+"""A register tile of a depthwise convolution: a few columns of one output row (a strip), or of several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.epilogue import Epilogue
+from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, vector
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which output pixels: `rows` from row `h` of image `n`, `columns` from `column`."""
+
+    n: Expr
+    h: Expr
+    rows: int
+    column: Expr
+    columns: int
+
+
+def emit(
+    conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
+    accumulator: str, element: Epilogue,
+) -> None:  # fmt: skip
+    """The pixels of `place`, for `width` channels from `channel`."""
+    tile = _Tile(conv, buffers, place, channel, width, accumulator)
+    (tile.strip if place.rows == 1 else tile.several)()
+    for row in range(place.rows):
+        tile.finish(row, element)
+
+
+class _Tile:
+    def __init__(
+        self, conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
+        accumulator: str,
+    ) -> None:  # fmt: skip
+        self.conv, self.place, self.channel, self.width = conv, place, channel, width
+        self.x, self.weights, self.accumulator = buffers[0], buffers[1], accumulator
+        # A buffer a row: TVM puts buffers of more than 1 KiB on the heap.
+        self.sums = [registers([place.columns, width], accumulator) for _ in range(place.rows)]
+        top = place.n * int64(conv.height) + place.h * int64(conv.stride_h) + int64(conv.top)
+        self.top = bind(top * int64(conv.width))
+        self.left = bind(place.column * int64(conv.stride_w) + int64(conv.left))
+
+    def strip(self) -> None:
+        """One row of output, a kernel row at a time."""
+        conv = self.conv
+        for index in range(self.place.columns):
+            with vector(self.width) as lane:
+                store(self.sums[0], [int64(index), lane], tirx.const(0, self.accumulator))
+        with serial(conv.kernel_h) as i:
+            line = self._line(i * int64(conv.dilation_h))
+            taps = bind(i * int64(conv.kernel_w * conv.channels) + self.channel)
+            self._add(line, [(0, taps, False)])
+
+    def several(self) -> None:
+        """Rows of output together: each line of x is added to all rows that it lies under."""
+        conv = self.conv
+        reached: dict[int, list[tuple[int, int]]] = {}  # line → rows of the tile with the kernel's row
+        for row in range(self.place.rows):
+            for i in range(conv.kernel_h):
+                reached.setdefault(row * conv.stride_h + i * conv.dilation_h, []).append((row, i))
+        for number, rows in sorted(reached.items()):
+            step = conv.kernel_w * conv.channels
+            self._add(
+                self._line(int64(number)), [(row, self.channel + int64(i * step), i == 0) for row, i in rows]
+            )
+
+    def finish(self, row: int, element: Epilogue) -> None:
+        """Store a row of the tile."""
+        place = self.place
+        for index in range(place.columns):
+            with vector(self.width) as lane:
+                indices = [place.n, place.h + int64(row), place.column + int64(index), self.channel + lane]
+                element.store(indices, load(self.sums[row], [int64(index), lane]))
+
+    def _line(self, number: Expr) -> Expr:
+        """Where in x the `number`th line under the tile begins."""
+        conv = self.conv
+        position = self.top + number * int64(conv.width) + self.left
+        return bind(position * int64(conv.pitch) + self.channel)
+
+    def _add(self, line: Expr, rows: list[tuple[int, Expr, bool]]) -> None:
+        """Add the products with the line of x at `line`; `rows`: of the tile, their taps, whether they begin.
+
+        Unrolled: which inputs the pixels of the tile share is then plain to LLVM.
+        """
+        conv = self.conv
+        for j in range(conv.kernel_w):
+            for row, taps, begins in rows:
+                for index in range(self.place.columns):
+                    offset = (index * conv.stride_w + j * conv.dilation_w) * conv.pitch
+                    place = int64(index)
+                    with vector(self.width) as lane:
+                        value = tirx.Cast(self.accumulator, load(self.x, [line + int64(offset) + lane]))
+                        where = [taps + int64(j * conv.channels) + lane]
+                        total = value * tirx.Cast(self.accumulator, load(self.weights, where))
+                        if j or not begins:
+                            total = load(self.sums[row], [place, lane]) + total
+                        store(self.sums[row], [place, lane], total)

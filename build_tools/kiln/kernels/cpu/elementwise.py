@@ -1,0 +1,265 @@
+"""Everything without a family of its own: vectorised loops made from the fused expression itself.
+
+Computation  One nest: an elementwise, injective or broadcasting chain, or one reduction with the chain
+             that feeds it (pooling, sums, maxima, the parts of softmax and normalisations).
+Schedule     The last axis of the output is cut into vectors; reductions run inside, with their sum in a
+             register. When the output's last axis is shorter than a vector and a reduced axis is long,
+             lanes run along that reduced axis instead and are combined at the end. What reads a tensor
+             along another axis than it writes (a transpose) does so in tiles, so that every cache line
+             read is used while it is near. Tasks are the outer axes, flattened.
+Applies      Any nest that stores one value; matrix products without constant weights too, until they
+             have a family.
+Accuracy     Lanes along a reduced axis change the order of a float sum: its error becomes smaller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace as replace_fields
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels.cpu import interleave
+from kiln.kernels.cpu.reduce import Partials, combines, term_of
+from kiln.tir.builder import (
+    Expr,
+    Kernel,
+    Machine,
+    argument,
+    chunks,
+    define,
+    divide,
+    int64,
+    load,
+    modulo,
+    registers,
+    serial,
+    store,
+    vector,
+)
+from kiln.tir.fused import Fused, Nest, replace
+from kiln.tir.inline import Expanded
+from kiln.tir.symbols import extent, greatest, is_open, product, variables
+from kiln.tir.tiled_loops import blocks, tasks_of
+
+# Below this many elements a kernel is one task: starting threads costs more than it saves.
+SMALL = 4096
+# Vector operations that one element of an expression takes, about: sums and products, loads and a store.
+_STEPS = 4
+
+
+# Elements along the axis that a transposed operand lies along, of one tile: a cache line of float32.
+_TILE = 16
+
+
+def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
+    """Which outer axis is the last, in memory, of a tensor that is read across the output's last one."""
+    if nest.reduced or len(nest.axes) < 2 or any(is_open(size) for size in nest.extents):
+        return None
+    inner = nest.axes[-1]
+    if greatest(product(nest.extents)) < SMALL or nest.extents[-1] < _TILE:
+        return None
+    for read in reads:
+        if not read.indices:  # one number, in the same place for every element
+            continue
+        *before, last = read.indices
+        while isinstance(last, tirx.Add | tirx.Sub) and isinstance(last.b, tirx.IntImm):
+            last = last.a
+        for number, axis in enumerate(nest.axes[:-1]):
+            across = any(inner.var.same_as(variable) for index in before for variable in variables(index))
+            if last.same_as(axis.var) and across and nest.extents[number] >= _TILE:
+                return number
+    return None
+
+
+class _Writer:
+    """Writes the loops of one nest into the kernel being defined."""
+
+    def __init__(self, fused: Fused, nest: Nest, buffers: dict[Any, Any], lanes: int) -> None:
+        self.fused, self.nest, self.buffers, self.lanes = fused, nest, buffers, lanes
+        self.output = buffers[nest.buffer]
+        self.expanded = fused.expanded(nest, list(buffers))
+        self.stop = {
+            buffer: lambda where, target=target: load(target, where)
+            for buffer, target in buffers.items()
+            if buffer is not nest.buffer
+        }
+
+    @contextlib.contextmanager
+    def lanes_from(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> Iterator[Any]:
+        """A vector of elements: the axes at them, their lane, and the value there of an expression.
+
+        What several parts of the element read is in registers by then.
+        """
+        made: dict[Any, Any] = {}
+
+        def at(lane: Expr) -> tuple[dict[Any, Expr], Expr, Any]:
+            here = {**bound, axis.var: first + lane}
+            shared = {buffer: lambda _, one=one: load(one, [lane]) for buffer, one in made.items()}
+            return here, lane, lambda expr, own: replace(expr, here, {**self.stop, **shared, **own})
+
+        for step in self.expanded.steps:
+            register = registers([width], str(step.buffer.dtype))
+            with vector(width) as lane:
+                store(register, [lane], at(lane)[2](step.value, {}))
+            made[step.buffer] = register
+        with vector(width) as lane:
+            yield at(lane)
+
+    def store(self, bound: dict[Any, Expr], value: Expr) -> None:
+        store(self.output, [replace(index, bound, {}) for index in self.nest.store], value)
+
+    def points(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> None:
+        """`width` neighbouring outputs along `axis` from `first`."""
+        nest = self.nest
+        if not nest.reduced:
+            with self.lanes_from(bound, axis, first, width) as (here, _, value):
+                self.store(here, value(self.expanded.value, {}))
+            return
+        dtype = str(nest.buffer.dtype)
+        sums = registers([width], dtype)
+        with vector(width) as lane:
+            store(sums, [lane], self._init({**bound, axis.var: first + lane}))
+        self._reduce(
+            nest.reduced, dict(bound), lambda inner: self._accumulate(inner, axis, first, width, sums)
+        )
+        with vector(width) as lane:
+            self.store({**bound, axis.var: first + lane}, load(sums, [lane]))
+
+    def _init(self, bound: dict[Any, Expr]) -> Expr:
+        return replace(self.nest.init, bound, self.stop)
+
+    def _accumulate(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int, sums: Any) -> None:
+        with self.lanes_from(bound, axis, first, width) as (_, lane, value):
+            own = {self.nest.buffer: lambda _where: load(sums, [lane])}
+            store(sums, [lane], value(self.expanded.value, own))
+
+    def _reduce(self, axes: Sequence[Any], bound: dict[Any, Expr], inside: Any) -> None:
+        if not axes:
+            inside(bound)
+            return
+        size = extent(axes[0].dom.extent)
+        if isinstance(size, int) and size == 1:
+            self._reduce(axes[1:], {**bound, axes[0].var: int64(0)}, inside)
+            return
+        with serial(size) as index:
+            self._reduce(axes[1:], {**bound, axes[0].var: index}, inside)
+
+    def across(self, bound: dict[Any, Expr]) -> None:
+        """One output whose last reduced axis is cut into vectors of partial results."""
+        nest = self.nest
+        *before, last = nest.reduced
+        term, length = term_of(nest), extent(last.dom.extent)
+        start = self._init(bound)
+        partial = Partials(type(nest.value), str(nest.buffer.dtype), start, length, self.lanes)
+
+        def inside(inner: dict[Any, Expr]) -> None:
+            partial.sweep(lambda position: self.fused.value(term, {**inner, last.var: position}, self.stop))
+
+        self._reduce(before, bound, inside)
+        self.store(bound, load(partial.total(), [int64(0)]))
+
+
+def _lanes_across(nest: Nest, lanes: int, expanded: Expanded) -> bool:
+    """Whether lanes should run along the last reduced axis."""
+    if expanded.steps or not nest.reduced or not combines(nest):
+        return False
+    if greatest(nest.reduced[-1].dom.extent) < lanes:
+        return False
+    if not nest.axes or greatest(nest.extents[-1]) < min(lanes, 4):
+        return True
+    # Where neighbouring outputs lie apart in what is read, and neighbouring terms together.
+    inner, last = nest.axes[-1].var, nest.reduced[-1].var
+    along = across = False
+    for read in expanded.reads():
+        if read.source.same_as(nest.buffer) or not read.indices:
+            continue
+        used = [variables(index) for index in read.indices]
+        fast, slow = used[-1], [variable for index in used[:-1] for variable in index]
+        along = along or any(inner.same_as(variable) for variable in fast)
+        across = across or (
+            any(last.same_as(variable) for variable in fast) and any(inner.same_as(v) for v in slow)
+        )
+    return across and not along
+
+
+def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -> None:
+    """An output of one number."""
+    if across:
+        writer.across(bound)
+    else:
+        alone = tirx.IterVar((0, 1), "alone", tirx.IterVar.DataPar)
+        writer.points(bound, alone, int64(0), 1)
+
+
+def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> tuple[Kernel, list[Any]]:
+    """A kernel for one nest, and the buffers that its parameters stand for (the output last)."""
+    inputs = fused.inputs(nest, stored)
+    dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
+    lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
+    expanded = fused.expanded(nest, stored)
+    woven = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes)
+    if woven is not None:
+        return interleave.make(woven, fused, stored, machine, _STEPS)
+    # Vectors run along the last axis that has a length.
+    wide = [axis for axis in nest.axes if is_open(axis.dom.extent) or int(axis.dom.extent) != 1]
+    alone = {axis.var: int64(0) for axis in nest.axes if axis not in wide}
+    in_place = fused.same_index(nest, stored, inputs)
+    nest = replace_fields(nest, axes=wide)
+    outer, inner = (wide[:-1], wide[-1]) if wide else ([], None)
+    sizes = [extent(axis.dom.extent) for axis in outer]
+    tiled = _transposed(nest, expanded.reads())
+    across = _lanes_across(nest, lanes, expanded)
+    if tiled is not None:
+        sizes[tiled] = -(-sizes[tiled] // _TILE)
+    count = product(sizes)
+    work = greatest(product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
+    # A last axis that is alone (a vector) gives one task; long vectors are cut by their axis elsewhere.
+    tasks = count if greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)
+        with tasks_of(count, tasks is not None, begin, end) as task:
+            bound: dict[Any, Expr] = dict(alone)
+            remaining = task
+            for axis, size in reversed(list(zip(outer, sizes, strict=True))):
+                bound[axis.var] = modulo(remaining, size) if axis is not outer[0] else remaining
+                remaining = divide(remaining, size)
+            if inner is None:
+                _number(writer, nest, across, bound)
+                return
+            length = extent(inner.dom.extent)
+            if across:
+                if isinstance(length, int) and length == 1:
+                    writer.across({**bound, inner.var: int64(0)})
+                else:
+                    with serial(length) as index:
+                        writer.across({**bound, inner.var: index})
+                return
+            if is_open(length):
+                blocks(length, lanes, lambda first, width: writer.points(bound, inner, first, width))
+                return
+
+            def points(first: Expr, width: int) -> None:
+                if tiled is None:
+                    writer.points(bound, inner, first, width)
+                    return
+                axis = outer[tiled]
+                begin, most = bound[axis.var] * int64(_TILE), nest.extents[tiled]
+                whole_tiles = most % _TILE == 0
+                rows = int64(_TILE) if whole_tiles else tirx.min(int64(_TILE), int64(most) - begin)
+                with serial(rows) as row:
+                    writer.points({**bound, axis.var: begin + row}, inner, first, width)
+
+            whole = length // lanes
+            if whole:
+                with serial(whole) as block:
+                    points(block * int64(lanes), lanes)
+            for offset, width in chunks(length - whole * lanes, lanes):
+                points(int64(whole * lanes + offset), width)
+
+    arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]
+    func = define(arguments, tasks, body, aliases=bool(in_place))
+    return Kernel(func, tasks, {}, "loops", in_place), [*inputs, nest.buffer]

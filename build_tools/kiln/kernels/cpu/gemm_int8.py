@@ -1,0 +1,288 @@
+"""The matrix product of gemm.py on 8-bit integers, with the instructions that add several products at once.
+
+Computation  sum[row][column] += x[row][k] * w[k][column], int8 or uint8 by int8, in int32. Four k make a
+             group: one load of four bytes of x, repeated in all lanes, meets four weights of each column.
+Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of bytes that lie together in x
+             (a kernel row of an NHWC image). The last group of a run that is no multiple of four begins
+             earlier, and its weights for what was counted already are zero: no byte outside is read.
+             Where the instruction wants x of the other sign, x is taken as x - 128 or x + 128 (one
+             exclusive or). Each panel then begins with the bits to turn over, and with the sums that undo
+             it, one int32 a column.
+Schedule     One of four methods, by the target's instructions:
+             vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
+             sdot  the same on ARM, s8 x s8.
+             sign  SSSE3 and AVX2: pmaddubsw(|x|, w with the sign of x), then pmaddwd by ones.
+             mull  other NEON: smull and smlal make two products a 16-bit lane, sadalp adds pairs.
+Applies      int8 weights; runs of at least four bytes. `sign` and `mull` keep two products in 16 bits and
+             turn signs of weights, so they need weights above -128 (2 * 128 * 127 < 2^15). The rest is
+             left to gemm.py.
+Accuracy     Exact: no step saturates or rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from kiln.kernels.cpu.gemm import Finish, Loop, Tile, panels_beside
+from kiln.tir.builder import (
+    Array,
+    Expr,
+    Machine,
+    bind,
+    chunks,
+    int64,
+    load,
+    padded,
+    registers,
+    serial,
+    store,
+    vector,
+)
+
+GROUP = 4
+
+# The instructions of `sign`, by the number of sums in a vector.
+_SIGN = {
+    4: ("llvm.x86.ssse3.psign.b.128", "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
+    8: ("llvm.x86.avx2.psign.b", "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
+}
+
+
+def narrow(weights: Array) -> bool:
+    """Whether the methods with 16-bit products are exact for these weights."""
+    return str(weights.dtype) == "int8" and int(weights.min(initial=0)) > -128
+
+
+def method_of(machine: Machine, weights_narrow: bool) -> str | None:
+    """The method for a machine, None where there is none."""
+    if machine.dot in ("vnni", "sdot"):
+        return machine.dot
+    if not weights_narrow:
+        return None
+    if machine.isa == "neon":
+        return "mull"
+    return "sign" if machine.isa in ("sse4", "avx2") else None
+
+
+def _call(dtype: str, name: str, *operands: Expr) -> Expr:
+    return tirx.call_llvm_pure_intrin(dtype, name, *operands)
+
+
+def _vector_load(buffer: Any, at: Expr, lanes: int) -> Expr:
+    return load(buffer, [tirx.Ramp(at, int64(1), lanes)])
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """One way to compute tiles; `runs` says where rows of x lie, the innermost loop being a run of bytes."""
+
+    method: str
+    arm32: bool
+    tile: Tile
+    runs: tuple[Loop, ...]
+    shift: int  # 128 or -128 is added to x, or 0
+
+    @property
+    def run(self) -> int:
+        """Bytes of x that lie together."""
+        return self.runs[-1].extent
+
+    @property
+    def groups(self) -> int:
+        """Groups of four in the whole reduction."""
+        total = -(-self.run // GROUP)
+        for loop in self.runs[:-1]:
+            total *= loop.extent
+        return total
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of one packed panel."""
+        return self.head_bytes + GROUP * self.tile.columns * self.groups
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of a panel before its weights: the bits to turn over in a vector of x, one sum a column."""
+        return GROUP * (self.tile.lanes + self.tile.columns) if self.shift else 0
+
+    def pack(self, weights: Array) -> Array:
+        """[K, N] → [panel][head, then group][NR][4], flat, int8."""
+        full = padded(weights, 1, self.tile.columns)
+        columns = full.shape[1]
+        runs = full.reshape(-1, self.run, columns)
+        rest = self.run % GROUP
+        if rest:
+            last = np.zeros((runs.shape[0], GROUP, columns), "int8")
+            last[:, GROUP - rest :] = runs[:, self.run - rest :]
+            runs = np.concatenate([runs[:, : self.run - rest], last], axis=1)
+        grouped = runs.reshape(self.groups, GROUP, columns // self.tile.columns, self.tile.columns)
+        panels = grouped.transpose(2, 0, 3, 1)
+        if self.method == "mull":  # the first two products of four columns, then the other two
+            pairs = panels.reshape(*panels.shape[:2], self.tile.columns // 4, 4, 2, 2)
+            panels = pairs.transpose(0, 1, 2, 4, 3, 5)
+        flat = panels.reshape(panels.shape[0], -1)
+        if self.shift:
+            undo = (-self.shift * full.sum(axis=0, dtype="int32")).astype("<i4")
+            head = undo.reshape(-1, self.tile.columns).view("int8")
+            flip = np.full((head.shape[0], GROUP * self.tile.lanes), -128, "int8")
+            flat = np.concatenate([flip, head, flat], axis=1)
+        return np.ascontiguousarray(flat).reshape(-1)
+
+    def product(
+        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
+        weights: Any, panel: Expr, finish: Finish,
+    ) -> None:  # fmt: skip
+        """Emit one tile, like gemm.product."""
+        lanes = self.tile.lanes
+        count, vectors = len(rows), -(-columns // lanes)
+        size = GROUP * lanes
+        sums = [registers([vectors, lanes], "int32") for _ in range(count)]
+        starts = [
+            bind((panel + int64(beside)) * int64(self.panel_bytes))
+            for beside in range(-(-vectors // self.tile.vectors))
+        ]
+        places = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
+        flip = (
+            bind(_vector_load(weights, starts[0], 8 if self.method == "mull" else size))
+            if self.shift
+            else None
+        )
+        for v, (beside, inside) in enumerate(places):
+            start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
+            if self.shift:
+                head = _vector_load(weights, starts[beside] + int64((1 + inside) * size), size)
+                start = bind(tirx.reinterpret(f"int32x{lanes}", head))
+            for row in range(count):
+                store(sums[row], [int64(v), tirx.Ramp(int64(0), int64(1), lanes)], start)
+
+        def group(x_offset: Expr, number: Expr) -> None:
+            place = int64(self.head_bytes) + number * int64(size * self.tile.vectors)
+            right = [
+                self._right(weights, starts[beside] + place + int64(inside * size))
+                for beside, inside in places
+            ]
+            for row in range(count):
+                left = self._left(x, bases[row] + x_offset, flip)
+                for v in range(vectors):
+                    where = [int64(v), tirx.Ramp(int64(0), int64(1), lanes)]
+                    store(sums[row], where, self._multiply(load(sums[row], where), left, right[v]))
+
+        def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
+            if len(remaining) > 1:
+                loop = remaining[0]
+                with serial(loop.extent) as k:
+                    reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
+                return
+            whole = self.run // GROUP
+            first = step * int64(-(-self.run // GROUP))
+            with serial(whole) as k:
+                group(x_offset + k * int64(GROUP), first + k)
+            if self.run % GROUP:
+                group(x_offset + int64(self.run - GROUP), first + int64(whole))
+
+        reduce(self.runs, int64(0), int64(0))
+        for row in range(count):
+            for v in range(vectors):
+                for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
+                    with vector(width) as lane:
+                        value = load(sums[row], [int64(v), int64(offset) + lane])
+                        finish(rows[row], first_column + int64(v * lanes + offset) + lane, value)
+
+    def _left(self, x: Any, at: Expr, flip: Expr | None) -> list[Expr]:
+        """Four bytes of x in every lane, in the form that `_multiply` takes.
+
+        `flip`: the top bit of every byte, to turn it over. As a constant LLVM would do that to the four
+        bytes before it repeats them: three instructions where one does it all.
+        """
+        lanes = self.tile.lanes
+        if self.method == "mull":  # two pairs of bytes, each in every lane
+            if self.arm32:  # NEON there has no vectors of 32 bits, but repeats what it loads
+                pairs = [tirx.reinterpret("int16", _vector_load(x, at + int64(2 * i), 2)) for i in range(2)]
+            else:
+                four = bind(tirx.reinterpret("int16x2", _vector_load(x, at, GROUP)))
+                pairs = [tirx.Shuffle([four], [tirx.IntImm("int32", i)]) for i in range(2)]
+            repeated = [tirx.reinterpret("int8x8", tirx.Broadcast(pair, 4)) for pair in pairs]
+            return [bind(item if flip is None else tirx.bitwise_xor(item, flip)) for item in repeated]
+        four = tirx.reinterpret("int32", _vector_load(x, at, GROUP))
+        wide = tirx.Broadcast(four, lanes)
+        if flip is not None:
+            wide = tirx.bitwise_xor(wide, tirx.reinterpret(f"int32x{lanes}", flip))
+        left = bind(tirx.reinterpret(f"int8x{GROUP * lanes}", wide))
+        return [left, bind(tirx.abs(left))] if self.method == "sign" else [left]
+
+    def _right(self, weights: Any, at: Expr) -> list[Expr]:
+        """The weights of one group and one vector of columns."""
+        if self.method == "mull":
+            return [bind(_vector_load(weights, at + int64(half * 8), 8)) for half in range(2)]
+        return [bind(_vector_load(weights, at, GROUP * self.tile.lanes))]
+
+    def _multiply(self, total: Expr, left: list[Expr], right: list[Expr]) -> Expr:
+        lanes = self.tile.lanes
+        int32, int16, int8 = f"int32x{lanes}", f"int16x{2 * lanes}", f"int8x{4 * lanes}"
+        if self.method == "vnni":
+            return _call(int32, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total, left[0], right[0])
+        if self.method == "sdot":
+            return _call(int32, "llvm.aarch64.neon.sdot.v4i32.v16i8", total, right[0], left[0])
+        if self.method == "mull":
+            smull = "llvm.arm.neon.vmulls.v8i16" if self.arm32 else "llvm.aarch64.neon.smull.v8i16"
+            pairs = _call(int16, smull, right[0], left[0]) + _call(int16, smull, right[1], left[1])
+            if self.arm32:
+                return _call(int32, "llvm.arm.neon.vpadals.v4i32.v8i16", total, pairs)
+            return total + _call(int32, "llvm.aarch64.neon.saddlp.v4i32.v8i16", pairs)
+        sign, multiply_bytes, add_pairs = _SIGN[lanes]
+        signed = _call(int8, sign, right[0], left[0])
+        pairs = _call(int16, multiply_bytes, left[1], signed)
+        return total + _call(int32, add_pairs, pairs, tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes))
+
+
+def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+    """`loops` without those of one step, inner ones joined to the outer one that they fill."""
+    result: list[Loop] = []
+    for loop in reversed(loops):
+        if result and loop.x_stride == result[0].extent * result[0].x_stride:
+            result[0] = Loop(loop.extent * result[0].extent, result[0].x_stride)
+        elif loop.extent > 1 or not result:
+            result.insert(0, loop)
+    return tuple(result)
+
+
+# Vectors of sums that a tile may hold, and the most vectors of a row. The rest of the registers holds
+# weights, x and products on their way.
+_SUMS = {"vnni": (24, 4), "sdot": (24, 4), "mull": (16, 4), "sign": (8, 2)}
+_SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2)}
+
+
+def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:
+    """The register tile; `line` rows (pixels of an image row) lie at equal distances in x."""
+    lanes = machine.lanes("int32")
+    sums, vectors = (_SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS)[method]
+    vectors = min(vectors, -(-columns // lanes))
+    most = min(rows, max(1, sums // vectors), 16)
+    even = max(count for count in range(1, most + 1) if line % count == 0)
+    beside = panels_beside(rows, columns, vectors, lanes)
+    return Tile(even if 2 * even > most else most, vectors, lanes, beside)
+
+
+def integer_product(
+    machine: Machine, dtypes: Sequence[str], weights_narrow: bool, loops: Sequence[Loop], rows: int,
+    columns: int, line: int,
+) -> IntegerProduct | None:  # fmt: skip
+    """How to compute `rows` x `columns` sums over `loops` with x and weights of `dtypes`.
+
+    None where gemm.product has to do it.
+    """
+    method = method_of(machine, weights_narrow)
+    runs = merged(loops)
+    if method is None or dtypes[0] not in ("int8", "uint8") or dtypes[1] != "int8":
+        return None
+    if runs[-1].extent < GROUP or runs[-1].x_stride != 1:
+        return None
+    wanted = "uint8" if method == "vnni" else "int8"
+    shift = 0 if dtypes[0] == wanted else 128 if wanted == "uint8" else -128
+    tile = choose_tile(method, machine, rows, columns, line)
+    return IntegerProduct(method, machine.registers < 32 and method == "mull", tile, runs, shift)

@@ -1,0 +1,293 @@
+"""Nests whose output has a short last axis: pictures of three channels, phases of a stride that are woven.
+
+A vector along an axis of 3 or 2 elements is hardly one. Here the last two axes are one run: a block of
+`lanes` steps of the axis before the last is lanes * C neighbouring elements, C vectors. What is read at
+positions that are linear in both axes comes by loads of neighbouring elements too, from wherever they lie,
+and shuffles put them in the order of the output: three loads, not 24, for eight pixels of three planes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import sym, tirx
+from tvm.ir import Call, TensorLoad
+
+from kiln.callbacks import structural_map, structural_walk
+from kiln.tir.builder import (
+    Argument,
+    Expr,
+    Kernel,
+    Machine,
+    Sized,
+    bind,
+    chunks,
+    define,
+    divide,
+    load,
+    modulo,
+    registers,
+    serial,
+    store,
+    vector,
+)
+from kiln.tir.fused import Fused, Nest, replace
+from kiln.tir.symbols import Extent, extent, greatest, int64, is_open, product, simplify, variables
+from kiln.tir.tiled_loops import blocks, tasks_of
+
+# Loads that are put in order, of one nest: each takes as many registers as the output's block.
+_MOST = 4
+
+
+def flat_position(indices: Sequence[Expr], shape: Sequence[Extent]) -> Expr:
+    """The position of an element in memory."""
+    position: Expr = int64(0)
+    for index, size in zip(indices, shape, strict=True):
+        position = position * int64(extent(size)) + index
+    return position
+
+
+def _linear(position: Expr, axes: Sequence[Any]) -> list[Extent] | None:
+    """(factor of each axis, rest) of a position, or None where it is not linear in them."""
+    found = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
+    if len(found) != len(axes) + 1:
+        return None
+    return [simplify(extent(factor)) for factor in found]
+
+
+def windows(positions: Sequence[int], lanes: int) -> list[tuple[int, int]]:
+    """(first, width) of vectors that cover `positions`, and nothing before the first or behind the last."""
+    found: list[tuple[int, int]] = []
+    left = sorted(set(positions))
+    while left:
+        near = [place for place in left if place < left[0] + lanes]
+        for offset, width in chunks(near[-1] - left[0] + 1, lanes):
+            first = left[0] + offset
+            if any(first <= place < first + width for place in near):
+                found.append((first, width))
+        left = left[len(near) :]
+    return found
+
+
+@dataclass(frozen=True)
+class Weave:
+    """A nest whose last axis `inner` of `count` elements is woven with `outer`, the axis before it."""
+
+    nest: Nest
+    outer: Any
+    inner: Any
+    count: int
+    lanes: int
+
+    def block(self, fused: Fused, buffers: Mapping[Any, Any], bound: Mapping[Any, Expr], first: Expr) -> None:
+        """The elements of `lanes` steps of the outer axis from `first`; `buffers` are flat memory."""
+        stop = {
+            buffer: lambda where, buffer=buffer: tirx.BufferLoad(buffer, where)
+            for buffer in buffers
+            if not buffer.same_as(self.nest.buffer)
+        }
+        own = {self.outer.var: self.outer.var, self.inner.var: self.inner.var}
+        value = fused.value(self.nest, {**bound, **own}, stop)
+        start = {self.outer.var: first, self.inner.var: int64(0)}
+        ordered = [
+            (read, self._ordered(read, factors, buffers[read.source], start))
+            for read in _reads(value)
+            if (factors := self._factors(read)) is not None
+        ]
+        output = buffers[self.nest.buffer]
+        place = bind(output.place([replace(index, {**bound, **start}, {}) for index in self.nest.store]))
+        for number in range(self.count):
+            with vector(self.lanes) as lane:
+                at = int64(number * self.lanes) + lane
+                step, part = tirx.floordiv(at, int64(self.count)), tirx.floormod(at, int64(self.count))
+
+                def on_load(read: Any, at: Expr = at) -> Any:
+                    known = next((r for other, r in ordered if tvm_ffi.structural_equal(other, read)), None)
+                    if known is None:
+                        return load(buffers[read.source], list(read.indices))
+                    return load(known, [at])
+
+                element = structural_map(value, ((TensorLoad, on_load),))
+                here = {self.outer.var: first + step, self.inner.var: part}
+                store(output.memory, [place + at], replace(element, here, {}))
+
+    def element(self, fused: Fused, buffers: Mapping[Any, Any], bound: Mapping[Any, Expr]) -> None:
+        """One element."""
+        stop = {
+            buffer: lambda where, target=target: load(target, where)
+            for buffer, target in buffers.items()
+            if not buffer.same_as(self.nest.buffer)
+        }
+        place = [replace(index, bound, {}) for index in self.nest.store]
+        store(buffers[self.nest.buffer], place, fused.value(self.nest, bound, stop))
+
+    def _factors(self, read: Any) -> list[Extent] | None:
+        """How far apart elements lie along the two axes, where that puts `read` in order; else None."""
+        found = _linear(flat_position(read.indices, read.source.shape), [self.outer, self.inner])
+        if found is None or str(read.source.dtype) == "bool" or is_open(found[0]):
+            return None
+        if not is_open(found[0]) and not is_open(found[1]) and not found[0] and not found[1]:
+            return None  # one element for all: a broadcast
+        return found
+
+    def _ordered(self, read: Any, factors: list[Extent], buffer: Any, start: dict[Any, Expr]) -> Any:
+        """A register with what the block reads, in the order of the output."""
+        dtype = str(read.source.dtype)
+        base = bind(replace(flat_position(read.indices, read.source.shape), start, {}))
+        step, apart = factors[:2]
+        # By what must be added to `base`, which may be open, the positions of vectors that are read together.
+        groups: dict[int, Expr] = {}
+        where: list[tuple[int, int]] = []
+        for at in range(self.count * self.lanes):
+            outer, inner = divmod(at, self.count)
+            group = inner if is_open(apart) else 0
+            groups.setdefault(group, int64(group) * apart if is_open(apart) else int64(0))
+            where.append((group, outer * step + (0 if is_open(apart) else inner * apart)))
+        pieces: dict[
+            tuple[int, int], tuple[Any, int]
+        ] = {}  # position → the register that holds it, and where
+        for group, more in groups.items():
+            for offset, width in windows([p for g, p in where if g == group], self.lanes):
+                piece = registers([width], dtype)
+                with vector(width) as lane:
+                    store(piece, [lane], load(buffer.memory, [base + more + int64(offset) + lane]))
+                for index in range(width):
+                    pieces[(group, offset + index)] = piece, index
+        result = registers([self.count * self.lanes], dtype)
+        for number in range(self.count):
+            wanted = [pieces[key] for key in where[number * self.lanes :][: self.lanes]]
+            store(result, [_ramp(number * self.lanes, self.lanes)], _picked(wanted))
+        return result
+
+
+def _ramp(first: int, lanes: int) -> Expr:
+    return tirx.Ramp(int64(first), int64(1), lanes)
+
+
+def _picked(wanted: Sequence[tuple[Any, int]]) -> Expr:
+    """A vector of elements of several registers: shuffles of two at a time, which CPUs have."""
+    lanes = len(wanted)
+    sources: list[Any] = []
+    for register, _ in wanted:
+        if not any(register.same_as(other) for other in sources):
+            sources.append(register)
+
+    def whole(register: Any) -> tuple[Expr, int]:
+        width = int(register.shape[0])
+        return (load(register, [_ramp(0, width) if width > 1 else int64(0)]), width)
+
+    made: Expr | None = None
+    for source in sources:
+        value, width = whole(source)
+        picks = [
+            (index if register.same_as(source) else None)
+            for register, index in wanted
+        ]  # fmt: skip
+        if made is None:
+            several = [value] * max(1, lanes // width)  # no fewer than are picked
+            made = tirx.Shuffle(several, [_index(0 if pick is None else pick) for pick in picks])
+            continue
+        order = [lane if pick is None else lanes + pick for lane, pick in enumerate(picks)]
+        made = tirx.Shuffle([made, value], [_index(pick) for pick in order])
+    assert made is not None
+    return made
+
+
+def _index(value: int) -> Any:
+    return tirx.IntImm("int32", value)
+
+
+def _reads(value: Expr) -> list[Any]:
+    """The loads of an expression, each once."""
+    found: list[Any] = []
+
+    def visit(read: Any) -> None:
+        if not any(tvm_ffi.structural_equal(read, other) for other in found):
+            found.append(read)
+
+    structural_walk(value, ((TensorLoad, visit),))
+    return found
+
+
+def read_weave(nest: Nest, value: Expr, lanes: int) -> Weave | None:
+    """How to weave the last axes of `nest`, which stores `value`; None where vectors along one axis do."""
+    wide = [axis for axis in nest.axes if is_open(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
+    if nest.reduced or len(wide) < 2 or str(nest.buffer.dtype) == "bool":
+        return None
+    outer, inner = wide[-2:]
+    count, steps = extent(inner.dom.extent), extent(outer.dom.extent)
+    if is_open(count) or count >= lanes or (not is_open(steps) and steps < lanes):
+        return None
+    stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner])
+    if stored is None or [factor for factor in stored[:2] if is_open(factor)] or stored[:2] != [count, 1]:
+        return None
+    found = Weave(nest, outer, inner, count, lanes)
+    reads = _reads(value)
+    guarded = _guarded(value)
+    nested = any(_reads(index) for read in reads for index in read.indices)
+    moved = [read for read in reads if _depends(read, outer, inner)]
+    if guarded or nested or len(moved) > _MOST or any(found._factors(read) is None for read in moved):
+        return None
+    return found
+
+
+def _guarded(value: Expr) -> bool:
+    """Whether parts of an expression are computed under a condition: what they read may lie nowhere."""
+
+    def visit(call: Any) -> Any:
+        name = getattr(call.op, "name", "").removeprefix("tirx.")
+        return tvm_ffi.VisitInterrupt(call) if name == "if_then_else" else None
+
+    return structural_walk(value, ((Call, visit),)) is not None
+
+
+def _depends(read: Any, *axes: Any) -> bool:
+    used = [variable for index in read.indices for variable in variables(index)]
+    return any(axis.var.same_as(variable) for axis in axes for variable in used)
+
+
+def make(
+    woven: Weave, fused: Fused, stored: Sequence[Any], machine: Machine, steps: int
+) -> tuple[Kernel, list[Any]]:
+    """A kernel for a woven nest, and the buffers that its parameters stand for (the output last).
+
+    `steps`: vector operations that an element takes, about.
+    """
+    nest, lanes = woven.nest, woven.lanes
+    inputs = fused.inputs(nest, stored)
+    every = [*inputs, nest.buffer]
+    before = [axis for axis in nest.axes if axis is not woven.outer and axis is not woven.inner]
+    sizes = [extent(axis.dom.extent) for axis in before]
+    length, count = extent(woven.outer.dom.extent), product(sizes)
+    work = greatest(product(nest.extents))
+    tasks = count if greatest(count) > 1 and machine.shares(steps * work // lanes) else None
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        data = [item.memory if isinstance(item, Sized) else item for item in buffers]
+        shapes = [[extent(size) for size in buffer.shape] for buffer in every]
+        flat = [Sized(item, shape) for item, shape in zip(data, shapes, strict=True)]
+        memory = dict(zip(every, flat, strict=True))
+        with tasks_of(count, tasks is not None, begin, end) as task:
+            bound: dict[Any, Expr] = {}
+            remaining = task
+            for axis, size in reversed(list(zip(before, sizes, strict=True))):
+                bound[axis.var] = bind(modulo(remaining, size) if axis is not before[0] else remaining)
+                remaining = divide(remaining, size)
+
+            def visit(first: Expr, width: int) -> None:
+                if width == lanes:
+                    woven.block(fused, memory, bound, first)
+                    return
+                with serial(width) as step, serial(woven.count) as part:
+                    woven.element(
+                        fused, memory, {**bound, woven.outer.var: first + step, woven.inner.var: part}
+                    )
+
+            blocks(length, lanes, visit)
+
+    arguments = [Argument(buffer.name, [product(list(buffer.shape))], str(buffer.dtype)) for buffer in every]
+    in_place = fused.same_index(nest, stored, inputs)
+    return Kernel(define(arguments, tasks, body, aliases=bool(in_place)), tasks, {}, "loops", in_place), every

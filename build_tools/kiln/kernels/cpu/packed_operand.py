@@ -1,0 +1,147 @@
+"""The right operand of a product whose operands are both known only at run time, by panels of columns.
+
+A panel is read in place where its columns are neighbours and few rows of the result use them. Else it is
+copied to scratch memory as [k][NR], zeros behind its last column, as the inner loop of a product reads it:
+row by row, or where k is contiguous by transposing blocks in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as builder
+
+from kiln.kernels.cpu.gemm import Tile
+from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, serial, store, vector
+from kiln.tir.symbols import Extent, ceil_div, greatest, int64, is_open
+from kiln.tir.tiled_loops import blocks
+from kiln.tir.transpose import transpose_block
+
+# Panels are packed when more tiles of rows than this read them, or when their rows lie further apart.
+_TILES_IN_PLACE = 2
+
+
+class Panels:
+    """The columns of the right operand, `tile.columns` at a time: in place, or packed into scratch."""
+
+    def __init__(
+        self, tile: Tile, rows: Extent, count: Extent, depth: Extent, column_step: Extent, step: Extent
+    ) -> None:
+        """`count` columns that lie `column_step` apart, of `depth` elements that lie `step` apart."""
+        self.tile, self.depth, self.count = tile, depth, count
+        self.step, self.column_step = step, column_step
+        close = not is_open(self.step) and self.step <= 2 * tile.columns
+        near = close or -(-greatest(rows) // tile.rows) <= _TILES_IN_PLACE
+        neighbours = not is_open(self.column_step) and self.column_step == 1
+        self.packed = is_open(self.count) or not (neighbours and near)
+
+    @property
+    def number(self) -> Extent:
+        """Panels that cover all columns."""
+        return ceil_div(self.count, self.tile.columns)
+
+    @property
+    def size(self) -> Extent:
+        """Elements of one packed panel."""
+        return self.depth * self.tile.columns
+
+    def vectors(self, columns: Extent) -> list[tuple[int, int]]:
+        """(offset, width) of the vectors that a panel with `columns` columns is computed with."""
+        lanes = self.tile.lanes
+        if is_open(columns):
+            columns = self.tile.columns
+        if self.packed:
+            return [(offset, lanes) for offset in range(0, columns, lanes)]
+        return list(chunks(columns, lanes))
+
+    def pack(self, source: Any, start: Expr, columns: Extent, target: Any, at: Expr) -> None:
+        """Copy the panel that begins at source[start] to target[at] as [k][NR], zeros behind its columns."""
+        width, lanes = self.tile.columns, self.tile.lanes
+        for offset, _ in self.vectors(columns):
+            if is_open(columns) or offset + lanes > columns:
+                with serial(self.depth) as k, vector(lanes) as lane:
+                    store(target, [at + k * int64(width) + int64(offset) + lane], tirx.const(0, "float32"))
+        if not is_open(self.column_step) and self.column_step == 1:
+            with serial(self.depth) as k:
+                from_row, to_row = start + k * int64(self.step), at + k * int64(width)
+
+                def visit(first: Expr, size: int) -> None:
+                    with vector(size) as lane:
+                        store(target, [to_row + first + lane], load(source, [from_row + first + lane]))
+
+                blocks(columns, lanes, visit) if is_open(columns) else _cut(columns, lanes, visit)
+            return
+        square = lanes if not is_open(self.step) and self.step == 1 else 1
+        whole_columns, whole_depth = _whole(columns, square), _whole(self.depth, square)
+        if square > 1:
+            across = serial(_quotient(whole_columns, square))
+            with across as block, serial(_quotient(whole_depth, square)) as part:
+                column, k = block * int64(square), part * int64(square)
+                here = start + column * int64(self.column_step) + k
+                there = at + k * int64(width) + column
+                transpose_block(source, here, self.column_step, target, there, width, square)
+        else:
+            whole_columns = whole_depth = 0
+        self._copy(source, start, target, at, (0, whole_columns), (whole_depth, self.depth))
+        self._copy(source, start, target, at, (whole_columns, columns), (0, self.depth))
+
+    def _copy(
+        self,
+        source: Any,
+        start: Expr,
+        target: Any,
+        at: Expr,
+        columns: tuple[Extent, Extent],
+        depth: tuple[Extent, Extent],
+    ) -> None:
+        """Copy a range of columns and of depth one element at a time."""
+        if any(not is_open(b) and not is_open(a) and a == b for a, b in (columns, depth)):
+            return
+        with (
+            serial(columns[1] - columns[0], columns[0]) as column,
+            serial(depth[1] - depth[0], depth[0]) as k,
+        ):
+            value = load(source, [start + column * int64(self.column_step) + k * int64(self.step)])
+            store(target, [at + k * int64(self.tile.columns) + column], value)
+
+
+def _quotient(size: Extent, step: int) -> Extent:
+    """size / step, for a size that step divides."""
+    return divide(size, step) if is_open(size) else size // step
+
+
+def _whole(size: Extent, step: int) -> Extent:
+    """The part of `size` that whole steps cover."""
+    return (
+        size - modulo(size, step) if is_open(size) and step > 1 else size - (0 if step == 1 else size % step)
+    )
+
+
+def _cut(size: int, lanes: int, visit: Any) -> None:
+    for offset, width in chunks(size, lanes):
+        visit(int64(offset), width)
+
+
+def one_panel(panels: Panels, number: Expr, visit: Callable[[Expr, Extent], None]) -> None:
+    """visit(first column, columns) for panel `number`, of which the last may be narrower."""
+    width = panels.tile.columns
+    if is_open(panels.count):
+        whole = divide(panels.count, width)
+        with builder.If(number < whole), builder.Then():
+            visit(bind(number * int64(width)), width)
+        with builder.If(number >= whole), builder.Then():
+            visit(bind(whole * int64(width)), modulo(panels.count, width))
+        return
+    whole = panels.count // width
+    if not panels.count % width:
+        visit(bind(number * int64(width)), width)
+        return
+    if not whole:
+        visit(int64(0), panels.count)
+        return
+    with builder.If(number < int64(whole)), builder.Then():
+        visit(bind(number * int64(width)), width)
+    with builder.If(number >= int64(whole)), builder.Then():
+        visit(int64(whole * width), panels.count - whole * width)

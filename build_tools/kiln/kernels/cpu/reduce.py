@@ -1,0 +1,100 @@
+"""A sum, product or extreme along an axis of neighbouring elements, by vectors of partial results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import TensorLoad
+
+from kiln.tir.builder import Expr, chunks, divide, load, modulo, registers, serial, store, vector
+from kiln.tir.fused import Nest
+from kiln.tir.symbols import Extent, greatest, int64, is_open
+from kiln.tir.tiled_loops import remainder
+
+# Vectors of partial results: enough to hide the latency of an addition.
+PARTIAL = 4
+
+
+def combines(nest: Nest) -> bool:
+    """Whether a reduction's value is an operation on its own buffer and one more term."""
+    if not isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul):
+        return False
+    own = nest.value.a
+    return isinstance(own, TensorLoad) and own.source.same_as(nest.buffer)
+
+
+def term_of(nest: Nest) -> Nest:
+    """`nest`, which `combines`, with only what it adds as its value."""
+    return Nest(nest.buffer, nest.axes, nest.reduced, nest.store, nest.value.b, nest.init)
+
+
+def sweep(length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, int], None]) -> None:
+    """visit(first, width, number) over [0, length): vectors, `parts` in turn, and then narrower ones."""
+    step = parts * lanes
+    most = greatest(length)
+    if most >= step:
+        with serial(divide(length, step) if is_open(length) else length // step) as block:
+            for number in range(parts):
+                visit(block * int64(step) + int64(number * lanes), lanes, number)
+    if is_open(length):
+        if parts > 1 and most >= lanes:
+            done = length - modulo(length, step)
+            with serial(divide(modulo(length, step), lanes)) as block:
+                visit(done + block * int64(lanes), lanes, 0)
+        remainder(length, lanes, lambda first, width: visit(first, width, 0))
+        return
+    done = length - length % step
+    for number, first in enumerate(range(done, length - length % lanes, lanes)):
+        visit(int64(first), lanes, number)
+    done = length - length % lanes
+    for offset, width in chunks(length - done, lanes):
+        visit(int64(done + offset), width, 0)
+
+
+class Partials:
+    """Partial results of `operation` along an axis of `length`, each of which begins as `start`."""
+
+    def __init__(self, operation: Any, dtype: str, start: Expr, length: Extent, lanes: int) -> None:
+        self.operation, self.dtype, self.length, self.lanes = operation, dtype, length, lanes
+        if is_open(length):
+            widths = [(number, lanes) for number in range(PARTIAL)]
+            widths += [(PARTIAL, 1 << power) for power in range(lanes.bit_length() - 1)]
+        else:
+            widths = [(number, lanes) for number in range(min(length // lanes, PARTIAL))]
+            widths += [(PARTIAL, width) for _, width in chunks(length % lanes, lanes)]
+        self._parts = {key: registers([key[1]], dtype) for key in widths}
+        for (_, width), part in self._parts.items():
+            with vector(width) as lane:
+                store(part, [lane], start)
+
+    def sweep(self, term: Callable[[Expr], Expr]) -> None:
+        """Combine with term(position) at every position of the axis."""
+
+        def visit(first: Expr, width: int, number: int) -> None:
+            part = self._parts[(number if width == self.lanes else PARTIAL, width)]
+            with vector(width) as lane:
+                store(part, [lane], self.operation(load(part, [lane]), term(first + lane)))
+
+        sweep(self.length, self.lanes, PARTIAL, visit)
+
+    def total(self) -> Any:
+        """A register of one element with all of them combined, halves by halves."""
+        waiting = sorted(self._parts.values(), key=lambda part: int(part.shape[0]), reverse=True)
+        while len(waiting) > 1 or int(waiting[0].shape[0]) > 1:
+            width = int(waiting[0].shape[0])
+            if len(waiting) > 1 and int(waiting[1].shape[0]) == width:
+                result = registers([width], self.dtype)
+                with vector(width) as lane:
+                    both = load(waiting[0], [lane]), load(waiting[1], [lane])
+                    store(result, [lane], self.operation(*both))
+                waiting = [*waiting[2:], result]
+            else:
+                half = registers([width // 2], self.dtype)
+                with vector(width // 2) as lane:
+                    upper = load(waiting[0], [lane + int64(width // 2)])
+                    store(half, [lane], self.operation(load(waiting[0], [lane]), upper))
+                waiting = [half, *waiting[1:]]
+            waiting.sort(key=lambda part: int(part.shape[0]), reverse=True)
+        return waiting[0]

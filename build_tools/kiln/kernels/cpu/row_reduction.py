@@ -1,0 +1,259 @@
+"""Softmax, layer norm and their kind: what reduces the last axis and then uses the result along it.
+
+Computation  A chain over rows: sums or maxima of the last axis, and elementwise results that read them.
+Schedule     Row by row, so that a row stays in the first-level cache from its first sum to its result: each
+             reduction is one sweep with four vectors of partial results, combined as a tree; an elementwise
+             part that is costly and read again (the exponentials of softmax) is computed once and kept in
+             the place of the output. A division by what is one number for the row is a multiplication. Tasks
+             are rows.
+Applies      Groups of more than one loop nest with one output, all over the same rows; any length.
+Accuracy     Partial sums make a float sum's error smaller; the multiplication instead of a division costs at
+             most one unit in the last place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad
+
+from kiln.callbacks import structural_map, structural_walk
+from kiln.kernels.cpu.elementwise import SMALL
+from kiln.kernels.cpu.reduce import Partials, combines, sweep, term_of
+from kiln.tir.builder import (
+    Expr,
+    Kernel,
+    Machine,
+    argument,
+    bind,
+    define,
+    divide,
+    load,
+    modulo,
+    store,
+    vector,
+)
+from kiln.tir.fused import Fused, Nest, replace
+from kiln.tir.inline import LARGEST_TREE, weights
+from kiln.tir.symbols import Extent, extent, greatest, int64, product, same, same_shape
+from kiln.tir.tiled_loops import tasks_of
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`nests` in order, each over rows of sizes `lead` with `length` elements; `kept` lies in the output."""
+
+    nests: list[Nest]
+    lead: list[Extent]
+    length: Extent
+    output: Nest
+    kept: Nest | None
+
+
+def _last_axis(nest: Nest, lead: list[Extent], length: Extent) -> Any:
+    """The axis along the row, or None when `nest` is not one over those rows."""
+    extents = nest.extents
+    if not same_shape(extents[: len(lead)], lead):
+        return None
+    rest = nest.axes[len(lead) :]
+    along = nest.reduced if nest.reduced else rest
+    beside = rest if nest.reduced else []
+    if len(along) != 1 or not same(along[0].dom.extent, length):
+        return None
+    return along[0] if all(same(axis.dom.extent, 1) for axis in beside) else None
+
+
+def _plain_store(nest: Nest) -> bool:
+    places = zip(nest.store, nest.axes, strict=False)
+    return len(nest.store) == len(nest.axes) and all(place.same_as(axis.var) for place, axis in places)
+
+
+def read_rows(fused: Fused) -> Rows | None:
+    """The nests of `fused` that must be computed, as a chain over rows; None when they are none."""
+    nests = fused.materialised()
+    if len(nests) < 2 or len(fused.outputs) != 1 or not nests[0].reduced or len(nests[0].reduced) != 1:
+        return None
+    output = fused.by_buffer[fused.outputs[0]]
+    length = extent(nests[0].reduced[0].dom.extent)
+    if output.reduced or not output.axes or nests[-1] is not output or not same(output.extents[-1], length):
+        return None
+    lead = output.extents[:-1]
+    dtype = str(output.buffer.dtype)
+    kept = None
+    for nest in nests:
+        if _last_axis(nest, lead, length) is None or not _plain_store(nest):
+            return None
+        if nest.reduced and not combines(nest):
+            return None
+        if not nest.reduced and nest is not output:
+            if kept is not None or str(nest.buffer.dtype) != dtype:
+                return None
+            kept = nest
+    size = weights(fused.nests, {nest.buffer for nest in nests})
+    if any(size[nest.buffer] > LARGEST_TREE for nest in nests):
+        return None
+    rows = Rows(nests, lead, length, output, kept)
+    return rows if all(_reads_own_row(fused, rows, nest) for nest in nests) else None
+
+
+def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
+    """Whether `nest` reads what the chain made before for the very row, and element, that it computes.
+
+    Sizes alone do not tell: a softmax along H of a square image has as many columns as rows have elements.
+    """
+    axis = _last_axis(nest, rows.lead, rows.length)
+    own = [*nest.axes[: len(rows.lead)], axis]
+    made = {other.buffer: _as_it_is(other.buffer) for other in rows.nests if other is not nest}
+    reduced = {other.buffer for other in rows.nests if other.reduced}
+
+    def visit(read: Any) -> Any:
+        if read.source not in made:
+            return None
+        places = own[:-1] if read.source in reduced else own
+        here = all(
+            index.same_as(place.var) or same(place.dom.extent, 1)
+            for index, place in zip(read.indices, places, strict=False)
+        )
+        return None if here else tvm_ffi.VisitInterrupt(read)
+
+    bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
+    value = fused.value(term_of(nest) if nest.reduced else nest, bound, made)
+    return structural_walk(value, ((TensorLoad, visit),)) is None
+
+
+class _Row:
+    """Writes the sweeps over one row."""
+
+    def __init__(self, fused: Fused, rows: Rows, buffers: dict[Any, Any], lead: list[Expr]) -> None:
+        self.fused, self.rows, self.lead = fused, rows, lead
+        self.output = buffers[rows.output.buffer]
+        self.reads: dict[Any, Any] = {
+            buffer: lambda where, target=target: load(target, where) for buffer, target in buffers.items()
+        }
+
+    def value(self, nest: Nest, position: Expr) -> Expr:
+        """What `nest` stores, or adds up, at `position` of this row."""
+        axis = _last_axis(nest, self.rows.lead, self.rows.length)
+        bound = {other.var: int64(0) for other in nest.axes}
+        bound |= {other.var: index for other, index in zip(nest.axes, self.lead, strict=False)}
+        bound[axis.var] = position
+        term = nest if not nest.reduced else term_of(nest)
+        return self.fused.value(term, bound, self.reads)
+
+    def elementwise(self, nest: Nest, lanes: int) -> None:
+        """Store `nest` over the row, in the output."""
+
+        def visit(first: Expr, width: int) -> None:
+            with vector(width) as lane:
+                value = self.value(nest, first + lane)
+                store(self.output, [*self.lead, first + lane], _by_reciprocal(value, first + lane))
+
+        sweep(self.rows.length, lanes, 1, lambda first, width, _: visit(first, width))
+        if nest is not self.rows.output:
+            self.reads[nest.buffer] = lambda where: load(self.output, [*self.lead, where[-1]])
+
+    def reduce(self, nest: Nest, lanes: int) -> None:
+        """Combine the row into one number, which later nests read from a register."""
+        dtype, start = str(nest.buffer.dtype), replace(nest.init, {}, {})
+        partial = Partials(type(nest.value), dtype, start, self.rows.length, lanes)
+        partial.sweep(lambda position: self.value(nest, position))
+        total = partial.total()
+        self.reads[nest.buffer] = lambda _where: load(total, [int64(0)])
+
+
+def _by_reciprocal(value: Expr, position: Expr) -> Expr:
+    """`value` with float divisions by what does not depend on `position` turned into multiplications."""
+    variables: list[Any] = []
+    structural_walk(position, ((tirx.Var, variables.append),))
+
+    def varies(expr: Any) -> bool:
+        def visit(variable: Any) -> Any:
+            return tvm_ffi.VisitInterrupt(variable) if variable in variables else None
+
+        return structural_walk(expr, ((tirx.Var, visit),)) is not None
+
+    def on_division(division: Any) -> Any:
+        dtype = str(division.ty.dtype)
+        if dtype != "float32" or varies(division.b):
+            return division
+        return division.a * (tirx.const(1, dtype) / division.b)
+
+    return structural_map(value, ((tirx.Div, on_division),))
+
+
+def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ...]:
+    """Positions of inputs in whose place the output may lie: of each row they are read before its store."""
+    writers = [nest for nest in rows.nests if not nest.reduced]
+    first = rows.nests.index(writers[0])
+    shape, bits = list(rows.output.buffer.shape), _bits(rows.output.buffer)
+    refused: list[Any] = []
+    for number, nest in enumerate(rows.nests):
+        axis = _last_axis(nest, rows.lead, rows.length)
+        own = [*(other.var for other in nest.axes[: len(rows.lead)]), axis.var]
+        stop = {buffer: _as_it_is(buffer) for buffer in [*fused.params, *(one.buffer for one in rows.nests)]}
+
+        def visit(read: Any, own: list[Any] = own, late: bool = number > first) -> None:
+            same = len(read.indices) == len(own) and all(
+                a.same_as(b) for a, b in zip(read.indices, own, strict=True)
+            )
+            if late or not same:
+                refused.append(read.source)
+
+        bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
+        source = term_of(nest) if nest.reduced else nest
+        stop.pop(nest.buffer, None)
+        structural_walk(fused.value(source, bound, stop), ((TensorLoad, visit),))
+    return tuple(
+        position
+        for position, buffer in enumerate(buffers[:-1])
+        if same_shape(list(buffer.shape), shape)
+        and _bits(buffer) == bits
+        and not any(buffer.same_as(other) for other in refused)
+    )
+
+
+def _as_it_is(buffer: Any) -> Any:
+    return lambda indices: tirx.BufferLoad(buffer, indices)
+
+
+def _bits(buffer: Any) -> int:
+    return int(tvm.DataType(str(buffer.dtype)).bits)
+
+
+def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]:
+    """The kernel of a whole group, and the buffers of its parameters (the output last)."""
+    stored = [*fused.params, *(nest.buffer for nest in rows.nests)]
+    inputs: list[Any] = []
+    for nest in rows.nests:
+        inputs += [b for b in fused.inputs(nest, stored) if b in fused.params and b not in inputs]
+    output = rows.output.buffer
+    buffers_read = [*inputs, output]
+    lanes = min(
+        machine.lanes(str(buffer.dtype)) for buffer in [*buffers_read, *(n.buffer for n in rows.nests)]
+    )
+    count = product(rows.lead)
+    most = greatest(count)
+    tasks = count if machine.parallel and most > 1 and most * greatest(rows.length) >= SMALL else None
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        with tasks_of(count, tasks is not None, begin, end) as task:
+            lead: list[Expr] = []
+            remaining = task
+            for number, size in enumerate(reversed(rows.lead)):
+                outermost = number == len(rows.lead) - 1
+                lead.insert(0, bind(remaining if outermost else modulo(remaining, size)))
+                remaining = divide(remaining, size)
+            row = _Row(fused, rows, dict(zip(buffers_read, buffers, strict=True)), lead)
+            for nest in rows.nests:
+                if nest.reduced:
+                    row.reduce(nest, lanes)
+                else:
+                    row.elementwise(nest, lanes)
+
+    in_place = _overwritable(fused, rows, buffers_read)
+    func = define([argument(buffer) for buffer in buffers_read], tasks, body, aliases=bool(in_place))
+    return Kernel(func, tasks, {}, "rows", in_place), buffers_read

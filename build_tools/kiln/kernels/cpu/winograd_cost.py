@@ -1,0 +1,111 @@
+"""When Winograd convolution is used, with which tile, and how its work is divided.
+
+The rule compares estimates in cycles of one core:
+
+    direct     multiply-adds / (2 vectors a cycle), or the weights' bytes / 8 a cycle, if that is more
+    Winograd   the same for its products, plus the transforms of each tile and channel
+
+and takes the lowest; direct wins unless 10 % are gained, and F2 unless F4 gains 10 % on it, for it needs less
+than half the memory. Weights count as cold: in a network they are.
+Sizes that are open count at their greatest.
+`winograd: f2 | f4` of a model goes before the estimate; what weights may grow by goes before both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.gemm import choose_tile
+from kiln.kernels.cpu.winograd_transforms import growth
+from kiln.tir.builder import Machine
+from kiln.tir.symbols import Extent, ceil_div, greatest, is_open, product
+
+# Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
+_TRANSFORM = {2: (60, 45), 4: (150, 170)}
+_BYTES_A_CYCLE = 8
+# Transformed data of all tiles, in bytes, up to which a kernel for each phase is worth its memory.
+_STAGED = 2 << 20
+DIRECT = 0  # in the place of the outputs of a tile: direct convolution
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one convolution is computed: m x m outputs a tile; `block` tiles at a time.
+
+    `staged`: a kernel for each phase, with all tiles in one block. Else `tasks` tasks that take `rounds`
+    blocks each.
+    """
+
+    m: int
+    block: int
+    staged: bool
+    tasks: int
+    rounds: Extent
+
+
+def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int) -> float:
+    """Cycles of `planes` products of rows x depth by depth x columns, weights cold."""
+    tile = choose_tile(machine, rows, columns)
+    padded = -(-columns // tile.columns) * tile.columns
+    compute = rows * padded * depth / (2 * tile.lanes)
+    return planes * max(compute, depth * padded * 4 / _BYTES_A_CYCLE)
+
+
+def tiles_of(conv: Convolution, m: int) -> Extent:
+    """Tiles of a convolution, over all images."""
+    return product([conv.batch, ceil_div(conv.out_h, m), ceil_div(conv.out_w, m)])
+
+
+def estimate(conv: Convolution, m: int, machine: Machine) -> float:
+    """Cycles with tiles of m x m outputs; m = 0 for direct convolution."""
+    if m == 0:
+        return _products(machine, greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
+    tiles, lanes = greatest(tiles_of(conv, m)), machine.lanes("float32")
+    inputs, outputs = _TRANSFORM[m]
+    transforms = tiles * (-(-conv.channels // lanes) * inputs + -(-conv.out_channels // lanes) * outputs)
+    return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
+
+
+def wanted(machine: Machine) -> tuple[int, ...]:
+    """The tiles that the model's policy allows besides direct convolution."""
+    return {"auto": (2, 4), "f2": (2,), "f4": (4,)}.get(machine.winograd, ())
+
+
+def form_of(conv: Convolution, machine: Machine) -> Form | None:
+    """How to compute `conv`; None for direct convolution."""
+    allowed = [m for m in wanted(machine) if growth(m) <= machine.weight_growth + 1e-9]
+    if machine.forms is not None:
+        allowed = [m for m in allowed if m in machine.forms]
+    if not allowed:
+        return None
+    choice = conv.choice(machine)
+    is_free = machine.winograd == "auto" and (machine.forms is None or DIRECT in machine.forms)
+    best = DIRECT if is_free else allowed[0]
+    measured = {"off": 0, "f2": 2, "f4": 4, None: -1}[choice.winograd]
+    if machine.winograd == "auto" and measured in (0, *allowed):
+        return divide(conv, measured, machine, choice.block) if measured else None
+    for m in allowed:
+        if m != best and estimate(conv, m, machine) < 0.9 * estimate(conv, best, machine):
+            best = m
+    return divide(conv, best, machine, choice.block) if best else None
+
+
+def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None) -> Form:
+    """The blocks of a convolution with tiles of m x m outputs; `block`: tiles in one, 0 for all."""
+    all_tiles = tiles_of(conv, m)
+    tiles, open_ = greatest(all_tiles), is_open(all_tiles)
+    weights = (m + 2) ** 2 * conv.channels * conv.out_channels * 4
+    each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4  # bytes of a tile between phases
+    rows = choose_tile(machine, tiles, conv.out_channels).rows
+    if block is None:
+        staged = weights > machine.l2_bytes and tiles * each <= _STAGED and not open_
+        block = 0 if staged else 2 * rows
+    shared = machine.shares(conv.macs // machine.lanes("float32") // (2 if m == 2 else 4))
+    if block == 0:
+        return Form(m, tiles, shared, 1, 1)
+    tasks = min(machine.cores, tiles) if shared else 1
+    if open_:
+        return Form(m, block, False, tasks, ceil_div(all_tiles, tasks * block))
+    rounds = -(-tiles // (tasks * block))
+    return Form(m, -(-tiles // (tasks * rounds)), False, tasks, rounds)

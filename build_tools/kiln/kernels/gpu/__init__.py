@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA GPUs: schedules, tensor cores, 16-bit tensors."""

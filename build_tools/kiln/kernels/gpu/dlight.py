@@ -1,0 +1,236 @@
+"""From a fused PrimFunc to kernels for an NVIDIA GPU: TVM's dlight schedules, lowered to device functions.
+
+dlight's rules are asked in order (Matmul also takes convolutions, as implicit products); the last one,
+Fallback, takes what is left, one thread an element. A group may become several kernels, each launched with a
+grid of its own. Tensors between them become scratch parameters, so that the memory planner owns every byte on
+the GPU too. What is left of the host's side of a function after SplitHostDevice is nothing but launches: they
+are read here, and the plan does them.
+
+Sizes that are known only at run time are variables of the function; its kernels get those that they need as
+arguments, and their grids are expressions of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call, PointerType, StringImm
+from tvm.s_tir import dlight
+
+from kiln.callbacks import structural_walk
+from kiln.config.target import Cuda
+from kiln.kernels.gpu import serial_loops
+from kiln.kernels.gpu.tensor_cores import TensorProduct, with_tf32_fragments
+from kiln.tir import abi
+from kiln.tir.symbols import is_open
+
+_TENSOR = TensorProduct()
+_TILED = dlight.gpu.Matmul()
+_SHARED_SUMS = (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
+_PLAIN = dlight.gpu.Fallback()
+# _SHARED_SUMS share a sum among the threads of a block, up to 256. Depthwise convolutions and pooling add up
+# so few that most of those would have nothing to do; below this many one thread does a sum alone.
+_LONG_SUM = 64
+# Up to here as TVM's own pipeline for GPUs (tvm.s_tir.pipeline, 0.27); parameters become pointers then.
+_STRUCTURE = [
+    s_tir.transform.CanonicalizeLoop(),
+    s_tir.transform.LowerCrossThreadReduction(),
+    s_tir.transform.LowerInitBlock(),
+    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+    s_tir.transform.ConvertBlocksToOpaque(),
+    s_tir.transform.LiftThreadBinding(),
+    s_tir.transform.ManifestSharedMemoryLocalStage(),
+    s_tir.transform.CompactBufferAllocation(),
+    s_tir.transform.LowerAutoCopy(),
+    s_tir.transform.UnifyThreadBinding(),
+    s_tir.transform.LowerMatchBuffer(),
+    s_tir.transform.StmtSimplify(),
+    s_tir.transform.InjectPermutedLayout(),
+    s_tir.transform.AnnotateIrregularLoop(),
+    s_tir.transform.InjectSoftwarePipeline(),
+    s_tir.transform.TransformMmaBufferLayout(),
+    s_tir.transform.LowerOpaqueBlock(),
+    tirx.transform.FlattenBuffer(),
+]
+# The rest of it, without CommonSubexprElim: nvcc does that, and TVM's leaves values that nothing reads.
+_CODE = [
+    tirx.transform.NarrowDataType(32),
+    s_tir.transform.LoopPartition(),
+    tirx.transform.VectorizeLoop(True),
+    s_tir.transform.InjectVirtualThread(),
+    s_tir.transform.InjectDoubleBuffer(),
+    tirx.transform.StorageRewrite(),
+    s_tir.transform.HoistIfThenElse(),
+    tirx.transform.UnrollLoop(),
+    s_tir.transform.RenormalizeSplitPattern(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.RemoveNoOp(),
+    s_tir.transform.RewriteUnsafeSelect(),
+    tirx.transform.VerifyMemory(),
+    tirx.transform.AnnotateEntryFunc(),
+    s_tir.transform.ThreadSync("shared"),
+    s_tir.transform.ThreadSync("shared.dyn"),
+    s_tir.transform.ThreadSync("warp"),
+    s_tir.transform.InferFragment(),
+    s_tir.transform.LowerThreadAllreduce(),
+    s_tir.transform.MergeSharedMemoryAllocations(),
+    tirx.transform.SplitHostDevice(),
+]
+_DEVICE = [
+    tirx.transform.LowerWarpMemory(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.LowerIntrin(),
+]
+_AXES = ("x", "y", "z")
+_KERNEL = 2  # calling_conv of a function that is launched, CallingConv::kDeviceKernelLaunch
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of a device function: the position of the tensor that it stands for, and its use.
+
+    Positions count the buffers of the fused function, then its scratch tensors. `value`: it stands for no
+    tensor but for this expression of sizes, and the position is -1.
+    """
+
+    position: int
+    dtype: str
+    written: bool
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel and how it is launched: blocks, and threads of each, along x, y and z.
+
+    The blocks may be expressions of sizes.
+    """
+
+    func: tirx.PrimFunc
+    arguments: list[Argument]
+    grid: tuple[Any, Any, Any]
+    block: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What a fused function becomes; `scratch`: type and bytes of tensors that only its kernels use."""
+
+    launches: list[Launch]
+    scratch: list[tuple[str, int]]
+
+
+def tvm_target(cuda: Cuda) -> tvm.target.Target:
+    """TVM's description of the GPUs: one code for all of them, so the limits are those of the oldest."""
+    description = {
+        "kind": "cuda",
+        "arch": cuda.oldest,
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,  # of every GPU, without asking the driver for more
+        "thread_warp_size": 32,
+    }
+    return tvm.target.Target(description)
+
+
+def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], int] = int) -> Launches:
+    """The launches that compute `func`, in order; `size`: the most that an extent of its buffers can be.
+
+    Raises ValueError where no rule maps it to threads.
+    """
+    named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
+    mod = tvm.IRModule({"kernel": _short(serial_loops.mapped(named))})
+    rules = (_TENSOR, _TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
+    with target:
+        mod = dlight.ApplyDefaultSchedule(*rules)(mod)
+    mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
+    mod = tvm.transform.Sequential(_STRUCTURE)(mod)
+    lowered = abi.pointers(mod["kernel"], 0, size)
+    mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
+    functions = {str(f.attrs["global_symbol"]): f for f in mod.functions.values() if _is_kernel(f)}
+    device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
+    device = tvm.IRModule({v.name_hint: with_tf32_fragments(f) for v, f in device.functions_items()})
+    host = mod["kernel"]
+    positions = {param: index for index, param in enumerate(host.params)}
+    owners: dict[Any, int] = {}
+    launches = []
+    for statement in host.body.seq if isinstance(host.body, tirx.SeqStmt) else [host.body]:
+        if isinstance(statement, tirx.DeclBuffer) and statement.data in positions:
+            owners[statement.buffer] = positions[statement.data]
+        elif isinstance(statement, tirx.Evaluate) and _is_launch(statement.value):
+            launches.append(_launch(statement.value, device, owners))
+        else:
+            raise ValueError("a part of it was not mapped to the threads of a GPU")
+    return Launches(launches, lowered.scratch)
+
+
+def _short(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with indices of 32 bits where its sizes are open.
+
+    dlight and NarrowDataType mix both kinds otherwise, which TVM 0.27 then refuses. Buffers of int64 are in
+    the pass's way; what has them keeps its indices.
+    """
+    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
+    is_long = any(str(buffer.dtype) == "int64" for buffer in buffers)
+    if is_long or not any(is_open(extent) for buffer in buffers for extent in buffer.shape):
+        return func
+    return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"kernel": func}))["kernel"]
+
+
+def _longest_sum(func: tirx.PrimFunc) -> int:
+    """The most elements that one reduction of the function takes together; one of an open size is long."""
+    longest = 1
+
+    def on_block(block: Any) -> None:
+        nonlocal longest
+        count = 1
+        for axis in block.iter_vars:
+            if int(axis.iter_type) == tirx.IterVar.CommReduce:
+                count *= _LONG_SUM if is_open(axis.dom.extent) else int(axis.dom.extent)
+        longest = max(longest, count)
+
+    structural_walk(func.body, [(s_tir.SBlock, on_block)])
+    return longest
+
+
+def _is_kernel(func: Any) -> bool:
+    return int((func.attrs or {}).get("calling_conv", 0)) == _KERNEL
+
+
+def _is_launch(value: Any) -> bool:
+    return isinstance(value, Call) and str(getattr(value.op, "name", "")) == "tirx.call_ffi_kernel"
+
+
+def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
+    name, *given = call.args
+    assert isinstance(name, StringImm)
+    func = device[name.value]
+    words = [str(word) for word in call.attrs.launch_params]
+    tensors, extents = given[: len(given) - len(words)], given[len(given) - len(words) :]
+    sizes = {}
+    for word, extent in zip(words, extents, strict=True):
+        kind, _, axis = word.partition(".")
+        if kind not in ("blockIdx", "threadIdx") or (kind == "threadIdx" and is_open(extent)):
+            raise ValueError(f"its launch needs {word} {extent}, which the runtime does not set")
+        sizes[kind, axis] = extent if is_open(extent) else int(extent)
+    written = abi.written(func)
+    arguments = []
+    for param, tensor in zip(func.params, tensors, strict=True):
+        if not isinstance(param.ty, PointerType):
+            arguments.append(Argument(-1, str(param.ty.dtype), False, tensor))
+            continue
+        owner = next((at for buffer, at in owners.items() if _is_data_of(tensor, buffer)), None)
+        if owner is None:
+            raise ValueError(f"its kernel takes {param.name}, which is no tensor")
+        dtype = str(param.ty.element_type.dtype)
+        arguments.append(Argument(owner, dtype, param in written))
+    grid, block = (tuple(sizes.get((kind, axis), 1) for axis in _AXES) for kind in ("blockIdx", "threadIdx"))
+    return Launch(func, arguments, grid, block)  # type: ignore[arg-type]  # three axes
+
+
+def _is_data_of(expr: Any, buffer: Any) -> bool:
+    return bool(tvm_ffi.structural_equal(expr, tirx.buffer_data(buffer)))

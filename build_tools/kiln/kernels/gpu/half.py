@@ -1,0 +1,323 @@
+"""fp16, bf16: tensors between kernels and parameters are stored in 16 bits; arithmetic stays float32's.
+
+`half_storage` is IRModule → IRModule, over fused PrimFuncs with op info. It decides for each tensor of `main`
+whether it may be stored in 16 bits, and rewrites the functions that read or write it: what they load is
+widened, what they store is rounded once. So sums, softmax, norms and exponentials are computed in float32
+wherever they stand, as mixed precision wants it (Micikevicius et al., Mixed Precision Training, 2018), and
+the operands of products, which have 16 bits by then, suit the matrix units of a GPU: these multiply such
+numbers and add in float32. float16 has 11 bits of mantissa and ends at 65504; bfloat16 has 8 bits, and the
+range of float32.
+
+Stored in 16 bits are
+- the results of products and convolutions, and what other operators make of such tensors,
+- parameters with at least two axes of more than one element: weights and tables, not biases.
+Stored in float32 as before are
+- inputs and outputs of the model,
+- results of operators whose range or use asks for more: sums, means, variances, powers, exponentials,
+- parameters with an element that is too large: for float16 a mask's -1e9,
+- whatever a function reads or writes that is not made of plain loop nests, or that a library computes.
+An operand of a product that is stored in float32 is rounded where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm.ir import GenericConst, TensorLoad
+from tvm.tirx import PrimFunc
+
+from kiln.callbacks import mutator, post_order_visit, structural_map, structural_walk
+from kiln.config.precisions import holds
+from kiln.graph.bindings import operator
+from kiln.opinfo import attach
+from kiln.opinfo.kinds import nests_of
+from kiln.tir.builder import Array
+from kiln.tir.fused import Nest
+from kiln.tir.loop_nest import around, buffer_like, copy, loads
+
+WIDE, HALF, BRAIN = "float32", "float16", "bfloat16"
+# Results that may exceed what float16 holds, or whose difference from something else is what is wanted.
+_SENSITIVE = {
+    "abs_square", "cumprod", "cumsum", "exp", "log", "mean", "power", "prod", "rsqrt", "square", "std", "sum",
+    "variance",
+}  # fmt: skip
+
+
+def half_storage(params: dict[str, Array], dtype: str = HALF) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    """The pass. `params`: the values of `main`'s parameters by name; those that change are replaced there.
+
+    `dtype`: the type with 16 bits.
+    """
+    return lambda mod: _Rewriter(mod, params, dtype).run()
+
+
+def is_product(nest: Nest) -> bool:
+    """Whether a nest adds up products of two tensors, each of which has an axis of the result for itself.
+
+    A depthwise convolution does not: it has no use for matrix units.
+    """
+    return all(own_axes(nest))
+
+
+def own_axes(nest: Nest) -> tuple[list[Any], list[Any]]:
+    """Of the two operands of a product, the axes of the result that only this one is read along."""
+    loads = operands(nest)
+    if loads is None:
+        return [], []
+    first, second = ([_reads(load, axis.var) for axis in nest.axes] for load in loads)
+    found = list(zip(nest.axes, first, second, strict=True))
+    return [a for a, x, y in found if x and not y], [a for a, x, y in found if y and not x]
+
+
+def operands(nest: Nest) -> tuple[Any, Any] | None:
+    """The two loads of float32 that a nest multiplies and adds to its element, or None."""
+    total = nest.value
+    if not nest.reduced or not isinstance(total, tirx.Add):
+        return None
+    product = next((side for side in (total.a, total.b) if isinstance(side, tirx.Mul)), None)
+    if product is None:
+        return None
+    loads = [product.a, product.b]
+    plain = all(isinstance(load, TensorLoad) and str(load.source.dtype) == WIDE for load in loads)
+    return (loads[0], loads[1]) if plain and not loads[0].source.same_as(loads[1].source) else None
+
+
+def _reads(load: Any, axis: Any) -> bool:
+    found = []
+    for index in load.indices:
+        structural_walk(index, ((tirx.Var, lambda v: found.append(1) if v.same_as(axis) else None),))
+    return bool(found)
+
+
+# ---- one function ----
+
+
+def stored_as(func: PrimFunc, dtypes: Sequence[str], factors: str = HALF) -> PrimFunc:
+    """`func`, made of plain nests, with its tensors stored as `dtypes` (in the order of opinfo.tensors).
+
+    `factors`: the type in which products multiply. A sum that would be stored in 16 bits is kept in float32
+    until it is whole.
+    """
+    nests = nests_of(func)
+    assert nests is not None
+    places = attach.tensors(func)
+    buffers = {
+        place: buffer_like(place, dtype) for place, dtype in zip(places, dtypes, strict=True)
+        if str(place.dtype) != dtype
+    }  # fmt: skip
+    read = {load.source for nest in nests for load in loads(nest.value)}
+    made: list[Any] = []
+    before: list[Any] = []
+    behind: list[Any] = []
+    wide: dict[Any, Any] = {}  # tensor → the float32 form of it that the nests work on
+    rounded: dict[Any, Any] = {}  # tensor of float32 → its form of 16 bits, which products read
+    for nest in nests:
+        target = nest.buffer
+        if target in buffers and (nest.reduced or target in read):
+            wide[target] = buffer_like(target, WIDE, f"{target.name}_wide")
+            made.append(wide[target])
+            behind.append(copy(wide[target], buffers[target]))
+    written = {nest.buffer for nest in nests}
+    for nest in nests:
+        if not is_product(nest):
+            continue
+        for load in operands(nest) or ():
+            source = load.source
+            if source in rounded or str(buffers.get(source, source).dtype) == factors:
+                continue
+            rounded[source] = buffer_like(source, factors, f"{source.name}_half")
+            made.append(rounded[source])
+            if source not in written:
+                before.append(copy(source, rounded[source]))
+    inner = [nest.buffer for nest in nests if nest.buffer not in places]
+    body = [*before]
+    for nest in nests:
+        body.append(nest_on(nest, buffers, wide, rounded))
+        if nest.buffer in rounded:
+            body.append(copy(nest.buffer, rounded[nest.buffer]))
+    body += behind
+    root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(body) if len(body) > 1 else body[0], None,
+                        [*inner, *made])  # fmt: skip
+    params = [buffers.get(param, param) for param in func.params]
+    return PrimFunc(params, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
+
+
+def nest_on(
+    nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], rounded: Mapping[Any, Any]
+) -> Any:
+    """The nest on the new buffers; a product reads the rounded forms of its operands."""
+    product = is_product(nest)
+
+    def on_load(load: Any) -> Any:
+        source = load.source
+        if source in wide:
+            return tirx.BufferLoad(wide[source], load.indices)
+        if product and source in rounded:
+            value = tirx.BufferLoad(rounded[source], load.indices)
+            return value if str(rounded[source].dtype) == WIDE else tirx.Cast(WIDE, value)
+        if source in buffers:
+            return tirx.Cast(str(source.dtype), tirx.BufferLoad(buffers[source], load.indices))
+        return load
+
+    target = wide.get(nest.buffer, buffers.get(nest.buffer, nest.buffer))
+    value = structural_map(nest.value, ((TensorLoad, on_load),))
+    if str(target.dtype) != str(nest.buffer.dtype):
+        value = tirx.Cast(str(target.dtype), value)
+    init = None if nest.init is None else tirx.BufferStore(target, nest.init, nest.store)
+    return around(nest.axes, nest.reduced, target, nest.store, value, init)
+
+
+# ---- the module ----
+
+
+def _is_call(expr: Any) -> bool:
+    return operator(expr) == "relax.call_tir"
+
+
+class _Rewriter:
+    """Decides which tensors of `main` are halved, then makes it anew."""
+
+    def __init__(self, mod: tvm.IRModule, params: dict[str, Array], dtype: str) -> None:
+        self.mod, self.params, self.dtype = mod, params, dtype
+        self.main = mod["main"]
+        self.bindings = [binding for block in self.main.body.blocks for binding in block.bindings]
+        self.halved: set[Any] = set()
+        self._made: dict[Any, Any] = {}
+
+    def run(self) -> tvm.IRModule:
+        fixed = self._fixed()
+        count = int(self.main.attrs["num_input"])
+        for param in self.main.params[count:]:
+            if param not in fixed and _fits(self.params[param.name], self.dtype):
+                self.halved.add(param)
+        for binding in self.bindings:
+            variable, value = binding.var, binding.value
+            if variable in fixed or not _is_wide(variable):
+                continue
+            if operator(value) == "relax.reshape":
+                source = value.args[0]
+                if source in self.halved:
+                    self.halved.add(variable)
+            elif isinstance(value, relax.Var):
+                if value in self.halved:
+                    self.halved.add(variable)
+            elif _is_call(value) and self._is_half_result(value):
+                self.halved.add(variable)
+        return self._rewritten()
+
+    def _fixed(self) -> set[Any]:
+        """The variables that something reads or makes which cannot be rewritten, or that are outputs."""
+        fixed: set[Any] = set()
+
+        def note(expr: Any) -> None:
+            if isinstance(expr, relax.Var):
+                fixed.add(expr)
+
+        def fix(expr: Any) -> None:
+            post_order_visit(expr, note)
+
+        fix(self.main.body.body)
+        for binding in self.bindings:
+            value = binding.value
+            known = operator(value) == "relax.reshape" or isinstance(value, relax.Var)
+            if _is_call(value):
+                func = self.mod[value.args[0]]
+                arguments = [item for item in value.args[1].fields if isinstance(item.ty, relax.TensorType)]
+                known = isinstance(value.ty, relax.TensorType) and nests_of(func) is not None
+                known = known and len(attach.tensors(func)) == len(arguments) + 1
+            if not known:
+                fix(value)
+                fixed.add(binding.var)
+        # What has another name, or another shape, is the same memory.
+        for binding in reversed(self.bindings):
+            value = binding.value
+            source = value.args[0] if operator(value) == "relax.reshape" else value
+            if isinstance(source, relax.Var) and binding.var in fixed:
+                fixed.add(source)
+        return fixed
+
+    def _is_half_result(self, call: Any) -> bool:
+        func = self.mod[call.args[0]]
+        names = [op["name"].removeprefix("nn.") for op in attach.of(func)]
+        if not names or names[-1] in _SENSITIVE:
+            return False
+        if any(is_product(nest) for nest in nests_of(func) or ()):
+            return True
+        read = any(item in self.halved and item not in self.main.params for item in call.args[1].fields)
+        return read and not _SENSITIVE.intersection(names)
+
+    def _rewritten(self) -> tvm.IRModule:
+        others = {name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)}
+        builder = relax.BlockBuilder(tvm.IRModule(others, attrs=self.mod.attrs))
+        renamed: dict[Any, Any] = {}
+        for param in self.main.params:
+            if param in self.halved:
+                renamed[param] = relax.Var(param.name, relax.TensorType(param.ty.shape, self.dtype))
+                self.params[param.name] = self.params[param.name].astype(np.dtype(self.dtype))
+        swap = _Renamer(renamed)
+        params = [renamed.get(param, param) for param in self.main.params]
+        with builder.function("main", params, attrs=dict(self.main.attrs.items())):
+            with builder.dataflow():
+                for binding in self.bindings:
+                    value = self._value(builder, binding, swap)
+                    renamed[binding.var] = builder.emit(value, name_hint=binding.var.name)
+                result = builder.emit_output(swap.visit_expr(self.main.body.body))
+            builder.emit_func_output(result)
+        mod = builder.finalize()
+        return relax.transform.DeadCodeElimination(["main"])(relax.transform.CanonicalizeBindings()(mod))
+
+    def _value(self, builder: Any, binding: Any, swap: _Renamer) -> Any:
+        value = binding.value
+        if not _is_call(value):
+            return swap.visit_expr(value)
+        arguments = [swap.visit_expr(item) for item in value.args[1].fields]
+        if not isinstance(value.ty, relax.TensorType):
+            return relax.call_tir(value.args[0], arguments, list(value.ty.fields))
+        out = relax.TensorType(value.ty.shape, self.dtype) if binding.var in self.halved else value.ty
+        dtypes = [str(item.ty.dtype) for item in arguments if isinstance(item.ty, relax.TensorType)]
+        dtypes.append(str(out.dtype))
+        variable = value.args[0]
+        if self.dtype in dtypes or any(is_product(nest) for nest in nests_of(self.mod[variable]) or ()):
+            variable = self._stored(builder, variable, dtypes)
+        return relax.call_tir(variable, arguments, out)
+
+    def _stored(self, builder: Any, variable: Any, dtypes: list[str]) -> Any:
+        key = variable, tuple(dtypes)
+        if key not in self._made:
+            func = stored_as(self.mod[variable], dtypes, self.dtype)
+            func = func.without_attr("global_symbol") if "global_symbol" in func.attrs else func
+            self._made[key] = builder.add_func(func, f"{variable.name_hint}_half")
+        return self._made[key]
+
+
+def _is_wide(variable: Any) -> bool:
+    return isinstance(variable.ty, relax.TensorType) and str(variable.ty.dtype) == WIDE
+
+
+def _fits(value: Array, dtype: str) -> bool:
+    """Whether a parameter is a matrix or more, and `dtype` holds its elements."""
+    if str(value.dtype) != WIDE or sum(size > 1 for size in value.shape) < 2:
+        return False
+    return holds(dtype, value)
+
+
+@mutator
+class _Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    """Puts other variables in the place of those in `names`."""
+
+    def __init__(self, names: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.names = names
+
+    def visit_var_(self, var: Any) -> Any:
+        return self.names.get(var, var)
+
+    def visit_dataflow_var_(self, var: Any) -> Any:
+        return self.names.get(var, var)
+
+    def visit_generic_const_(self, op: GenericConst) -> Any:
+        return op

@@ -1,0 +1,179 @@
+"""Code that no loop nest describes (running sums, scatter), in a form that dlight maps to a GPU's threads.
+
+Whoever wrote it says which loops may run in parallel. Such a loop, where it stands outermost, becomes a block
+with one axis, of which dlight's Fallback gives each step a thread; what is within it stays a loop of that
+thread. What stands between such loops is left to a single thread. Each of these blocks is a kernel of its
+own, so that it sees what those before it have stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, te, tirx, topi
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from kiln.callbacks import structural_map, structural_walk
+from kiln.kernels.operators.indices import COMBINE, count
+from kiln.kernels.operators.opaque import refuse_library
+from kiln.tir.symbols import int64
+
+
+def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with the loops of such code as blocks; the same where it has none.
+
+    Raises ValueError where it calls what is not on the GPU.
+    """
+    refuse_library(func)
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return func
+    root = func.body.block
+    inner, allocated = root.body, list(root.alloc_buffers)
+    statements = list(inner.seq) if isinstance(inner, tirx.SeqStmt) else [inner]
+    if _is_own(func.body):
+        inner, allocated = _blocks(root), []
+    elif any(_is_own(one) for one in statements):
+        inner = _sequence([_blocks(one.block) if _is_own(one) else one for one in statements])
+    else:
+        return func
+    block = s_tir.SBlock([], [], [], "root", inner, None, allocated)
+    return func.with_body(s_tir.SBlockRealize([], True, block))
+
+
+def scan(compute: Any) -> Any:
+    """The rule for relax.cumsum or relax.cumprod, one thread a line; `compute`: topi's."""
+
+    def rule(builder: Any, call: Any) -> Any:
+        axis = None if call.attrs.axis is None else int(call.attrs.axis)
+        return builder.call_te(
+            compute, call.args[0], axis, str(call.ty.dtype), bool(call.attrs.exclusive),
+            primfunc_name_hint="scan",
+        )  # fmt: skip
+
+    return rule
+
+
+def scatter_nd(builder: Any, call: Any) -> Any:
+    """The rule for relax.scatter_nd: one thread an element, which looks for the updates that are its own.
+
+    So their order is kept where two of them meet, which threads for updates would not do.
+    """
+    data, indices, updates = call.args
+    combine = COMBINE.get(str(call.attrs.reduction))
+
+    def scatter(x: Any, places: Any, new: Any) -> Any:
+        *rows, axes = list(places.shape)
+        named = int(axes)  # a row of indices names that many axes of x, the first ones
+
+        def write(sources: Any, target: Any) -> Any:
+            old, where, given = sources
+            with IRBuilder() as made, script.parallel(int64(0), count(x.shape)) as number:
+                at = _unfold(number, x.shape)
+                script.buffer_store(target, tirx.BufferLoad(old, at), at)
+                with script.serial(int64(0), count(rows)) as update:
+                    row = _unfold(update, rows)
+                    here = [
+                        tirx.Cast("int64", tirx.BufferLoad(where, [*row, int64(axis)])) == at[axis]
+                        for axis in range(named)
+                    ]
+                    value = tirx.BufferLoad(given, [*row, *at[named:]])
+                    if combine is not None:
+                        value = combine(tirx.BufferLoad(target, at), value)
+                    with script.If(tirx.all(*here)), script.Then():
+                        script.buffer_store(target, value, at)
+            return made.get()
+
+        out = tirx.decl_buffer(x.shape, x.dtype, "scattered")
+        return te.extern(
+            [x.shape], [x, places, new], lambda i, o: write(i, o[0]), dtype=x.dtype, out_buffers=[out]
+        )
+
+    return builder.call_te(scatter, data, indices, updates, primfunc_name_hint="scatter_nd")
+
+
+# Rules by operator name, in place of those for one processor.
+RULES = {
+    "relax.cumsum": scan(topi.cumsum),
+    "relax.cumprod": scan(topi.cumprod),
+    "relax.scatter_nd": scatter_nd,
+}
+
+
+def _unfold(number: Any, sizes: Any) -> list[Any]:
+    """The indices of element `number` of a tensor of these sizes."""
+    found: list[Any] = []
+    for size in reversed(list(sizes)):
+        found.insert(0, tirx.floormod(number, size))
+        number = tirx.floordiv(number, size)
+    return found
+
+
+def _is_own(statement: Any) -> bool:
+    """Whether this is a block of somebody's own code: without axes, without blocks in it, and of loops."""
+    if not isinstance(statement, s_tir.SBlockRealize) or statement.block.iter_vars:
+        return False
+    return not _has_blocks(statement.block.body) and bool(_loops(statement.block))
+
+
+def _has_blocks(body: Any) -> bool:
+    return structural_walk(body, ((s_tir.SBlockRealize, tvm_ffi.VisitInterrupt),)) is not None
+
+
+def _sequence(statements: list[Any]) -> Any:
+    return tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+
+
+def _loops(block: Any) -> list[Any]:
+    """The statements of the block's code; none where one of them is more than loops and stores."""
+    body = block.body
+    while isinstance(body, tirx.AttrStmt):
+        body = body.body
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    plain = all(isinstance(one, (tirx.For, tirx.BufferStore, tirx.IfThenElse)) for one in statements)
+    return statements if plain and not block.alloc_buffers else []
+
+
+def _blocks(block: Any) -> Any:
+    """One block for each parallel loop, and one for what stands between two of them."""
+    parts: list[Any] = []
+    waiting: list[Any] = []
+
+    def flush() -> None:
+        if waiting:
+            name = f"{block.name_hint}_{len(parts)}"
+            parts.append(_block(name, tirx.Var("one", "int64"), int64(1), _sequence(list(waiting))))
+            waiting.clear()
+
+    for statement in _loops(block):
+        if isinstance(statement, tirx.For) and statement.kind == tirx.ForKind.PARALLEL:
+            flush()
+            name = f"{block.name_hint}_{len(parts)}"
+            parts.append(_block(name, statement.loop_var, statement.extent, statement.body, statement.min))
+        else:
+            waiting.append(statement)
+    flush()
+    return _sequence(parts)
+
+
+def _block(name: str, variable: Any, count: Any, body: Any, first: Any = 0) -> Any:
+    """`body` as a block, for `count` values of `variable` from `first` on.
+
+    It claims to read and write nothing, as te.extern's blocks do: schedules would not touch it otherwise.
+    """
+    dtype = str(variable.ty.dtype)
+    loop, axis = tirx.Var(f"{variable.name}_at", dtype), tirx.Var(variable.name, dtype)
+    zero = tirx.const(0, dtype)
+
+    def on_variable(other: Any) -> Any:
+        return axis + first if other.same_as(variable) else other
+
+    def on_loop(inner: Any) -> Any:
+        return tirx.For(inner.loop_var, inner.min, inner.extent, tirx.ForKind.SERIAL, inner.body)
+
+    body = structural_map(body, ((tirx.Var, on_variable), (tirx.For, on_loop)))
+    iterated = tirx.IterVar(tvm.ir.Range(zero, count), axis, tirx.IterVar.DataPar)
+    made = s_tir.SBlock([iterated], [], [], name, body)
+    return tirx.For(loop, zero, count, tirx.ForKind.SERIAL, s_tir.SBlockRealize([loop], True, made))

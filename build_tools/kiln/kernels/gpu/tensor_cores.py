@@ -1,0 +1,272 @@
+"""Products on the matrix units of a GPU: tiles of 16 x 16 x 16 by wmma, operands of float16 or bfloat16, sums
+of float32; or of 16 x 16 x 8, float32 operands that were rounded to tf32.
+
+A product, batched or not, and a convolution are the same thing here: C[s, i, j] = sum over k of A[s, i, k] *
+B[s, k, j], where each of i, j and k may be several axes of the function (of a convolution i is batch, row and
+column, k the window and the channels). What the axes are comes from dlight's analysis.
+
+1. Operands are reindexed to A[s, i, k] and B[s, k, j] or B[s, j, k], whichever is contiguous as it lies, and
+   padded to whole tiles. None of these tensors exists: that is computed where an element is loaded, so that a
+   convolution takes its windows out of the image (im2col) on the way to shared memory.
+2. A block of threads computes a tile of C. In steps over k it loads a slice of A and of B into shared memory,
+   of which each warp feeds its own fragments. Rows there are 16 or 32 bytes apart from a multiple of 32, so
+   that the rows of a fragment lie in different banks.
+3. The sums go through shared memory once more, and what follows the product (bias, residual, activation,
+   rounding) is computed on the way from there to the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.ir import Call, TensorLoad
+from tvm.s_tir.dlight.gpu.matmul import get_index_map
+from tvm.tirx.analysis import undefined_vars
+
+from kiln.callbacks import structural_map, structural_walk
+from kiln.kernels.gpu import half
+from kiln.kernels.gpu.wmma import EDGE, intrinsics
+from kiln.tir.symbols import is_open
+
+_WARP = 32
+# Below this many rows or columns most of a fragment would be padding: one thread an element does less.
+LEAST = 8
+ROUNDED = "tirx.kiln_tf32"  # the operator that rounds, see kiln.kernels.gpu.tf32
+
+
+@dataclass(frozen=True)
+class Form:
+    """Operands as they lie in shared memory: their type, and how many of them a fragment holds along k.
+
+    `apart`: by how many elements rows are longer than a multiple of 16; first where k is contiguous.
+    """
+
+    dtype: str
+    edge: int
+    apart: tuple[int, int]
+
+
+HALF, BRAIN = (Form(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
+# Of a fragment's elements each lane reads one word: 8 rows by 4 of k, or 4 rows of k by 8 columns.
+TF32 = Form("float32", 8, (4, 8))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one block of threads computes: warps along i and j, fragments of each, elements of k in a step."""
+
+    warps: tuple[int, int]
+    fragments: tuple[int, int]
+    depth: int = 32
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Elements along i, j and k."""
+        i, j = (w * f * EDGE for w, f in zip(self.warps, self.fragments, strict=True))
+        return i, j, self.depth
+
+
+# All take less than 48 KiB of shared memory. The last one that is not wider than the product is used.
+TILES = [Tile((2, 2), (1, 1)), Tile((2, 2), (1, 2)), Tile((2, 2), (2, 1)), Tile((2, 2), (2, 2))]
+
+
+class TensorProduct:
+    """A rule as dlight has them: `apply` returns a schedule, or None for a function that it is not for."""
+
+    def apply(self, func: Any, target: Any, _: bool) -> Any:
+        """Schedule `func` if it holds one product of tensors of 16 bits, or rounded to tf32."""
+        schedule = s_tir.Schedule(func)
+        try:
+            blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+        except Exception:  # no root block: loops that somebody wrote
+            return None
+        sums = [block for block in blocks if _sums(schedule.get(block))]
+        form = _form(schedule, sums[0]) if len(sums) == 1 else None
+        if form is None:
+            return None
+        try:
+            return _scheduled(schedule, sums[0], form)
+        except Exception:  # TVM's own kinds: several results, a form that cannot be inlined; others can do it
+            return None
+
+    def is_target_available(self, target: Any) -> bool:
+        return True
+
+
+def _sums(block: Any) -> bool:
+    return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)
+
+
+def _form(schedule: Any, product: Any) -> Form | None:
+    """What a block multiplies and adds to float32: two tensors of 16 bits, or two rounded to tf32."""
+    block = schedule.get(product)
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
+        return None
+    value = store.value.b
+    if not isinstance(value, tirx.Mul) or str(store.buffer.dtype) != "float32" or len(block.reads) != 2:
+        return None
+    sides = value.a, value.b
+    for form in (HALF, BRAIN):
+        if all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == form.dtype for s in sides):
+            return form
+    rounded = {schedule.get(p).body.buffer for p in schedule.get_producers(product) if _rounds(schedule, p)}
+    return TF32 if all(isinstance(s, TensorLoad) and s.source in rounded for s in sides) else None
+
+
+def _rounds(schedule: Any, block: Any) -> bool:
+    store = schedule.get(block).body
+    value = store.value if isinstance(store, tirx.BufferStore) else None
+    return isinstance(value, Call) and str(getattr(value.op, "name", "")) == ROUNDED
+
+
+def _tile(i: Any, j: Any) -> Tile | None:
+    """The tile for `i` rows and `j` columns; None where these are too few. Open sizes count as large."""
+    sizes = [1 << 20 if is_open(size) else int(size) for size in (i, j)]
+    if min(sizes) < LEAST:
+        return None
+    whole = [-(-size // EDGE) * EDGE for size in sizes]
+    fitting = [t for t in TILES if t.sizes[0] <= whole[0] and t.sizes[1] <= whole[1]]
+    return (fitting or TILES[:1])[-1]
+
+
+def _k_is_last(block: Any, read: int) -> bool:
+    """Whether an operand's elements along k lie next to each other."""
+    index = block.reads[read].region[-1].min
+    summed = [a.var for a in block.iter_vars if int(a.iter_type) == tirx.IterVar.CommReduce]
+    return any(used.same_as(axis) for used in undefined_vars(index) for axis in summed)
+
+
+def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
+    block = schedule.get(product)
+    transposed = _k_is_last(block, 1)
+    reads = [schedule.reindex(product, ("read", number)) for number in (0, 1)]
+    written = schedule.reindex(product, ("write", 0))
+    maps = get_index_map(schedule.get(product))
+    if maps is None:
+        return None
+    whole, a_map, b_map, c_map = maps
+    schedule.transform_layout(reads[0], ("write", 0), a_map)
+    schedule.transform_layout(reads[1], ("write", 0), b_map)
+    schedule.transform_layout(written, ("read", 0), c_map)
+    schedule.transform_block_layout(product, whole)
+    if not transposed:
+        schedule.transform_layout(reads[1], ("write", 0), lambda s, j, k: (s, k, j))
+    extents = [axis.dom.extent for axis in schedule.get(product).iter_vars]
+    tile = _tile(extents[1], extents[2])
+    if tile is None:
+        return None
+    schedule.pad_einsum(product, [1, *tile.sizes])
+    _compute(schedule, product, tile, transposed, form)
+    return schedule
+
+
+def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Form) -> None:
+    names = intrinsics(form.dtype, form.edge, transposed)
+    batch, i, j, k = schedule.get_loops(product)
+    i, ii = schedule.split(i, [None, EDGE])
+    j, ji = schedule.split(j, [None, EDGE])
+    k, ki = schedule.split(k, [None, form.edge])
+    schedule.reorder(i, j, k, ii, ji, ki)
+    fragment = schedule.blockize(ii)
+    i_block, i_warp, i_own = schedule.split(i, [None, tile.warps[0], tile.fragments[0]])
+    j_block, j_warp, j_own = schedule.split(j, [None, tile.warps[1], tile.fragments[1]])
+    k_step, k_own = schedule.split(k, [None, tile.depth // form.edge])
+    schedule.reorder(i_block, j_block, i_warp, j_warp, k_step, k_own, i_own, j_own)
+    schedule.bind(batch, "blockIdx.z")
+    schedule.bind(i_block, "blockIdx.x")
+    schedule.bind(j_block, "blockIdx.y")
+    warp = schedule.fuse(i_warp, j_warp)
+    schedule.bind(warp, "threadIdx.y")
+    warps = tile.warps[0] * tile.warps[1]
+
+    for number in (0, 1):
+        loaded = schedule.cache_read(fragment, number, "shared")
+        schedule.compute_at(loaded, k_step)
+        _spread(schedule, loaded, warps)
+        inside = number == 0 or transposed
+        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=form.apart[0 if inside else 1])
+        _inline_before(schedule, loaded)
+    operands = []
+    for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
+        operand = schedule.cache_read(fragment, number, scope)
+        schedule.compute_at(operand, k_own)
+        operands.append(operand)
+    result = schedule.cache_write(fragment, 0, "shared")
+    schedule.storage_align(result, 0, axis=-2, factor=EDGE, offset=4)
+    sums = schedule.cache_write(fragment, 0, "wmma.accumulator")
+    schedule.reverse_compute_at(sums, warp)
+    schedule.reverse_compute_at(result, j_block)
+
+    start = schedule.decompose_reduction(fragment, k_step)
+    edges = (EDGE, form.edge), (EDGE, form.edge) if transposed else (form.edge, EDGE)
+    for operand, name, edge in zip(operands, (names.load_a, names.load_b), edges, strict=True):
+        schedule.tensorize(_fragments(schedule, operand, edge), name)
+    schedule.tensorize(_fragments(schedule, sums, (EDGE, EDGE)), names.store)
+    schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], names.fill)
+    schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(fragment)[0])[-3], names.multiply)
+    _inline_behind(schedule, result)
+    _spread(schedule, result, warps)
+
+
+def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
+    """Cut the two last loops of a block into fragments; the loop that is one of them."""
+    i, j = schedule.get_loops(block)[-2:]
+    i, ii = schedule.split(i, [None, edge[0]])
+    j, ji = schedule.split(j, [None, edge[1]])
+    schedule.reorder(i, j, ii, ji)
+    schedule.unroll(i)
+    schedule.unroll(j)
+    return ii
+
+
+def _spread(schedule: Any, block: Any, warps: int, lanes: int = 4) -> None:
+    """Share the two last loops of a block among the threads, each taking `lanes` elements at a time."""
+    whole = schedule.fuse(*schedule.get_loops(block)[-2:])
+    _, y, x, own = schedule.split(whole, [None, warps, _WARP, lanes])
+    schedule.bind(y, "threadIdx.y")
+    schedule.bind(x, "threadIdx.x")
+    schedule.vectorize(own)
+
+
+def with_tf32_fragments(func: Any) -> Any:
+    """A device function with float16 in the place of float32 as the type of its operands' fragments.
+
+    TVM 0.27 refuses to write others; kiln.emit.cuda_objects puts tf32 there, which the size of 16 x 16 x 8
+    tells apart.
+    """
+    found: dict[Any, Any] = {}
+
+    def on_buffer(node: Any) -> None:
+        old = node.buffer
+        if old.scope().startswith("wmma.matrix_") and str(old.dtype) == TF32.dtype:
+            found[old] = tirx.decl_buffer(list(old.shape), HALF.dtype, old.name, scope=old.scope())
+
+    structural_walk(func.body, ((tirx.AllocBuffer, on_buffer),))
+    if not found:
+        return func
+    return func.with_body(
+        structural_map(func.body, ((tirx.Var, lambda variable: found.get(variable, variable)),))
+    )
+
+
+def _inline_before(schedule: Any, block: Any) -> None:
+    """Compute all that a block reads where it reads it."""
+    while producers := [p for p in schedule.get_producers(block) if not _sums(schedule.get(p))]:
+        for producer in producers:
+            schedule.compute_inline(producer)
+
+
+def _inline_behind(schedule: Any, block: Any) -> None:
+    """Compute all that follows a block as part of it."""
+    while consumers := schedule.get_consumers(block):
+        waiting = [c for c in consumers if schedule.get_consumers(c)]
+        if len(consumers) > 1:
+            for consumer in waiting:
+                schedule.compute_inline(consumer)
+            if not waiting:
+                raise ValueError("several results of one product")
+            continue
+        schedule.reverse_compute_inline(consumers[0])

@@ -1,0 +1,148 @@
+"""Fragments of a GPU's matrix units as TVM's tensor intrinsics: tiles by CUDA's wmma, added in float32.
+
+Source: CUDA C++ Programming Guide, "Warp Matrix Functions". An intrinsic is two functions: loops that say
+what it computes, which TVM compares with those that a schedule has cut out, and the call that takes their
+place. TVM 0.27 has some of its own, none for tf32 and bf16, in a module that parses those of every device
+when it is imported: half a minute of each build. These are made of nodes, when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from kiln.tir import loop_nest
+
+EDGE = 16  # of a fragment, along i and j
+_SUM = "float32"
+_ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Intrinsics:
+    """Names by which a schedule knows them."""
+
+    fill: str
+    load_a: str
+    load_b: str
+    multiply: str
+    store: str
+
+
+@cache
+def intrinsics(dtype: str, depth: int, inside: bool) -> Intrinsics:
+    """Those for operands of this type; `depth`: elements of a fragment along k.
+
+    `inside`: B lies as [j, k], else as [k, j]. A lies as [i, k]; all come from shared memory.
+    """
+    b = (EDGE, depth) if inside else (depth, EDGE)
+    made = {
+        "fill": _fill(depth),
+        "load_a": _load("a", dtype, depth, (EDGE, depth), "row_major"),
+        "load_b": _load("b", dtype, depth, b, "col_major" if inside else "row_major"),
+        "multiply": _multiply(dtype, depth, inside),
+        "store": _store(depth),
+    }
+    names = {part: f"kiln_{dtype}_{depth}_{part}_{'inside' if inside else 'outside'}" for part in made}
+    for part, (description, code) in made.items():
+        s_tir.TensorIntrin.register(names[part], description, code)
+    return Intrinsics(**names)
+
+
+def _fill(depth: int) -> tuple[Any, Any]:
+    plain, placed = _pair("sums", _SUM, (EDGE, EDGE), "wmma.accumulator")
+    zero = tirx.const(0, _SUM)
+    call = tirx.tvm_fill_fragment(tirx.buffer_data(placed), EDGE, EDGE, depth, _number(placed), zero)
+    return _function([], [plain], loop_nest.fill(plain, zero)), _function([], [placed], tirx.Evaluate(call))
+
+
+def _load(which: str, dtype: str, depth: int, shape: tuple[int, int], layout: str) -> tuple[Any, Any]:
+    sources, targets = (
+        _pair(name, dtype, shape, scope)
+        for name, scope in (("source", "shared"), ("target", f"wmma.matrix_{which}"))
+    )
+    call = tirx.tvm_load_matrix_sync(
+        tirx.buffer_data(targets[1]), EDGE, EDGE, depth, _number(targets[1]),
+        sources[1].access_ptr("r", ptr_type=dtype), sources[1].strides[0], layout,
+    )  # fmt: skip
+    return _moving(sources, targets, call)
+
+
+def _store(depth: int) -> tuple[Any, Any]:
+    sources, targets = (
+        _pair(name, _SUM, (EDGE, EDGE), scope)
+        for name, scope in (("source", "wmma.accumulator"), ("target", "shared"))
+    )
+    call = tirx.tvm_store_matrix_sync(
+        tirx.buffer_data(sources[1]), EDGE, EDGE, depth, _number(sources[1]),
+        targets[1].access_ptr("w", ptr_type=_SUM), targets[1].strides[0], "row_major",
+    )  # fmt: skip
+    return _moving(sources, targets, call)
+
+
+def _moving(sources: Sequence[Any], targets: Sequence[Any], call: Any) -> tuple[Any, Any]:
+    loops = loop_nest.copy(sources[0], targets[0], lambda value: value)
+    return (
+        _function([sources[0]], [targets[0]], loops),
+        _function([sources[1]], [targets[1]], tirx.Evaluate(call)),
+    )
+
+
+def _multiply(dtype: str, depth: int, inside: bool) -> tuple[Any, Any]:
+    a = _pair("a", dtype, (EDGE, depth), "wmma.matrix_a")
+    b = _pair("b", dtype, (EDGE, depth) if inside else (depth, EDGE), "wmma.matrix_b")
+    c = _pair("c", _SUM, (EDGE, EDGE), "wmma.accumulator")
+    i, j, k = (
+        tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(name, "int32"), kind)
+        for name, extent, kind in (
+            ("i", EDGE, tirx.IterVar.DataPar), ("j", EDGE, tirx.IterVar.DataPar),
+            ("k", depth, tirx.IterVar.CommReduce),
+        )
+    )  # fmt: skip
+    factors = [
+        tirx.BufferLoad(a[0], [i.var, k.var]),
+        tirx.BufferLoad(b[0], [j.var, k.var] if inside else [k.var, j.var]),
+    ]
+    if dtype != _SUM:
+        factors = [tirx.Cast(_SUM, factor) for factor in factors]
+    place = [i.var, j.var]
+    value = tirx.Add(tirx.BufferLoad(c[0], place), tirx.Mul(*factors))
+    loops = loop_nest.around([i, j], [k], c[0], place, value, None)
+    sums, left, right = ((tirx.buffer_data(x), _number(x)) for x in (c[1], a[1], b[1]))
+    call = tirx.tvm_mma_sync(*sums, *left, *right, *sums)
+    return _function([a[0], b[0]], [c[0]], loops, True), _function(
+        [a[1], b[1]], [c[1]], tirx.Evaluate(call), True
+    )
+
+
+def _pair(name: str, dtype: str, shape: tuple[int, int], scope: str) -> tuple[Any, Any]:
+    """A tensor for the loops, and the same as part of a larger one, for the call."""
+    common = {"scope": scope, "data_alignment": _ALIGN, "offset_factor": shape[1], "layout": None}
+    strides = [tirx.Var(f"{name}_{axis}", "int32") for axis in ("row", "column")]
+    plain, placed = (tirx.decl_buffer(list(shape), dtype, name, strides=s, **common) for s in (None, strides))
+    return plain, placed
+
+
+def _number(fragment: Any) -> Any:
+    """Which one of an array of fragments this is: they stand for the tiles of a matrix, row by row."""
+    rows, columns = fragment.shape
+    stride, offset = fragment.strides[0], fragment.elem_offset
+    return offset // stride // rows * (stride // columns) + offset % stride // columns
+
+
+def _function(read: list[Any], written: list[Any], body: Any, added: bool = False) -> Any:
+    """`body` between what it reads and writes; `added`: it adds to the latter."""
+    reads, writes = (
+        [
+            tirx.BufferRegion(buffer, [tvm.ir.Range(0, int(extent)) for extent in buffer.shape])
+            for buffer in side
+        ]
+        for side in ([*(written if added else []), *read], written)
+    )
+    root = s_tir.SBlock([], reads, writes, "root", body)
+    return tirx.PrimFunc([*read, *written], s_tir.SBlockRealize([], True, root)).with_attr("s_tir", True)

@@ -1,0 +1,1 @@
+"""Operators with a definition of their own in TIR, on CPUs and GPUs."""

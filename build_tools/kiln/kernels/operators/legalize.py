@@ -1,0 +1,129 @@
+"""Kiln's own rules for operators whose default form in TVM would need a library or the wrong rounding."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx, topi
+from tvm.ir import Op
+
+from kiln.graph.bindings import constant
+from kiln.kernels.operators import indices
+from kiln.kernels.operators.non_max_suppression import all_class_non_max_suppression
+from kiln.kernels.operators.prefix_sum import scan_rule
+from kiln.kernels.operators.topk import arg_extreme, topk
+from kiln.tir.vector_expr import round_small
+
+RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+
+
+def _parameter(expr: Any, axis: int) -> Any:
+    """A function of the indices that reads a scale or zero point: scalar, or one for each `axis`."""
+    value = constant(expr)
+    if value is not None and value.size == 1:
+        dtype = str(value.dtype)
+        number = value.reshape(-1)[0]
+        imm = (
+            tirx.FloatImm(dtype, float(number))
+            if value.dtype.kind == "f"
+            else tirx.IntImm(dtype, int(number))
+        )
+        return None, lambda _tensor, _indices: imm
+    return expr, lambda tensor, indices: tensor(indices[axis]) if len(tensor.shape) else tensor()
+
+
+def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
+    """relax.quantize → clamp(x / scale, to what fits) rounded, plus the zero point.
+
+    The division is a multiplication by 1 / scale where the scale is a constant. Ties round to even, as in
+    ONNX's QuantizeLinear and in XNNPACK. `rounded`: how a float below 2^22 is rounded to a whole one.
+    """
+    dtype = str(call.attrs.out_dtype)
+    if dtype not in RANGES or str(call.args[0].ty.dtype) != "float32":
+        return _default("relax.quantize")(builder, call)
+    low, high = RANGES[dtype]
+    axis = int(call.attrs.axis)
+    scale_expr, scale = _parameter(call.args[1], axis)
+    zero_expr, zero = _parameter(call.args[2], axis)
+    tensors = [expr for expr in (scale_expr, zero_expr) if expr is not None]
+
+    def compute(data: Any, *extra: Any) -> Any:
+        rest = list(extra)
+        scales = rest.pop(0) if scale_expr is not None else None
+        zeros = rest.pop(0) if zero_expr is not None else None
+
+        def element(*indices: Any) -> Any:
+            factor = scale(scales, indices)
+            point = tirx.Cast("int32", zero(zeros, indices))
+            x = data(*indices)
+            if isinstance(factor, tirx.FloatImm):
+                inverse = np.float32(1.0) / np.float32(factor.value)
+                x = x * tirx.FloatImm("float32", float(inverse))
+            else:
+                x = x / factor
+            least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
+            most = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
+            x = te.max(te.min(x, most), least)
+            whole = tirx.Cast("int32", rounded(x))
+            return tirx.Cast(dtype, whole + point)
+
+        return te.compute(data.shape, element, name="quantized")
+
+    return builder.call_te(compute, call.args[0], *tensors, primfunc_name_hint="quantize")
+
+
+def _default(name: str) -> Any:
+    return Op.get(name).get_attr("FLegalize")
+
+
+def einsum(builder: Any, call: Any) -> Any:
+    """relax.einsum of two tensors over one axis → one sum of products; TVM's own form hides which it is."""
+    operands = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    inputs, _, result = str(call.attrs.subscripts).replace(" ", "").partition("->")
+    axes = inputs.split(",")
+    summed = [letter for letter in dict.fromkeys("".join(axes)) if letter not in result]
+    distinct = all(len(set(letters)) == len(letters) for letters in [*axes, result])
+    if len(operands) != 2 or not result or len(summed) != 1 or not distinct or "." in inputs:
+        return _default("relax.einsum")(builder, call)
+
+    def compute(left: Any, right: Any) -> Any:
+        sizes = dict(zip(axes[0] + axes[1], [*left.shape, *right.shape], strict=True))
+        depth = te.reduce_axis((0, sizes[summed[0]]), name="k")
+
+        def element(*indices: Any) -> Any:
+            at = {**dict(zip(result, indices, strict=True)), summed[0]: depth}
+            return te.sum(left(*(at[i] for i in axes[0])) * right(*(at[i] for i in axes[1])), axis=depth)
+
+        return te.compute([sizes[letter] for letter in result], element, name="einsum")
+
+    return builder.call_te(compute, *operands, primfunc_name_hint="einsum")
+
+
+def full(builder: Any, call: Any) -> Any:
+    """relax.full of an infinity or NaN, which TVM's own rule cannot make."""
+    value = constant(call.args[1])
+    if value is None or value.dtype.kind != "f" or np.isfinite(value).all():
+        return _default("relax.full")(builder, call)
+    dtype, number = str(call.ty.dtype), float(value.reshape(-1)[0])
+
+    def compute() -> Any:
+        return te.compute(list(call.ty.shape), lambda *_: tirx.FloatImm(dtype, number), name="full")
+
+    return builder.call_te(compute, primfunc_name_hint="full")
+
+
+# Rules by operator name.
+RULES = {
+    "relax.argmax": arg_extreme(largest=True),
+    "relax.argmin": arg_extreme(largest=False),
+    "relax.einsum": einsum,
+    "relax.full": full,
+    "relax.quantize": quantize,
+    "relax.topk": topk,
+    "relax.cumsum": scan_rule(topi.cumsum, operator.add, 0),
+    "relax.cumprod": scan_rule(topi.cumprod, operator.mul, 1),
+    "relax.vision.all_class_non_max_suppression": all_class_non_max_suppression,
+    **indices.RULES,
+}

@@ -1,0 +1,116 @@
+"""Running sums and products, which TVM's own rules leave to libraries or do one element after the other.
+
+Along the last axis, a block of elements is scanned in registers: at step s every element takes in the one s
+places before it, for s = 1, 2, 4, … (Hillis and Steele, "Data Parallel Algorithms", 1986), and then the last
+result of the block before. Along another axis lines lie side by side: a whole row of them is kept going,
+element beside element. Sums of floats are rounded in another order than one after the other; their error is
+smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from kiln.tir.builder import Expr, divide, load, modulo, registers, serial, store
+from kiln.tir.symbols import extent, int64, is_open
+
+Combine = Callable[[Any, Any], Any]
+
+# Bytes of a block: two of the smallest vector registers.
+_BLOCK = 32
+
+
+def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
+    """The rule for a scan; `compute`, topi's, does it where sizes are open or the result has another type."""
+
+    def rule(builder: Any, call: Any) -> Any:
+        attrs = call.attrs
+        data, dtype, exclusive = call.args[0], str(call.ty.dtype), bool(attrs.exclusive)
+        sizes = [extent(size) for size in data.ty.shape]
+        axis = None if attrs.axis is None else int(attrs.axis) % len(sizes)
+        if any(is_open(size) for size in sizes) or str(data.ty.dtype) != dtype:
+            return builder.call_te(compute, data, axis, dtype, exclusive)
+        if axis is None:
+            data = builder.emit(relax.op.reshape(data, list(call.ty.shape)))
+            axis, sizes = 0, [math.prod(sizes)]
+        lines = _Lines(sizes, axis, combine, tirx.const(neutral, dtype), exclusive)
+
+        def scan(x: Any) -> Any:
+            out = tirx.decl_buffer(x.shape, dtype, "scanned")
+            return te.extern(
+                [x.shape], [x], lambda i, o: lines.write(i[0], o[0]), dtype=dtype, out_buffers=[out]
+            )
+
+        return builder.call_te(scan, data, primfunc_name_hint="scan")
+
+    return rule
+
+
+class _Lines:
+    """Scans along `axis` of a tensor of `sizes`."""
+
+    def __init__(
+        self, sizes: Sequence[int], axis: int, combine: Combine, neutral: Any, exclusive: bool
+    ) -> None:
+        self.before, self.length, self.last = list(sizes[:axis]), sizes[axis], axis == len(sizes) - 1
+        self.beside = math.prod(sizes[axis + 1 :])
+        self.combine, self.neutral, self.exclusive = combine, neutral, exclusive
+
+    def write(self, source: Any, target: Any) -> Any:
+        """The statement that scans one buffer into another."""
+        with IRBuilder() as made, serial(math.prod(self.before)) as outer:
+            (self._along if self.last else self._beside)(source, target, outer)
+        return made.get()
+
+    def _beside(self, source: Any, target: Any, outer: Expr) -> None:
+        x, y = (script.buffer_proxy(buffer) for buffer in (source, target))
+        first = outer * int64(self.length * self.beside)
+        with serial(self.beside) as j:
+            y[first + j] = self.neutral if self.exclusive else x[first + j]
+        with serial(self.length - 1) as step, serial(self.beside) as j:
+            last = first + step * int64(self.beside) + j
+            here = last + int64(self.beside)
+            y[here] = self.combine(y[last], x[last if self.exclusive else here])
+
+    def _along(self, x: Any, y: Any, outer: Expr) -> None:
+        line: list[Expr] = []
+        for size in reversed(self.before):
+            line.insert(0, modulo(outer, size))
+            outer = divide(outer, size)
+        store(y, [*line, int64(0)], self.neutral if self.exclusive else load(x, [*line, int64(0)]))
+        dtype = str(self.neutral.ty.dtype)
+        lanes = _BLOCK * 8 // int(tvm.DataType(dtype).bits)
+        whole, back = (self.length - 1) // lanes, int64(1 if self.exclusive else 0)
+        if whole:
+            block, every = registers([lanes], dtype), _ramp(int64(0), lanes)
+            with serial(whole) as number:
+                last = number * int64(lanes)
+                store(block, [every], load(x, [*line, _ramp(last + int64(1) - back, lanes)]))
+                step = 1
+                while step < lanes:
+                    value = load(block, [every])
+                    store(block, [every], self.combine(self._later(value, step, lanes), value))
+                    step *= 2
+                carried = tirx.Broadcast(load(y, [*line, last]), lanes)
+                store(y, [*line, _ramp(last + int64(1), lanes)], self.combine(carried, load(block, [every])))
+        with serial(self.length - 1 - whole * lanes) as rest:
+            here = int64(whole * lanes + 1) + rest
+            before = load(y, [*line, here - int64(1)])
+            store(y, [*line, here], self.combine(before, load(x, [*line, here - back])))
+
+    def _later(self, value: Expr, step: int, lanes: int) -> Expr:
+        """`value` moved by `step` places, with neutral elements before it."""
+        places = [lane if lane < step else lanes + lane - step for lane in range(lanes)]
+        neutral = tirx.Broadcast(self.neutral, lanes)
+        return tirx.Shuffle([neutral, value], [tirx.IntImm("int32", place) for place in places])
+
+
+def _ramp(first: Expr, lanes: int) -> Expr:
+    return tirx.Ramp(first, int64(1), lanes)

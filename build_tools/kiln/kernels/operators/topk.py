@@ -1,0 +1,103 @@
+"""argmax, argmin and topk as sums and extremes, which become vectorised loops like any other.
+
+TVM's own forms are reductions of pairs, one element at a time, and a sort in a library. Here an argmax is the
+extreme and then the least position that holds it; in topk an element's place is the number of elements that
+come before it, of equal ones those with a lower index, as ONNX and TFLite have it. That takes n * n
+comparisons for n elements, a vector of them at a time. Where a NaN is compared, positions are arbitrary but
+never outside the tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+from kiln.tir.symbols import int64
+
+
+def _whole(value: Any) -> Any:
+    return tirx.Cast("int32", value)
+
+
+def _at(indices: Any, axis: int, position: Any) -> list[Any]:
+    """`indices` with `position` in the place of that of `axis`."""
+    return [*indices[:axis], position, *indices[axis + 1 :]]
+
+
+def arg_extreme(largest: bool) -> Any:
+    """The rule for relax.argmax (`largest`) or relax.argmin: the first of equal ones."""
+    extreme = te.max if largest else te.min
+
+    def rule(builder: Any, call: Any) -> Any:
+        data, keeps = call.args[0], bool(call.attrs.keepdims)
+        flat = call.attrs.axis is None
+        axis = 0 if flat else int(call.attrs.axis) % len(data.ty.shape)
+        kept, dtype = list(call.ty.shape), str(call.ty.dtype)
+        if flat:
+            count: Any = int64(1)
+            for size in data.ty.shape:
+                count = count * size
+            data = builder.emit(relax.op.reshape(data, [tvm.sym.Analyzer().simplify(count)]))
+
+        def compute(x: Any) -> Any:
+            shape = [*x.shape[:axis], *x.shape[axis + 1 :]]
+            last = _whole(x.shape[axis] - 1)
+
+            def along(name: str) -> Any:
+                return te.reduce_axis((0, x.shape[axis]), name=name)
+
+            k, p = along("k"), along("p")
+            best = te.compute(shape, lambda *i: extreme(x(*i[:axis], k, *i[axis:]), axis=k), name="best")
+
+            def place(*i: Any) -> Any:
+                here = x(*i[:axis], p, *i[axis:]) == best(*i)
+                return te.min(tirx.Select(here, _whole(p), last), axis=p)
+
+            first = te.compute(shape, place, name="first")
+
+            def result(*i: Any) -> Any:
+                where = list(i) if not keeps else ([] if flat else [*i[:axis], *i[axis + 1 :]])
+                return tirx.Cast(dtype, first(*where))
+
+            return te.compute(kept, result, name="position")
+
+        return builder.call_te(compute, data, primfunc_name_hint="argmax" if largest else "argmin")
+
+    return rule
+
+
+def topk(builder: Any, call: Any) -> Any:
+    """The rule for relax.topk: the `k` largest or smallest along an axis, in order."""
+    attrs = call.attrs
+    axis, largest = int(attrs.axis) % len(call.args[0].ty.shape), bool(attrs.largest)
+    wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
+
+    def compute(x: Any) -> Any:
+        size = x.shape[axis]
+        shape = _at(list(x.shape), axis, int64(int(attrs.k)))
+        j, e = te.reduce_axis((0, size), name="j"), te.reduce_axis((0, size), name="e")
+
+        def rank(*i: Any) -> Any:
+            other, own = x(*_at(i, axis, j)), x(*i)
+            before = other > own if largest else other < own
+            return te.sum(_whole(tirx.any(before, tirx.all(other == own, j < i[axis]))), axis=j)
+
+        ranks = te.compute(x.shape, rank, name="rank")
+
+        def found(*i: Any) -> Any:
+            here = ranks(*_at(i, axis, e)) == _whole(i[axis])
+            return te.sum(tirx.Select(here, _whole(e), tirx.IntImm("int32", 0)), axis=e)
+
+        places = te.compute(shape, found, name="place")
+
+        def value(*i: Any) -> Any:
+            inside = te.max(te.min(places(*i), _whole(size - 1)), tirx.IntImm("int32", 0))
+            return x(*_at(i, axis, tirx.Cast("int64", inside)))
+
+        values = te.compute(shape, value, name="value")
+        indices = te.compute(shape, lambda *i: tirx.Cast(dtype, places(*i)), name="index")
+        return {"values": values, "indices": indices}.get(wanted, [values, indices])
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="topk")

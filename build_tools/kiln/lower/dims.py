@@ -1,0 +1,54 @@
+"""What the variables in the shapes of `main` stand for: sizes that every later stage can compute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.config.sizes import SizeExpr
+from kiln.errors import KilnError
+from kiln.frontend.symbols import part_of, to_size
+from kiln.tir.symbols import variables
+
+
+class Dims:
+    """The dimensions of a model and the variables of its `main`."""
+
+    def __init__(self, model: str, mod: tvm.IRModule) -> None:
+        self.model = model
+        self.box: dict[str, tuple[int, int]] = {}  # by dimension its least and greatest size
+        self._dims = json.loads(str((mod["main"].attrs or {}).get("kiln.dims", "{}")))
+        for dim in self._dims.values():
+            factor = int(dim["divide"])
+            self.box[dim["dim"]] = dim["min"] * factor, dim["max"] * factor
+        self._values: dict[Any, SizeExpr] = {}  # by variable of main
+        self._multiples: dict[str, int] = {}  # dimension → what it is a multiple of
+        for param in mod["main"].params:
+            self._learn(param.ty)
+
+    def _learn(self, ty: Any) -> None:
+        """Note the variables in the type of a parameter."""
+        for entry in (ty.values if isinstance(ty, relax.ShapeType) else getattr(ty, "shape", None)) or []:
+            for variable in variables(entry):
+                dim = self._dims[variable.name]
+                divide = int(dim["divide"])
+                self._values[variable] = part_of(dim["dim"], divide)
+                self._multiples[dim["dim"]] = divide
+
+    def size(self, expr: Any, values: Mapping[Any, SizeExpr] | None = None) -> SizeExpr:
+        """An expression of variables of main, or of those in `values`, as a size.
+
+        Raises ValueError where it cannot be one.
+        """
+        return to_size(expr, self._values if values is None else values, self._multiples)
+
+    def shape(self, ty: Any) -> list[SizeExpr]:
+        """The shape of a tensor of main. Raises KilnError where a size cannot be computed."""
+        try:
+            return [self.size(size) for size in ty.shape]
+        except ValueError as error:
+            raise KilnError(f"{self.model}: a tensor's size cannot be computed: {error}") from error

@@ -1,0 +1,93 @@
+"""Steps that external libraries compute: each is a call of a function that generated C or CUDA C defines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import tvm
+
+from kiln.config import sizes
+from kiln.lower.fused_steps import Groups
+from kiln.lower.steps import Tensor
+from kiln.tir.symbols import simplify
+
+
+class Externals:
+    """Adds the steps of the parts that kiln.byoc has given to libraries."""
+
+    def __init__(self, mod: tvm.IRModule, groups: Groups) -> None:
+        self.groups, self.steps = groups, groups.steps
+        self._about = json.loads(str((mod.attrs or {}).get("kiln.externals", "{}")))
+        self._symbols: set[str] = set()
+        self._copies: dict[str, str] = {}  # of inputs that libraries read
+
+    def add(self, call: Any, inputs: list[str], numbers: list[Any]) -> str:
+        """Add the step of a `call_dps_packed` of these tensors and sizes; the tensor of its result."""
+        symbol = str(call.args[0].global_symbol)
+        about = self._about[symbol]
+        dims = self.groups.dims
+        inputs = [self._readable(name, about["reads_past"]) for name in inputs]
+        output = self.steps.new(str(call.ty.dtype), dims.shape(call.ty))
+        block = about["block"]  # of a kernel on a GPU, whose grid stands behind the sizes
+        grid = [dims.size(simplify(n)) for n in numbers[-3:]] if block else []
+        numbers = numbers[:-3] if block else numbers
+        extent = 0
+        if about["parallel"]:
+            *numbers, tasks = numbers
+            extent = dims.size(simplify(tasks))
+        scratch = [self.steps.new("uint8", [about["scratch"]], "workspace").name] if about["scratch"] else []
+        elements = int(np.prod([sizes.bounds(size, self.steps.box)[1] for size in output.shape]))
+        if symbol not in self._symbols:
+            self._symbols.add(symbol)
+            self._kernel(symbol, about, inputs, output, bool(scratch), len(numbers), elements)
+        self.steps.steps.append(
+            {
+                "kernel": symbol,
+                "extent": extent,
+                "args": [*inputs, output.name, *scratch, *({"dim": dims.size(n)} for n in numbers)],
+                "writes": [output.name],
+                "in_place": [inputs[position] for position in about["in_place"]],
+                "label": "+".join(op["name"].removeprefix("nn.") for op in about["ops"]),
+                "attrs": about["anchor"],
+                "macs": about["depth"] * elements,
+                **({"launch": {"grid": grid, "block": block}} if block else {}),
+            }
+        )
+        return output.name
+
+    def _kernel(
+        self, symbol: str, about: dict[str, Any], inputs: list[str], output: Tensor, scratch: bool,
+        numbers: int, elements: int,
+    ) -> None:  # fmt: skip
+        """Add a function of a library to the kernels."""
+        arguments = [{"dtype": self.steps.tensors[name].dtype, "const": True} for name in inputs]
+        arguments.append({"dtype": output.dtype, "const": False})
+        arguments += [{"dtype": "uint8", "const": False}] if scratch else []
+        arguments += [{"dtype": "int32", "const": True, "scalar": True} for _ in range(numbers)]
+        self.steps.kernels.append(
+            {
+                "symbol": symbol,
+                "args": arguments,
+                "parallel": about["parallel"],
+                "family": about["backend"],
+                "ops": about["ops"],
+                "flops": 2 * about["depth"] * elements,
+                "external": {key: about[key] for key in ("backend", "key", "opens", "block", "source")},
+            }
+        )
+
+    def _readable(self, name: str, slack: int) -> str:
+        """The tensor with so many bytes behind it that can be read too, in a copy where the memory is not the
+        arena's. A parameter is never read past: it ends before another or before what fills the image up."""
+        root = self.steps.root(name)
+        if slack == 0 or root.kind == "param":
+            return name
+        if root.kind == "input":
+            if name not in self._copies:
+                self._copies[name] = self.groups.copy(name, f"copy_{name}")
+            name = self._copies[name]
+            root = self.steps.root(name)
+        root.slack = max(root.slack, slack)
+        return name

@@ -1,0 +1,162 @@
+"""Steps that check indices before an operator reads or writes where they point.
+
+With `checks: indices` every tensor of indices is checked, each against the axis that it counts along. A run
+ends with KILN_BAD_INDEX at the first index outside. Without it nothing is checked but indices along an axis
+that may be empty: others are clamped or dropped (kernels/operators/indices.py), and there is no element to
+clamp to.
+
+A check is a call of `CHECK` on the indices; its result is the indices themselves, which the operator then
+reads, so that a check stands before it. Indices that are constants are checked here, once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from kiln.config import sizes
+from kiln.errors import KilnError
+from kiln.graph.bindings import CallRewriter, constant, operator, rewrite_calls, shape_of
+from kiln.lower.dims import Dims
+from kiln.tir.symbols import product
+
+CHECK = "kiln.check_indices "  # and a JSON object: op, axis, wraps
+_READS = ("relax.take", "relax.gather_elements", "relax.gather_nd")
+_WRITES = ("relax.scatter_elements", "relax.scatter_nd")
+
+
+@dataclass(frozen=True)
+class _Indices:
+    """A tensor of indices as the model has it; `rebuilt` makes of a checked one what the operator reads.
+
+    `wraps`: negative ones count from the end.
+    """
+
+    raw: Any
+    wraps: bool
+    rebuilt: Callable[[Any], Any]
+
+
+def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    """The pass. `wanted`: the model asks for checks. `gpu`: there can be none.
+
+    Raises KilnError for a constant index outside of its axis, and for a check on a GPU.
+    """
+
+    def run(mod: tvm.IRModule) -> tvm.IRModule:
+        dims = Dims(model, mod)
+
+        def rule(rewriter: CallRewriter, call: Any) -> Any:
+            axes = _axes(call)
+            if not wanted and not any(_may_be_empty(dims, size) for size in axes.values()):
+                return None
+            if not wanted and operator(call) in _WRITES:
+                return None
+            name = str(operator(call)).removeprefix("relax.")
+            found = _indices(rewriter, call.args[1])
+            known = constant(found.raw)
+            if known is not None and all(isinstance(size, int) for size in axes.values()):
+                _check_constant(f"{model}: operator '{name}'", known, axes, found.wraps)
+                return None
+            if gpu:
+                raise KilnError(
+                    f"{model}: operator '{name}': its indices have to be checked (checks: indices, or an "
+                    "axis that may be empty), and kernels on a GPU check none"
+                )
+            checked = _check(rewriter, name, found, axes)
+            return relax.Call(
+                call.op, [call.args[0], found.rebuilt(checked), *call.args[2:]], call.attrs, call.ty_args
+            )
+
+        found = rewrite_calls(mod, dict.fromkeys((*_READS, *_WRITES), rule))
+        return relax.transform.DeadCodeElimination()(found)  # what counted unchecked indices from the end
+
+    return run
+
+
+def _axes(call: Any) -> dict[int, Any]:
+    """By axis of the data its size, for each that indices count along; -1: all of them as one."""
+    shape = shape_of(call.args[0])
+    name = operator(call)
+    if name in ("relax.gather_nd", "relax.scatter_nd"):
+        first = int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
+        count = int(call.args[1].ty.shape[-1])
+        return {axis: shape[axis] for axis in range(first, first + count)}
+    if call.attrs.axis is None:
+        return {-1: product(shape)}
+    axis = int(call.attrs.axis) % len(shape)
+    return {axis: shape[axis]}
+
+
+def _may_be_empty(dims: Dims, size: Any) -> bool:
+    """Whether a size can be 0; a size that cannot be computed is taken for one that can."""
+    if isinstance(size, int):
+        return size == 0
+    try:
+        return sizes.bounds(dims.size(size), dims.box)[0] < 1
+    except ValueError:
+        return True
+
+
+def _indices(rewriter: CallRewriter, expr: Any) -> _Indices:
+    """Indices before they are counted from the front and made of another type, where that can be seen."""
+    made = rewriter.definition(expr)
+    if operator(made) == "relax.astype" and str(made.args[0].ty.dtype) in ("int32", "int64"):
+        inner = _indices(rewriter, made.args[0])
+        dtype = str(made.ty.dtype)
+        return _Indices(
+            inner.raw, inner.wraps, lambda value: rewriter.emit(relax.op.astype(inner.rebuilt(value), dtype))
+        )
+    if operator(made) == "relax.where":
+        less, added = (rewriter.definition(part) for part in made.args[:2])
+        same = made.args[2]
+        if (
+            operator(less) == "relax.less"
+            and operator(added) == "relax.add"
+            and less.args[0].same_as(same)
+            and added.args[0].same_as(same)
+            and (bound := constant(less.args[1])) is not None
+            and not np.any(bound)
+        ):
+            size = added.args[1]
+
+            def counted(value: Any) -> Any:
+                negative = rewriter.emit(relax.op.less(value, less.args[1]))
+                from_end = rewriter.emit(relax.op.add(value, size))
+                return rewriter.emit(relax.op.where(negative, from_end, value))
+
+            return _Indices(same, True, counted)
+    return _Indices(expr, False, lambda value: value)
+
+
+def _check_constant(what: str, values: Any, axes: dict[int, int], wraps: bool) -> None:
+    columns = values.reshape(-1, len(axes)) if len(axes) > 1 else values.reshape(-1, 1)
+    for column, (axis, size) in zip(columns.T, axes.items(), strict=True):
+        low = -size if wraps else 0
+        outside = column[(column < low) | (column >= size)]
+        if outside.size:
+            raise KilnError(f"{what}: index {outside[0]} of axis {axis}, allowed {low}..{size - 1}")
+
+
+def _check(rewriter: CallRewriter, name: str, found: _Indices, axes: dict[int, Any]) -> Any:
+    """The indices behind a check for each axis."""
+    value = found.raw
+    if str(value.ty.dtype) not in ("int32", "int64"):
+        value = rewriter.emit(relax.op.astype(value, "int64"))
+    columns = len(axes)
+    rows = product(shape_of(value)[:-1]) if name.endswith("_nd") else product(shape_of(value))
+    for first, (axis, size) in enumerate(axes.items()):
+        about = {"op": name, "axis": axis, "wraps": found.wraps}
+        numbers = relax.ShapeExpr([_number(n) for n in (rows, columns, first, size)])
+        value = rewriter.emit(relax.op.call_dps_packed(CHECK + json.dumps(about), [value, numbers], value.ty))
+    return value
+
+
+def _number(size: Any) -> Any:
+    return tirx.IntImm("int64", size) if isinstance(size, int) else size

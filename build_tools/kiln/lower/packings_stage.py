@@ -1,0 +1,45 @@
+"""packings: the forms of the weights that a model's buckets share, where each alone would store another."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Target
+from kiln.files import atomic_dir, read_json, write_json
+from kiln.lower.cases import Case, cases_of
+from kiln.lower.packings import limits
+from kiln.lower.pipeline import machine_of
+from kiln.params import store
+from kiln.tir.tuning_records import choices_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--in", dest="sources", type=Path, action="append", required=True,
+        help="folder of the stage before lower; once for each bucket",
+    )  # fmt: skip
+    parser.add_argument("--target", type=Path, required=True, help="target.json")
+    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    target = Target.model_validate(read_json(args.target))
+    cases = [case for folder in args.sources for case in cases_of(store.load(folder))]
+    with atomic_dir(args.out) as folder:
+        write_json(folder / "packings.json", {"forms": packings_of(cases, read_json(args.config), target)})
+
+
+def packings_of(cases: Sequence[Case], config: Mapping[str, Any], target: Target) -> dict[str, list[int]]:
+    """By digest of a weight the forms that its kernels may choose from, where it would grow too large.
+
+    `cases`: those of all buckets. Nothing for a GPU, whose kernels read weights as they are.
+    """
+    if target.cuda is not None:
+        return {}
+    threads = config.get("threads") or target.threads
+    machine = machine_of(target, threads, config["winograd"], choices_of(target))
+    return limits((case.module for case in cases), config["name"], machine)

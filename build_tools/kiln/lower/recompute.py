@@ -1,0 +1,286 @@
+"""Large constants that a formula describes are computed where kernels read them, and not stored.
+
+What comes from no parameter, such as ConstantOfShape and Range, arrives here as constants: importers and the
+folding of constants have computed it. A load of such a tensor becomes its formula (kiln.params.formulas), so
+nothing is stored and nothing lies in the arena.
+
+Applies where at least LEAST bytes are saved, all readers of the tensor load its elements, and none of them
+is a product: the weights of products and convolutions are packed, and stay parameters. The same goes for what
+libraries read, and for the operands of concats of images, which may have no kernel
+(lower/views/in_place_concat.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm.ir import Range, TensorLoad
+
+from kiln.callbacks import post_order_visit, structural_map, structural_walk
+from kiln.graph.bindings import operator, static_shape
+from kiln.graph.pipeline import Pass
+from kiln.opinfo import attach
+from kiln.opinfo.attach import OpInfo
+from kiln.opinfo.kinds import nests_of
+from kiln.params.formulas import ONCE, Affine, Array, Formula, Repeated, formula
+from kiln.params.store import Tensors
+
+# Two equal kernels whose constants differ become two: that is the code of one.
+LEAST = 4096
+
+Formulas = Mapping[int, Formula]  # by position among the tensors of a function
+
+
+def recompute(params: Tensors) -> Pass:
+    """The pass; `params`: the values of main's parameters by name, to which shorter ones are added."""
+
+    def step(mod: tvm.IRModule) -> tvm.IRModule:
+        return _Recompute(mod, params).module()
+
+    return step
+
+
+class _Recompute:
+    """One run of the pass over a module."""
+
+    def __init__(self, mod: tvm.IRModule, params: Tensors) -> None:
+        self.mod, self.params = mod, params
+        self.main = mod["main"]
+        self.bindings = [binding for block in self.main.body.blocks for binding in block.bindings]
+        stored = list(self.main.params)[int(self.main.attrs["num_input"]) :]
+        # Variable → the parameter that it is, perhaps in another shape.
+        self.origin: dict[Any, str] = {variable: variable.name for variable in stored}
+        self.shorter: dict[str, Any] = {}  # parameter → the variable that takes its place
+
+    def module(self) -> tvm.IRModule:
+        """The module whose functions compute what they can."""
+        found = self._formulas()
+        if not found:
+            return self.mod
+        others = {name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)}
+        builder = relax.BlockBuilder(tvm.IRModule(others, attrs=self.mod.attrs))
+        for variable, made in found.items():
+            name = self.origin[variable]
+            if isinstance(made, Repeated) and name not in self.shorter:
+                ty = relax.TensorType(made.value.shape, str(made.value.dtype))
+                self.shorter[name] = relax.Var(f"{name}.{ONCE}", ty)
+                self.params[f"{name}.{ONCE}"] = made.value
+        make = functools.lru_cache(maxsize=None)(functools.partial(self._function, builder))
+        blocks = []
+        for block in self.main.body.blocks:
+            bindings = []
+            for binding in block.bindings:
+                value = self._call(binding.value, found, make)
+                same = value.same_as(binding.value)
+                bindings.append(binding if same else relax.VarBinding(binding.var, value))
+            blocks.append(type(block)(bindings))
+        parameters = [*self.main.params, *self.shorter.values()]
+        body = relax.SeqExpr(blocks, self.main.body.body)
+        main = relax.Function(parameters, body, self.main.ret_ty, self.main.is_pure, self.main.attrs)
+        mod = builder.get()
+        mod[self.mod.get_global_var("main")] = main
+        return relax.transform.DeadCodeElimination(["main"])(mod)
+
+    def _formulas(self) -> dict[Any, Formula]:
+        """By variable that stands for a parameter its formula, where every reader can do with it."""
+        readers: list[Any] = []
+        refused: set[str] = set()
+        for binding in self.bindings:
+            value = binding.value
+            if operator(value) == "relax.reshape" and value.args[0] in self.origin and _is_static(value):
+                self.origin[binding.var] = self.origin[value.args[0]]
+            elif operator(value) == "relax.call_tir":
+                for position, item in enumerate(_tensors(value)):
+                    if item in self.origin and self.params[self.origin[item]].nbytes >= LEAST:
+                        readers.append(item)
+                        if _refuses(self.mod[value.args[0]], position):
+                            refused.add(self.origin[item])
+            else:
+                refused |= self._named(value)
+        outputs = self._named(self.main.body.body)  # Groups.copy computes them
+        found: dict[str, dict[tuple[int, ...], Formula]] = {}
+        for name in {self.origin[item] for item in readers} - refused:
+            shapes = {tuple(static_shape(item)) for item in readers if self.origin[item] == name}
+            made = _all_formulas(self.params[name], shapes)
+            if name not in outputs or all(isinstance(one, Affine) for one in made.values()):
+                found[name] = made
+        made_of = {item: found.get(self.origin[item], {}).get(tuple(static_shape(item))) for item in readers}
+        return {item: made for item, made in made_of.items() if made is not None}
+
+    def _named(self, expr: Any) -> set[str]:
+        """The parameters that an expression reads."""
+        found: set[str] = set()
+
+        def visit(one: Any) -> None:
+            if isinstance(one, relax.Var) and one in self.origin:
+                found.add(self.origin[one])
+
+        post_order_visit(expr, visit)
+        return found
+
+    def _call(self, value: Any, found: Mapping[Any, Formula], make: Any) -> Any:
+        """A call of a function that computes what it read; any other expression as it is."""
+        if operator(value) != "relax.call_tir" or not any(item in found for item in _tensors(value)):
+            return value
+        position, arguments, formulas = 0, [], []
+        for item in value.args[1].fields:
+            made = found.get(item)
+            if made is not None:
+                formulas.append((position, item))
+            if isinstance(made, Repeated):
+                arguments.append(self.shorter[self.origin[item]])
+            elif made is None:
+                arguments.append(item)
+            position += isinstance(item.ty, relax.TensorType)
+        key = tuple((at, _Key(found[item])) for at, item in formulas)
+        rest = list(value.args)[2:]
+        return relax.Call(
+            value.op, [make(value.args[0], key), relax.Tuple(arguments), *rest], value.attrs, value.ty_args
+        )
+
+    def _function(self, builder: Any, variable: Any, key: Sequence[tuple[int, _Key]]) -> Any:
+        func = computed(self.mod[variable], {position: one.formula for position, one in key})
+        return builder.add_func(func, f"{variable.name_hint}_computed")
+
+
+class _Key:
+    """A formula as a key: of a shorter tensor only its shape is part of the code."""
+
+    def __init__(self, made: Formula) -> None:
+        self.formula = made
+        # As text: 0.0 and -0.0 are equal, and so are 1 and True.
+        self._key = repr(made) if isinstance(made, Affine) else str(made.value.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _is_static(expr: Any) -> bool:
+    return all(isinstance(size, tirx.IntImm) for size in expr.ty.shape)
+
+
+def _tensors(call: Any) -> list[Any]:
+    return [item for item in call.args[1].fields if isinstance(item.ty, relax.TensorType)]
+
+
+def _all_formulas(value: Array, shapes: set[tuple[int, ...]]) -> dict[tuple[int, ...], Formula]:
+    """A formula for each shape in which `value` is read; empty where that does not save enough."""
+    if value.nbytes < LEAST:
+        return {}
+    found: dict[tuple[int, ...], Formula] = {}
+    for shape in shapes:
+        made = formula(value.reshape(shape))
+        if made is None or (isinstance(made, Repeated) and len(shapes) > 1):
+            return {}
+        if isinstance(made, Repeated) and value.nbytes - made.value.nbytes < LEAST:
+            return {}
+        found[shape] = made
+    return found
+
+
+def constant_formula(value: Array, shape: Sequence[Any]) -> Affine | None:
+    """The formula of a constant that is copied to an output, where that is shorter than its bytes."""
+    made = formula(value.reshape([int(size) for size in shape])) if value.nbytes >= LEAST else None
+    return made if isinstance(made, Affine) else None
+
+
+def _refuses(func: tirx.PrimFunc, position: int) -> bool:
+    """Whether a function has to find one of its tensors in memory."""
+    ops = attach.of(func)
+    if len(ops) == 1 and ops[0]["name"] == "concat" and len(attach.tensors(func)[-1].shape) == 4:
+        return True
+    products = [op for op in ops if op["kind"] == "out_elementwise_fusable"]
+    if any({"param": position} in op["args"] or not op["args"] for op in products):
+        return True
+    if nests_of(func) is not None:
+        return False
+    dtype, rank = str((buffer := attach.tensors(func)[position]).dtype), len(buffer.shape)
+    rest: list[bool] = []
+    body = computed(func, {position: Affine(dtype, 0, (0,) * rank)}).body
+    structural_walk(body, ((tirx.Var, lambda variable: rest.append(variable.same_as(buffer))),))
+    return any(rest)
+
+
+def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:
+    """`func` with formulas in the place of loads of some of its tensors, which are then no parameters."""
+    places = attach.tensors(func)
+    by_buffer = {places[position]: made for position, made in formulas.items()}
+    shorter = {
+        buffer: tirx.decl_buffer(made.value.shape, str(buffer.dtype), buffer.name)
+        for buffer, made in by_buffer.items()
+        if isinstance(made, Repeated)
+    }
+
+    def on_load(load: Any) -> Any:
+        made = by_buffer.get(load.source)
+        if made is None:
+            return load
+        if isinstance(made, Affine):
+            return element(made, load.indices)
+        zero = tirx.IntImm("int64", 0)
+        return tirx.BufferLoad(
+            shorter[load.source],
+            [zero if axis in made.axes else index for axis, index in enumerate(load.indices)],
+        )
+
+    def on_block(block: Any) -> Any:
+        lost = [region.source for region in block.reads if region.source in by_buffer]
+        if not lost:
+            return block
+        reads = [region for region in block.reads if region.source not in by_buffer]
+        reads += [
+            tirx.BufferRegion(short, _whole(short)) for b in lost if (short := shorter.get(b)) is not None
+        ]
+        return s_tir.SBlock(
+            block.iter_vars, reads, block.writes, block.name_hint, block.body, block.init,
+            block.alloc_buffers, block.match_buffers, block.annotations,
+        )  # fmt: skip
+
+    body = structural_map(func.body, ((TensorLoad, on_load), (s_tir.SBlock, on_block)))
+    parameters = [shorter.get(p, p) for p in func.params if p not in by_buffer or p in shorter]
+    gone = [position for position, made in formulas.items() if isinstance(made, Affine)]
+    made = tirx.PrimFunc(parameters, body, None, attrs=func.attrs)
+    return attach.with_ops(made, [_without(op, formulas, gone) for op in attach.of(func)])
+
+
+def _whole(buffer: Any) -> list[Any]:
+    return [Range.from_min_extent(tirx.IntImm("int64", 0), size) for size in buffer.shape]
+
+
+def _without(op: OpInfo, formulas: Formulas, gone: Sequence[int]) -> OpInfo:
+    """The entry of an operator in a function that has lost the tensors `gone`."""
+
+    def moved(arg: Mapping[str, Any]) -> Mapping[str, Any]:
+        position = arg.get("param")
+        if position is None:
+            return arg
+        made = formulas.get(position)
+        if isinstance(made, Affine):
+            return {"value": made.start} if made.is_uniform and math.isfinite(made.start) else {}
+        return {**arg, "param": position - sum(before < position for before in gone)}
+
+    return {**op, "args": [moved(arg) for arg in op.get("args", [])]}
+
+
+def element(made: Affine, indices: Sequence[Any]) -> Any:
+    """The element at `indices`: a constant, or arithmetic in int32, or float32 where a step is a fraction."""
+    if made.is_uniform:
+        return tirx.const(made.start, made.dtype)
+    whole = all(isinstance(number, int) for number in (made.start, *made.steps))
+    total: Any = None
+    for index, step in zip(indices, made.steps, strict=True):
+        if step:
+            one = tirx.Cast("int32", index) if whole else tirx.Cast(made.dtype, tirx.Cast("int32", index))
+            term = one * tirx.const(step, "int32" if whole else made.dtype)
+            total = term if total is None else total + term
+    if made.start:
+        total = total + tirx.const(made.start, "int32" if whole else made.dtype)
+    return tirx.Cast(made.dtype, total) if whole and made.dtype != "int32" else total

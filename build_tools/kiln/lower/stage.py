@@ -1,0 +1,68 @@
+"""lower: kernels and steps of a model, or of one of its buckets, for one target."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from kiln.byoc.passes import external_passes
+from kiln.config import Target
+from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.lower import target_check
+from kiln.lower.cases import cases_of
+from kiln.lower.packings_stage import packings_of
+from kiln.lower.pipeline import lower
+from kiln.params import store, tensors
+from kiln.tir.tuning_records import choices_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the stage before")
+    parser.add_argument("--target", type=Path, required=True, help="target.json")
+    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
+    parser.add_argument("--byoc", type=Path, help="byoc.json: which external libraries compute what")
+    parser.add_argument("--packings", type=Path, help="packings.json, of a model with several buckets")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dump", type=Path, help="write the IR after each pass into this folder")
+
+
+def run(args: argparse.Namespace) -> None:
+    config = read_json(args.config)
+    target = Target.model_validate(read_json(args.target))
+    target_check.check(target)
+    threads = config.get("threads") or target.threads
+    choices = choices_of(target)
+    external = None
+    if args.byoc:
+        external = external_passes(read_json(args.byoc), target, threads, config["precision"])
+    functions: dict[str, tvm.tirx.PrimFunc] = {}
+    values: store.Tensors = {}
+    cases: list[dict[str, Any]] = []
+    found = cases_of(store.load(args.source))
+    packings = read_json(args.packings)["forms"] if args.packings else packings_of(found, config, target)
+    for number, case in enumerate(found):
+        dump = args.dump and (args.dump / case.name if case.name else args.dump)
+        steps = lower(
+            case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
+            config["precision"], config["checks"], packings,
+        )  # fmt: skip
+        prefix = f"{number}/"
+        functions |= steps.functions
+        values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}
+        lifted = _lifted(case.module)
+        about = {"name": case.name, "params": prefix, "when": case.when, "lifted": lifted}
+        cases.append({**about, **steps.describe()})
+    with atomic_dir(args.out) as folder:
+        atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
+        atomic_write(folder / "params.safetensors", tensors.save(values))
+        needed = target_check.cpu_features_of(target)
+        write_json(folder / "steps.json", {"cases": cases, "threads": threads, "cpu_features": needed})
+
+
+def _lifted(module: tvm.IRModule) -> dict[str, Any]:
+    """The parameters as they come into this stage: by name their bytes and a digest of their content."""
+    _, found = store.split(module)
+    return {name: {"bytes": value.nbytes, "sha256": store.digest(value)} for name, value in found.items()}

@@ -1,0 +1,106 @@
+"""What `lower` has made of a model, as plain data: tensors, kernels, steps, parameters.
+
+Nothing after this stage needs to know Relax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from kiln.config import sizes
+from kiln.config.sizes import SizeExpr
+from kiln.tir.builder import Array
+from kiln.tir.view import TensorView
+
+# By dimension its least and greatest size.
+Box = Mapping[str, tuple[int, int]]
+
+
+@dataclass
+class Tensor:
+    """A tensor of the plan. `alias`: it is the same memory as that tensor, seen with another shape.
+
+    `slack`: bytes behind it that a library may read."""
+
+    name: str
+    dtype: str
+    shape: list[SizeExpr]
+    kind: str  # input, param, activation, workspace
+    alias: str | None = None
+    slack: int = 0
+
+    def describe(self, box: Box | None = None) -> dict[str, Any]:
+        """Its entry in steps.json; `bytes` are those of the greatest sizes of `box`."""
+        elements = 1
+        for size in self.shape:
+            elements *= sizes.bounds(size, box or {})[1]
+        width = (int(tvm.DataType(self.dtype).bits) + 7) // 8
+        about = {name: value for name, value in self.__dict__.items() if name != "slack"}
+        return {**about, "bytes": elements * width + self.slack}
+
+
+@dataclass
+class Steps:
+    """All that later stages need: tensors, kernels, steps, parameters, and the lowered functions."""
+
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    params: dict[str, Array] = field(default_factory=dict)
+    functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    box: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # By tensor which part of its memory it takes, where that is not all of it.
+    views: dict[str, TensorView] = field(default_factory=dict)
+    _count: int = 0
+
+    def describe(self) -> dict[str, Any]:
+        """The content of steps.json."""
+        return {
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "tensors": [tensor.describe(self.box) for tensor in self.tensors.values()],
+            "kernels": self.kernels,
+            "steps": self.steps,
+        }
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Add a tensor that has a name of its own."""
+        self.tensors[tensor.name] = tensor
+        return tensor
+
+    def new(
+        self, dtype: str, shape: list[SizeExpr], kind: str = "activation", alias: str | None = None
+    ) -> Tensor:
+        """Add a tensor under a new name."""
+        self._count += 1
+        return self.add(Tensor(f"t{self._count}", dtype, shape, kind, alias))
+
+    def constant(self, name: str, value: Array) -> Tensor:
+        """Add a parameter and the tensor that holds it."""
+        self.params[name] = value
+        return self.add(Tensor(name, str(value.dtype), list(value.shape), "param"))
+
+    def root(self, name: str) -> Tensor:
+        """The tensor whose memory a tensor is."""
+        tensor = self.tensors[name]
+        while tensor.alias is not None:
+            tensor = self.tensors[tensor.alias]
+        return tensor
+
+    def drop_unused(self) -> None:
+        """Forget tensors that no step names, such as parameters that only their packed forms stand for."""
+        used = {name for step in self.steps for name in step["args"] if isinstance(name, str)}
+        used |= set(self.inputs) | set(self.outputs)
+        for name in list(used):
+            while (alias := self.tensors[name].alias) is not None:
+                used.add(alias)
+                name = alias
+        self.tensors = {n: t for n, t in self.tensors.items() if n in used}
+        self.params = {n: v for n, v in self.params.items() if n in used}

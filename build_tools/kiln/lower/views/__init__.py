@@ -1,0 +1,1 @@
+"""Tensors that are parts of others: in-place padding and in-place concat."""

@@ -1,0 +1,257 @@
+"""In-place concat: each producer writes into its slice of the concat's result, so no copy kernel runs.
+
+The result is allocated from its first operand on, and each operand is a view into it, as in
+in_place_padding.py. An operand that has no producer, such as an input of the model, is copied into its slice.
+This saves reading and writing the tensor once. Since the result lives longer, a concat is done in place only
+where that does not raise the peak: the most bytes alive at any step, in the order of the model's steps.
+
+Applies to images (four axes) of known sizes, where at least half of the bytes are written in place and where
+fusion would not have put the concat into a kernel that does more than copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.tirx import PrimFunc
+
+from kiln.callbacks import post_order_visit
+from kiln.graph.bindings import operator
+from kiln.lower.views.in_place_padding import OPAQUE, used_otherwise
+from kiln.opinfo.attach import OpInfo, of
+from kiln.tir.fused import Fused, NotSimple
+from kiln.tir.symbols import is_open
+from kiln.tir.view import TensorView
+
+# Who has these among its operators computes whole rows, or reads its operands as flat memory.
+_NOT_INSIDE = (
+    "matmul", "reshape", "einsum", "nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.rms_norm",
+)  # fmt: skip
+# Who reads a tensor that FuseOps would have made of its own anyhow.
+_READERS = ("nn.conv2d", "nn.pad", "nn.max_pool2d", "nn.avg_pool2d", "concat")
+# No padding has this value: none takes the place of an operand for its own inside.
+_NO_BORDER = math.nan
+
+
+@dataclass(frozen=True)
+class Join:
+    """A concat without a kernel: its operands in order, each inside the whole; `direct` are written there."""
+
+    views: tuple[TensorView, ...]
+    direct: tuple[bool, ...]
+    place: TensorView  # of the result, which may lie in a padded tensor
+
+
+def _is_concat(ops: Sequence[OpInfo]) -> bool:
+    return len(ops) == 1 and ops[0]["name"] == "concat"
+
+
+def _calls(mod: tvm.IRModule) -> list[Any]:
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    return [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
+
+
+def _is_image(call: Any) -> bool:
+    """Whether a call makes one tensor of four axes, out of tensors, all of known sizes."""
+    types = [call.ty, *(operand.ty for operand in call.args[1].fields)]
+    return all(_sizes(ty) is not None for ty in types) and len(call.ty.shape) == 4
+
+
+def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark concats of images where fusion would gain nothing.
+
+    Those that convolutions, pools or paddings read, and of whose operands at least half, in bytes, are made
+    by kernels that no concat is fused with: resizing and slicing are done by the concat's own kernel.
+    """
+    calls = _calls(mod)
+    made = {binding.var: binding.value for binding in calls}
+    readers: dict[Any, list[str]] = {}
+    for binding in calls:
+        for item in binding.value.args[1].fields:
+            readers.setdefault(item, []).append(binding.value.args[0].name_hint)
+    ops = {v.name_hint: of(func) for v, func in mod.functions_items() if isinstance(func, PrimFunc)}
+
+    def fuses(name: str) -> bool:
+        return any(op["name"] not in _READERS for op in ops[name])
+
+    def alone(operand: Any) -> bool:
+        """Whether a kernel of its own makes `operand`, up to what is fused behind it."""
+        while (call := made.get(operand)) is not None:
+            kind = ops[call.args[0].name_hint][-1]["kind"]
+            if kind not in ("elementwise", "broadcast"):
+                return str(kind) != "injective"
+            operand = next((item for item in call.args[1].fields if item in made), None)
+        return False
+
+    def worthwhile(call: Any) -> bool:
+        sizes = [(_bytes(operand.ty), alone(operand)) for operand in call.args[1].fields]
+        return 2 * sum(size for size, is_alone in sizes if is_alone) >= sum(size for size, _ in sizes)
+
+    refused = {
+        binding.value.args[0].name_hint
+        for binding in calls
+        if not _is_image(binding.value)
+        or any(fuses(name) for name in readers.get(binding.var, []))
+        or (_is_concat(ops[binding.value.args[0].name_hint]) and not worthwhile(binding.value))
+    }
+    for variable, func in list(mod.functions_items()):
+        name = variable.name_hint
+        if isinstance(func, PrimFunc) and _is_concat(ops[name]) and name not in refused:
+            mod.update_func(variable, func.with_attr("op_pattern", OPAQUE))
+    return mod
+
+
+def find_joins(
+    mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], haloed: Mapping[Any, TensorView]
+) -> dict[Any, Join]:
+    """The concats of `main` that need no kernel, by variable; `haloed` are tensors inside padded ones."""
+    calls = _calls(mod)
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    made = {binding.var: binding.value for binding in calls}
+    blocked = used_otherwise(mod["main"], bindings)
+    readers: dict[Any, list[tuple[Any, int]]] = {}
+    for binding in calls:
+        for at, item in enumerate(binding.value.args[1].fields):
+            readers.setdefault(item, []).append((binding.value, at))
+
+    def named(call: Any) -> list[OpInfo]:
+        return ops.get(call.args[0].name_hint, [])
+
+    def can_lie_inside(operand: Any) -> bool:
+        producer = made.get(operand)
+        if producer is None or operand in blocked or operand in haloed or _is_concat(named(producer)):
+            return False
+        if not _is_simple(mod, named(producer), producer) or operand in taken:
+            return False
+        # A convolution reads its first operand by its own sizes, which are then not the memory's.
+        return all(
+            _is_concat(named(call))
+            or (
+                _is_simple(mod, named(call), call) and not (at == 0 and named(call)[0]["name"] == "nn.conv2d")
+            )
+            for call, at in readers[operand]
+        )
+
+    joins: dict[Any, Join] = {}
+    taken: dict[Any, Any] = {}
+    for binding in calls:
+        call = binding.value
+        if not _is_concat(named(call)) or not _is_image(call):
+            continue
+        operands = list(call.args[1].fields)
+        shapes = [list(operand.ty.shape) for operand in operands]
+        direct = tuple(operands.count(one) == 1 and can_lie_inside(one) for one in operands)
+        sizes = [math.prod(int(size) for size in shape) for shape in shapes]
+        inside = [one for one, is_direct in zip(operands, direct, strict=True) if is_direct]
+        written = sum(size for size, is_direct in zip(sizes, direct, strict=True) if is_direct)
+        if 2 * written < sum(sizes) or not inside:
+            continue
+        more = {**taken, **dict.fromkeys(inside, binding.var)}
+        if _peak(bindings, mod["main"], more, haloed) > _peak(bindings, mod["main"], taken, haloed):
+            continue
+        taken = more
+        joins[binding.var] = _join(named(call)[0], call, shapes, direct, haloed.get(binding.var))
+    return joins
+
+
+def _join(
+    op: OpInfo, call: Any, shapes: Sequence[Any], direct: tuple[bool, ...], halo: TensorView | None
+) -> Join:
+    axis, length = int(op["attrs"]["axis"]) % 4, [int(size) for size in call.ty.shape]
+    place = TensorView((0,) * 4, (0,) * 4, 0.0) if halo is None else halo
+    views, first = [], 0
+    for shape in shapes:
+        behind = length[axis] - first - int(shape[axis])
+        origin = tuple(at + (first if number == axis else 0) for number, at in enumerate(place.before))
+        after = tuple(at + (behind if number == axis else 0) for number, at in enumerate(place.after))
+        views.append(TensorView(origin, after, _NO_BORDER))
+        first += int(shape[axis])
+    return Join(tuple(views), direct, place)
+
+
+def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:
+    """Whether a group's code has the form that tensors inside others need: nests, of images."""
+    if not ops or any(op["name"] in _NOT_INSIDE for op in ops):
+        return False
+    try:
+        fused = Fused(mod[call.args[0]])
+    except NotSimple:
+        return False
+    return len(fused.outputs) == 1 and len(fused.outputs[0].shape) == 4
+
+
+def _peak(
+    bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], haloed: Mapping[Any, TensorView]
+) -> int:
+    """The most bytes alive at once; `inside`: by tensor the one it lies in."""
+    owner: dict[Any, Any] = dict(inside)
+    first: dict[Any, int] = {}
+    last: dict[Any, int] = {}
+    size: dict[Any, int] = {}
+
+    def root(variable: Any) -> Any:
+        while variable in owner:
+            variable = owner[variable]
+        return variable
+
+    def read(expr: Any, at: int) -> None:
+        def visit(item: Any) -> None:
+            if isinstance(item, relax.Var) and root(item) in first:
+                last[root(item)] = at
+
+        post_order_visit(expr, visit)
+
+    for at, binding in enumerate(bindings):
+        name = operator(binding.value)
+        if name == "relax.reshape":
+            owner.setdefault(binding.var, binding.value.args[0])
+        elif name == "relax.call_tir":
+            (source, *others) = binding.value.args[1].fields or [None]
+            view = None if others else haloed.get(source)
+            if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
+                # the padding is there already
+                owner.setdefault(binding.var, source)
+        read(binding.value, at)
+        whole = root(binding.var)
+        first.setdefault(whole, at)
+        last[whole] = at
+        view = haloed.get(binding.var)
+        size[binding.var] = _bytes(binding.var.ty, None if view is None else _full(binding.var, view))
+    read(main.body.body, len(bindings))
+    change = [0] * (len(bindings) + 2)
+    for whole, start in first.items():
+        change[start] += size.get(whole, 0)
+        change[last[whole] + 1] -= size.get(whole, 0)
+    most = alive = 0
+    for delta in change:
+        alive += delta
+        most = max(most, alive)
+    return most
+
+
+def _sizes(ty: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor; None where that is open, or for what is no tensor."""
+    if not isinstance(ty, relax.TensorType) or any(is_open(extent) for extent in ty.shape):
+        return None
+    return tuple(int(extent) for extent in ty.shape)
+
+
+def _full(variable: Any, view: TensorView) -> tuple[int, ...] | None:
+    """The shape of the tensor that a haloed one lies in; None for open sizes."""
+    shape = _sizes(variable.ty)
+    return None if shape is None else tuple(int(size) for size in view.parent_shape(shape))
+
+
+def _bytes(ty: Any, full: tuple[int, ...] | None = None) -> int:
+    """Of a tensor of shape `full`, or of its own; 0 for open sizes."""
+    if isinstance(ty, relax.TupleType):
+        return sum(_bytes(field) for field in ty.fields)
+    shape = full or _sizes(ty)
+    if shape is None:
+        return 0
+    return math.prod(shape) * ((int(tvm.DataType(str(ty.dtype)).bits) + 7) // 8)

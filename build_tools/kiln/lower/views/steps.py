@@ -1,0 +1,170 @@
+"""Tensors that lie inside others: which steps write there, copy there, and fill what lies around.
+
+in_place_padding.py chooses results of padding, in_place_concat.py results of concat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from kiln.config.sizes import SizeExpr
+from kiln.kernels.families import Part
+from kiln.lower.fused_steps import Groups
+from kiln.lower.steps import Tensor
+from kiln.lower.views.in_place_concat import find_joins
+from kiln.lower.views.in_place_padding import border, copy_of, find_views, padded_view
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.symbols import ranges_of
+from kiln.tir.view import TensorView
+
+
+class Placement:
+    """Adds the steps of calls whose results lie inside other tensors."""
+
+    def __init__(self, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], groups: Groups) -> None:
+        self.groups, self.steps = groups, groups.steps
+        self._views = find_views(mod, ops, groups.machine)
+        self._joins = find_joins(mod, ops, self._views)
+        self._parts = self._find_parts(mod)  # operand of a joined concat → the concat, its view
+        self._joined: dict[Any, Tensor] = {}  # concat → the tensor that its operands lie in
+
+    def _find_parts(self, mod: tvm.IRModule) -> dict[Any, tuple[Any, TensorView]]:
+        calls = {b.var: b.value for block in mod["main"].body.blocks for b in block.bindings}
+        return {
+            operand: (concat, view)
+            for concat, join in self._joins.items()
+            for operand, view, direct in zip(
+                calls[concat].args[1].fields, join.views, join.direct, strict=True
+            )
+            if direct
+        }
+
+    def add(
+        self, var: Any, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], name: str
+    ) -> str | None:
+        """Add the steps of the group `func`, called `name`, whose result is the variable `var` of main.
+
+        The tensor of the result, or None where it lies inside no other: then nothing is added.
+        """
+        if len(inputs) == 1 and inputs[0] in self.steps.views and self._is_border(ops, inputs[0]):
+            return self._whole(inputs[0])
+        if var in self._joins:
+            return self._join(var, inputs)
+        if var in self._parts:
+            concat, place = self._parts[var]
+            whole = self._whole_of(concat)
+            return self._inside(func, name, self.groups.dims.shape(var.ty), inputs, ops, place, whole)
+        view = self._views.get(var)
+        if view is not None:
+            return self._haloed(func, name, self.groups.dims.shape(var.ty), inputs, ops, view)
+        view = padded_view(ops)
+        if view is not None:  # nobody could write inside: a copy does, row by row without a condition
+            source = self.steps.tensors[inputs[0]]
+            func, copies, name = _copy(source)
+            return self._whole(self._haloed(func, name, source.shape, inputs, copies, view))
+        return None
+
+    def _is_border(self, ops: list[OpInfo], name: str) -> bool:
+        """Whether this padding is the one whose result the tensor's producer has written already."""
+        return padded_view(ops) == self.steps.views[name].with_pixel_gap(0)
+
+    def _whole(self, name: str) -> str:
+        """The tensor that one lies inside of."""
+        whole = self.steps.tensors[name].alias
+        assert whole is not None
+        return whole
+
+    def _haloed(
+        self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
+        view: TensorView,
+    ) -> str:  # fmt: skip
+        """Add a group whose result, of `shape`, lies inside a padded tensor, and the step for the border."""
+        dtype = str([param for param in func.params if tirx.is_buffer_var(param)][-1].dtype)
+        whole = self._around(view, shape, dtype)
+        inner = self._inside(func, name, shape, inputs, ops, view, whole)
+        self._border(view, inner, whole)
+        return inner
+
+    def _around(self, view: TensorView, shape: Sequence[SizeExpr], dtype: str) -> Tensor:
+        """The tensor in which one of `shape` lies as `view` says."""
+        around = [before + after for before, after in zip(view.before, view.after, strict=True)]
+        outer = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
+        whole = self.steps.new(dtype, outer)
+        if view.pixel_gap:
+            self.steps.views[whole.name] = view.parent_without_gaps()
+        return whole
+
+    def _inside(
+        self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
+        view: TensorView, whole: Tensor,
+    ) -> str:  # fmt: skip
+        """Add a group whose result, of `shape`, lies inside another tensor."""
+        inner = self._inner(view, shape, whole)
+        self.groups.add(func, ops, inputs, [inner], name)
+        return inner
+
+    def _inner(self, view: TensorView, shape: list[SizeExpr], whole: Tensor) -> str:
+        inner = self.steps.new(whole.dtype, shape, alias=whole.name)
+        self.steps.views[inner.name] = view
+        return inner.name
+
+    def _border(self, view: TensorView, inner: str, whole: Tensor) -> None:
+        """Add the step that fills what lies around a view."""
+        groups = self.groups
+        shape = self.steps.tensors[inner].shape
+        # Sizes that are open get variables of the kernel's own, so that equal borders are one kernel.
+        extents: list[Any] = [
+            size if isinstance(size, int) else tirx.Var(f"n{axis}", "int64")
+            for axis, size in enumerate(shape)
+        ]
+        pairs = zip(extents, shape, strict=True)
+        values = {extent: size for extent, size in pairs if isinstance(extent, tirx.Var)}
+        info: OpInfo = {
+            "name": "nn.pad",
+            "kind": "injective",
+            "attrs": {"pad_value": view.value},
+            "out_dtype": whole.dtype,
+        }
+        with ranges_of(groups.bounds(values)):
+            kernel = border(view, extents, whole.dtype, groups.machine.lanes(whole.dtype))
+            part = Part(kernel, [kernel.func.params[0]], 0)
+            symbol, _ = groups.kernel(part, [info])
+            arguments = [whole.name, *({"dim": values[variable]} for variable in kernel.sizes)]
+            groups.step(symbol, part, [info], arguments, [whole.name], values)
+
+    def _whole_of(self, concat: Any) -> Tensor:
+        """The tensor of a joined concat, there from its first operand on."""
+        if concat not in self._joined:
+            shape = self.groups.dims.shape(concat.ty)
+            self._joined[concat] = self._around(self._joins[concat].place, shape, str(concat.ty.dtype))
+        return self._joined[concat]
+
+    def _join(self, concat: Any, inputs: list[str]) -> str:
+        """What a concat still needs whose operands lie in its place: copies of the others, a border."""
+        join, whole = self._joins[concat], self._whole_of(concat)
+        for source, view, direct in zip(inputs, join.views, join.direct, strict=True):
+            if not direct:
+                tensor = self.steps.tensors[source]
+                func, copies, name = _copy(tensor)
+                self._inside(func, name, tensor.shape, [source], copies, view, whole)
+        if not any((*join.place.before, *join.place.after)):
+            return whole.name
+        inner = self._inner(join.place, self.groups.dims.shape(concat.ty), whole)
+        self._border(join.place, inner, whole)
+        return inner
+
+
+def _copy(source: Tensor) -> tuple[tirx.PrimFunc, list[OpInfo], str]:
+    """The group that copies a tensor into another, and what it is called."""
+    func, copies = copy_of(source.shape, source.dtype)
+    return func, copies, f"copy of {source.shape} {source.dtype}"
+
+
+def _plus(size: SizeExpr, more: int) -> SizeExpr:
+    if isinstance(size, int) or not more:
+        return size if not more else size + more
+    return ["+", size, more]

@@ -1,0 +1,174 @@
+"""From the fused Relax module to steps: which kernel runs on which tensors, in which order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+from kiln.errors import KilnError
+from kiln.graph.bindings import operator
+from kiln.lower.external_steps import Externals
+from kiln.lower.fused_steps import Groups
+from kiln.lower.index_checks import CHECK
+from kiln.lower.steps import Steps, Tensor
+from kiln.lower.views.steps import Placement
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.builder import Array
+from kiln.tir.symbols import simplify
+
+
+def _is_tensor(argument: Any) -> bool:
+    """Whether an argument of a call is a tensor; the others are sizes."""
+    return isinstance(argument.ty, relax.TensorType)
+
+
+def _is_empty(ty: Any) -> bool:
+    """Whether there is nothing to compute: no result has an element."""
+    fields = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+    return all(any(isinstance(n, tirx.IntImm) and int(n) == 0 for n in field.shape) for field in fields)
+
+
+class Builder:
+    """Walks `main` once and adds steps to those of `groups`.
+
+    `ops`: by function its op info. `params`: the values of main's parameters behind the inputs. `placement`:
+    tensors may lie inside larger ones; None: none does.
+    """
+
+    def __init__(
+        self, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], params: dict[str, Array], groups: Groups,
+        placement: Placement | None = None,
+    ) -> None:  # fmt: skip
+        self.mod, self.ops, self.constants = mod, ops, params
+        self.groups, self.steps, self.model = groups, groups.steps, groups.dims.model
+        self._placement = placement
+        self._externals = Externals(mod, groups)
+        self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
+
+    def build(self) -> Steps:
+        """The steps of `main`."""
+        main = self.mod["main"]
+        count = int(main.attrs["num_input"])
+        for index, variable in enumerate(main.params):
+            name = variable.name
+            if isinstance(variable.ty, relax.ShapeType):  # only there to define variables
+                continue
+            if index < count:
+                shape = self.groups.dims.shape(variable.ty)
+                tensor = self.steps.add(Tensor(f"input{index}", str(variable.ty.dtype), shape, "input"))
+                self.steps.inputs.append(tensor.name)
+            else:
+                tensor = self.steps.constant(name, self.constants[name])
+            self._values[variable] = tensor.name
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                self._values[binding.var] = self._bind(binding.var, binding.value)
+        outputs = self._value(main.body.body)
+        for index, name in enumerate(outputs if isinstance(outputs, list) else [outputs]):
+            self.steps.outputs.append(self._own_output(index, name))
+        self.steps.drop_unused()
+        return self.steps
+
+    def _new(self, ty: Any, alias: str | None = None) -> str:
+        """A tensor of this type; its name."""
+        return self.steps.new(str(ty.dtype), self.groups.dims.shape(ty), alias=alias).name
+
+    def _value(self, expr: Any) -> Any:
+        """The tensor name of an expression, or a list of names for a tuple."""
+        if isinstance(expr, relax.Var):
+            return self._values[expr]
+        if isinstance(expr, relax.Tuple):
+            return [self._value(item) for item in expr.fields]
+        if isinstance(expr, relax.TupleGetItem):
+            return self._value(expr.tuple_value)[int(expr.index)]
+        if isinstance(expr, GenericConst):
+            return self.steps.constant(f"const{len(self.steps.params)}", expr.value.numpy()).name
+        raise KilnError(f"{self.model}: cannot compile the expression {type(expr).__name__} in main")
+
+    def _bind(self, var: Any, value: Any) -> Any:
+        if not isinstance(value, relax.Call):
+            return self._value(value)
+        name = operator(value)
+        if name == "relax.reshape":
+            return self._new(value.ty, alias=self._value(value.args[0]))
+        if name == "relax.call_dps_packed":
+            given = value.args[1].fields
+            inputs = [self._value(item) for item in given if _is_tensor(item)]
+            numbers = [size for item in given if not _is_tensor(item) for size in item.values]
+            if str(value.args[0].global_symbol).startswith(CHECK):
+                return self._check(value, inputs[0], numbers)
+            return self._externals.add(value, inputs, numbers)
+        if name != "relax.call_tir":
+            library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None
+            known = library or (name or str(value.op)).removeprefix("relax.")
+            raise KilnError(f"{self.model}: operator '{known}' cannot be compiled{self._origin(known)}")
+        return self._call(var, value)
+
+    def _check(self, call: Any, indices: str, numbers: list[Any]) -> str:
+        """Add a step that checks indices; the tensor that its readers read, which is the same memory."""
+        about = json.loads(str(call.args[0].global_symbol).removeprefix(CHECK))
+        dtype = str(call.ty.dtype)
+        symbol, result = f"kiln_check_indices_{dtype}", self._new(call.ty, alias=indices)
+        if all(kernel["symbol"] != symbol for kernel in self.steps.kernels):
+            scalar = {"dtype": "int32", "const": True, "scalar": True}
+            arguments = [{"dtype": dtype, "const": True}, *([scalar] * len(numbers))]
+            self.steps.kernels.append(
+                {"symbol": symbol, "args": arguments, "parallel": False, "family": "check", "ops": [],
+                 "flops": 0, "check": True}
+            )  # fmt: skip
+        dims = self.groups.dims
+        self.steps.steps.append(
+            {
+                "kernel": symbol, "extent": 0, "in_place": [], "attrs": {}, "macs": 0,
+                "args": [result, *({"dim": dims.size(simplify(number))} for number in numbers)],
+                "writes": [result],  # so that what reads the indices comes later
+                "label": f"indices of {about['op']}", "check": about,
+            }
+        )  # fmt: skip
+        return result
+
+    def _origin(self, operator: str) -> str:
+        """Which nodes of the model's file became an operator, where the importer has left that."""
+        nodes = json.loads(str(self.mod["main"].attrs.get("kiln.nodes", "{}"))).get(operator)
+        return f": {', '.join(nodes)}" if nodes else ""
+
+    def _call(self, var: Any, call: Any) -> Any:
+        """Add the steps of a fused group."""
+        name = call.args[0].name_hint
+        inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]
+        func, ops = self._function(call), self.ops.get(name, [])
+        if self._placement is not None and not _is_empty(call.ty):
+            placed = self._placement.add(var, func, ops, inputs, name)
+            if placed is not None:
+                return placed
+        several = isinstance(call.ty, relax.TupleType)
+        outputs = [self._new(ty) for ty in (call.ty.fields if several else [call.ty])]
+        if _is_empty(call.ty):
+            return outputs if several else outputs[0]
+        self.groups.add(func, ops, inputs, outputs, name)
+        return outputs if several else outputs[0]
+
+    def _function(self, call: Any) -> tirx.PrimFunc:
+        """The function of a call; what its parameters that are sizes stand for is noted."""
+        func = self.mod[call.args[0]]
+        scalars = [param for param in func.params if not tirx.is_buffer_var(param)]
+        if not scalars:
+            return func
+        sizes = [item for item in call.args[1].fields if not _is_tensor(item)]
+        if len(call.args) > 2:
+            sizes += list(call.args[2].values)
+        given = dict(zip(scalars, sizes, strict=True))
+        self.groups.given[func] = {param: self.groups.dims.size(value) for param, value in given.items()}
+        return func
+
+    def _own_output(self, index: int, name: str) -> str:
+        """The tensor of output `index`: one that no input, parameter or other output shares memory with."""
+        root = self.steps.root(name)
+        taken = {self.steps.root(other).name for other in self.steps.outputs}
+        if root.kind == "activation" and root.name not in taken and not root.slack:
+            return name
+        return self.groups.copy(name, f"copy_output{index}")

@@ -1,0 +1,89 @@
+"""The kind of a PrimFunc, from its code: what TVM's analysis says, put right where the loops say more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.tirx import PrimFunc
+
+from kiln.callbacks import structural_walk
+from kiln.tir.fused import Fused, Nest, NotSimple
+from kiln.tir.symbols import same_shape
+
+# Numbers of OpPatternKind in TVM 0.27, attribute op_pattern.
+KINDS = {
+    0: "elementwise",
+    1: "broadcast",
+    2: "injective",
+    3: "reduction",
+    4: "out_elementwise_fusable",
+    7: "tuple",
+    8: "opaque",
+}
+PATTERN = "op_pattern"
+
+
+def nests_of(func: PrimFunc) -> list[Nest] | None:
+    """The loop nests of a function in order; None where it has another form."""
+    try:
+        return Fused(func).nests
+    except (NotSimple, AttributeError):
+        return None
+
+
+def _loads(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
+    return found
+
+
+def _broadcasts(nest: Nest) -> bool:
+    """Whether an element is made from one that others are made from too."""
+    axes = [axis.var for axis in nest.axes if not _is_one(axis)]
+    for load in _loads(nest.value):
+        if not all(any(_uses(index, axis) for index in load.indices) for axis in axes):
+            return True
+    return False
+
+
+def _is_one(axis: Any) -> bool:
+    return isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1
+
+
+def _uses(expr: Any, variable: Any) -> bool:
+    found = []
+    structural_walk(expr, ((tirx.Var, lambda v: found.append(1) if v.same_as(variable) else None),))
+    return bool(found)
+
+
+def _only_reduces(nests: list[Nest]) -> bool:
+    """Whether sums of whole axes of one tensor are all there is, but for what happens to the sums."""
+    sums = [nest for nest in nests if nest.reduced]
+    for nest in sums:
+        for load in _loads(nest.value):
+            plain = [index for index in load.indices if isinstance(index, tirx.Var)]
+            reads = all(any(index.same_as(axis.var) for index in plain) for axis in nest.reduced)
+            if not load.source.same_as(nest.buffer) and not reads:
+                return False
+    inputs = {load.source for nest in sums for load in _loads(nest.value)} - {n.buffer for n in nests}
+    return bool(sums) and len(inputs) == 1 and same_shape(nests[-1].extents, sums[-1].extents)
+
+
+def kind_of(func: PrimFunc) -> str:
+    """The kind of a function that has passed AnnotateTIROpPattern; opaque where nothing is known.
+
+    TVM 0.27 calls a sum of a matrix and a vector elementwise, and a mean (a sum with a division behind it)
+    out_elementwise_fusable. Fusion needs to know no more; libraries and layout rules do.
+    """
+    pattern = int(func.attrs[PATTERN]) if func.attrs and PATTERN in func.attrs else 8
+    kind = KINDS.get(pattern, "opaque")
+    nests = nests_of(func)
+    if not nests:
+        return kind
+    if kind == "elementwise" and any(_broadcasts(nest) for nest in nests):
+        return "broadcast"
+    if kind == "out_elementwise_fusable" and _only_reduces(nests):
+        return "reduction"
+    return kind

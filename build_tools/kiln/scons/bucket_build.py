@@ -1,0 +1,70 @@
+"""One bucket of a model: where the files of its own stages lie. A static model has one, without a folder."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kiln.config import buckets, canonical_json
+from kiln.config.buckets import Box
+from kiln.scons.edges import chosen
+from kiln.scons.model_build import Unit
+from kiln.scons.stage import text_file
+
+
+class Part(NamedTuple):
+    """`of_model` is the folder of what all targets share, `folder` of what belongs to the target alone."""
+
+    unit: Unit
+    box: Box
+
+    @property
+    def is_static(self) -> bool:
+        return buckets.is_static(self.box)
+
+    @property
+    def of_model(self) -> str:
+        return self.unit.of_model if self.is_static else f"{self.unit.of_model}/buckets/{self.box.name}"
+
+    @property
+    def folder(self) -> str:
+        return self.unit.folder if self.is_static else f"{self.unit.folder}/buckets/{self.box.name}"
+
+    @property
+    def model_subject(self) -> str:
+        """How the console calls what this part does for all targets."""
+        return self.unit.name if self.is_static else f"{self.unit.name}[{self.box.name}]"
+
+    @property
+    def subject(self) -> str:
+        """How the console calls what this part does for its target."""
+        return self.unit.subject if self.is_static else f"{self.unit.subject}[{self.box.name}]"
+
+    @property
+    def is_special(self) -> bool:
+        """Whether the graph is wrapped or split after it has been simplified."""
+        padded = any(part.strategy == "pad" for part in self.box.dims.values())
+        return padded or bool(self.unit.model.special_cases)
+
+    def bucket_json(self) -> Any:
+        """bucket.json, as an SCons node; None for a static model."""
+        if self.is_static:
+            return None
+        return text_file(f"{self.of_model}/bucket.json", canonical_json(self.box.describe()))
+
+
+def parts(unit: Unit) -> list[Part]:
+    """The buckets of a model, in the order in which they are asked."""
+    return [Part(unit, box) for box in _boxes(unit)]
+
+
+def buckets_json(unit: Unit) -> Any:
+    """buckets.json, as an SCons node; None for a static model."""
+    found = _boxes(unit)
+    if buckets.is_static(found[0]):
+        return None
+    text = canonical_json(buckets.describe(unit.model, found))
+    return text_file(f"{unit.of_model}/buckets.json", text)
+
+
+def _boxes(unit: Unit) -> list[Box]:
+    return buckets.boxes(unit.model, chosen(unit))

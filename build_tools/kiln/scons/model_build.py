@@ -1,0 +1,188 @@
+"""One model on one target: names of the files between the stages, slices of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from kiln.config import (
+    Model,
+    Target,
+    canonical_json,
+    load_model,
+    load_target,
+    stage_config,
+    target_config,
+)
+from kiln.config.byoc import Byoc, read
+from kiln.config.precisions import FIRST_ARCH
+from kiln.config.source import FileSource
+from kiln.errors import KilnError
+from kiln.scons.session import session
+from kiln.scons.stage import text_file
+from kiln.sources.onnx_data import beside
+from kiln.toolchain import compiler_command
+
+if TYPE_CHECKING:
+    from kiln.byoc.backend import Backend
+
+_models: dict[str, Model] = {}
+_targets: dict[str, Target] = {}
+_sources: dict[str, dict[str, Any]] = {}
+_told: set[str] = set()
+
+
+class Unit:
+    """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone.
+
+    `device`: where parts of the model are timed, if they are (`byoc=auto`). `auto`: why no library is asked
+    then, in a line; None where one is."""
+
+    def __init__(
+        self,
+        model: str,
+        target: str,
+        byoc: str | None = None,
+        precision: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.model, self.target = _model(model), _target(target)
+        if precision is not None:
+            self.model = self.model.model_copy(update={"precision": precision})
+        _can_be(self.model, self.target)
+        build = session().build
+        self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
+        session().limits[self.name] = self.model.limits
+        self.of_model = f"{session().work}/models/{self.name}"
+        self.of_target = f"{session().work}/{self.target.name}"
+        self.folder = f"{self.of_target}/{self.name}"
+        self.bundle = f"{build}/{self.target.name}/{self.name}"
+        self.threads = self.model.threads or self.target.threads
+        self.source = f"{self.of_model}/source.{self.model.format}"
+        self.source_name = _known_to_the_user(self.model, self.source)
+        self.byoc = _byoc(byoc) or self.model.byoc or self.target.byoc or Byoc()
+        self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})
+        self.device = device
+        self.auto = _without_libraries(self) if self.byoc.auto and not self.backends else None
+
+    def slice(self, stage: str) -> Any:
+        """The model's slice for a stage, as a file that changes only when the slice does."""
+        text = canonical_json(stage_config(self.model, stage))
+        return text_file(f"{self.of_model}/{stage}.json", text)
+
+    def target_json(self) -> Any:
+        """All of the target, as a file."""
+        return text_file(f"{self.of_target}/target.json", canonical_json(target_config(self.target)))
+
+    def local_files(self, stage: str) -> list[Any]:
+        """Files of the user's own that a slice names (sources of kind `file`), as SCons nodes.
+
+        The files beside a model that hold its weights are among them.
+        """
+        named = [Path(name) for name in _file_sources(stage_config(self.model, stage))]
+        found = [*named, *(path for name in named for path in beside(name))]
+        # A missing one is the stage's to report, with the key that names it.
+        return [session().file(str(path)) for path in found if path.is_file()]
+
+
+def _can_be(model: Model, target: Target) -> None:
+    """Raise KilnError where the target has no arithmetic of the model's precision."""
+    if model.precision == "fp32":
+        return
+    if target.cuda is None:
+        raise KilnError(
+            f"model '{model.name}': precision {model.precision} is for targets with an NVIDIA GPU, "
+            f"'{target.name}' has none: fp32"
+        )
+    first = FIRST_ARCH.get(model.precision, 0)
+    if int(target.cuda.oldest.removeprefix("sm_")) < first:
+        raise KilnError(
+            f"model '{model.name}': precision {model.precision} is for GPUs from sm_{first} on, "
+            f"'{target.name}' has "
+            f"{target.cuda.oldest}: fp32, fp16"
+        )
+
+
+def _byoc(text: str | None) -> Byoc | None:
+    """The command line's `byoc=`."""
+    if text is None:
+        return None
+    try:
+        return Byoc.model_validate(read(text))
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise KilnError(f"option 'byoc': {reason}") from None
+
+
+def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]]:
+    """The backends to be asked, and by name why one is not that `auto` would ask.
+
+    Raises KilnError where one that is named, or its library, cannot be had for the target.
+    """
+    from kiln.byoc.libraries.find import locate
+    from kiln.byoc.registry import wanted  # only where a library is asked for
+
+    found, absent = [], {}
+    for backend in wanted(byoc, target):
+        try:
+            locate(backend, target)
+            found.append(backend)
+        except KilnError as error:
+            if byoc.named:
+                raise
+            absent[backend.name] = str(error)
+    return found, absent
+
+
+def _without_libraries(unit: Unit) -> str:
+    """Why `byoc=auto` has nothing to ask, which the user is told once in a build."""
+    from kiln.byoc.registry import nothing_to_ask
+
+    reason = nothing_to_ask(unit.byoc, unit.target, unit.absent)
+    if reason not in _told:
+        _told.add(reason)
+        session().console.line(f"kiln: {reason}")
+    return reason
+
+
+def _known_to_the_user(model: Model, copy: str) -> str:
+    """How errors call the model's file: by the user's own path, where it is a file of the user's."""
+    if not isinstance(model.source, FileSource):
+        return copy
+    path = Path(model.source.path)
+    shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    return f"./{shown}" if shown.startswith("-") else shown  # or a stage would read it as an option
+
+
+def _file_sources(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if value.get("kind") == "file" and isinstance(value.get("path"), str):
+            yield value["path"]
+        for item in value.values():
+            yield from _file_sources(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _file_sources(item)
+
+
+def _model(name: str) -> Model:
+    if name not in _models:
+        model = load_model(name)
+        source = model.source.model_dump()
+        if _sources.setdefault(model.name, source) != source:
+            raise KilnError(f"model '{name}': another model of this build is called '{model.name}' too")
+        _models[name] = model
+    return _models[name]
+
+
+def _target(name: str) -> Target:
+    if name not in _targets:
+        target = load_target(name)
+        if target.name == "models":
+            raise KilnError(f"target '{name}': a target cannot be called 'models'")
+        compiler_command(target)  # refuses now, not after minutes, when the compiler is missing
+        _targets[name] = target
+    return _targets[name]

@@ -1,0 +1,178 @@
+"""The kernel ABI: from a PrimFunc over buffers to a C function over pointers.
+
+    void k(const T *in, …, T *out, T *scratch, …, int32_t begin, int32_t end);
+
+TVM's own pipeline ends in MakePackedAPI, whose functions take boxed arguments and call TVM's runtime. This
+one stops before that. After FlattenBuffer (TVM 0.27) the body begins with one DeclBuffer a parameter, its
+data the parameter's pointer; those buffers are declared again on plain pointer parameters. Buffers that
+the body allocates at its top become pointer parameters too, so that the memory planner owns every byte;
+small ones further in become registers or stack. What is left is a leaf function that needs nothing but
+memset and memcpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+
+from kiln.callbacks import prim_func_pass, structural_map, structural_walk
+from kiln.tir.builder import Kernel
+from kiln.tir.flatten import flatten
+from kiln.tir.math import lower_math
+
+# TVM's own code declares buffers larger than it uses. Those of Kiln's families are as large as they must be,
+# and the pass would make their size depend on which tasks are done.
+_COMPACT = s_tir.transform.CompactBufferAllocation()
+
+_STRUCTURE = [
+    s_tir.transform.CanonicalizeLoop(),
+    s_tir.transform.LowerInitBlock(),
+    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+    s_tir.transform.ConvertBlocksToOpaque(),
+    _COMPACT,
+    s_tir.transform.LowerMatchBuffer(),
+    s_tir.transform.StmtSimplify(),
+    s_tir.transform.LowerOpaqueBlock(),
+]
+_FLATTEN = tirx.transform.FlattenBuffer()
+
+_CODE = [
+    tirx.transform.NarrowDataType(32),
+    s_tir.transform.LoopPartition(),
+    tirx.transform.VectorizeLoop(True),
+    tirx.transform.StorageRewrite(),
+    s_tir.transform.HoistIfThenElse(),
+    tirx.transform.UnrollLoop(),
+    s_tir.transform.RenormalizeSplitPattern(),
+    tirx.transform.StmtSimplify(),
+    tirx.transform.RemoveNoOp(),
+    s_tir.transform.RewriteUnsafeSelect(),
+    tirx.transform.CommonSubexprElim(),
+    tirx.transform.LowerTVMBuiltin(),
+    # After all that simplifies: the simplifier writes shared parts of an expression out at every use, which
+    # makes a chain of functions grow exponentially.
+    prim_func_pass(lambda func, *_: lower_math(func), opt_level=0, name="LowerMath"),
+    tirx.transform.LowerIntrin(),
+]
+
+# From here on a buffer of the body is scratch memory that the planner places, not stack.
+STACK_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A PrimFunc over pointers, ready for code generation, and the bytes of its scratch parameters."""
+
+    func: tirx.PrimFunc
+    scratch: list[tuple[str, int]]
+
+
+# Larger than any position in a tensor, with room for what indices add to it.
+_FARTHEST = 2**30
+
+
+def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Indices made from floats (resizing does so) get a range, so that they too narrow to 32 bits."""
+
+    def on_cast(cast: Any) -> Any:
+        if str(cast.ty.dtype) != "int64" or not str(cast.value.ty.dtype).startswith("float"):
+            return cast
+        limit = tirx.IntImm("int32", _FARTHEST)
+        short = tirx.max(tirx.min(tirx.Cast("int32", cast.value), limit), tirx.IntImm("int32", -_FARTHEST))
+        return tirx.Cast("int64", short)
+
+    def on_load(load: Any) -> Any:
+        indices = [structural_map(index, ((tirx.Cast, on_cast),)) for index in load.indices]
+        return tirx.BufferLoad(load.source, indices)
+
+    return func.with_body(structural_map(func.body, ((TensorLoad, on_load),)))
+
+
+def _bytes(buffer: Any, size: Callable[[Any], int]) -> int:
+    count = 1
+    for extent in buffer.shape:
+        count *= size(extent)
+    return count * ((int(tvm.DataType(str(buffer.dtype)).bits) + 7) // 8)
+
+
+def _at_start(func: tirx.PrimFunc) -> Any:
+    """The body when every parameter points at its first element; te.extern lets callers say otherwise."""
+    offsets = {p.elem_offset for p in func.params if tirx.is_buffer_var(p)}
+    zeros = {
+        offset: tirx.const(0, str(offset.ty.dtype)) for offset in offsets if isinstance(offset, tirx.Var)
+    }
+    return structural_map(func.body, ((tirx.Var, lambda var: zeros.get(var, var)),)) if zeros else func.body
+
+
+def pointers(
+    func: tirx.PrimFunc, stack_bytes: int = STACK_BYTES, size: Callable[[Any], int] = int
+) -> Lowered:
+    """`func` over pointers; what its top allocates, from `stack_bytes` on, becomes scratch parameters.
+
+    `size`: the most that an extent can be.
+    """
+    body = _at_start(func)
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    pointers: dict[Any, Any] = {}
+    parameters = []
+    for param in func.params:
+        if tirx.is_buffer_var(param):
+            pointers[param] = tirx.Var(param.name, tirx.buffer_data_pointer_type(param))
+            parameters.append(pointers[param])
+        else:
+            parameters.append(param)
+    scratch, scratch_parameters, rewritten = [], [], []
+    for statement in statements:
+        if isinstance(statement, tirx.DeclBuffer):
+            owner = next(
+                (p for p in pointers if tvm_ffi.structural_equal(statement.data, tirx.buffer_data(p))), None
+            )
+            if owner is not None:
+                statement = tirx.DeclBuffer(statement.buffer, data=pointers[owner])
+        elif isinstance(statement, tirx.AllocBuffer) and _bytes(statement.buffer, size) >= stack_bytes:
+            buffer = statement.buffer
+            pointer = tirx.Var(buffer.name, tirx.buffer_data_pointer_type(buffer))
+            scratch_parameters.append(pointer)
+            scratch.append((str(buffer.dtype), _bytes(buffer, size)))
+            statement = tirx.DeclBuffer(buffer, data=pointer)
+        rewritten.append(statement)
+    scalars = [p for p in parameters if p not in pointers.values()]
+    buffers = [p for p in parameters if p in pointers.values()]
+    result = tirx.PrimFunc(
+        [*buffers, *scratch_parameters, *scalars], tirx.SeqStmt(rewritten), None, attrs=func.attrs
+    )
+    return Lowered(result, scratch)
+
+
+def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
+    """Lower one kernel to the ABI. Its name stays `kernel`; the caller names it."""
+    func = _short_positions(kernel.func).with_attr("global_symbol", "kernel")
+    mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
+    structure = [item for item in _STRUCTURE if item is not _COMPACT or kernel.family == "opaque"]
+    mod = tvm.transform.Sequential(structure)(mod)
+    mod = _FLATTEN(mod) if kernel.family == "opaque" else flatten(mod)
+    lowered = pointers(mod["kernel"])
+    mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
+    mod = tvm.transform.Sequential(_CODE)(mod)
+    return Lowered(mod["kernel"], lowered.scratch)
+
+
+def written(func: tirx.PrimFunc) -> set[Any]:
+    """The pointer parameters behind which a lowered function stores."""
+    data: dict[Any, Any] = {}
+    stored = set()
+
+    def on_declared(node: Any) -> None:
+        data[node.buffer] = node.data
+
+    def on_store(node: Any) -> None:
+        stored.add(node.buffer)
+
+    structural_walk(func.body, [(tirx.DeclBuffer, on_declared), (tirx.BufferStore, on_store)])
+    return {data[buffer] for buffer in stored if buffer in data}

@@ -1,0 +1,262 @@
+"""A fused PrimFunc, read as loop nests: which buffer each nest writes, over which axes, with which value.
+
+TVM's FuseTIR writes one nest per original operator, each storing one buffer. Kernel families do not
+schedule those nests; they ask here for the expression of an element and write their own loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call, TensorLoad
+
+from kiln.callbacks import structural_map, structural_walk
+from kiln.tir.inline import LARGEST_TREE, Expanded, TooLarge, expand, guarded, loads, weights
+from kiln.tir.symbols import Extent, extent, same_shape
+
+Expr = Any
+Indices = Sequence[Expr]
+Load = Callable[[list[Expr]], Expr]
+
+# Calls that are worth storing rather than computing twice.
+_COSTLY = ("exp", "tanh", "erf", "sigmoid", "log", "pow", "sqrt", "rsqrt", "sin", "cos")
+
+
+class NotSimple(Exception):  # noqa: N818 - not an error: the caller goes another way
+    """The PrimFunc has a form that is not one store per nest; it is compiled as it stands."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """One loop nest: buffer[store] = value for all `axes`; over `reduced` axes it adds up from `init`."""
+
+    buffer: Any
+    axes: list[Any]
+    reduced: list[Any]
+    store: list[Expr]
+    value: Expr
+    init: Expr | None
+
+    @property
+    def extents(self) -> list[Extent]:
+        return [extent(axis.dom.extent) for axis in self.axes]
+
+
+def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]) -> Expr:
+    """`expr` with variables replaced, and loads of the buffers in `loads` replaced by what those return."""
+
+    def on_variable(variable: Any) -> Any:
+        return variables.get(variable, variable)
+
+    def on_load(load: Any) -> Any:
+        function = loads.get(load.source)
+        return load if function is None else function(list(load.indices))
+
+    return structural_map(expr, ((tirx.Var, on_variable), (TensorLoad, on_load)))
+
+
+class Fused:
+    """The nests of a PrimFunc in order. Raises NotSimple when it has another form."""
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.func = func
+        self.params = list(func.params)
+        root = func.body
+        if not isinstance(root, s_tir.SBlockRealize):
+            raise NotSimple("no root block")
+        body = root.block.body
+        statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+        self.nests = [_read_nest(statement) for statement in statements]
+        self.by_buffer: dict[Any, Nest] = {}
+        for nest in self.nests:
+            if nest.buffer in self.by_buffer:
+                raise NotSimple(f"{nest.buffer.name} is written twice")
+            self.by_buffer[nest.buffer] = nest
+        self.outputs = [param for param in self.params if param in self.by_buffer]
+        # Where tensors begin that lie inside larger ones (lower/views/in_place_padding.py), by parameter.
+        self.origins: dict[Any, tuple[int, ...]] = {}
+        # Constants of int8 without -128 (kernels/cpu/gemm_int8.py), among the parameters.
+        self.narrow: set[Any] = set()
+        # Elements that were asked for, with the nest that keeps its id from being used again.
+        self._expanded: dict[Any, tuple[Nest, Expanded]] = {}
+
+    def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
+        """The value that `nest` stores (or adds) with its axes bound, in terms of what `stop` loads.
+
+        Nests whose buffers are not in `stop` are written out in full. Raises NotSimple for too many of them.
+        """
+        try:
+            expanded = self.expanded(nest, list(stop), share=False)
+        except TooLarge:
+            raise NotSimple(f"{nest.buffer.name} is made of too many values") from None
+        return replace(expanded.value, bound, stop)
+
+    def expanded(self, nest: Nest, stored: Iterable[Any], share: bool = True) -> Expanded:
+        """The element of `nest` over the axes of `nest`, in terms of parameters and of buffers in `stored`.
+
+        Where it is large and `share` is set, values that are read more than once are steps of their own.
+        """
+        stop = frozenset(buffer for buffer in stored if buffer in self.by_buffer) | {nest.buffer}
+        key = (id(nest), stop, share)
+        if key not in self._expanded:
+            inner = {buffer: one for buffer, one in self.by_buffer.items() if buffer not in stop}
+            large = weights(self.nests, stop)[nest.buffer] > LARGEST_TREE
+            self._expanded[key] = nest, expand(inner, self._bound, nest.value, share and large)
+        return self._expanded[key][1]
+
+    def _bound(self, nest: Nest, indices: Sequence[Expr]) -> Expr:
+        """What `nest` stores at `indices`."""
+        if nest.reduced:
+            raise NotSimple(f"{nest.buffer.name} is a reduction inside an expression")
+        if not nest.store:  # a single number, which TVM computes in a loop of one round
+            return replace(nest.value, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, {})
+        bound = {}
+        for axis, position, index in zip(nest.axes, nest.store, indices, strict=True):
+            if position is not axis.var and not tvm_ffi.structural_equal(position, axis.var):
+                raise NotSimple(f"{nest.buffer.name} is stored at a computed position")
+            bound[axis.var] = index
+        return replace(nest.value, bound, {})
+
+    def inputs(self, nest: Nest, stored: Sequence[Any]) -> list[Any]:
+        """The buffers that computing `nest` reads, in order of first use.
+
+        Buffers in `stored` are read; those of other nests are expanded into what they are made of.
+        """
+        found = dict.fromkeys(load.source for load in self.expanded(nest, stored).reads())
+        return [buffer for buffer in found if not buffer.same_as(nest.buffer)]
+
+    def same_index(self, nest: Nest, stored: Sequence[Any], buffers: Sequence[Any]) -> tuple[int, ...]:
+        """Positions in `buffers` of those that `nest` reads at no other index than the one it stores.
+
+        Only of the output's shape and element size: such a buffer may be overwritten by the output.
+        """
+        width = tvm.DataType(str(nest.buffer.dtype)).bits
+        elsewhere: list[Any] = []
+        for load in self.expanded(nest, stored).reads():
+            here = all(tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, nest.store, strict=False))
+            if not here or len(load.indices) != len(nest.store):
+                elsewhere.append(load.source)
+        shape = list(nest.buffer.shape)
+        return tuple(
+            position
+            for position, buffer in enumerate(buffers)
+            if not nest.reduced
+            and not buffer.same_as(nest.buffer)
+            and same_shape(list(buffer.shape), shape)
+            and tvm.DataType(str(buffer.dtype)).bits == width
+            and not any(buffer.same_as(other) for other in elsewhere)
+        )
+
+    def epilogue(self, anchor: Nest) -> Nest:
+        """The last nest that can be computed on each element of `anchor` as soon as it is known.
+
+        It has the anchor's shape and is no large expression; nothing between the two is read by anyone else.
+        """
+        position = self.nests.index(anchor)
+        size = weights(self.nests, {anchor.buffer})
+        for end in range(len(self.nests) - 1, position, -1):
+            last = self.nests[end]
+            if last.reduced or not same_shape(last.extents, anchor.extents):
+                continue
+            if size[last.buffer] > LARGEST_TREE:
+                continue
+            between = [n.buffer for n in self.nests[position:end] if n.buffer in self.params]
+            inner = {nest.buffer for nest in self.nests[position:end]}
+            later = [n for n in self.nests if n is not last and n not in self.nests[position:end]]
+            taken = any(read in inner for nest in later for read in _reads(nest.value))
+            if not between and not taken:
+                return last
+        return anchor
+
+    def materialised(self) -> list[Nest]:
+        """The nests that must be computed and stored.
+
+        Outputs, reductions, costly values that are read twice, and what would make an expression too large.
+        """
+        reads: dict[Any, int] = {}
+        for nest in self.nests:
+            for buffer in _reads(nest.value):
+                reads[buffer] = reads.get(buffer, 0) + (2 if nest.reduced else 1)
+        kept = {
+            nest.buffer
+            for nest in self.nests
+            if nest.buffer in self.params
+            or nest.reduced
+            or (reads.get(nest.buffer, 0) > 1 and _is_costly(nest.value))
+        }
+        twice = {nest.buffer for nest in self.nests if reads.get(nest.buffer, 0) > 1}
+        for more in (self._moved(kept), twice, set(self.by_buffer)):
+            kept |= more
+            if self._fits(kept):
+                break
+        return [nest for nest in self.nests if nest.buffer in kept]
+
+    def _moved(self, kept: Set[Any]) -> set[Any]:
+        """Large values that are read under a condition or at several places: no register can share them."""
+        stored, found = set(kept), set()
+        size: dict[Any, int] = {}
+        for nest in self.nests:
+            read = loads(nest.value)
+            for buffer in {load.source for load in read} - stored:
+                if size.get(buffer, 0) <= LARGEST_TREE:
+                    continue
+                places = {
+                    tvm_ffi.StructuralKey(list(one.indices)) for one in read if one.source.same_as(buffer)
+                }
+                if len(places) > 1 or any(buffer in _reads(part) for part in guarded(nest.value)):
+                    found.add(buffer)
+            stored |= found
+            size[nest.buffer] = 1 + sum(size.get(one.source, 0) for one in read if one.source not in stored)
+        return found
+
+    def _fits(self, kept: Set[Any]) -> bool:
+        """Whether all nests in `kept` can be computed from each other and the parameters."""
+        try:
+            for nest in self.nests:
+                if nest.buffer in kept:
+                    self.expanded(nest, kept)
+        except TooLarge:
+            return False
+        return True
+
+
+def _reads(expr: Expr) -> list[Any]:
+    return [load.source for load in loads(expr)]
+
+
+def _is_costly(expr: Expr) -> bool:
+    found = []
+
+    def visit(call: Any) -> None:
+        name = getattr(call.op, "name", "")
+        if name.removeprefix("tirx.") in _COSTLY:
+            found.append(name)
+
+    structural_walk(expr, ((Call, visit),))
+    return bool(found)
+
+
+def _read_nest(statement: Any) -> Nest:
+    while isinstance(statement, tirx.For):
+        statement = statement.body
+    if not isinstance(statement, s_tir.SBlockRealize):
+        raise NotSimple(f"a nest ends in {type(statement).__name__}")
+    block = statement.block
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or block.alloc_buffers:
+        raise NotSimple(f"block {block.name_hint} does not store one value")
+    reduced = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
+    axes = [axis for axis in block.iter_vars if axis.iter_type != tirx.IterVar.CommReduce]
+    init = None
+    if block.init is not None:
+        if not isinstance(block.init, tirx.BufferStore):
+            raise NotSimple(f"block {block.name_hint} starts from more than one value")
+        init = block.init.value
+    elif reduced:
+        raise NotSimple(f"block {block.name_hint} accumulates without a start")
+    return Nest(store.buffer, axes, reduced, list(store.indices), store.value, init)

@@ -1,0 +1,121 @@
+"""Sizes that are known only at run time: TIR expressions of variables with a range, beside plain numbers.
+
+A family that takes such sizes writes its loops with the helpers of tir/builder.py, which accept both. The
+ranges of the variables are those of the function that is being lowered; `ranges_of` sets them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import sym, tirx
+
+from kiln.callbacks import structural_walk
+from kiln.config.sizes import SizeExpr
+
+# A size: int, or a TIR expression of int64.
+Extent = Any
+Ranges = Mapping[Any, tuple[int, int]]
+
+_current: contextvars.ContextVar[Ranges] = contextvars.ContextVar("ranges", default={})  # noqa: B039
+
+
+@contextlib.contextmanager
+def ranges_of(ranges: Ranges) -> Iterator[None]:
+    """Within the block, kernels may use these variables; by variable its least and greatest value."""
+    token = _current.set(ranges)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def ranges() -> Ranges:
+    """The variables that a kernel being written may use."""
+    return _current.get()
+
+
+def extent(size: Any) -> Extent:
+    """`size` as an int where it is one."""
+    return int(size) if isinstance(size, (int, tirx.IntImm)) else size
+
+
+def is_open(size: Extent) -> bool:
+    """Whether `size` is known only at run time."""
+    return not isinstance(size, (int, tirx.IntImm))
+
+
+def variables(expr: Any) -> list[Any]:
+    """The variables of an expression or statement, each once."""
+    found: list[Any] = []
+
+    def visit(variable: Any) -> None:
+        if not any(variable.same_as(other) for other in found):
+            found.append(variable)
+
+    structural_walk(expr, ((tirx.Var, visit),))
+    return found
+
+
+def _analyzer() -> Any:
+    analyzer = sym.Analyzer()
+    for variable, (least, greatest) in ranges().items():
+        first, last = tirx.IntImm("int64", least), tirx.IntImm("int64", greatest + 1)
+        analyzer.bind(variable, tvm.ir.Range(first, last))
+    return analyzer
+
+
+def same(a: Extent, b: Extent) -> bool:
+    """Whether two sizes are equal, whatever the variables are."""
+    if not is_open(a) and not is_open(b):
+        return int(a) == int(b)
+    if not is_open(a) or not is_open(b):
+        a, b = (tirx.IntImm("int64", int(x)) if not is_open(x) else x for x in (a, b))
+    return bool(_analyzer().can_prove_equal(a, b))
+
+
+def same_shape(a: Sequence[Extent], b: Sequence[Extent]) -> bool:
+    """Whether two shapes are equal, whatever the variables are."""
+    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def product(sizes: Sequence[Extent]) -> Extent:
+    """Their product; an int where all are."""
+    total: Extent = 1
+    for size in sizes:
+        size = extent(size)
+        total = size if isinstance(total, int) and total == 1 else total * size
+    return simplify(total)
+
+
+def simplify(size: Extent) -> Extent:
+    """`size` in its simplest form."""
+    return size if isinstance(size, int) else extent(_analyzer().simplify(size))
+
+
+def greatest(size: Extent) -> int:
+    """The most that `size` can be."""
+    return int(size) if not is_open(size) else int(_analyzer().const_int_bound(size).max_value)
+
+
+def ceil_div(size: Extent, step: int) -> Extent:
+    """How many steps cover `size`."""
+    return -(-size // step) if isinstance(size, int) else tirx.floordiv(size + int64(step - 1), int64(step))
+
+
+def int64(value: Extent) -> Any:
+    """An index; every index is int64 until the lowering narrows what fits."""
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+def divided(value: SizeExpr, divisor: int) -> SizeExpr:
+    """value / divisor, which is whole."""
+    if isinstance(value, int):
+        return value // divisor
+    if isinstance(value, list) and value[0] == "*" and isinstance(value[2], int) and value[2] % divisor == 0:
+        return value[1] if value[2] == divisor else ["*", value[1], value[2] // divisor]
+    return ["//", value, divisor]

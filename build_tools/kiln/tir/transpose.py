@@ -1,0 +1,49 @@
+"""Transposing square blocks in vector registers, as kernels that pack their operand at run time do.
+
+A block of L x L elements is L loads, L log2 L shuffles of two vectors and L stores: at step s the halves of
+size s off the diagonal change places, for s = 1, 2, 4, … Element by element it would be L * L loads and as
+many stores.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from kiln.tir.builder import Expr, int64, load, registers, store
+from kiln.tir.symbols import Extent
+
+
+def _ramp(start: Expr, lanes: int) -> Expr:
+    return tirx.Ramp(start, int64(1), lanes)
+
+
+def transpose_block(
+    source: Any, start: Expr, source_step: Extent, target: Any, at: Expr, target_step: int, lanes: int
+) -> None:
+    """target[at + j * target_step + i] = source[start + i * source_step + j] for i, j < lanes."""
+    whole = _ramp(int64(0), lanes)
+
+    def kept(value: Expr) -> Expr:
+        """`value` in a register of its own: an expression would be written out at every use."""
+        register = registers([lanes], str(source.dtype))
+        store(register, [whole], value)
+        return load(register, [whole])
+
+    rows = [kept(load(source, [_ramp(start + int64(i) * int64(source_step), lanes)])) for i in range(lanes)]
+    step = 1
+    while step < lanes:
+        low = [lane if not lane & step else lanes + lane - step for lane in range(lanes)]
+        high = [lane + step if not lane & step else lanes + lane for lane in range(lanes)]
+        for i in range(lanes):
+            if not i & step:
+                pair = [rows[i], rows[i + step]]
+                rows[i], rows[i + step] = kept(_shuffle(pair, low)), kept(_shuffle(pair, high))
+        step *= 2
+    for j in range(lanes):
+        store(target, [_ramp(at + int64(j * target_step), lanes)], rows[j])
+
+
+def _shuffle(vectors: list[Expr], picks: list[int]) -> Expr:
+    return tirx.Shuffle(vectors, [tirx.IntImm("int32", pick) for pick in picks])

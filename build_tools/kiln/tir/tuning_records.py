@@ -1,0 +1,122 @@
+"""What `tune` found to be fastest for single kernels on a CPU: tir/tuned/<cpu>-<isa>.json.
+
+A file holds {"cpu", "isa", "kernels": {key: {…}}}; a key is an operator with its shape, the value a Choice
+without the fields that the rules decide as well, and the measurement: `us` microseconds, `ratio` to the
+rules.
+Kernels that are not listed follow the rules: the files make known models faster, and no model needs them.
+A target reads the file of the CPU that it names in `tuned_for`, or else in `cpu`, and of its vector unit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kiln.config import Target
+from kiln.errors import KilnError
+from kiln.files import read_json
+
+FOLDER = Path(__file__).parent / "tuned"
+MEASURED = ("us", "ratio")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Decisions about one kernel; None: as the rules say."""
+
+    winograd: Literal["off", "f2", "f4"] | None = None
+    block: int | None = None  # Winograd: tiles in a block; 0: a kernel for each phase
+    tile: tuple[int, int] | None = None  # rows and vectors of the register tile
+    part: int | None = None  # direct convolution: tiles that a panel goes through at a time; 0: all
+    fetch: int | None = None  # how many panels ahead weights are fetched; 0: not at all
+    strip: int | None = None  # depthwise convolution: output pixels whose sums are in registers at a time
+
+    def describe(self) -> dict[str, Any]:
+        """The decisions alone, for a file."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+            if value is not None
+        }
+
+
+Choices = Mapping[str, Choice]
+
+RULES = Choice()
+
+_SIZES = r"[1-9][0-9]*(x[1-9][0-9]*)"
+_KEY = re.compile(rf"conv2d {_SIZES}{{3}} {_SIZES}{{3}} s{_SIZES} d{_SIZES} g[1-9][0-9]*")
+
+
+def key_of(
+    x: Sequence[int], weights: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int
+) -> str:
+    """The key of a float32 convolution of x (N,H,W,C, as read) with weights (KH,KW,C/groups,O)."""
+    sizes = ["x".join(map(str, values)) for values in (x, weights, stride, dilation)]
+    return f"conv2d {sizes[0]} {sizes[1]} s{sizes[2]} d{sizes[3]} g{groups}"
+
+
+def is_key(text: str) -> bool:
+    """Whether `shapes_of` can read it: that of a kernel whose sizes are known."""
+    return _KEY.fullmatch(text) is not None
+
+
+def shapes_of(key: str) -> tuple[list[int], list[int], list[int], list[int], int]:
+    """What `key_of` was called with."""
+    _, *words = key.split()
+    x, weights, stride, dilation = ([int(n) for n in word.lstrip("sd").split("x")] for word in words[:4])
+    return x, weights, stride, dilation, int(words[4].removeprefix("g"))
+
+
+def file_of(cpu: str, isa: str, folder: Path = FOLDER) -> Path:
+    """Where the choices for a CPU are kept."""
+    return folder / f"{cpu}-{isa}.json"
+
+
+def choices_of(target: Target, folder: Path = FOLDER) -> dict[str, Choice]:
+    """What is known for a target; nothing where no file is."""
+    path = file_of(target.tuned_for or target.cpu, target.vector.isa, folder)
+    if not path.is_file():
+        return {}
+    return {key: _choice(path, key, value) for key, value in read_json(path)["kernels"].items()}
+
+
+def _choice(path: Path, key: str, value: dict[str, Any]) -> Choice:
+    if not is_key(key):
+        raise KilnError(
+            f"{path}: '{key}' is no kernel's key: 'conv2d NxHxWxC KHxKWxCxO s1x1 d1x1 g1' expected"
+        )
+    decisions = {name: item for name, item in value.items() if name not in MEASURED}
+    allowed = sorted(asdict(RULES))
+    for name, item in decisions.items():
+        if name not in allowed:
+            raise KilnError(f"{path}: {key}: '{name}' unknown, allowed: {', '.join(allowed)}")
+        if not _fits(name, item):
+            raise KilnError(f"{path}: {key}: {name} = {item!r}, {_EXPECTED[name]} expected")
+    if "tile" in decisions:
+        decisions["tile"] = tuple(decisions["tile"])
+    return Choice(**decisions)
+
+
+_EXPECTED = {
+    "winograd": "'off', 'f2' or 'f4'",
+    "block": "a number of at least 0",
+    "tile": "[rows, vectors], each at least 1,",
+    "part": "a number of at least 0",
+    "fetch": "a number of at least 0",
+    "strip": "a number of at least 1",
+}
+
+
+def _fits(name: str, value: Any) -> bool:
+    def number(item: Any, least: int) -> bool:
+        return isinstance(item, int) and not isinstance(item, bool) and item >= least
+
+    if name == "winograd":
+        return value in ("off", "f2", "f4")
+    if name == "tile":
+        return isinstance(value, list) and len(value) == 2 and all(number(item, 1) for item in value)
+    return number(value, 1 if name == "strip" else 0)

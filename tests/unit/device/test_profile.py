@@ -1,0 +1,160 @@
+"""The goal `profile`: the core's peak, what is known of each step, and the page drawn of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kiln.config import load_target
+from kiln.device.check import bench
+from kiln.device.check.bench import Timed
+from kiln.device.check.peak import measure_peak, peak_program
+from kiln.device.check.runners import runner_for
+from kiln.device.link import PROGRAMS
+from kiln.report.profile import render, run
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
+
+KERNELS = [
+    {
+        "symbol": "k0",
+        "family": "conv2d",
+        "flops": 0,
+        "args": [{"dtype": "float32", "const": True}, {"dtype": "float32", "const": True}],
+        "ops": [
+            {"name": "nn.conv2d", "attrs": {"strides": [2, 2], "groups": 1}},
+            {"name": "<add>", "attrs": {}},
+        ],
+    },
+    {
+        "symbol": "k1",
+        "family": "loops",
+        "flops": 8,
+        "args": [{"dtype": "int8", "const": False}],
+        "ops": [{"name": "add"}],
+    },
+]
+STEPS = [
+    {
+        "kernel": "k0",
+        "label": "conv2d+<add>",
+        "macs": ["*", "n", 500_000],
+        "args": [{"at": "input", "bytes": ["*", "n", 64]}, {"at": "params", "bytes": 128}],
+    },
+    {"kernel": "k1", "label": "add", "macs": 0, "args": [{"at": "arena", "bytes": 16}]},
+]
+PLAN = {
+    "dims": [{"name": "n", "min": 1, "max": 4}],
+    "kernels": KERNELS,
+    "buckets": [{"name": "small", "steps": STEPS}, {"name": "not_run", "steps": STEPS}],
+}
+
+
+def figures() -> dict[str, Any]:
+    """Two steps that took 300 and 100 µs for n = 3, and half of it on two threads."""
+    alone = Timed({"small": [400_000]}, {"small": [300_000, 100_000]}, {"small": [3]})
+    both = Timed({"small": [200_000]}, {"small": [150_000, 50_000]}, {"small": [3]})
+    steps = bench._steps(PLAN, {1: alone, 2: both}, 2, peak=100.0)
+    return {
+        "model": "net",
+        "target": "board",
+        "runner": "a <board>",
+        "device": {"cpu": "A72"},
+        "peak_gflops": 100.0,
+        "threads": 2,
+        "emulated": False,
+        "runs": [{"bucket": "small", "threads": 1, "runs": 1, **bench._summary([400_000])}],
+        "steps": steps,
+    }
+
+
+def test_a_step_says_what_it_does_and_how_near_to_the_peak_it_comes() -> None:
+    first, second = figures()["steps"]
+    assert (first["index"], first["label"], first["family"]) == (0, "conv2d+<add>", "conv2d")
+    assert first["ops"][0] == {"name": "nn.conv2d", "attrs": {"strides": [2, 2], "groups": 1}}
+    assert first["operations"] == 2 * 3 * 500_000
+    assert first["gflops"] == pytest.approx(10.0) and first["of_peak"] == pytest.approx(0.1)
+    assert first["share"] == pytest.approx(0.75) and second["share"] == pytest.approx(0.25)
+    assert (first["params_bytes"], first["read_bytes"], second["written_bytes"]) == (128, 192, 16)
+    assert first["ms"] == pytest.approx(0.3) and first["ms_threads"] == pytest.approx(0.15)
+    assert second["of_peak"] is None  # integers: the peak is one of float32
+
+
+class Cells(HTMLParser):
+    """The words of every row of the page's tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and data.strip():
+            self.rows[-1].append(data.strip())
+
+
+def test_the_page_shows_families_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps(figures()))
+    out = tmp_path / "net.profile.html"
+    args = type("Args", (), {"profile": tmp_path / "profile.json", "out": out})
+    run(args)  # type: ignore[arg-type]
+    assert capsys.readouterr().out.startswith(str(out))
+    text = out.read_text()
+    assert "<add>" not in text and "a &lt;board&gt;" in text  # names are text, not markup
+    page = Cells()
+    page.feed(text)
+    assert ["conv2d", "1", "0.3", "75.0 %", "10.0 %", "× 2.00"] in page.rows
+    row = next(row for row in page.rows if row[:2] == ["0", "conv2d"])
+    assert "strides=[2,2]" in row and "groups=1" not in row and "k0" in row
+    assert row[-6:] == ["0.3", "75.0 %", "3 million", "10.0", "10.0 %", "× 2.00"]
+
+
+def test_emulated_times_are_called_so() -> None:
+    assert "Emulated" in render({**figures(), "emulated": True, "peak_gflops": None})
+    assert "Emulated" not in render(figures())
+
+
+@pytest.mark.parametrize(
+    ("name", "multiply", "register"),
+    [("x86_64", "vfmadd", "%ymm"), ("x86_64_v2", "mulps", "%xmm"), ("aarch64", "fmla", ".4s")],
+)
+def test_the_peak_is_measured_with_the_targets_vectors(
+    name: str, multiply: str, register: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Machine code says it: how fast it runs depends on what else a machine has to do."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "kiln.device.check.peak.link", lambda target, sources, flags, **_: asked.extend(flags)
+    )
+    target = load_target(name)
+    peak_program(target, tmp_path)
+    flags = [flag for flag in asked if not flag.startswith("-Wl,")]
+    out = tmp_path / "peak.s"
+    run_tool([*compiler_command(target), *flags, "-S", str(PROGRAMS / "peak.c"), "-o", str(out)], "peak")
+    lines = [line.split(None, 1) for line in out.read_text().splitlines() if line.startswith("\t")]
+    found = [words for words in lines if multiply in words[0] and register in words[-1]]
+    assert len(found) >= target.vector.registers // 2
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its program is for x86-64")
+def test_a_peak_is_measured(tmp_path: Path) -> None:
+    target = load_target("x86_64_v2")
+    assert measure_peak(target, runner_for(target), tmp_path) > 0
+
+
+def test_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that names 4 cores, run where there are others."""
+    target = load_target("aarch64")
+    assert target.cores == 4
+    monkeypatch.setattr(bench.os, "sched_getaffinity", lambda process: {0, 5})
+    assert bench._cores(target, {}) == 2  # here, under an emulator too
+    assert bench._cores(target, {"device": "board", "cores": 3}) == 3
+    assert bench._cores(target, {"device": "board", "cores": 8}) == 4
+    assert bench._cores(target, {"device": "chip"}) == 4  # which does not say

@@ -1,0 +1,79 @@
+"""CONTRIBUTING.md: the examples do what the page says; LICENSE and pyproject.toml agree."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import kiln
+import numpy as np
+import onnx
+import pytest
+import tvm
+import yaml
+from kiln.config import load_target
+from kiln.frontend.importer import import_model
+from kiln.frontend.onnx import ops
+from kiln.frontend.options import ImportOptions
+from kiln.golden.reference import open_reference
+from kiln.kernels import families
+from kiln.kernels.cpu import batch_matmul
+from tvm import relax
+
+ROOT = Path(kiln.__file__).resolve().parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def example(heading: str, language: str) -> str:
+    """The first block in `language` below a heading."""
+    section = re.split(r"^## ", PAGE.split(f"\n## {heading}\n")[1], flags=re.MULTILINE)[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)[0]
+
+
+def test_a_target(tmp_path: Path) -> None:
+    nearest = yaml.safe_load((ROOT / "targets/aarch64.yaml").read_text(encoding="utf-8"))
+    changed = yaml.safe_load(example("A target", "yaml"))
+    assert changed.keys() <= nearest.keys()
+    path = tmp_path / "my_board.yaml"
+    path.write_text(yaml.safe_dump({**nearest, **changed}), encoding="utf-8")
+    target = load_target(path)
+    assert (target.name, target.cpu, target.vector.dot) == ("my_board", "cortex-a55", "sdot")
+
+
+def test_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "OVERRIDES", dict(ops.OVERRIDES))
+    exec(compile("from __future__ import annotations\n" + example("An operator", "python"), "page", "exec"),
+         vars(ops).copy())  # fmt: skip
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,8] x) => (float[2,8] y) { y = Celu<alpha=0.5>(x) }"""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    module, _ = import_model(path, ImportOptions("m"))
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    x = np.linspace(-4, 4, 16, dtype=np.float32).reshape(2, 8)
+    [want] = open_reference(path).run([x])
+    np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(x)).numpy(), want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_kernel_family() -> None:
+    names: dict[str, Any] = {}
+    exec(
+        "from __future__ import annotations\n" + textwrap.dedent(example("A kernel family", "python")), names
+    )
+    given, shipped = (
+        [name.strip("_") for name in function.__code__.co_varnames[: function.__code__.co_argcount]]
+        for function in (names["applies"], batch_matmul.applies)
+    )
+    assert given == shipped
+    assert batch_matmul.applies in [family.applies for family in families.FAMILIES]
+
+
+def test_the_licence() -> None:
+    text = (ROOT / "LICENSE").read_bytes()
+    assert (
+        hashlib.sha256(text).hexdigest() == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    )
+    assert re.search(r'^license = "Apache-2\.0"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)

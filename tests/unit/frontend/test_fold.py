@@ -1,0 +1,169 @@
+"""Folding of ONNX constants: the graphs that onnxsim refuses, and constants made to exhaust the machine."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxsim
+import pytest
+import tvm
+from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
+from kiln.frontend.onnx import fold, predict
+from kiln.frontend.options import ImportOptions
+from kiln.golden.reference import open_reference
+from tvm import relax
+
+Array = npt.NDArray[Any]
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+ROW = "g (float[1,4] x) => (float[1,4] y)"
+
+
+def write(path: Path, text: str, **weights: Array) -> Path:
+    model = onnx.parser.parse_model(HEADER + text)
+    for name, value in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def compare(path: Path, *inputs: Array) -> str:
+    """The text of the imported module, whose results must be ONNX Runtime's."""
+    module, _ = import_model(path, ImportOptions("m"))
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    got = machine["main"](*[tvm.runtime.tensor(value) for value in inputs])
+    [want] = open_reference(path).run(inputs)
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
+    text: str = module.script()
+    return text
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(KilnError) as caught:
+        import_model(path, ImportOptions("m"))
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+X = np.array([[-1, 0.5, 2, 3]], np.float32)
+
+
+def test_nodes_in_any_order(tmp_path: Path) -> None:
+    """ONNX Runtime sorts the nodes itself; ONNX's checker and onnxsim refuse these."""
+    compare(write(tmp_path / "a.onnx", ROW + "{ y = Exp(a) a = Relu(x) }"), X)
+    branches = """then_branch = t () => (float[1,4] p) { q = Relu(z) p = Neg(q) },
+        else_branch = e () => (float[1,4] r) { r = Exp(z) }"""
+    text = f"{{ y = If (c) <{branches}> z = Abs(x) c = Constant<value = bool {{1}}>() }}"
+    compare(write(tmp_path / "b.onnx", ROW + text), X)
+    assert "Nodes in a graph must be topologically sorted" in refused(
+        write(tmp_path / "c.onnx", ROW + "{ a = Add(x, b) b = Relu(a) y = Exp(b) }")
+    )
+
+
+FOLDED = """{
+    s = Shape(x) minus = Constant<value_ints=[-1]>() one = Constant<value_ints=[1]>()
+    last = Slice(s, minus, big) big = Constant<value_ints=[9]>() n = Concat<axis=0>(last, one)
+    w2 = Transpose(w) w3 = Mul(w2, two) two = Constant<value_float=2.0>()
+    r = Reshape(x, n) m = MatMul(w3, r) f = Reshape(m, back) back = Constant<value_ints=[1,4]>()
+    h = Relu(f) hs = Shape(h) z = ConstantOfShape(hs) y = Add(h, z) }"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_without_onnxsim_the_same_is_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fails: bool
+) -> None:
+    def simplify(*_: object, **__: object) -> None:
+        print("WARNING: failed to run an operator")
+        os.write(1, b"and from C++")
+        os.write(2, b"and there")
+        raise RuntimeError("Nodes in a graph must be topologically sorted")
+
+    if fails:
+        monkeypatch.setattr(onnxsim, "simplify", simplify)
+    weight = np.arange(16, dtype=np.float32).reshape(4, 4)
+    text = compare(write(tmp_path / "m.onnx", ROW + FOLDED, w=weight), X)
+    assert "permute_dims" not in text and "R.multiply" not in text and "shape_of" not in text
+    assert capfd.readouterr() == ("", "")
+
+
+def doubled(times: int) -> str:
+    chain = " ".join(f"c{n + 1} = Concat<axis=0>(c{n}, c{n})" for n in range(times))
+    return f"c0 = Constant<value_floats=[1.0]>() {chain} c = Identity(c{times})"
+
+
+HUGE = [
+    (doubled(34), "Concat (node with output c24): a constant of 67108864 bytes, allowed: at most 33554432"),
+    (
+        "s = Constant<value_ints=[68719476736]>() c = ConstantOfShape(s)",
+        "ConstantOfShape (node with output c): its result 'c' of [68719476736] has 68719476736 elements",
+    ),
+    (
+        "s = Constant<value_ints=[268435456]>() c = ConstantOfShape(s)",
+        "ConstantOfShape (node with output c): a constant of 1073741824 bytes",
+    ),
+    (
+        "a = Constant<value_float=0.0>() b = Constant<value_float=1099511627776.0>() "
+        "e = Constant<value_float=1.0>() c = Range(a, b, e)",
+        "Range (node with output c): its result 'c' of [1099511627776] has 1099511627776 elements",
+    ),
+    (
+        "s = Constant<value_ints=[2800,2800]>() q = ConstantOfShape(s) "
+        + " ".join(f"m{n + 1} = MatMul({f'm{n}' if n else 'q'}, q)" for n in range(16))
+        + " c = ReduceSum(m16)",
+        "the constants that the graph computes take more than 274877906944 operations",
+    ),
+    (
+        " ".join(
+            f"s{n} = Constant<value_ints=[{8_000_000 + n}]>() c{n} = ConstantOfShape(s{n})" for n in range(20)
+        )
+        + " c = Identity(c1)",
+        "and 536870912 in all of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), HUGE, ids=["double", "2**36", "2**28", "range", "work", "many"])
+def test_constants_beyond_the_limits_are_never_computed(tmp_path: Path, text: str, told: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    path = write(tmp_path / "m.onnx", f"{ROW} {{ {text} m = ReduceSum(c) y = Add(x, m) }}")
+    assert told in refused(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+def test_vectors_made_of_open_sizes_stay_short(tmp_path: Path) -> None:
+    """ONNX's inference keeps each element of them, in some 30 bytes."""
+    path = write(
+        tmp_path / "m.onnx",
+        "g (float[n,4] x) => (int64[k] y) { c0 = Shape(x) " + doubled(30)[36:] + " y = Identity(c) }",
+    )
+    model = fold._opened(onnx.load(path), {"x": ["n", 4]})
+    with pytest.raises(
+        KilnError, match=r"Concat .node with output c16.: computes 131072 elements from shapes"
+    ):
+        predict.Prediction(path, model).walk(model.graph)
+
+
+def test_branches_may_use_one_name_for_different_tensors(tmp_path: Path) -> None:
+    """A constant of one branch says nothing of what the other one calls by the same name."""
+    one = "i = Constant<value = int64[1] {77}>() p = Identity(x)"
+    other = "i = Identity(k) p = Gather<axis=1>(x, i)"
+    branches = f"""then_branch = t () => (float[1,4] p) {{ {one} }},
+        else_branch = e () => (float[1,4] p) {{ {other} }}"""
+    head = "g (float[1,4] x, int64[4] k) => (float[1,4] y)"
+    text = f"{head} {{ c = Constant<value = bool {{0}}>() y = If (c) <{branches}> }}"
+    path = write(tmp_path / "m.onnx", text)
+    predict.Prediction(path, onnx.load(path)).walk(onnx.load(path).graph)
+    compare(path, X, np.array([3, 2, 1, 0]))
+
+
+def test_a_file_with_large_weights_may_fold_as_much(tmp_path: Path) -> None:
+    weight = np.ones((3000, 4000), np.float32)
+    text = "g (float[1,4000] x) => (float[1,3000] y) { t = Transpose(w) y = MatMul(x, t) }"
+    model = onnx.load(write(tmp_path / "m.onnx", text, w=weight))
+    assert weight.nbytes > predict.LEAST_BYTES
+    predict.Prediction(tmp_path, model).walk(model.graph)

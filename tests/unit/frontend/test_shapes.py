@@ -1,0 +1,183 @@
+"""Values computed from shapes, node by node, and graphs whose shapes cannot be known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.config.dims import Segment
+from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
+from kiln.frontend.onnx.shapes import evaluate
+from kiln.frontend.onnx.value import Ratio, Value, from_array, from_items
+from kiln.frontend.options import from_config
+from kiln.frontend.symbols import Symbols
+from symbolic import Dims, configuration, imported, write
+
+
+@pytest.fixture
+def symbols() -> Symbols:
+    return Symbols({"n": Segment(strategy="dynamic", min=1, max=9, multiple=1)})
+
+
+def compute(symbols: Symbols, op: str, *inputs: Any, **attributes: Any) -> Any:
+    names = [f"x{index}" for index in range(len(inputs))]
+    node = onnx.helper.make_node(op, names, ["y"], **attributes)
+    values = [v if isinstance(v, Value) else from_array(np.asarray(v), of_shape=True) for v in inputs]
+    return evaluate(node, values, 17, symbols)
+
+
+def texts(value: Value) -> list[str]:
+    return [str(item) for item in value.extents()]
+
+
+def test_constants_follow_onnx_s_reference(symbols: Symbols) -> None:
+    assert compute(symbols, "Div", np.array([-7]), np.array([2])).extents() == [-3]
+    found = compute(symbols, "Sqrt", np.array([2], np.float32))
+    assert found.numpy() == np.sqrt(np.float32(2)) and found.dtype == "float32"
+
+
+def test_what_is_constant_in_the_file_is_left_to_it(symbols: Symbols) -> None:
+    node = onnx.helper.make_node("Add", ["a", "b"], ["y"])
+    assert evaluate(node, [from_array(np.array([1])), from_array(np.array([2]))], 17, symbols) is None
+
+
+def test_division_of_what_may_be_negative_is_not_known(symbols: Symbols) -> None:
+    n = symbols.extent("n")
+    assert texts(compute(symbols, "Div", from_items([n]), np.array([2]))) == ["n // T.int64(2)"]
+    assert compute(symbols, "Div", from_items([n - 5]), np.array([2])) is None
+    assert compute(symbols, "Mod", from_items([n]), from_items([n - 1])) is None
+
+
+def test_comparisons_count_only_where_they_hold_for_all_sizes(symbols: Symbols) -> None:
+    n = symbols.extent("n")
+    found = compute(symbols, "Equal", from_items([n, 3, n]), np.array([-1, 3, 0]))
+    assert found.extents() == [False, True, False] and found.dtype == "bool"
+    assert compute(symbols, "Equal", from_items([n]), np.array([4])) is None
+    assert compute(symbols, "Less", from_items([n]), np.array([10])).extents() == [True]
+
+
+def test_rounding_of_products_is_exact(symbols: Symbols) -> None:
+    n = symbols.extent("n")
+    wide = compute(symbols, "Cast", from_items([n]), to=1)
+    assert isinstance(wide.extents()[0], Ratio) and wide.dtype == "float32"
+    scaled = compute(symbols, "Mul", wide, np.array([1.5], np.float32))
+    up = compute(symbols, "Cast", compute(symbols, "Ceil", scaled), to=7)
+    down = compute(symbols, "Cast", scaled, to=7)
+    for value, expected in ((up, "(n * T.int64(3) + T.int64(1)) // T.int64(2)"), (down, "n * T.int64(3)")):
+        assert texts(value)[0].startswith(expected)
+    assert compute(symbols, "Mul", wide, np.array([0.1], np.float32)) is None
+
+
+def test_reductions_and_selections(symbols: Symbols) -> None:
+    n = symbols.extent("n")
+    shape = from_items([2, n, 3])
+    assert texts(compute(symbols, "ReduceProd", shape, keepdims=0)) == ["n * T.int64(6)"]
+    assert texts(
+        compute(symbols, "Slice", shape, np.array([-1]), np.array([-9]), np.array([0]), np.array([-1]))
+    )
+    assert texts(compute(symbols, "Gather", shape, np.array(-2))) == ["n"]
+    assert compute(symbols, "Gather", shape, np.array(-2)).items.shape == ()
+    picked = compute(symbols, "Where", np.array([True, False, True]), shape, np.array([7, 8, 9]))
+    assert texts(picked) == ["2", "8", "3"]
+
+
+N: Dims = {"n": (1, 9)}
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "parts"),
+    [
+        (
+            "g (float[n,4] x, int64[2] s) => (float[?,?] y) { y = Reshape<allowzero = 0>(x, s) }",
+            {},
+            ["Reshape", "'s' is not known before the model runs"],
+        ),
+        (
+            "g (float[n,4] x) => (int64[2,?] y) { y = NonZero(x) }",
+            {},
+            ["NonZero", "shape that is not known"],
+        ),
+        (
+            """g (float[n,4] x) => (float[?,4] y) {
+              s = Shape(x) l = Slice(s, zero, one) e = Sub(l, five) y = Slice(x, zero, e, zero) }""",
+            {"zero": [0], "one": [1], "five": [5]},
+            ["Slice", "negative for some sizes only"],
+        ),
+        (
+            """g (float[1,2,n,n] x) => (float[1,2,?,?] y) {
+              y = MaxPool<kernel_shape = [3, 3], strides = [2, 2], auto_pad: string = "SAME_UPPER">(x) }""",
+            {},
+            ["MaxPool", "auto_pad SAME_UPPER", "differs from size to size"],
+        ),
+        (
+            "g (float[1,2,n,n] x) => (float[1,2,?,?] y) { y = Resize(x, , k) }",
+            {"k": np.array([1, 1, 1.5, 1.5], np.float32)},
+            ["Resize", "scale 1.5", "no whole number for every size"],
+        ),
+        (
+            """g (float[n,4] x, bool c) => (float[n,4] y) {
+              y = If (c) < then_branch = a () => (float[n,4] p) { p = Exp(x) },
+                           else_branch = b () => (float[n,4] q) { q = Abs(x) } > }""",
+            {},
+            ["If", "condition is not known before the model runs"],
+        ),
+        (
+            "g (float[n,1] x) => (float[?] y) { y = Squeeze(x) }",
+            {},
+            ["Squeeze", "size n is 1 for some sizes only"],
+        ),
+        (
+            "g (float[1,n,4] x) => (float[?,?,?] y) { y = Resize(x, , k) }",
+            {"k": np.array([1, 2, 2], np.float32)},
+            ["Resize", "only height and width can be resized"],
+        ),
+        (
+            "g (float[n,4] x) => (float[?,?] y) { y = Expand(x, shape) }",
+            {"shape": [3, 4]},
+            ["Expand", "do not broadcast for all sizes"],
+        ),
+    ],
+)
+def test_a_shape_that_cannot_be_known(
+    tmp_path: Path, text: str, weights: dict[str, Any], parts: list[str]
+) -> None:
+    path = write(tmp_path / "m.onnx", text, **{name: np.asarray(value) for name, value in weights.items()})
+    with pytest.raises(KilnError) as caught:
+        imported(path, N)
+    message = str(caught.value)
+    assert "\n" not in message and str(path) in message
+    for part in parts:
+        assert part in message
+
+
+def test_padded_sizes_are_fixed_and_still_named(tmp_path: Path) -> None:
+    text = "g (float[n,4] x) => (float[?,?] y) { s = Shape(x) y = Expand(x, s) }"
+    module, interface = imported(write(tmp_path / "m.onnx", text), N, n=6)
+    assert interface["inputs"][0]["shape"] == ["n", 4]
+    assert interface["outputs"][0]["shape"] == [6, 4]
+    assert [int(size) for size in module["main"].params[0].ty.shape] == [6, 4]
+    assert interface["dims"] == [{"name": "n", "min": 1, "max": 9, "multiple": 1}]
+
+
+def test_a_part_of_a_dimension_has_a_parameter_of_its_own(tmp_path: Path) -> None:
+    text = "g (float[w] x) => (float[w] y) { y = Exp(x) }"
+    module, interface = imported(write(tmp_path / "m.onnx", text), {"w": (8, 64, 8)})
+    assert [parameter.name for parameter in module["main"].params] == ["x", "kiln_sizes"]
+    assert interface["outputs"][0]["shape"] == ["w"]
+
+
+def test_a_dimension_that_no_input_has(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
+    with pytest.raises(KilnError, match=r"dims\.m: no axis of an input is of this size; inputs: 'x'"):
+        imported(path, {**N, "m": (1, 2)})
+
+
+def test_a_dimension_of_which_the_bucket_says_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
+    options = from_config(configuration(N), {"name": "b", "dims": {}})
+    with pytest.raises(KilnError, match=r"the bucket says nothing of dims\.n"):
+        import_model(path, options)

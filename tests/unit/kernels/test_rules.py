@@ -1,0 +1,183 @@
+"""Rules that decide how a kernel is computed: Winograd or not, parts, tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kiln.config import load_target
+from kiln.kernels.cpu.conv2d import part_of
+from kiln.kernels.cpu.depthwise import chunk_vectors, strip_length, tile_size
+from kiln.kernels.cpu.gemm import choose_tile
+from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
+from kiln.lower.pipeline import machine_of
+from kiln.lower.views.in_place_padding import apart
+from kiln.tir.builder import SHARED, Machine
+
+TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7")
+
+
+def _square(size: int, channels: int, outputs: int) -> Any:
+    """A 3x3 convolution with as many outputs as pixels; RULES for all choices."""
+    return SimpleNamespace(
+        batch=1, out_h=size, out_w=size, channels=channels, out_channels=outputs, rows=size * size,
+        macs=size * size * 9 * channels * outputs,
+        choice=lambda _: SimpleNamespace(winograd=None, block=None),
+    )  # fmt: skip
+
+
+def _machine(name: str, winograd: str = "auto", threads: str = "pthread") -> Machine:
+    return machine_of(load_target(name), threads, winograd)
+
+
+def _form(size: int, channels: int, outputs: int, machine: Machine) -> Form | None:
+    return form_of(_square(size, channels, outputs), machine)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_winograd_where_it_gains(name: str) -> None:
+    machine = _machine(name)
+    for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512)):
+        assert _form(size, channels, channels, machine) is not None, (size, channels)
+    assert _form(224, 3, 64, machine) is None  # few channels: the transforms cost more than they save
+    assert _form(1, 256, 256, machine) is None  # one pixel: a tile computes more than is needed
+    assert _form(56, 64, 64, _machine(name, "off")) is None
+
+
+def test_weights_grow_no_further_than_allowed() -> None:
+    form = _form(56, 64, 64, _machine("armv7"))
+    assert form is not None
+    assert form.m == 2
+    assert _form(56, 64, 64, _machine("armv7", "f4")) is None
+
+
+def test_blocks_hold_every_tile_and_divide_among_cores() -> None:
+    for size in (7, 8, 13, 28, 56, 112):
+        machine = _machine("x86_64")
+        form = _form(size, 64, 64, machine)
+        assert form is not None
+        tiles = tiles_of(_square(size, 64, 64), form.m)
+        assert form.block * form.tasks * form.rounds >= tiles
+        assert form.staged or form.tasks <= machine.cores
+    alone = _form(56, 64, 64, _machine("x86_64", threads="none"))
+    assert alone is not None
+    assert alone.tasks == 1
+
+
+def test_small_kernels_are_one_task() -> None:
+    machine = _machine("x86_64")
+    assert machine.shares(SHARED)
+    assert not machine.shares(SHARED - 1)
+    assert not _machine("x86_64", threads="none").shares(SHARED)
+
+
+def test_parts_of_pixels() -> None:
+    machine = _machine("x86_64")  # 4 cores, 256 KiB
+    half = machine.l2_bytes // 2
+    assert part_of(machine, 4, 33, 16, half, 1000) == 0  # x stays in the cache
+    assert part_of(machine, 4, 33, 16, half + 1, half + 1) == 0  # the weights are read once
+    assert part_of(machine, 4, 1, 3, half, 1000) == 0
+    assert part_of(machine, 4, 32, 3, half, 1000) == 8  # three panels do not divide among four cores
+    for tiles in (5, 14, 33, 523):
+        part = part_of(machine, 4, tiles, 2, 20 * half, half)
+        assert 1 <= part <= 8
+        tasks = -(-tiles // part)
+        assert -(-tasks // 4) * part <= 1.6 * tiles / 4 + 1
+
+
+def _depthwise(size: int, channels: int, kernel: int, stride: int = 1) -> Any:
+    """A depthwise convolution of size x size outputs on its padded input."""
+    side = (size - 1) * stride + kernel
+    return SimpleNamespace(
+        height=side, width=side, channels=channels, pitch=channels, out_h=size, out_w=size,
+        kernel_h=kernel, kernel_w=kernel,
+        stride_h=stride, stride_w=stride, dilation_h=1, dilation_w=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+def test_strips_hold_their_sums_in_registers(name: str, kernel: int) -> None:
+    machine = _machine(name)
+    for size, stride in ((1, 1), (2, 2), (7, 1), (14, 1), (14, 2), (56, 1)):
+        length = strip_length(machine, _depthwise(size, 64, kernel, stride))
+        assert 1 <= length <= size
+        assert 2 * length + 3 < machine.registers or length == 1
+    if machine.registers == 32 and kernel == 3:  # no thin rest
+        assert (
+            strip_length(machine, _depthwise(7, 64, 3)) == strip_length(machine, _depthwise(14, 64, 3)) == 7
+        )
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5, 7, 9])
+def test_tiles_hold_their_sums_in_registers(name: str, kernel: int) -> None:
+    machine = _machine(name)
+    for size in (1, 2, 5, 7, 14, 56, 112):
+        tile = tile_size(machine, _depthwise(size, 64, kernel))
+        if tile is not None:
+            columns, rows = tile
+            assert 1 < columns <= size
+            assert 1 < rows <= size
+            assert size % rows == 0 or size % 2
+            assert columns * (min(rows, kernel) + 1) + kernel <= machine.registers
+    assert (tile_size(machine, _depthwise(14, 64, kernel)) is None) == (
+        (kernel > 3 and machine.registers == 16) or kernel > 9
+    )
+    assert tile_size(machine, _depthwise(14, 64, kernel, 2)) is None
+
+
+def test_rows_in_one_set_of_the_cache_leave_room_in_it() -> None:
+    wide = dataclasses.replace(
+        _machine("x86_64"), isa="avx512", vector_bits=512, registers=32, l1_bytes=48 << 10
+    )
+    assert choose_tile(wide, 196, 512, apart=2048).rows == 14
+    assert choose_tile(wide, 196, 512, apart=4096).rows == 10
+    assert choose_tile(wide, 49, 512, apart=8192).rows == 10
+    assert choose_tile(dataclasses.replace(wide, l1_bytes=32 << 10), 196, 512, apart=4096).rows == 6
+    assert choose_tile(wide, 196, 512, (12, 2), apart=4096).rows == 12
+    for name in TARGETS:
+        assert choose_tile(_machine(name), 196, 512, apart=4096) == choose_tile(_machine(name), 196, 512)
+
+
+def test_tiles_on_avx512_where_x_comes_from_outside() -> None:
+    wide = dataclasses.replace(_machine("x86_64"), vector_bits=512, registers=32, l2_bytes=1 << 20)
+    assert tile_size(wide, _depthwise(112, 32, 3)) == (4, 4)
+    assert tile_size(wide, _depthwise(14, 384, 3)) is None
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_chunks_of_channels_leave_lines_in_the_first_cache(name: str) -> None:
+    machine = _machine(name)
+    lanes = machine.lanes("float32")
+    for size, channels, kernel in ((7, 640, 3), (7, 320, 5), (5, 480, 7), (9, 155, 3), (14, 320, 3)):
+        conv = _depthwise(size, channels, kernel)
+        vectors = chunk_vectors(machine, conv)
+        read = kernel * conv.width + kernel * kernel
+        if vectors:
+            assert vectors * lanes < channels
+            assert vectors * lanes * 4 * read <= machine.l1_bytes
+    assert chunk_vectors(machine, _depthwise(5, 16, 3)) == 0  # all of them fit
+    assert chunk_vectors(machine, _depthwise(112, 512, 3)) == 0  # far away
+    assert chunk_vectors(machine, _depthwise(5, 480, 3)) > 0
+
+
+def test_pixels_lie_apart_where_they_share_sets_of_the_cache() -> None:
+    wide = dataclasses.replace(_machine("x86_64"), vector_bits=512)
+    assert [apart(wide, channels, "float32") for channels in (64, 128, 144, 384, 1024)] == [0, 16, 0, 16, 16]
+    assert apart(wide, 512, "int8") == 64
+    assert [apart(_machine("x86_64"), channels, "float32") for channels in (128, 512, 1024)] == [0, 0, 16]
+
+
+def test_chunks_of_what_comes_from_further_away_are_whole_cache_lines() -> None:
+    wide = dataclasses.replace(
+        _machine("x86_64"), isa="avx512", vector_bits=512, registers=32, l1_bytes=48 << 10, l2_bytes=1 << 20
+    )
+    assert chunk_vectors(wide, _depthwise(80, 96, 3)) == 1
+    assert chunk_vectors(wide, _depthwise(160, 240, 5)) == 1  # lines stay in the second cache
+    assert chunk_vectors(wide, _depthwise(160, 480, 5)) == 2
+    assert chunk_vectors(wide, _depthwise(56, 128, 3)) == 0  # eight columns share the sets of a cache line
+    assert chunk_vectors(wide, _depthwise(320, 16, 3)) == 0
+    assert chunk_vectors(_machine("x86_64"), _depthwise(80, 96, 3)) == 0

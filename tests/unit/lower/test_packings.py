@@ -1,0 +1,123 @@
+"""Forms of weights: chosen for all buckets together, within the target's limit for each weight."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from kiln.config import Target, load_target
+from kiln.kernels.cpu.winograd_cost import DIRECT
+from kiln.lower.cases import Case
+from kiln.lower.packings import limits, uses_of
+from kiln.lower.packings_stage import packings_of
+from kiln.lower.pipeline import lower, machine_of
+from kiln.params import store
+from kiln.plan.stage import Lowered, make_plan
+from relaxed import const, module
+from tvm import relax
+
+op = relax.op
+RNG = np.random.default_rng(0)
+KERNEL = RNG.standard_normal((3, 3, 48, 48)).astype("float32")  # 48 is a multiple of every panel's width
+POINTS = RNG.standard_normal((1, 1, 48, 48)).astype("float32")
+DENSE = RNG.standard_normal((48, 96)).astype("float32")
+SIZES = (2, 4, 7, 28)
+NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+
+
+def network(size: int) -> tvm.IRModule:
+    """Two convolutions and a dense layer, on pictures of size x size."""
+
+    def body(x: Any) -> Any:
+        first = op.nn.relu(op.nn.conv2d(x, const(KERNEL), padding=[1, 1, 1, 1], **NHWC))
+        second = op.nn.conv2d(first, const(POINTS), **NHWC)
+        return op.matmul(op.mean(second, [1, 2]), const(DENSE))
+
+    mod = module([((1, size, size, 48), "float32")], body)
+    mod["main"] = mod["main"].with_attr("num_input", 1)
+    return mod
+
+
+def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, int]:
+    """By bytes of a weight the bytes that a plan of four buckets stores of it."""
+    lowered = []
+    for size in SIZES:
+        mod = network(size)
+        steps = lower(mod, "m", target, "none", winograd="auto", packings=packings)
+        _, values = store.split(mod)
+        lifted = {name: {"bytes": v.nbytes, "sha256": store.digest(v)} for name, v in values.items()}
+        case = {"name": "", "params": "0/", "when": None, "lifted": lifted, **steps.describe()}
+        params = {f"0/{name}": value for name, value in steps.params.items()}
+        lowered.append(Lowered({"cases": [case], "threads": "none", "cpu_features": []}, params))
+    buckets = [{"name": f"n{size}", "dims": {}} for size in SIZES]
+    port = {"name": "x", "dtype": "float32", "shape": [1]}
+    plan, _ = make_plan(lowered, buckets, {"inputs": [port], "outputs": [port]}, {"name": "m"}, target)
+    found: dict[int, int] = {}
+    for tensor in plan["params"]["tensors"]:
+        if tensor["bytes_before"]:
+            found[tensor["bytes_before"]] = found.get(tensor["bytes_before"], 0) + tensor["bytes"]
+    several = {row["bytes_before"]: row["bytes_after"] for row in plan["params"]["lifted"]["several"]}
+    assert all(found[before] == after for before, after in several.items())
+    return found
+
+
+@pytest.mark.parametrize("name", ["x86_64", "aarch64"])
+def test_no_weight_grows_beyond_the_limit_over_all_buckets(name: str) -> None:
+    target = load_target(name)
+    cases = [Case(str(size), network(size)) for size in SIZES]
+    chosen = packings_of(cases, {"name": "m", "winograd": "auto", "threads": "none"}, target)
+    assert list(chosen) == [store.digest(KERNEL)]
+    alone, together = stored(target, None), stored(target, chosen)
+    assert alone[KERNEL.nbytes] > target.weight_growth * KERNEL.nbytes
+    for weight in (KERNEL, POINTS, DENSE):
+        assert together[weight.nbytes] <= target.weight_growth * weight.nbytes
+    assert together[POINTS.nbytes] == POINTS.nbytes and together[DENSE.nbytes] == DENSE.nbytes
+
+
+def test_one_bucket_is_free() -> None:
+    for name in ("x86_64", "aarch64"):
+        target = load_target(name)
+        machine = machine_of(target, "none", "auto")
+        for size in SIZES:
+            assert limits([network(size)], "m", machine) == {}
+        assert limits([network(28)] * 4, "m", machine) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "growth", "wanted"),
+    [
+        ("off", 1.0, None),  # all are direct
+        ("f4", 4.0, None),  # all are what the model says
+        ("f2", 1.0, None),  # not allowed at all
+        ("auto", 1.8, {DIRECT, 2}),
+        ("auto", 3.0, None),
+        ("auto", 4.0, {DIRECT, 2, 4}),
+        ("auto", 100.0, None),
+    ],
+)
+def test_policies_and_limits(policy: Any, growth: float, wanted: set[int] | None) -> None:
+    machine = machine_of(load_target("x86_64"), "none", policy)
+    machine = dataclasses.replace(machine, weight_growth=growth)
+    found = limits([network(size) for size in SIZES], "m", machine)
+    assert set(found) == (set() if wanted is None else {store.digest(KERNEL)})
+    for forms in found.values():
+        size = sum({DIRECT: 1.0, 2: 16 / 9, 4: 4.0}[form] for form in forms)
+        assert wanted is not None and set(forms) <= wanted and size <= growth
+
+
+def test_sizes_of_uses_are_the_greatest() -> None:
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([1, n, 8, 48], "float32"))
+    builder = relax.BlockBuilder()
+    dims = '{"n": {"dim": "n", "divide": 1, "min": 1, "max": 31}}'
+    with builder.function("main", [x], attrs={"num_input": 1, "kiln.dims": dims}):
+        with builder.dataflow():
+            conv = op.nn.conv2d(x, const(KERNEL), padding=[1, 1, 1, 1], strides=[2, 2], **NHWC)
+            builder_result = builder.emit_output(conv)
+        builder.emit_func_output(builder_result)
+    (use,) = uses_of(builder.get(), "m")
+    assert use.is_open and not use.can_transform
+    assert (use.conv.height, use.conv.out_h, use.conv.rows) == (33, 16, 64)

@@ -1,0 +1,219 @@
+"""A build that cannot go on: one line on stderr, status 2, nothing of SCons's own, nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unit.scons_project import Project
+
+RESNET = ("target=aarch64", "model=resnet")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("errors"))
+    (made.folder / "net.pt2").touch()
+    for name in ("tests", "docs", "devices"):
+        (made.folder / name).mkdir(parents=True)
+    (made.folder / "folder.onnx").mkdir()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("target=aarch65", "model=resnet"), "unknown target 'aarch65'; did you mean 'aarch64'?"),
+        (("target=aarch64", "model=resnte"), "unknown model 'resnte'; did you mean 'resnet'?"),
+        (("target=aarch64", "model=absent.onnx"), "model 'absent.onnx': no such file"),
+        (("target=aarch64",), "say model=…"),
+        (("target=aarch64", "net.onnx"), "'net.onnx' is no goal; say model=net.onnx"),
+        (
+            (*RESNET, "target=armv7"),
+            "option 'target' is given twice: 'aarch64' and 'armv7'; several: target=",
+        ),
+        ((*RESNET, "dump=0", "dump=1"), "option 'dump' is given twice: '0' and '1'\n"),
+        (
+            ("target=aarch64", "model=net.pt2"),
+            "model 'net.pt2': unknown format '.pt2', allowed: .onnx, .tflite",
+        ),
+        (("target=aarch64", "model=folder.onnx"), "model 'folder.onnx': a folder, a file is wanted"),
+        (("model=resnet",), "say target=…"),
+        (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
+        ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),
+        # Folders of these names are there, which SCons would find up to date.
+        ((*RESNET, "tests"), "unknown goal 'tests'; did you mean 'test'?"),
+        ((*RESNET, "test", "models"), "unknown goal 'models'"),
+        ((*RESNET, "targets"), "unknown goal 'targets'"),
+        ((*RESNET, "devices/"), "unknown goal 'devices/'; did you mean 'devices'?"),
+        ((*RESNET, "docs"), "unknown goal 'docs'"),
+        ((*RESNET, "build"), "unknown goal 'build'"),
+        ((*RESNET, "build/aarch64/resnet"), "unknown goal 'build/aarch64/resnet'"),
+        ((*RESNET, "."), "unknown goal '.'"),
+        ((*RESNET, "SConstruct"), "unknown goal 'SConstruct'"),
+        ((*RESNET, "flash"), "say device=…, see ./kiln devices"),
+        ((*RESNET, "precision=fp8"), "option 'precision': 'fp8', allowed: fp32, tf32, bf16, fp16"),
+        (
+            (*RESNET, "precision=fp16"),
+            "model 'resnet': precision fp16 is for targets with an NVIDIA GPU, 'aarch64' has none: fp32",
+        ),
+        (
+            ("target=cuda_sm75", "model=resnet", "precision=tf32"),
+            "model 'resnet': precision tf32 is for GPUs from sm_80 on, 'cuda_sm75' has sm_75: fp32, fp16",
+        ),
+        (
+            ("target=cuda", "model=resnet", "precision=bf16"),
+            "model 'resnet': precision bf16 is for GPUs from sm_80 on, 'cuda' has sm_75: fp32, fp16",
+        ),
+        ((*RESNET, "dump=yes"), "option 'dump': 0 or 1 expected, got 'yes'"),
+    ],
+)
+def test_what_cannot_be_asked_for(project: Project, arguments: tuple[str, ...], told: str) -> None:
+    done = project.scons(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1
+    assert told in done.stderr
+    assert project.ran() == []
+
+
+def test_names_of_files_are_not_evaluated(project: Project) -> None:
+    """SCons runs what stands between ${ and } in a text as Python; a file's name is no such text."""
+    program = "${__import__('os').mkdir('evaluated')}"
+    (project.folder / f"{program}.onnx").write_text("a model")
+    (project.folder / "-net.onnx").write_text("a model")
+    (project.folder / "models/dollar.yaml").write_text(
+        f'source: {{kind: file, path: "../{program}.onnx"}}\nformat: onnx\n'
+    )
+    for model in (f"{program}.onnx", "dollar", "-net.onnx"):
+        done = project.scons("target=aarch64", f"model={model}")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert not (project.folder / "evaluated").exists()
+    (project.folder / "targets/my target.yaml").write_text("description: none\n")
+    assert "in the file's name, got 'my target'" in project.scons("target=my target", "model=resnet").stderr
+
+
+def test_a_missing_compiler_is_told_before_anything_runs(project: Project) -> None:
+    text = (project.folder / "targets/aarch64.yaml").read_text()
+    other = text.replace("kind: zig", "kind: gcc").replace("command: null", "command: [aarch64-absent-gcc]")
+    (project.folder / "targets/no_gcc.yaml").write_text(other)
+    done = project.scons("target=no_gcc", "model=resnet")
+    assert done.returncode == 2 and project.ran() == []
+    assert done.stderr == (
+        "kiln: error: not installed: C compiler 'aarch64-absent-gcc' of target 'no_gcc' (key 'c_compiler')\n"
+    )
+
+
+def test_what_is_missing_to_run_is_told_before_anything_runs(project: Project, tmp_path: Path) -> None:
+    several = ("target=aarch64,armv7", "model=resnet")
+    done = project.scons(*several, "run", "test", PATH=str(tmp_path))
+    assert (done.returncode, done.stdout, project.ran()) == (2, "", [])
+    assert done.stderr == (
+        "kiln: error: not installed: 'qemu-aarch64', which runs 'aarch64', 'qemu-arm', which runs 'armv7'; "
+        "install it with: sudo apt-get install qemu-user\n"
+    )
+    assert project.scons(*several, "-n", "test", PATH=str(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
+def test_a_stages_line_is_all_there_is(project: Project, jobs: str) -> None:
+    done = project.scons(*RESNET, jobs, FAKE_FAIL="plan")
+    assert (done.returncode, done.stderr) == (2, "kiln: error: plan cannot do this\n")
+    assert not (project.folder / "build/aarch64/resnet").exists()
+    # What was made before the failure is kept.
+    assert "import build/.stages/models/resnet/import" not in project.build(*RESNET)
+    project.scons(*RESNET, "-c")
+
+
+def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
+    done = project.scons(*RESNET, FAKE_CRASH="emit-objects")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "aarch64/resnet: emit-objects: crashed: RuntimeError: out of ideas" in done.stderr
+    log = Path(done.stderr.split("all of it: ")[1].rstrip(")\n"))
+    assert "Traceback" in (project.folder / log).read_text()
+
+
+@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
+def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str) -> None:
+    project = Project(tmp_path)
+    process = subprocess.Popen(
+        project.command(*RESNET, jobs),
+        cwd=project.folder,
+        env=project.environment(FAKE_SECONDS="5"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert any("fetch" in line for line in iter(process.stdout.readline, ""))
+    os.killpg(process.pid, signal.SIGINT)
+    said, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (2, "kiln: interrupted\n")
+    assert all(line.startswith("kiln: ") for line in said.splitlines())
+
+
+def test_two_models_of_one_name_are_refused(project: Project) -> None:
+    for folder in ("a", "b"):
+        (project.folder / folder).mkdir()
+        (project.folder / folder / "net.onnx").write_text(folder)
+    done = project.scons("target=aarch64", "model=a/net.onnx,b/net.onnx")
+    assert done.returncode == 2
+    assert done.stderr == "kiln: error: model 'b/net.onnx': another model of this build is called 'net' too\n"
+
+
+def test_help_lists_targets_models_and_goals_from_the_yaml(project: Project) -> None:
+    text = (project.folder / "models/resnet.yaml").read_text()
+    (project.folder / "models/my_own.yaml").write_text(
+        text.replace("description: >-\n  ", "description: >-\n  Mine. ")
+    )
+    done = project.scons("-h")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in (
+        "aarch64",
+        "armv7",
+        "resnet",
+        "Mine.",
+        "dump=1",
+        "mobilenet_v2 | mobilenet",
+        "five best classes",
+    ):
+        assert word in done.stdout
+
+
+def test_a_full_disk_is_one_line(project: Project) -> None:
+    limit = "import resource,runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); import signal;"
+    ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); import sys; sys.argv[0] = 'scons';"
+    program = f"{limit}{ignore} runpy.run_module('SCons', run_name='__main__')"
+    project.scons(*RESNET, "-c")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-Q", *RESNET],
+        cwd=project.folder, env=project.environment(), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1
+    assert "File too large" in done.stderr
+    assert not (project.folder / "build/aarch64/resnet").exists()
+    assert project.build(*RESNET)
+
+
+@pytest.mark.parametrize(
+    ("blocked", "told"),
+    [
+        ("build", "build/.stages: Not a directory"),
+        ("build/.stages/models/resnet", "build/.stages/models/resnet found where directory expected"),
+        ("build/aarch64/resnet", "build/aarch64/resnet/manifest.json: Not a directory"),
+    ],
+)
+def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, blocked: str, told: str) -> None:
+    made = Project(tmp_path)
+    (made.folder / blocked).parent.mkdir(parents=True, exist_ok=True)
+    (made.folder / blocked).write_text("mine")
+    done = made.scons(*RESNET)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("kiln: error: ") and told in done.stderr
+    assert (made.folder / blocked).read_text() == "mine" and made.ran() == []

@@ -1,0 +1,189 @@
+"""What is made again, and what is not: each stage is a stand-in that hashes its inputs (scons_project.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from unit.scons_project import Project
+
+pytestmark = pytest.mark.slow
+
+RESNET = ("target=aarch64", "model=resnet")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_a_second_build_does_nothing_within_a_second(project: Project) -> None:
+    assert len(project.build(*RESNET)) == 15  # and `schema`, which is the real one here
+    walls, times = [], []
+    for _ in range(3):
+        before, started = os.times(), time.monotonic()
+        assert project.build(*RESNET) == []
+        walls.append(time.monotonic() - started)
+        after = os.times()
+        times.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
+    print(f"no-op build: {min(walls):.2f} s, {min(times):.2f} s of it on the processor")
+    assert min(times) < 1.0  # the other is as well, but not on a machine that has much else to do
+
+
+def test_a_touched_tolerance_compiles_nothing(project: Project) -> None:
+    project.build(*RESNET, "test")
+    project.edit("models/resnet.yaml", "tolerance: {levels: 1}", "tolerance: {levels: 2}")
+    assert project.build(*RESNET, "test") == [
+        "bundle build/aarch64/resnet",
+        "device-test build/.stages/aarch64/resnet/test.json",
+        "report build/.stages/aarch64/resnet/report.html",
+    ]
+
+
+def test_a_target_flag_compiles_for_that_target_only(project: Project) -> None:
+    both = ("target=aarch64,armv7", "model=resnet")
+    project.build(*both)
+    project.edit("targets/armv7.yaml", "flags: [", "flags: [-DTOUCHED, ")
+    ran = project.build(*both)
+    assert [stage for stage in ran if "armv7" not in stage] == []
+    assert "compile build/.stages/armv7/resnet/compiled" in ran
+    assert "compile build/.stages/armv7/runtime-pthread" in ran
+
+
+def test_models_share_the_runtime_and_targets_share_the_import(project: Project) -> None:
+    ran = project.build("target=aarch64,armv7", "model=resnet,blazeface")
+    runtimes = [stage for stage in ran if "/runtime-" in stage]
+    assert runtimes == [f"compile build/.stages/{target}/runtime-pthread" for target in ("aarch64", "armv7")]
+    assert len([stage for stage in ran if stage.startswith("import")]) == 2
+
+
+def test_a_comment_in_a_yaml_makes_nothing_anew(project: Project) -> None:
+    project.build(*RESNET)
+    project.edit("models/resnet.yaml", "tolerance:", "# only a comment\ntolerance:")
+    project.edit("targets/aarch64.yaml", "arch:", "# only a comment\narch:")
+    assert project.build(*RESNET) == []
+
+
+def test_a_stages_own_source_counts(project: Project) -> None:
+    project.build(*RESNET)
+    path = project.folder / "build_tools/kiln/plan/stage.py"
+    path.write_text(path.read_text() + "# changed\n")
+    ran = project.build(*RESNET)
+    # Its outputs came out as they were, so nothing after it had to run.
+    assert ran == ["plan build/.stages/aarch64/resnet/plan"]
+
+
+def test_a_runtime_source_counts(project: Project) -> None:
+    project.build(*RESNET)
+    header = project.folder / "runtime_c/include/kiln.h"
+    header.write_text(header.read_text() + "/* changed */\n")
+    ran = project.build(*RESNET)
+    assert [stage.split()[0] for stage in ran if stage.startswith("compile")] == ["compile", "compile"]
+    assert [stage for stage in ran if stage.split()[0] in ("import", "lower", "plan")] == []
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "aarch64/resnet/golden/golden.json",
+        "aarch64/resnet/manifest.json",
+        "aarch64/resnet.tar.gz",
+        ".stages/aarch64/resnet/objects/two.o",
+        ".stages/models/resnet/golden/a.bin",
+        ".stages/aarch64/resnet/plan/params.raw",
+    ],
+)
+def test_a_lost_file_is_made_again(project: Project, lost: str) -> None:
+    project.build(*RESNET)
+    before = project.bundle_digest("aarch64/resnet")
+    path = project.folder / "build" / lost
+    path.unlink()
+    assert project.build(*RESNET) != []
+    assert path.exists()
+    assert project.bundle_digest("aarch64/resnet") == before
+
+
+def test_dump_adds_the_dumps_and_changes_nothing_else(project: Project) -> None:
+    project.build(*RESNET)
+    before = project.bundle_digest("aarch64/resnet")
+    ran = project.build(*RESNET, "dump=1")
+    assert [stage.split()[0] for stage in ran] == ["lower", "simplify"]
+    assert (project.folder / "build/.stages/aarch64/resnet/dump/lower/dump.txt").exists()
+    assert project.build(*RESNET, "dump=1") == []
+    assert project.build(*RESNET) == []
+    assert project.bundle_digest("aarch64/resnet") == before
+
+
+def test_parallel_builds_give_the_same_bundles(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    several = ("target=aarch64,armv7", "model=resnet,blazeface")
+    project.build(*several, "-j2")
+    other = Project(tmp_path_factory.mktemp("another-folder"))
+    other.build(*several)
+    for bundle in ("aarch64/resnet", "armv7/resnet", "aarch64/blazeface", "armv7/blazeface"):
+        assert project.bundle_digest(bundle) == other.bundle_digest(bundle)
+
+
+def test_run_and_size_print_each_time_and_test_says_that_it_passed(project: Project) -> None:
+    project.build(*RESNET, "run", "size", "test")
+    for goal, spoken in (
+        ("run", "device-run speaks"),
+        ("size", "size speaks"),
+        ("test", "passed before, unchanged"),
+    ):
+        assert spoken in project.scons(*RESNET, goal).stdout
+
+
+def test_a_file_as_model(project: Project) -> None:
+    (project.folder / "My Net.onnx").write_text("one")
+    bundle = ("target=aarch64", "model=My Net.onnx")
+    project.build(*bundle)
+    assert (project.folder / "build/aarch64/my_net/manifest.json").exists()
+    (project.folder / "My Net.onnx").write_text("two")
+    assert "fetch build/.stages/models/my_net/source.onnx" in project.build(*bundle)
+
+
+def test_two_changes_within_a_second_are_two(project: Project) -> None:
+    model, second = project.folder / "net.onnx", 1_700_000_000 * 10**9
+    for nanoseconds, content in ((1, "one"), (500_000_000, "two"), (900_000_000, "one")):
+        model.write_text(content)
+        os.utime(model, ns=(second, second + nanoseconds))
+        ran = project.build("target=aarch64", "model=net.onnx")
+        assert "fetch build/.stages/models/net/source.onnx" in ran, content
+    assert project.build("target=aarch64", "model=net.onnx") == []
+
+
+def test_a_damaged_file_of_signatures_is_made_again(project: Project) -> None:
+    project.build(*RESNET)
+    (project.folder / "build/.stages/signatures.json").write_text("{")
+    assert project.build(*RESNET) == []
+
+
+def test_clean_removes_what_was_built(project: Project) -> None:
+    project.build(*RESNET)
+    project.scons(*RESNET, "-c")
+    left = [path for path in (project.folder / "build").rglob("*") if path.is_file()]
+    assert [path for path in left if ".stages" not in path.parts] == []
+    assert len(project.build(*RESNET)) == 15
+
+
+def test_another_bucket_builds_itself_and_no_other(project: Project) -> None:
+    dims = "dims: {n: {min: 1, max: 8, buckets: [1]}}\n"
+    project.edit("models/resnet.yaml", "tolerance:", f"{dims}tolerance:")
+    first = project.build(*RESNET)
+    assert "lower build/.stages/aarch64/resnet/buckets/n1/lower" in first
+    assert "import build/.stages/models/resnet/buckets/dynamic/import" in first
+    project.edit("models/resnet.yaml", "[1]}}", "[1, {pad: 4}]}}")
+    ran = project.build(*RESNET)
+    assert [stage for stage in ran if "/buckets/" in stage and "/n_pad4/" not in stage] == []
+    assert [stage.split()[0] for stage in ran if "/n_pad4/" in stage] == [
+        "import", "lower", "simplify", "specialize",
+    ]  # fmt: skip
+    assert "plan build/.stages/aarch64/resnet/plan" in ran
+    assert "interface build/.stages/models/resnet/interface.json" in ran

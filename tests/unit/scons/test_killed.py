@@ -1,0 +1,111 @@
+"""kill -9 in the middle of a stage: the next build's result is that of a build from nothing."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from unit.scons_project import Project
+
+pytestmark = pytest.mark.slow
+
+RESNET = ("target=aarch64", "model=resnet")
+WORK = "build/.stages/aarch64/resnet"
+KILLED_IN = (f"{WORK}/lower", f"{WORK}/plan", f"{WORK}/objects", f"{WORK}/link", "build/aarch64/resnet")
+
+
+def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(tmp_path: Path) -> None:
+    """Between two configurations, each build killed: only the stages know which one they were run for."""
+    project, clean = Project(tmp_path), {}
+    for cores in (8, 4):
+        configure(project, cores)
+        project.build(*RESNET)
+        clean[cores] = project.bundle_digest("aarch64/resnet")
+    assert clean[4] != clean[8]
+    before = 4
+    for kill, output in enumerate(KILLED_IN):
+        configure(project, 12 - before)
+        done = project.scons(*RESNET, f"-j{1 + kill % 2}", FAKE_KILL=output)
+        assert done.returncode == -signal.SIGKILL, output
+        before = 4 + 4 * (kill % 2)  # what was built before the kill, and what was not
+        configure(project, before)
+        project.build(*RESNET)
+        assert project.bundle_digest("aarch64/resnet") == clean[before], output
+        assert project.build(*RESNET) == []
+        assert [path for path in (tmp_path / "build").rglob(".*") if path.name != ".stages"] == []
+
+
+def configure(project: Project, cores: int) -> None:
+    """Change a key of the target that every stage from `lower` on reads."""
+    path = project.folder / "targets/aarch64.yaml"
+    lines = [
+        f"cores: {cores}" if line.startswith("cores:") else line for line in path.read_text().splitlines()
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_what_was_finished_outlives_a_kill(tmp_path: Path) -> None:
+    """Recovery touches what was being made, and a build of another model nothing else."""
+    project = Project(tmp_path)
+    project.build(*RESNET)
+    old = project.bundle_digest("aarch64/resnet")
+    configure(project, 8)
+    killed = project.scons("target=aarch64", "model=resnet,blazeface", FAKE_KILL="build/aarch64/blazeface")
+    assert killed.returncode == -signal.SIGKILL
+    before = project.bundle_digest("aarch64/resnet")
+    assert before != old  # made anew before the kill; SCons knows the signatures of the old one
+    for _ in range(2):  # the second time SCons has written what it knows
+        project.build("target=aarch64", "model=ppocr_cls")
+        assert project.bundle_digest("aarch64/resnet") == before
+    assert not list((tmp_path / "build/aarch64").glob(".blazeface*"))
+    configure(project, 4)
+    project.build(*RESNET)
+    assert project.bundle_digest("aarch64/resnet") == old
+
+
+def test_a_build_that_recovers_may_be_killed_as_well(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.build(*RESNET)
+    old = project.bundle_digest("aarch64/resnet")
+    configure(project, 8)
+    for model in ("resnet,blazeface", "ppocr_cls"):
+        last = model.split(",")[-1]
+        project.scons("target=aarch64", f"model={model}", FAKE_KILL=f"build/aarch64/{last}")
+    configure(project, 4)
+    project.build(*RESNET)
+    assert project.bundle_digest("aarch64/resnet") == old
+    assert project.build(*RESNET) == []
+
+
+def test_the_next_build_waits_for_the_last_process_of_a_killed_one(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.build(*RESNET)
+    before = project.bundle_digest("aarch64/resnet")
+    configure(project, 8)
+    process = subprocess.Popen(
+        project.command(*RESNET), cwd=tmp_path, env=project.environment(FAKE_SECONDS="1.5"),
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while "lower" not in process.stdout.readline():
+        pass
+    process.kill()
+    process.wait()
+    configure(project, 4)
+    project.build(*RESNET)
+    time.sleep(2)  # long enough for a stage that had survived to write its outputs
+    assert project.bundle_digest("aarch64/resnet") == before
+    assert project.build(*RESNET) == []
+
+
+def test_a_half_made_folder_goes_with_the_next_build(tmp_path: Path) -> None:
+    """One whose files SCons knows by their list only."""
+    project, work = Project(tmp_path), tmp_path / WORK
+    project.scons(*RESNET, FAKE_KILL=f"{WORK}/objects")
+    assert any(work.glob(".objects.*"))
+    project.build(*RESNET)
+    assert not any(work.glob(".objects.*"))

@@ -1,0 +1,142 @@
+"""./kiln before there is an environment: which Python it takes, and what it trusts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source tree with the wrapper alone, an empty lock file, and an SCons that prints its arguments."""
+    shutil.copy(ROOT / "kiln", tmp_path / "kiln")
+    shutil.copytree(ROOT / "build_tools/setup", tmp_path / "build_tools/setup")
+    (tmp_path / "requirements.lock").write_text("# empty\n")
+    return tmp_path
+
+
+def kiln(
+    tree: Path, *arguments: str, path: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KILN_", "PIP_"))}
+    kept["PATH"] = path or f"{Path(sys.executable).parent}:{kept['PATH']}"
+    return subprocess.run(
+        [str(tree / "kiln"), *arguments],
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def finished(tree: Path) -> Path:
+    """An environment that looks complete, with a Python that tells how it was called."""
+    shown = program(tree / ".venv/bin/python", '#!/bin/sh\necho "$@ in $PWD"\n')
+    shutil.copy(tree / "requirements.lock", tree / ".venv/requirements.lock")
+    return shown
+
+
+def test_no_usable_python_is_one_line(tree: Path) -> None:
+    old = program(tree / "old/python3", "#!/bin/sh\nexit 1\n")
+    for done in (
+        kiln(tree, "-h", KILN_PYTHON=str(old)),
+        kiln(tree, "-h", path=f"{tree / 'old'}:{minimal_path(tree)}"),
+    ):
+        assert done.returncode == 2
+        assert (
+            done.stderr.startswith("kiln: error: Python 3.10 to 3.14 is needed")
+            and done.stderr.count("\n") == 1
+        )
+    assert not (tree / ".venv").exists()
+
+
+def minimal_path(tree: Path) -> str:
+    """A PATH with the programs that the wrapper itself uses, and no Python."""
+    folder = tree / "tools"
+    folder.mkdir(exist_ok=True)
+    for name in ("sh", "cmp"):
+        found = shutil.which(name)
+        assert found is not None
+        (folder / name).symlink_to(found)
+    return str(folder)
+
+
+def test_a_python_without_venv_is_one_line(tree: Path) -> None:
+    hiding = "import sys; sys.modules['venv'] = None; del sys.modules['venv']; import importlib.util as u; "
+    hiding += "find = u.find_spec; u.find_spec = lambda name: None if name == 'venv' else find(name); "
+    hiding += "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    text = f'#!/bin/sh\ncase $1 in -c) exit 0 ;; esac\nexec {sys.executable} -c "{hiding}" "$@"\n'
+    done = kiln(tree, "-h", KILN_PYTHON=str(program(tree / "bare/python3", text)))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        "has no venv module; on Debian or Ubuntu: apt install python3-venv"
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_arguments_go_to_scons_in_the_callers_folder(tree: Path) -> None:
+    finished(tree)
+    done = kiln(tree, "target=x86_64", "model=my net.onnx", "-j2")
+    here = Path.cwd()
+    assert done.stdout == f"-m SCons -Q -f {tree}/SConstruct target=x86_64 model=my net.onnx -j2 in {here}\n"
+    assert kiln(tree).stdout.startswith(f"-m SCons -Q -f {tree}/SConstruct -h ")
+    done = kiln(tree, "test", "target=x86_64", "model=resnet")
+    assert done.stdout.startswith(f"-m SCons -Q -f {tree}/SConstruct test target=x86_64")
+
+
+def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> None:
+    for damage in ("unfinished", "outdated", "no python"):
+        python = finished(tree)
+        if damage == "unfinished":
+            (tree / ".venv/requirements.lock").unlink()
+        elif damage == "outdated":
+            (tree / ".venv/requirements.lock").write_text("# of yesterday\n")
+        else:
+            python.unlink()
+        kiln(tree, "--version", KILN_PYTHON=sys.executable)
+        # A real Python now, not the one that was put there.
+        made = subprocess.run([python, "-c", "print(6 * 7)"], capture_output=True, text=True)
+        assert made.stdout == "42\n", damage
+        assert (tree / ".venv/requirements.lock").read_text() == "# empty\n"
+        shutil.rmtree(tree / ".venv")
+
+
+def test_a_package_that_cannot_be_had_is_one_line_and_is_tried_again(tree: Path) -> None:
+    (tree / "requirements.lock").write_text(f"absent-package==1.0 --hash=sha256:{'0' * 64}\n")
+    for _ in range(2):
+        done = kiln(tree, "-h", PIP_NO_INDEX="1", KILN_PYTHON=sys.executable)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith("kiln: error: cannot install requirements.lock: ")
+        assert "absent-package" in done.stderr and "Traceback" not in done.stderr
+        assert not (tree / ".venv/requirements.lock").exists()
+
+
+def test_the_wrapper_is_plain_sh() -> None:
+    assert subprocess.run(["sh", "-n", ROOT / "kiln"]).returncode == 0
+    assert os.access(ROOT / "kiln", os.X_OK)
+
+
+def test_the_lock_files_agree_and_have_hashes() -> None:
+    basic, dev = ((ROOT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock"))
+    pinned = {line for line in basic.splitlines() if "==" in line and not line.startswith(" ")}
+    assert pinned <= set(dev.splitlines())
+    assert all("--hash=sha256:" in basic.split(line, 1)[1].splitlines()[1] for line in pinned)
+    for exact in ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1"):
+        assert any(line.startswith(f"{exact} ") for line in pinned)

@@ -1,0 +1,107 @@
+"""A stage that takes too much memory or time is ended, and the line says which limit it hit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from kiln import limits
+from kiln.config.model import StageLimits
+from pydantic import ValidationError
+
+from unit.scons_project import Project
+
+RESNET = ("target=aarch64", "model=resnet")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("limits"))
+    # Stages before `lower` are done by now, however slow the machine is.
+    assert made.scons(*RESNET, FAKE_FAIL="lower").returncode == 2
+    with (made.folder / "models/resnet.yaml").open("a") as stream:
+        stream.write("limits: {seconds: 5, memory: 256MiB}\n")
+    return made
+
+
+def failed(project: Project, environment: Mapping[str, str]) -> str:
+    done = project.scons(*RESNET, **environment)
+    assert done.returncode == 2
+    assert not list((project.folder / "build").glob("aarch64/resnet/*"))
+    return done.stderr
+
+
+def test_a_stage_that_takes_too_much_memory(project: Project) -> None:
+    assert failed(project, {"FAKE_EATS": "lower"}) == (
+        "kiln: error: aarch64/resnet: lower: needs more than 256MiB of memory; "
+        "allow more with the model's key 'limits.memory'\n"
+    )
+
+
+def test_a_stage_that_never_ends(project: Project) -> None:
+    """The program that the stage waits for ends with it."""
+    said = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
+    assert said == (
+        "kiln: error: aarch64/resnet: lower: ended, as it was not done after 5 seconds; "
+        "allow more with the model's key 'limits.seconds'\n"
+    )
+    program = Path("/proc", (project.folder / "pid").read_text(), "stat")
+    for _ in range(100):
+        if not runs(program):
+            break
+        time.sleep(0.1)
+    assert not runs(program)
+
+
+def runs(process: Path) -> bool:
+    try:
+        return process.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_limit_is_of_this_process_alone() -> None:
+    program = (
+        "from kiln import limits\nlimits.apply()\n"
+        "try:\n    bytearray(1 << 30)\nexcept MemoryError:\n    print('refused')\n"
+    )
+    environment = {**os.environ, limits.MEMORY: str(256 << 20)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 GiB for an array",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "kiln: error: m: operator 'add' cannot be compiled: std::bad_alloc",
+        "LLVM ERROR: out of memory",
+        "kiln: error: lower of m: out of memory",
+    ],
+)
+def test_what_says_that_memory_ran_out(line: str) -> None:
+    assert limits.ran_out(["Traceback (most recent call last):", line])
+    assert not limits.ran_out(["kiln: error: m: no such file"])
+
+
+def test_what_measures_has_no_limits() -> None:
+    assert limits.applies("lower") and limits.applies("emit-objects")
+    assert not any(limits.applies(name) for name in ("tune", "device-test", "device-bench", "byoc-choose"))
+
+
+def test_sizes_as_they_are_written() -> None:
+    assert [limits.shown(n) for n in (16 << 30, 300 << 20, 5 << 10, 1000)] == [
+        "16GiB", "300MiB", "5KiB", "1000",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [{"seconds": 0}, {"memory": "1MiB"}, {"memory": "much"}, {"hours": 1}])
+def test_limits_that_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        StageLimits.model_validate(values)

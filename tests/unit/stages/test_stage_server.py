@@ -1,0 +1,152 @@
+"""Stages as forks of one process: what a stage sees, and what happens when one or all of them die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kiln.errors import KilnError
+from kiln.scons.server import StageServer, stage_environment
+
+from unit.scons_project import Project
+
+RESNET = ("target=aarch64", "model=resnet")
+_THREADS = """
+import importlib, os
+from kiln.__main__ import STAGES
+for module in STAGES.values():
+    importlib.import_module(module)
+if os.fork() == 0:  # before a fork OpenBLAS ends its threads, and starts them again when they are needed
+    os._exit(0)
+os.wait()
+print(*[open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")])
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageServer]:
+    """A server whose stages are stand-ins."""
+    project = Project(tmp_path)
+    monkeypatch.setattr("kiln.scons.server._PACKAGES", str(tmp_path / "build_tools"))
+    for name, value in project.environment().items():
+        monkeypatch.setenv(name, value)
+    made = StageServer()
+    yield made
+    made.close()
+
+
+def test_the_modules_of_stages_start_no_thread_when_they_are_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _THREADS], env=stage_environment(), capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.split()) == 1, done.stdout
+
+
+def test_a_stage_has_the_environment_and_the_folder_of_its_request(
+    server: StageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        folder = tmp_path / f"folder{number}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("FAKE_LOG", f"log{number}")
+        assert server.run("link", ["--out", "result"]) == (0, "", "")
+        assert (folder / f"log{number}").read_text() == "link result\n"
+        monkeypatch.delenv("FAKE_LOG")
+    assert server.run("link", ["--out", "again"]) == (0, "", "")
+    assert sorted(path.name for path in folder.iterdir()) == ["again", "log2", "result"]
+
+
+def test_output_errors_and_crashes_are_those_of_a_process(
+    server: StageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server.run("device-run", []) == (0, "device-run speaks\n", "")
+    assert server.run("plan", ["--no-such-flag"])[0] == 2
+    monkeypatch.setenv("FAKE_FAIL", "plan")
+    assert server.run("plan", []) == (2, "", "kiln: error: plan cannot do this\n")
+    monkeypatch.setenv("FAKE_CRASH", "lower")
+    status, _, stderr = server.run("lower", [])
+    assert status == 2 and "RuntimeError: out of ideas" in stderr.splitlines()[-1]
+    monkeypatch.setenv("FAKE_SIGNAL", "size")
+    assert server.run("size", []) == (-signal.SIGSEGV, "", "")
+    assert server.run("report", []) == (0, "", "")
+
+
+def test_a_stage_is_killed_for_who_waits_and_nobody_else(
+    server: StageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = server.start("link", ["--out", str(tmp_path / "whole")], stage_environment(FAKE_SECONDS="1"))
+    killed = server.start("link", ["--out", str(tmp_path / "never")], stage_environment(FAKE_SECONDS="1000"))
+    assert killed.wait(0.01) is None
+    killed.kill()
+    assert other.wait() == 0
+    assert (tmp_path / "whole").is_dir() and not (tmp_path / "never").exists()
+
+
+def test_a_server_that_dies_takes_its_stages_along_and_another_one_follows(
+    server: StageServer, tmp_path: Path
+) -> None:
+    running = server.start("link", ["--out", str(tmp_path / "never")], stage_environment(FAKE_SECONDS="1000"))
+    pid = server._process._popen.pid  # type: ignore[union-attr]
+    forks = _children(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    assert running.stdout.read() == ""  # ends when the fork has ended
+    _await_end(forks)
+    assert server.run("link", ["--out", str(tmp_path / "whole")])[0] == 0
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that the threads of `pid` have started; there is one sooner or later."""
+    while True:
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        if children := [int(child) for text in lists for child in text.split()]:
+            return children
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process exists and is not one that has ended and nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _await_end(pids: list[int]) -> None:
+    end = time.monotonic() + 60
+    while any(map(_runs, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not any(map(_runs, pids))
+
+
+def test_a_server_that_cannot_start_says_why(server: StageServer, tmp_path: Path) -> None:
+    (tmp_path / "build_tools/kiln/errors.py").write_text("raise RuntimeError('out of order')")
+    with pytest.raises(KilnError, match="ended with status 1: RuntimeError: out of order"):
+        server.run("link", [])
+
+
+def test_a_long_command_line_arrives_whole(server: StageServer, tmp_path: Path) -> None:
+    objects = [f"{number:0100}" for number in range(10000)]
+    assert server.run("compile", ["--out", str(tmp_path / "whole"), *objects])[0] == 0
+
+
+def test_a_build_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    process = subprocess.Popen(
+        project.command(*RESNET, "-j2"), cwd=tmp_path, env=project.environment(FAKE_SECONDS="1000"),
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("kiln: ")
+    servers = _children(process.pid)
+    process.kill()
+    process.wait()
+    _await_end(servers)
+    assert project.scons("-c", *RESNET).returncode == 0  # the folder's lock is free

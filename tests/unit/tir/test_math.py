@@ -1,0 +1,210 @@
+"""The error of every mathematical function, against float64, on vectors and on single elements."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from kiln.config import load_target
+from kiln.device.check.host_cpu import obstacle
+from kiln.emit.objects import compile_object
+from kiln.kernels.cpu import elementwise
+from kiln.lower.pipeline import tvm_target
+from kiln.tir import abi
+from kiln.tir.builder import Machine
+from kiln.tir.fused import Fused
+from tvm import te, tirx
+
+Array = npt.NDArray[Any]
+Function = Callable[[Any], Any]
+MACHINE = Machine(vector_bits=128, registers=16, in_order=False, l2_bytes=1 << 18, parallel=False)
+
+
+def evaluate(function: Function, x: Array, folder: Path) -> Array:
+    """function(x) for each element, by a kernel of its own for x86_64_v2."""
+    return compute(lambda data, i: function(data[i]), x, folder)
+
+
+def compute(element: Callable[[Any, Any], Any], x: Array, folder: Path) -> Array:
+    """element(x, i) for each i, by a kernel of its own for x86_64_v2."""
+    target = load_target("x86_64_v2")
+    reason = obstacle(target)
+    if reason is not None:
+        pytest.skip(reason)
+    data = te.placeholder([tirx.IntImm("int64", x.size)], "float32", name="data")
+    result = te.compute(data.shape, lambda i: element(data, i), name="result")
+    fused = Fused(te.create_prim_func([data, result]))
+    kernel, _ = elementwise.make(fused, fused.nests[-1], fused.params, MACHINE)
+    lowered = abi.lower(kernel, tvm_target(target))
+    folder.mkdir(exist_ok=True)
+    path = folder / "kernel.o"
+    compile_object({"kernel": lowered.func.with_attr("global_symbol", "kernel")}, target, path)
+    # -nostdlib -z defs: any call of a library is an error here
+    library = path.with_suffix(".so")
+    command = ["cc", "-shared", "-nostdlib", "-Wl,-z,defs", "-o", library, path]
+    subprocess.run(command, check=True)
+    out = np.zeros_like(x)
+    ctypes.CDLL(str(library)).kernel(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(out.ctypes.data))
+    return out
+
+
+def ulps(got: Array, want: Array) -> float:
+    """The largest error in units of the last place of the float32 result."""
+    unit = np.spacing(np.maximum(np.abs(want), np.finfo("float32").tiny).astype("float32"))
+    return float((np.abs(got.astype("f8") - want) / unit).max())
+
+
+def line(low: float, high: float, count: int = 100_003) -> Array:
+    """A count that is no multiple of a vector: the last elements are computed one by one."""
+    return np.linspace(low, high, count).astype("float32")
+
+
+erf = np.vectorize(math.erf, otypes=["f8"])
+
+
+def away(x: Array) -> Array:
+    """Nearest, ties away from zero."""
+    return np.asarray(np.trunc(x + np.where(x < 0, -0.5, 0.5)))
+
+
+ABSOLUTE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
+    "tanh": (tirx.tanh, np.tanh, line(-20, 20), 3e-7),
+    "sigmoid": (tirx.sigmoid, lambda x: 1 / (1 + np.exp(-x)), line(-20, 20), 2e-7),
+    "erf": (tirx.erf, erf, line(-6, 6), 4e-7),
+    "sin": (tirx.sin, np.sin, line(-100, 100), 2e-7),
+    "cos": (tirx.cos, np.cos, line(-100, 100), 2e-7),
+    "sin_far": (tirx.sin, np.sin, line(-8000, 8000), 2e-6),
+}
+RELATIVE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
+    "exp": (tirx.exp, np.exp, line(-87, 88), 2.0),
+    "log": (tirx.log, np.log, np.logspace(-37, 38, 100_003).astype("f4"), 2.0),
+    "sqrt": (tirx.sqrt, np.sqrt, line(0, 1e6), 0.51),
+    "rsqrt": (tirx.rsqrt, lambda x: x**-0.5, line(1e-3, 1e6), 1.6),
+    "cube": (lambda x: tirx.pow(x, tirx.FloatImm("float32", 3.0)), lambda x: x**3, line(-9, 9), 1.6),
+    "root": (lambda x: tirx.pow(x, tirx.FloatImm("float32", 0.5)), lambda x: x**0.5, line(0, 9), 0.51),
+    "inverse_square": (
+        lambda x: tirx.pow(x, tirx.FloatImm("float32", -2.0)), lambda x: x**-2.0, line(0.1, 9), 2.1,
+    ),
+}  # fmt: skip
+WHOLE: dict[str, tuple[Function, Callable[[Array], Array]]] = {
+    "floor": (tirx.floor, np.floor),
+    "ceil": (tirx.ceil, np.ceil),
+    "trunc": (tirx.trunc, np.trunc),
+    "round": (tirx.round, away),
+    "nearbyint": (tirx.nearbyint, np.round),
+}
+
+
+@pytest.mark.parametrize("name", ABSOLUTE)
+def test_absolute_error(name: str, tmp_path: Path) -> None:
+    function, exact, x, limit = ABSOLUTE[name]
+    error = np.abs(evaluate(function, x, tmp_path) - exact(x.astype("f8"))).max()
+    print(f"{name}: {error:.3g}")
+    assert error <= limit
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_relative_error(name: str, tmp_path: Path) -> None:
+    function, exact, x, limit = RELATIVE[name]
+    got = evaluate(function, x, tmp_path)
+    error = ulps(got, exact(x.astype("f8")))
+    print(f"{name}: {error:.2f} ulp")
+    assert error <= limit
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_rounding_is_exact(name: str, tmp_path: Path) -> None:
+    function, exact = WHOLE[name]
+    x = np.concatenate([line(-100, 100, 801), [2.0**22 + 0.5, 2.0**23 - 0.5, -(2.0**30), 1e30, 0.49999997]])
+    x = x.astype("f4")
+    got, want = evaluate(function, x, tmp_path), exact(x.astype("f8"))
+    assert (got == want).all(), x[got != want]
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.5, -0.25, 9.0, -11.0, 2.4])
+def test_power(exponent: float, tmp_path: Path) -> None:
+    x = line(0.05, 40, 1003)
+    got = compute(_power_by(exponent), x, tmp_path)
+    want = x.astype("f8") ** np.float32(exponent)
+    size = 1 + np.abs(np.float32(exponent) * np.log(x.astype("f8")))
+    assert (np.abs(got / want - 1) / size).max() < 2e-7
+
+
+def test_power_of_what_is_not_positive(tmp_path: Path) -> None:
+    x = np.array([-2, -2, -2, -0.5, 0, 0, 0, 5], "f4")
+    y = [3.0, 2.0, 0.5, -3.0, 2.5, 0.0, -1.0, 0.0]
+    want = [-8, 4, np.nan, -8, 0, 1, np.inf, 1]
+
+    for exponent in sorted(set(y)):
+        got = compute(_power_by(exponent), x, tmp_path / str(exponent))
+        chosen = [at for at, value in enumerate(y) if value == exponent]
+        assert np.allclose(got[chosen], np.array(want)[chosen], rtol=1e-6, equal_nan=True), exponent
+
+
+def _power_by(exponent: float) -> Callable[[Any, Any], Any]:
+    """x to the power of a number that the compiler does not know to be constant."""
+    tiny, number = tirx.FloatImm("float32", 1e-30), tirx.FloatImm("float32", exponent)
+    return lambda data, i: tirx.pow(data[i], data[i] * tiny + number)
+
+
+def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
+    x = line(-5, 5, 37)
+    got = compute(lambda data, i: tirx.Cast("float32", tirx.exp(tirx.Cast("float16", data[i]))), x, tmp_path)
+    want = np.exp(x.astype("f2").astype("f4")).astype("f2")
+    assert (np.abs(got - want) <= np.spacing(want)).all()
+
+
+def test_at_the_ends_of_the_range(tmp_path: Path) -> None:
+    x = np.array([-1e30, -104, -88, 0, 88.3, 1e30], "f4")
+    got = evaluate(tirx.exp, x, tmp_path / "exp")
+    assert got[3] == 1 and (got[:3] < 2e-38).all() and (got >= 0).all()
+    assert (got[4:] > 2e38).all()
+    got = evaluate(tirx.log, np.array([0, 1, -1], "f4"), tmp_path / "log")
+    assert got[0] == -np.inf and got[1] == 0 and np.isnan(got[2])
+    for name, function in {"tanh": tirx.tanh, "erf": tirx.erf}.items():
+        got = evaluate(function, np.array([-1e30, -50, 0, 50, 1e30], "f4"), tmp_path / name)
+        assert (got == [-1, -1, 0, 1, 1]).all()
+    got = evaluate(tirx.sigmoid, np.array([-1e30, 0, 1e30], "f4"), tmp_path / "sigmoid")
+    assert got[0] < 1e-37 and got[1] == 0.5 and got[2] == 1
+
+
+def test_a_chain_of_functions_stays_small(tmp_path: Path) -> None:
+    """Each function uses its argument several times; written out, five of them fill gigabytes."""
+
+    def chain(x: Any) -> Any:
+        for function in (tirx.sigmoid, tirx.tanh, tirx.exp, tirx.erf, tirx.log):
+            x = function(x)
+        return x
+
+    x = line(-3, 3, 1001)
+    got = evaluate(chain, x, tmp_path)
+    want = np.log(erf(np.exp(np.tanh(1 / (1 + np.exp(-x.astype("f8")))))))
+    assert np.abs(got - want).max() < 2e-6
+    assert (tmp_path / "kernel.o").stat().st_size < 16_000
+
+
+def test_what_a_condition_guards_is_not_computed_before_it(tmp_path: Path) -> None:
+    """The tensor ends where its page ends: reading an element more is a fault."""
+    page = mmap.PAGESIZE
+    pages = mmap.mmap(-1, 2 * page)
+    size = 37
+    x = np.frombuffer(pages, "float32", size, page - 4 * size)
+    x[:] = line(-1, 1, size)
+    start = x.ctypes.data + x.nbytes
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), 0) == 0
+    zero = tirx.FloatImm("float32", 0.0)
+
+    def element(data: Any, i: Any) -> Any:
+        return tirx.if_then_else(i + 1 < size, tirx.exp(data[i + 1]), zero)
+
+    got = compute(element, x, tmp_path)
+    assert got[-1] == 0
+    assert ulps(got[:-1], np.exp(x[1:].astype("f8"))) < 2

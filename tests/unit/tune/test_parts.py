@@ -1,0 +1,131 @@
+"""Parts of a model that libraries could compute: what is found, and what is timed of each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from kiln.byoc.passes import Chosen
+from kiln.byoc.registry import load, names
+from kiln.config import load_target
+from kiln.config.byoc import Byoc, read
+from kiln.errors import KilnError
+from kiln.lower.pipeline import lower
+from kiln.tune import parts
+from kiln.tune.parts import Part, PartSubject, passes_for
+from relaxed import const, module
+from tvm import relax, tirx
+
+TARGET = load_target("x86_64")
+
+
+def found(mod: tvm.IRModule, monkeypatch: pytest.MonkeyPatch, *names: str, **byoc: Any) -> dict[str, Part]:
+    class Case:
+        module = mod
+
+    monkeypatch.setattr(parts, "cases_of", lambda _module: [Case()])
+    monkeypatch.setattr(parts.store, "load", lambda _path: mod)
+    backends = [load(name) for name in names]
+    return parts.parts_of([Path("any")], backends, TARGET, "pthread", Chosen(Byoc(**byoc)))
+
+
+def convolutions(x: Any) -> Any:
+    """Twice the same 3x3 convolution of 6 channels, padded, with bias and ReLU; then one of 1x1 alone."""
+    for _ in range(2):
+        x = relax.op.nn.conv2d(
+            x,
+            const(np.ones((3, 3, 6, 6), "float32")),
+            padding=(1, 1, 1, 1),
+            data_layout="NHWC",
+            kernel_layout="HWIO",
+        )
+        x = relax.op.nn.relu(relax.op.add(x, const(np.ones(6, "float32"))))
+    return relax.op.nn.conv2d(
+        x, const(np.ones((1, 1, 6, 4), "float32")), data_layout="NHWC", kernel_layout="HWIO"
+    )
+
+
+def test_equal_parts_are_one_with_all_backends_that_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = module([([1, 8, 8, 6], "float32")], convolutions)
+    entries = found(mod, monkeypatch, "openblas", "xnnpack").values()
+    assert {part.key: (part.count, [b.name for b in part.backends]) for part in entries} == {
+        "conv2d 1x8x8x6 3x3x6x6 p1x1x1x1 bias relu": (2, ["xnnpack"]),
+        "conv2d 1x8x8x6 1x1x6x4": (1, ["openblas", "xnnpack"]),
+    }
+    assert list(found(mod, monkeypatch, "xnnpack", leave=["* relu"])) == ["conv2d 1x8x8x6 1x1x6x4"]
+
+
+def test_what_is_not_there_in_a_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = module([([1, 8, 8, 6], "float32")], convolutions)
+    part = next(part for key, part in found(mod, monkeypatch, "xnnpack").items() if "3x3" in key)
+    own = lower(part.module, "own", TARGET, "pthread")
+    assert "pad" in [step["label"] for step in own.steps]
+    external = lower(
+        part.module, "lib", TARGET, "pthread", external=passes_for(load("xnnpack"), TARGET, "pthread")
+    )
+    assert [step["label"] for step in external.steps] == ["copy", "conv2d+add+relu"]
+    for steps, backend in ((own, None), (external, "xnnpack")):
+        subject = PartSubject("s0", part.key, steps, backend)
+        assert not any("pad" in call.symbol or "copy" in call.symbol for call in subject.calls)
+        kinds = [memory.kind for memory in subject.memory]
+        assert kinds.count("OUTPUT") == kinds.count("WEIGHTS") == 1 and "INPUT" in kinds
+        read = {place for call in subject.calls for place in call.arguments}
+        assert all(
+            subject.memory[place].kind != "SCRATCH" for call in subject.opened for place in call.arguments
+        )
+        assert {kinds[place] for place in read} >= {"INPUT", "OUTPUT", "WEIGHTS"}
+    (opened,) = subject.opened
+    assert opened.symbol == subject.calls[0].symbol + "_open"
+    (kernel,) = subject.externals
+    assert f"int32_t {opened.symbol}(" in kernel["external"]["source"]
+
+
+def test_open_sizes_are_timed_at_their_greatest(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = tirx.Var("n", "int64")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([2, size * 2, 8], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            output = builder.emit_output(relax.op.matmul(x, const(np.ones((8, 4), "float32"))))
+        builder.emit_func_output(output)
+    dims = {"n": {"dim": "seq", "divide": 1, "min": 1, "max": 64}}
+    mod = builder.get()
+    mod["main"] = mod["main"].with_attr("kiln.dims", json.dumps(dims))
+    (part,) = found(mod, monkeypatch, "xnnpack").values()
+    (param,) = part.module["main"].params
+    assert [int(extent) for extent in param.ty.shape] == [2, 128, 8]
+
+
+def test_auto_in_the_configuration() -> None:
+    from kiln.byoc.registry import wanted
+
+    auto = Byoc.model_validate(read("auto"))
+    assert auto.auto and not auto.named and {"openblas", "xnnpack"} <= {b.name for b in wanted(auto, TARGET)}
+    named = Byoc.model_validate(read("auto, xnnpack"))
+    assert named.auto and [backend.name for backend in wanted(named, TARGET)] == ["xnnpack"]
+    with pytest.raises(KilnError, match="backend 'xnnpack' for target 'armv7': it serves x86_64, aarch64"):
+        wanted(named, load_target("armv7"))
+
+
+def test_auto_says_why_it_asks_nobody() -> None:
+    """On GPUs nothing is timed, and no model stands in for it."""
+    from kiln.byoc.registry import nothing_to_ask, wanted
+
+    gpu, auto, named = load_target("cuda"), *(Byoc.model_validate(read(x)) for x in ("auto", "auto,cublas"))
+    for byoc, libraries in ((auto, "cutlass,cublas,cudnn"), (named, "cublas")):
+        assert wanted(byoc, gpu) == []
+        line = nothing_to_ask(byoc, gpu, {})
+        assert line.startswith(
+            "byoc=auto on cuda: Kiln's own kernels compute everything: parts are not timed"
+        )
+        assert f"byoc={libraries} gives" in line and "\n" not in line
+    with pytest.raises(KilnError, match="backend 'openblas' for target 'cuda'"):
+        wanted(Byoc.model_validate(read("auto,openblas")), gpu)
+    absent = {"onednn": "byoc: backend 'onednn' for target 'x86_64': no room", "xnnpack": "no wheel"}
+    assert nothing_to_ask(auto, TARGET, absent).endswith("everything: onednn: no room; xnnpack: no wheel")
+    bare = TARGET.model_copy(update={"name": "bare", "arch": "riscv64"})
+    assert nothing_to_ask(auto, bare, {}).endswith(f"no backend serves it, known: {', '.join(names())}")

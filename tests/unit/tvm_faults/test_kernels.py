@@ -1,0 +1,93 @@
+"""Faults of TVM 0.27 that kernels and graph passes work around: a test that fails says one is gone.
+
+When one fails, remove the workaround that its docstring names, and the test.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from kiln.tir.builder import int64
+from relaxed import const, module, operators
+from tvm import relax, sym, tirx
+
+op = relax.op
+
+
+def test_adding_and_taking_away_a_float_is_simplified() -> None:
+    """tir/vector_expr.py, round_small and round_even: the second constant is written as bits."""
+    x = tirx.Var("x", "float32")
+    big = tirx.FloatImm("float32", 12582912.0)
+    assert sym.Analyzer().simplify((x + big) - big).same_as(x)
+
+
+def test_bound_variables_are_written_out_at_every_use() -> None:
+    """tir/abi.py lowers functions after the last simplification; tir/vector_expr.py binds by registers."""
+    size = []
+    for depth in (4, 8):
+        data = tirx.decl_buffer([1], "float32", "data")
+        out = tirx.decl_buffer([1], "float32", "out")
+        value: Any = tirx.BufferLoad(data, [int64(0)])
+        statements = []
+        for index in range(depth):
+            bound = tirx.Var(f"y{index}", "float32")
+            statements.append(tirx.Bind(bound, value * value + value))
+            value = bound
+        statements.append(tirx.BufferStore(out, value * value, [int64(0)]))
+        func = tirx.PrimFunc([data, out], tirx.SeqStmt(statements))
+        func = tvm.s_tir.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
+        size.append(len(func.script(show_meta=False)))
+    assert size[1] > 20 * size[0]
+
+
+def test_an_exception_out_of_structural_map_damages_the_heap() -> None:
+    """kiln/callbacks.py keeps exceptions of callbacks until TVM's function has returned."""
+    program = """
+import tvm_ffi
+from tvm import tirx
+a, b = tirx.Var("a", "int64"), tirx.Var("b", "int64")
+def fail(_):
+    raise ValueError
+for _ in range(1000):
+    try:
+        tvm_ffi.structural_map((a + b) * a, ((tirx.Var, lambda v: tirx.Var("z", "int64")), (tirx.Mul, fail)))
+    except ValueError:
+        pass
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode < 0, done.stderr
+
+
+def test_an_exception_through_cpp_loses_its_class() -> None:
+    """kiln/callbacks.py registers the classes that passes and mutators raise."""
+
+    class OwnError(Exception):
+        pass
+
+    def fail(_: Any) -> None:
+        raise OwnError
+
+    with pytest.raises(RuntimeError):
+        relax.analysis.post_order_visit(relax.const(1.0), fail)
+
+
+def test_clip_has_no_layout_rule() -> None:
+    """graph/clip.py and graph/layout.py: TVM's ConvertLayout puts transposes around relax.clip."""
+    weights = const(np.ones((4, 4, 3, 3)))
+
+    def body(x: Any) -> Any:
+        y = op.clip(op.nn.conv2d(x, weights, padding=1), 0, 6)
+        return op.nn.conv2d(y, weights, padding=1)
+
+    mod = module([((1, 4, 8, 8), "float32")], body)
+    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(
+        relax.transform.Normalize()(mod)
+    )
+    between = operators(mod)
+    first = between.index("nn.conv2d")
+    assert "permute_dims" in between[first : between.index("nn.conv2d", first + 1)]
