@@ -13,7 +13,8 @@ from kiln import packages
 from kiln.emit.headers import include_flags
 from kiln.paths import data_dir
 
-SRC = data_dir("runtime_c") / "src"
+RUNTIME = data_dir("runtime_c")
+INCLUDES = [f"-I{RUNTIME / folder}" for folder in ("core", "cuda", "test")]
 CORE = ("session", "check", "memory", "content", "params", "text")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
@@ -88,11 +89,12 @@ class Builder:
         self._folder = folder
 
     def object(self, name: str) -> Path:
-        """The object of src/NAME.c."""
+        """The object of NAME.c, in whichever folder of runtime_c it is."""
         out = self._folder / f"{name}.o"
         if not out.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            run([*self._command, *include_flags(), "-c", str(SRC / f"{name}.c"), "-o", str(out)])
+            (source,) = RUNTIME.glob(f"*/{name}.c")
+            run([*self._command, *include_flags(), *INCLUDES, "-c", str(source), "-o", str(out)])
         return out
 
     def link(self, program: Program, *flags: str) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from kiln.errors import KilnError
 
-# By architecture: the names of the bits, in the order of the tables in runtime_c/src/cpu_*.c.
+# By architecture: the names of the bits, in the order of the tables in runtime_c/platform/cpu_*.c.
 BITS = {
     "x86_64": (
         "sse3", "ssse3", "fma", "cx16", "sse4.1", "sse4.2", "movbe", "popcnt", "avx", "f16c", "bmi", "avx2",

@@ -28,6 +28,11 @@ def dlpack_h() -> Path:
     return header
 
 
+def runtime_include_flags() -> list[str]:
+    """Compiler flags to find the runtime's internal headers, which its own sources include."""
+    return [f"-I{data_dir('runtime_c') / folder}" for folder in ("core", "cuda")]
+
+
 def include_flags() -> list[str]:
-    """Compiler flags to find both."""
+    """Compiler flags to find kiln.h, kiln_cuda.h and dlpack.h."""
     return [f"-I{kiln_h().parent}", f"-I{dlpack_h().parent}"]

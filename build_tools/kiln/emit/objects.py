@@ -27,13 +27,12 @@ from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
-from kiln.emit.headers import include_flags
+from kiln.emit.headers import include_flags, runtime_include_flags
 from kiln.emit.simd_check import read_loops
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.opinfo.attach import refusal
-from kiln.paths import data_dir
 
 # What a freestanding device must have anyway; compilers emit calls of these on their own.
 ALLOWED = {"memcpy", "memset", "memmove"}
@@ -111,7 +110,7 @@ def compile_call(
     atomic_write(source, kernel["external"]["source"])
     flags = [*c_flags(target), "-O3", *found[0].compile_flags]
     if target.cuda is not None:
-        flags += [*include_flags(), f"-I{data_dir('runtime_c') / 'src'}"]
+        flags += [*include_flags(), *runtime_include_flags()]
     compile_file(flags, source, folder / f"{kernel['symbol']}.o")
 
 

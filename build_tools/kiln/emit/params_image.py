@@ -1,6 +1,6 @@
 """params.bin: a header that binds the parameters to the code, then the parameters.
 
-The layout and the checksum are described, and checked, in runtime_c/src/params.c.
+The layout and the checksum are described, and checked, in runtime_c/core/params.c.
 """
 
 from __future__ import annotations

@@ -72,20 +72,25 @@ def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu:
     processors kiln_open then asks for their features, where they can be asked; None: they are not asked.
     `gpu`: add what runs models on an NVIDIA GPU. Raises KilnError for another word.
     """
-    folder = data_dir("runtime_c") / "src"
-    policies = {"none": "threads_none.c", "pthread": "threads_pthread.c"}
+    folder = data_dir("runtime_c")
+    policies = {"none": "platform/threads_none.c", "pthread": "platform/threads_pthread.c"}
     if threads not in policies:
         raise KilnError(f"threads: '{threads}', allowed: {', '.join(policies)}")
-    platform = {"hosted": ["platform_posix.c", "crc_sliced.c"], "freestanding": ["crc_small.c"]}
+    platform = {
+        "hosted": ["platform/platform_posix.c", "platform/crc_sliced.c"],
+        "freestanding": ["platform/crc_small.c"],
+    }
     if deployment not in platform:
         raise KilnError(f"deployment: '{deployment}', allowed: {', '.join(platform)}")
-    cuda = ["gpu_cuda.c"] if gpu else []
-    names = (*_CORE, policies[threads], _cpu_policy(deployment, arch), *platform[deployment], *cuda)
+    cuda = ["cuda/gpu_cuda.c"] if gpu else []
+    core = [f"core/{name}" for name in _CORE]
+    names = (*core, policies[threads], _cpu_policy(deployment, arch), *platform[deployment], *cuda)
     return [folder / name for name in names]
 
 
 def _cpu_policy(deployment: str, arch: str | None) -> str:
     """The file that asks the processor: on x86-64 an instruction does, on ARM only an operating system."""
     if arch == "x86_64":
-        return "cpu_x86.c"
-    return "cpu_arm_linux.c" if arch in ("aarch64", "armv7") and deployment == "hosted" else "cpu_none.c"
+        return "platform/cpu_x86.c"
+    asked = arch in ("aarch64", "armv7") and deployment == "hosted"
+    return "platform/cpu_arm_linux.c" if asked else "platform/cpu_none.c"

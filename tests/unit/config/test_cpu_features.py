@@ -67,7 +67,7 @@ def test_a_feature_that_no_processor_can_be_asked_for_is_refused() -> None:
 
 def test_the_runtime_has_the_same_bits() -> None:
     """The tables of runtime_c, read as text: the one for ARM has a part for each architecture."""
-    folder = data_dir("runtime_c") / "src"
+    folder = data_dir("runtime_c") / "platform"
     arm64, arm32 = (folder / "cpu_arm_linux.c").read_text().split("#else")
     tables = {"x86_64": (folder / "cpu_x86.c").read_text(), "aarch64": arm64, "armv7": arm32}
     for arch, text in tables.items():

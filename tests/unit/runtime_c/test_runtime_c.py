@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from c_programs import CORE, FUZZ, SANITIZE, SRC, TESTS, Builder, cpu_test, need, run
+from c_programs import CORE, FUZZ, INCLUDES, RUNTIME, SANITIZE, TESTS, Builder, cpu_test, need, run
 from elftools.elf.elffile import ELFFile
 from kiln import packages
 from kiln.config import load_target
@@ -91,7 +91,7 @@ def test_fuzz_with_libfuzzer(make: Make, name: str, tmp_path: Path) -> None:
 
 def test_the_tests_can_fail(make: Make, tmp_path: Path) -> None:
     """A core with one check taken out is found by its test."""
-    source = (SRC / "params.c").read_text()
+    source = (RUNTIME / "core/params.c").read_text()
     broken = source.replace("if (read_u32(header + 8) != VERSION)", "if (read_u32(header + 8) > 1000)")
     assert broken != source
     (tmp_path / "params.c").write_text(broken)
@@ -104,14 +104,14 @@ def test_the_tests_can_fail(make: Make, tmp_path: Path) -> None:
     ]
     program = tmp_path / "broken"
     gcc = need("gcc")
-    flags = ["-std=c11", f"-I{SRC}", *include_flags()]
+    flags = ["-std=c11", *INCLUDES, *include_flags()]
     run([gcc, *flags, str(tmp_path / "params.c"), *objects, "-o", str(program)])
     with pytest.raises(pytest.fail.Exception, match=r"params_test\.c:\d+: failed"):
         run([str(program)], tmp_path)
 
 
 def test_statuses_stand_in_the_order_of_their_values() -> None:
-    header = (SRC.parent / "include" / "kiln.h").read_text()
+    header = (RUNTIME / "include/kiln.h").read_text()
     body = header.partition("typedef enum kiln_status {")[2].partition("}")[0]
     values = [int(value) for value in re.findall(r"^ *KILN_\w+ = (\d+)", body, re.MULTILINE)]
     assert len(values) > 40

@@ -1,7 +1,7 @@
 """cuDNN: convolutions on NVIDIA GPUs.
 
 The library is loaded on the device when a session is opened; it is several hundred megabytes, so no bundle
-holds it, and a program starts without it. What it is asked, and how, is runtime_c/src/cuda_cudnn.c; the C
+holds it, and a program starts without it. What it is asked, and how, is runtime_c/cuda/cuda_cudnn.c; the C
 that is generated here only holds the sizes. With `precision: fp16` or bf16 numbers of 16 bits are multiplied
 and added in float32, the bias is one of them, and 16 bits are stored; with `precision: tf32` the library
 rounds float32 to tf32 where it multiplies.
@@ -102,7 +102,7 @@ def runtime() -> list[Path]:
     """What loads the library, and calls it."""
     from kiln.paths import data_dir
 
-    return [data_dir("runtime_c") / "src" / "cuda_cudnn.c"]
+    return [data_dir("runtime_c") / "cuda" / "cuda_cudnn.c"]
 
 
 BACKEND = Backend(

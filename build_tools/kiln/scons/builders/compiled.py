@@ -45,5 +45,7 @@ def generated(unit: Unit, dump: bool) -> tuple[str, Any]:
 
 def runtime_source() -> Any:
     """runtime_c's content, as a value and not as files: once installed it lies outside of the project."""
-    parts = [digest.of_folder(data_dir("runtime_c") / part) for part in ("include", "src")]
+    parts = [
+        digest.of_folder(data_dir("runtime_c") / part) for part in ("include", "core", "platform", "cuda")
+    ]
     return session().env.Value(" ".join(["runtime_c", *parts]))
