@@ -1,4 +1,7 @@
-"""One bucket of a model: where the files of its own stages lie. A static model has one, without a folder."""
+"""Folders and names for the stages of one bucket of a model.
+
+A static model has one bucket, whose files are in the model's own folders.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from kiln.scons.stage import text_file
 
 
 class Part(NamedTuple):
-    """`of_model` is the folder of what all targets share, `folder` of what belongs to the target alone."""
+    """One bucket of a model on a target.
+
+    `of_model` is the folder of files that all targets share, `folder` the folder of files for this target.
+    """
 
     unit: Unit
     box: Box
@@ -31,12 +37,12 @@ class Part(NamedTuple):
 
     @property
     def model_subject(self) -> str:
-        """How the console calls what this part does for all targets."""
+        """The name on the console of this bucket's stages that all targets share."""
         return self.unit.name if self.is_static else f"{self.unit.name}[{self.box.name}]"
 
     @property
     def subject(self) -> str:
-        """How the console calls what this part does for its target."""
+        """The name on the console of this bucket's stages for its target."""
         return self.unit.subject if self.is_static else f"{self.unit.subject}[{self.box.name}]"
 
     @property
@@ -53,7 +59,7 @@ class Part(NamedTuple):
 
 
 def parts(unit: Unit) -> list[Part]:
-    """The buckets of a model, in the order in which they are asked."""
+    """The buckets of a model, in the order in which the entry point checks them."""
     return [Part(unit, box) for box in _boxes(unit)]
 
 

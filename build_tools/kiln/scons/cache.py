@@ -1,15 +1,15 @@
-"""Outputs of stages kept in a folder that builds in other folders, on other machines and in CI may share.
+"""A cache of stage outputs in a folder that builds in other folders, on other machines and in CI may share.
 
-SCons's own cache keeps single files and knows only those that are declared; most stages fill a folder. So
-Kiln's nodes take no part in it, and the outputs of a stage are kept as a whole:
+SCons's own cache stores single files, and only declared ones; most stages fill a folder. So Kiln's nodes are
+excluded from SCons's cache, and all outputs of a stage are stored together:
 
     stages/ab/abcd….json     by the key of a stage's run: its outputs, each with name, mode and SHA-256
-    blobs/12/1234…           their contents, by SHA-256, so that equal files are there once
+    blobs/12/1234…           contents of files, by SHA-256, so that equal files are stored once
 
-The key is a digest of the stage's name, its flags, the contents of all that it reads, its own source and the
-versions of the libraries and of the C compiler. Paths count as far as they are relative to the build.
-Everything is written beside its place and renamed, so that several builds may write at a time. A file that is
-damaged or missing is noticed by its SHA-256: the stage is then run as if there were no cache, and the file is
+The key is a digest of the stage's name, its flags, the contents of all files that it reads, its own source
+and the versions of the libraries and of the C compiler. Only paths relative to the build are part of the key.
+Each file is written under a temporary name and renamed, so that several builds may write at a time. A damaged
+or missing file is detected by its SHA-256: the stage then runs as if there were no cache, and the file is
 replaced.
 """
 
@@ -42,32 +42,32 @@ from kiln.toolchain import compiler_command
 if TYPE_CHECKING:
     from kiln.scons.stage import Stage
 
-_FORMAT = 1  # of the entries; another one makes all keys other ones
+_FORMAT = 1  # version of the entries; part of every key, so a new version invalidates all entries
 KEPT = frozenset(
     ("import", "interface", "simplify", "padding", "specialize", "golden", "precision", "packings", "lower",
      "plan", "emit-objects", "emit-source", "compile", "link", "size", "report", "bundle")
 )  # fmt: skip
-# These measure, talk to devices, or read what no declaration names: the network, the system's libraries.
-# `edges` is run before SCons plans the build.
+# These stages measure, use devices, or read inputs that are not declared: the network, the system's
+# libraries. `edges` runs before SCons plans the build.
 NOT_KEPT = frozenset(
     ("fetch", "edges", "library", "tune", "byoc-choose", "profile", "schema", "device-schema", "devices",
      "device-test", "device-run", "device-bench", "device-flash", "device-installed", "device-program")
 )  # fmt: skip
 _WRITTEN = ("--out", "--archive", "--work", "--cache")  # flags whose value is a path that is not read
-_CONFIG_BYTES = 1 << 20  # JSON files of more bytes are data, in which no paths are looked for
+_CONFIG_BYTES = 1 << 20  # larger JSON files are data, which is not searched for paths
 
 
 class _DamagedError(Exception):
-    """An entry, or a content that the entry names, is not what was written."""
+    """An entry, or a file that the entry names, differs from what was written."""
 
 
 _chosen: list[Path | None] = []
 
 
 def choose(text: str) -> None:
-    """Use the folder `text` in place of that of KILN_CACHE; `none`: no cache.
+    """Use the folder `text` instead of KILN_CACHE; `none`: no cache.
 
-    Raises KilnError where it cannot be a folder.
+    Raises KilnError where the folder cannot be created.
     """
     if not text:
         raise KilnError("option 'cache': a folder or none expected")
@@ -83,13 +83,17 @@ def choose(text: str) -> None:
 
 
 def chosen() -> StageCache | None:
-    """The cache of this build: of the option `cache`, else of KILN_CACHE, else in SCons's own CacheDir."""
+    """The cache of this build: from the option `cache`, else KILN_CACHE, else in SCons's own CacheDir.
+
+    None where none of the three is set, or with SCons's --cache-disable.
+    """
     if _chosen:
         folder = _chosen[0]
     elif os.environ.get("KILN_CACHE"):
         folder = Path(os.environ["KILN_CACHE"]).absolute()
     else:
-        # Asked so that SCons makes no default environment, which looks for compilers.
+        # Read from the private attribute: a public call would create the default environment, which searches
+        # for compilers.
         scons = getattr(SCons.Defaults._default_env, "_CacheDir_path", None)
         folder = Path(scons).absolute() / "kiln" if scons else None
     return StageCache(folder) if folder is not None and not GetOption("cache_disable") else None
@@ -105,27 +109,27 @@ class StageCache:
         self._told = False
 
     def entry(self, stage: Stage) -> Entry | None:
-        """Where the outputs of this run of a stage are kept; None for a stage that always runs."""
+        """The entry for the outputs of this run of a stage; None for a stage that always runs."""
         if stage.name not in KEPT or stage.extra_outputs:
             return None
         try:
             return Entry(self, stage, self._key(stage))
-        except OSError:  # the stage says better what is wrong with a file that it reads
+        except OSError:  # the stage reports an unreadable input with a better message
             return None
 
     def file(self, sha256: str) -> Path:
-        """The file with the content of that hash."""
+        """Path in the cache of the content with this SHA-256."""
         return self.folder / "blobs" / sha256[:2] / sha256
 
     def warn(self, error: Exception) -> None:
-        """Say once in a build that outputs cannot be kept."""
+        """Warn that outputs cannot be stored, once in a build."""
         with self._lock:
             told, self._told = self._told, True
         if not told:
             print(f"kiln: warning: the cache cannot be written: {error}", file=sys.stderr, flush=True)
 
     def sha256(self, path: Path) -> str:
-        """The file's hash; it is read once as long as the system says that the file is the same."""
+        """SHA-256 of a file; read again only when its inode, size or times have changed."""
         found = path.stat()
         state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         with self._lock:
@@ -161,7 +165,10 @@ class StageCache:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def _content(self, path: Path, outside: dict[str, str]) -> str:
-        """A digest of a file. In configuration, paths outside of the build count by what lies there."""
+        """A digest of a file.
+
+        In JSON configuration, each path in `outside` is replaced by its content's hash.
+        """
         name = "" if path.is_absolute() else str(path)
         if path.suffix == ".json" and path.stat().st_size <= _CONFIG_BYTES:
             text = _relative(path.read_text(encoding="utf-8"), outside)
@@ -170,7 +177,7 @@ class StageCache:
 
 
 class Entry:
-    """The outputs of one run of a stage, which may be there or not."""
+    """The cache entry for the outputs of one run of a stage; it may not exist yet."""
 
     def __init__(self, cache: StageCache, stage: Stage, key: str) -> None:
         self._cache = cache
@@ -180,9 +187,10 @@ class Entry:
         self._outputs = [name for name in stage.outputs if not self._inside(name)]
 
     def restore(self) -> bool:
-        """Put the outputs in their places; False, and nothing is changed, where they are not all there.
+        """Copy the outputs from the cache into the build folder; returns whether this succeeded.
 
-        Raises KilnError where an output cannot be written.
+        False, with nothing changed, where an output is missing or damaged in the cache. Raises KilnError
+        where an output cannot be written.
         """
         try:
             files = self._read()
@@ -197,12 +205,12 @@ class Entry:
         except _DamagedError:
             return False
         for path in (self._path, *(self._cache.file(file["sha256"]) for file in files.values())):
-            with contextlib.suppress(OSError):  # when it was last of use, for those who tidy up
+            with contextlib.suppress(OSError):  # the time of last use, for tools that clean the cache
                 os.utime(path)
         return True
 
     def store(self) -> None:
-        """Keep the outputs. Where they cannot be kept, the user is told and the build goes on."""
+        """Store the outputs in the cache. On failure, print a warning and continue the build."""
         try:
             folder = Path(self._folder) if self._folder is not None else None
             inside = [] if folder is None else _files(folder)
@@ -225,7 +233,10 @@ class Entry:
         return self._folder is not None and Path(self._folder) in Path(name).parents
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        """The outputs by name: all that are expected, and none that lies elsewhere."""
+        """The entry's files by name: all expected outputs, and none outside of the stage's folder.
+
+        Raises _DamagedError where the entry is missing or damaged.
+        """
         try:
             entry = json.loads(self._path.read_text(encoding="utf-8"))
             whole = entry["check"] == _check(entry["files"])
@@ -240,7 +251,7 @@ class Entry:
         return files
 
     def _verify(self, file: dict[str, Any]) -> None:
-        """Raises _DamagedError where the content of an output is not there or is another one."""
+        """Raise _DamagedError where the content of an output is missing or has another SHA-256."""
         kept = self._cache.file(file["sha256"])
         try:
             if file_sha256(kept) == file["sha256"]:
@@ -262,7 +273,7 @@ def _relative(text: str, outside: dict[str, str]) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or all files of the folder, in the order of their names; nothing where there is neither."""
+    """`path` itself for a file, or all files of a folder, sorted by name; empty where it does not exist."""
     return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
 
 
@@ -272,7 +283,10 @@ def _check(entries: Sequence[dict[str, Any]]) -> str:
 
 @functools.cache
 def _compiler(target: str) -> str:
-    """What the C compiler of a target.json says of its version; that of zig is in every stage's digest."""
+    """The `--version` output of a target.json's C compiler.
+
+    Empty for zig, which is in every stage's digest.
+    """
     chosen = Target.model_validate_json(target)
     if chosen.c_compiler.kind == "zig" and chosen.c_compiler.command is None:
         return ""

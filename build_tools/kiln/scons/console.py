@@ -1,4 +1,4 @@
-"""What a build shows: on a terminal the running stages with their time, elsewhere one plain line a stage."""
+"""Progress of a build: on a terminal the running stages with their times, else one plain line per stage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-_HEARTBEAT = 10.0  # seconds between signs of life where there is no terminal
+_HEARTBEAT = 10.0  # seconds between progress lines where there is no terminal
 
 
 class Console:
@@ -20,7 +20,7 @@ class Console:
         self.stages = 0
 
     def start(self, what: str) -> Any:
-        """Show that `what` runs from now on; the result is for `alive` and `finish`."""
+        """Show that the stage `what` has started; returns a handle for `alive` and `finish`."""
         with self._lock:
             self._running += 1
             self.stages += 1
@@ -33,14 +33,17 @@ class Console:
             return {"what": what, "task": task, "started": now, "shown": now}
 
     def alive(self, run: Any) -> None:
-        """Say now and then that a long stage still runs."""
+        """Print a progress line for a long stage, at most every `_HEARTBEAT` seconds.
+
+        Nothing on a terminal.
+        """
         now = time.monotonic()
         if run["task"] is None and now - run["shown"] >= _HEARTBEAT:
             run["shown"] = now
             print(f"kiln: {run['what']}: {now - run['started']:.0f} s", flush=True)
 
     def line(self, text: str) -> None:
-        """A line of a stage that speaks to the user."""
+        """Print a line of a stage whose output is for the user."""
         with self._lock:
             if self._progress is None:
                 print(text, flush=True)
@@ -48,7 +51,7 @@ class Console:
                 self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def finish(self, run: Any, done: bool) -> None:
-        """`what` has ended."""
+        """Show that the stage of the handle `run` has ended; `done`: without an error."""
         with self._lock:
             self._running -= 1
             seconds = time.monotonic() - run["started"]

@@ -1,9 +1,8 @@
-"""Whether a file has changed: by its content, which is read only when the system says that it was touched.
+"""An SCons decider: compares files by content, and reads a file only when its metadata has changed.
 
-SCons's own "content-timestamp" looks at whole seconds, so that of two changes within a second it misses the
+SCons's own "content-timestamp" compares whole seconds, so that of two changes within a second it misses the
 later one; its "content" reads all files at each start, which takes seconds for the parameters of some models.
-Here signatures are kept beside the build under what the system knows of a file: inode, size, and times to the
-nanosecond.
+Here signatures are stored in the build folder with each file's inode, size, and times to the nanosecond.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import SCons.Util
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-# The system's clock for files may stand still for some milliseconds: what was touched just now may be touched
-# again without a trace, so its signature is not kept.
+# File times may have a resolution of some milliseconds: a file changed just now may change again without a
+# new time, so its signature is not stored.
 _SETTLED_NS = 1_000_000_000
 
 
 class Content:
-    """Signatures of files; `path` is where they are kept between builds."""
+    """Signatures of files; `path` is the JSON file that stores them between builds."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -40,14 +39,14 @@ class Content:
             self._known = {}
 
     def changed(self, dependency: Any, target: Any, before: Any, repository: Any = None) -> bool:
-        """SCons's question (a decider): is `dependency` another than when `target` was made?"""
+        """SCons's decider: whether `dependency` has changed since `target` was built."""
         if isinstance(dependency, SCons.Node.FS.File):
             signature = self.signature(str(dependency))
             if signature is not None:
                 dependency.get_ninfo().csig = signature
         try:
             return bool(dependency.get_csig() != before.csig)
-        except AttributeError:  # nothing is known of the last time
+        except AttributeError:  # no signature from an earlier build
             return True
 
     def signature(self, path: str) -> str | None:
@@ -69,7 +68,7 @@ class Content:
         return signature
 
     def save(self) -> None:
-        """Keep the signatures. Without them, files are read again: a disk that is full is no error here."""
+        """Store the signatures. A full disk is ignored: the next build then reads the files again."""
         if self._new:
             with contextlib.suppress(KilnError):
                 atomic_write(self._path, json.dumps(self._known))

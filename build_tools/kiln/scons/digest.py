@@ -1,4 +1,4 @@
-"""What a stage's program is made of: when its source or a library changes, its outputs are made again."""
+"""Digests of a stage's source code and libraries: when a digest changes, the stage runs again."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def of_stage(stage: str) -> str:
 
 @functools.cache
 def of_folder(folder: Path) -> str:
-    """Digest of a folder's C sources and headers, names and contents; tests beside them do not count."""
+    """Digest of the names and contents of a folder's C sources and headers, without its tests and fuzzers."""
     files = (path for path in folder.rglob("*.[ch]") if not re.search(r"(_test|_fuzz)\Z", path.stem))
     return _of_files(folder, files)
 
 
 def _closure(part: str) -> set[str]:
-    """The sub-package or top-level module `part`, and all of Kiln that it imports, however far down."""
+    """The sub-package or module `part`, and everything of Kiln that it imports, directly or indirectly."""
     reached: set[str] = set()
     waiting = [part, "__main__"]
     while waiting:
@@ -67,7 +67,7 @@ def _of_part(part: str) -> str:
 
 @functools.cache
 def _sources(part: str) -> tuple[Path, ...]:
-    """A sub-package's files, or a module's one. Empty where it is neither."""
+    """The files of a sub-package, or the file of a module. Empty where `part` is neither."""
     module = _PACKAGE / f"{part}.py"
     if module.is_file():
         return (module,)

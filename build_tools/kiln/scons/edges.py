@@ -1,7 +1,7 @@
-"""Buckets that the build chooses itself: known before SCons plans the build, for they decide what it is.
+"""Automatic buckets (`auto`): chosen before SCons plans the build, since each bucket has stages of its own.
 
-The choice is kept beside the model's other files, with a digest of all that it depends on; as long as that is
-the same, nothing is run.
+The choice is stored in the model's folder with a digest of everything that it depends on; while the digest is
+unchanged, nothing runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _known: dict[str, dict[str, list[Bucket]]] = {}
 
 
 def chosen(unit: Unit) -> Mapping[str, Sequence[Bucket]]:
-    """The buckets of the dimensions that say `auto`; the table of the choice is printed when it is made.
+    """The buckets of the dimensions with `auto`; a new choice is printed as a table.
 
     Raises KilnError for a traffic or cost file that cannot be used.
     """
@@ -65,13 +65,13 @@ def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
 
 
 def _key(unit: Unit) -> str:
-    """A digest of all that the choice depends on."""
+    """A digest of everything that the choice depends on."""
     parts = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "edges")]
     parts += [digest.of_stage(name) for name in ("fetch", "edges")]
     asked = [
         path for dim in unit.model.dims.values() for path in (dim.traffic, dim.costs) if path is not None
     ]
-    # A missing one is the stage's to report.
+    # A missing file is reported by the stage.
     files = [*map(Path, asked), *(Path(node.abspath) for node in unit.local_files("fetch"))]
     parts += [file_sha256(path) for path in files if path.is_file()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

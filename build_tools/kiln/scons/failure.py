@@ -1,7 +1,8 @@
-"""How a build ends that cannot go on: the stage's own line on stderr, exit status 2, and nothing from SCons.
+"""The end of a failed build: the stage's error line on stderr, exit status 2, and no message of SCons.
 
-SCons has no setting for this: `BuildTask.failed` always writes "scons: *** [target] Error 2". So that one
-method is wrapped, for Kiln's failures and Ctrl-C only; so is saving the signatures, for a disk that is full.
+SCons has no setting for this: `BuildTask.failed` always writes "scons: *** [target] Error 2". So that method
+is wrapped, for Kiln's failures and Ctrl-C only; so is the function that saves the signatures, for a full
+disk.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import SCons.Taskmaster.Job
 
 
 class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
-    """A stage ended without its outputs; `line` is what the user is told."""
+    """A stage ended without its outputs; `line` is the error message for the user."""
 
     def __init__(self, line: str, node: Any, status: int = 2) -> None:
         super().__init__(node=node, errstr=line, status=status, exitstatus=status)
@@ -24,7 +25,7 @@ class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Make SCons quiet about StageFailed. Doing it twice is as good as once."""
+    """Make SCons print StageFailed as one line. Calling it again has no effect."""
     task = SCons.Script.Main.BuildTask
     if getattr(task.failed, "by_kiln", False):
         return
@@ -39,7 +40,7 @@ def install() -> None:
         if isinstance(error, StageFailed):
             print(error.line, file=sys.stderr, flush=True)
         elif getattr(error, "errstr", None) == SCons.Taskmaster.Job.interrupt_msg:
-            if first:  # of all the stages that run at the same time
+            if first:  # print once, not for each stage that runs at the same time
                 print("kiln: interrupted", file=sys.stderr, flush=True)
         else:
             noisy(self)
@@ -49,7 +50,8 @@ def install() -> None:
         self.exc_clear()
 
     def write() -> None:
-        # Called at the end of every build. One that failed without a failed task was interrupted between two.
+        # SCons calls this at the end of every build. A build that failed without a failed task was
+        # interrupted between two tasks.
         if SCons.Script.Main.this_build_status and not told:
             print("kiln: interrupted", file=sys.stderr, flush=True)
         try:
@@ -57,7 +59,7 @@ def install() -> None:
         except OSError as error:
             for database in SCons.SConsign.DB_sync_list:
                 database._needs_sync = False  # or its destructor tries again, with a traceback
-            if not SCons.Script.Main.exit_status:  # a stage that failed has said why
+            if not SCons.Script.Main.exit_status:  # else a failed stage has printed its error
                 print(f"kiln: error: cannot save what was built: {error}", file=sys.stderr)
             SCons.Script.Main.exit_status = 2
 

@@ -1,15 +1,15 @@
-"""Builds that were killed, and builds at the same time: neither may leave an artefact wrongly trusted.
+"""Journal and lock of a build folder: after a killed build, or with two builds, no stale artefact is trusted.
 
-SCons writes the signatures of what it built when it ends. Killed before that, it leaves artefacts whose
-signatures are those of an earlier build: set the configuration back, and they look up to date. So:
+SCons writes the signatures of the files it built when it ends. Killed before that, it leaves artefacts with
+the signatures of an earlier build: once the configuration is set back, they look up to date. So:
 
-1. Every stage's outputs are put down in a journal before the stage starts, and once more when they are whole.
-2. SCons's file of signatures is written after the last such line. At the next start a journal younger than
-   that file tells of a build that did not end. What was being made then is removed, with half-made files
-   beside it. What had been made stays where it is, for whoever uses it; but SCons forgets the signatures of
-   both, so that a build that needs one of them makes it anew.
-3. A lock on the folder, which every stage's process shares, keeps the next build waiting until the last
-   process of a killed one is gone. So nothing is written behind a later build's back.
+1. Every stage's outputs are written to a journal before the stage starts, and again when they are complete.
+2. SCons's file of signatures is written after the journal's last line. At the next start, a journal newer
+   than that file means that a build was killed. Outputs that were incomplete are removed, with their
+   temporary files. Complete outputs stay, for programs that use them; but SCons drops the signatures of both
+   kinds, so that a build that needs one of them makes it again.
+3. A lock on the folder, which every stage's process inherits, makes the next build wait until the last
+   process of a killed build has ended. So no process of an earlier build writes while a later one runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import SCons.Node.FS
 import SCons.SConsign
 
-_MADE = "made "  # how a line about finished outputs begins; the others name outputs that are begun
+_MADE = "made "  # prefix of lines for complete outputs; lines without it name outputs that were started
 
 
 class Journal:
@@ -42,11 +42,11 @@ class Journal:
         self._recover()
 
     def begin(self, outputs: Sequence[str]) -> None:
-        """Put down that these files are about to be made. Raises OSError where it cannot."""
+        """Record that the stage of these files starts. Raises OSError where the journal cannot be written."""
         self._write(outputs)
 
     def end(self, outputs: Sequence[str]) -> None:
-        """Put down that these files are whole. Raises OSError where it cannot."""
+        """Record that these files are complete. Raises OSError where the journal cannot be written."""
         self._write([f"{_MADE}{output}" for output in outputs])
 
     def _write(self, lines: Sequence[str]) -> None:
@@ -61,8 +61,8 @@ class Journal:
         if self._ended():
             self.path.unlink()
             return
-        # The journal stays until SCons has written that it knows nothing of these files: this build may be
-        # killed as well.
+        # The journal stays until SCons has saved signatures without these files: this build may be killed
+        # too.
         made: dict[str, bool] = {}
         for line in self.path.read_text(encoding="utf-8").splitlines():
             made[line.removeprefix(_MADE)] = line.startswith(_MADE)
@@ -79,7 +79,7 @@ class Journal:
 
 
 def _forget(output: str) -> None:
-    """Remove an artefact from SCons's signatures, which are written when this build ends."""
+    """Drop an artefact from SCons's signatures, which are saved when this build ends."""
     path = Path(output)
     signatures = SCons.Node.FS.get_default_fs().Dir(str(path.parent)).sconsign()
     signatures.entries.pop(path.name, None)
@@ -87,9 +87,9 @@ def _forget(output: str) -> None:
 
 
 def discard(output: Path) -> None:
-    """Remove an artefact, and what a process that was killed while making it has left beside it.
+    """Remove an artefact, and the temporary files that a killed process left next to it.
 
-    A folder stays: it takes its place as a whole, and the list of its files is an artefact too.
+    A folder stays: it is renamed into place as a whole, and the list of its files is an artefact of its own.
     """
     if not output.is_dir():
         output.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A folder whose files cannot be named beforehand, as one node: a list of them with sizes and hashes."""
+"""A folder with file names not known beforehand, as one SCons node: a list of files, sizes and hashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiln.files import write_json
 
 
 def write(folder: Path, path: Path) -> None:
-    """List what a stage has put into `folder`."""
+    """Write the list of the files in `folder` to `path`."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     write_json(path, {"files": [_entry(folder, file) for file in files]})
 
@@ -26,7 +26,7 @@ def _entry(folder: Path, file: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, path: Path) -> None:
-    """Remove the list when a file that it names is gone or has another size: its stage then runs again."""
+    """Remove the list `path` when a listed file is missing or has another size: then the stage runs again."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["files"]
         whole = all((folder / entry["name"]).stat().st_size == entry["bytes"] for entry in entries)

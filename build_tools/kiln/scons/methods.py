@@ -1,4 +1,4 @@
-"""Kiln's methods of an SCons environment: each declares all that a model on a target needs."""
+"""Kiln's methods of an SCons environment: each declares all stages that a model on a target needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiln.scons.model_build import Unit
 from kiln.scons.options import Options
 from kiln.scons.session import WORK
 
-# SCons names methods after these functions, and calls its own in this style.
+# SCons names the methods after these functions; the names follow SCons's own style.
 
 
 def KilnBundle(  # noqa: N802
@@ -42,7 +42,10 @@ def KilnTest(  # noqa: N802
     byoc: str | None = None,
     precision: str | None = None,
 ) -> Any:
-    """Declare the comparison with the golden vectors; the build fails where they differ."""
+    """Declare the comparison with the golden vectors.
+
+    The build fails where an output exceeds its tolerance.
+    """
     return tested(Unit(model, target, byoc, precision, device), dump, device)
 
 
@@ -56,7 +59,7 @@ def KilnRun(  # noqa: N802
     byoc: str | None = None,
     precision: str | None = None,
 ) -> Any:
-    """Declare a run on a picture; it is done at each build."""
+    """Declare a run on an image; it is done in every build."""
     return ran(Unit(model, target, byoc, precision, device), dump, image, device)
 
 
@@ -70,7 +73,7 @@ def KilnBench(  # noqa: N802
     byoc: str | None = None,
     precision: str | None = None,
 ) -> Any:
-    """Declare that runs are timed, with `steps` each step too; it is done at each build."""
+    """Declare the timing of runs, with `steps` of each step too; it is done in every build."""
     return timed(Unit(model, target, byoc, precision, device), dump, device, steps)
 
 
@@ -84,7 +87,7 @@ def KilnDevice(  # noqa: N802
     byoc: str | None = None,
     precision: str | None = None,
 ) -> Any:
-    """Declare `goal` (flash, rollback or status) on a device; it is done at each build."""
+    """Declare `goal` (flash, rollback or status) on a device; it is done in every build."""
     return on_device(goal, Unit(model, target, byoc, precision, device), dump, device)
 
 
@@ -99,13 +102,13 @@ def KilnProgram(  # noqa: N802
 ) -> Any:
     """Declare `goal` (flash, status, run or test) of a linked program on a device behind a gdb server.
 
-    It is done at each build; `test` gives the program the golden vectors of `model`.
+    It is done in every build; `test` runs the program on the golden vectors of `model`.
     """
     return of_program(goal, program, device, Unit(model, target) if model else None, dump)
 
 
 def KilnDevices(env: Any) -> Any:  # noqa: N802
-    """Declare that the known devices are listed."""
+    """Declare that the devices in devices/ are listed."""
     return devices()
 
 
@@ -117,7 +120,7 @@ def KilnSize(  # noqa: N802
     byoc: str | None = None,
     precision: str | None = None,
 ) -> Any:
-    """Declare that the sizes are printed."""
+    """Declare that the flash and RAM of a bundle are printed."""
     return shown(Unit(model, target, byoc, precision), dump)
 
 
@@ -130,7 +133,7 @@ def KilnTune(  # noqa: N802
     byoc: str | None = None,
     precision: str | None = None,
 ) -> Any:
-    """Declare that the kernels of `model` are measured, here or on a device, for later builds."""
+    """Declare that the kernels of `model` are timed, here or on a device; later builds use the result."""
     return tune(Unit(model, target, byoc, precision), dump, device)
 
 
@@ -140,7 +143,7 @@ def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
 
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
-    """Add nodes to the goal `name`; after the last of them it says what there is."""
+    """Add nodes to the goal `name`; bundle and test print a summary after their last node."""
     says = {"bundle": summary.bundles, "test": summary.tests}.get(name)
     first = name not in _aliases
     _aliases.add(name)
@@ -152,19 +155,20 @@ _aliases: set[str] = set()
 
 
 def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) -> Options:  # noqa: N802
-    """The command line, checked. SCons's file of signatures is put into build/ with all else that is made."""
+    """Parse and check the command line. Also makes SCons store its signatures in build/, like all outputs."""
     from SCons.Script import ARGLIST
 
     options.once(ARGLIST)
     parsed = options.parse(arguments, goals)
     needs.check([load_target(name) for name in parsed.targets], goals, parsed.known_device())
     Path(WORK).mkdir(parents=True, exist_ok=True)
-    env.SConsignFile(str(Path(WORK, "sconsign").absolute()))  # a relative path is one from the SConstruct on
+    # Absolute, since SCons resolves a relative path at the SConstruct.
+    env.SConsignFile(str(Path(WORK, "sconsign").absolute()))
     return parsed
 
 
 def KilnHelp(env: Any) -> str:  # noqa: N802
-    """What -h says."""
+    """The text of -h."""
     return options.help_text()
 
 

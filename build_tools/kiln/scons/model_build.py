@@ -1,4 +1,4 @@
-"""One model on one target: names of the files between the stages, slices of the configuration."""
+"""One model on one target: paths of the files between the stages, and slices of the configuration."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ _told: set[str] = set()
 
 
 class Unit:
-    """`of_model` is the folder of what all targets share, `folder` of what belongs to this target alone.
+    """One model on one target.
 
-    `device`: where parts of the model are timed, if they are (`byoc=auto`). `auto`: why no library is asked
-    then, in a line; None where one is."""
+    `of_model` is the folder of files that all targets share, `folder` the folder of files for this target.
+    `device` is the device on which `byoc=auto` times subgraphs. `auto` is the reason, in one line, why
+    `byoc=auto` uses no library; None where it uses one.
+    """
 
     def __init__(
         self,
@@ -74,22 +76,22 @@ class Unit:
         return text_file(f"{self.of_model}/{stage}.json", text)
 
     def target_json(self) -> Any:
-        """All of the target, as a file."""
+        """The whole target as a file target.json, an SCons node."""
         return text_file(f"{self.of_target}/target.json", canonical_json(target_config(self.target)))
 
     def local_files(self, stage: str) -> list[Any]:
-        """Files of the user's own that a slice names (sources of kind `file`), as SCons nodes.
+        """The user's files that the slice for `stage` names (sources of kind `file`), as SCons nodes.
 
-        The files beside a model that hold its weights are among them.
+        Includes the external data files that hold a model's weights.
         """
         named = [Path(name) for name in _file_sources(stage_config(self.model, stage))]
         found = [*named, *(path for name in named for path in beside(name))]
-        # A missing one is the stage's to report, with the key that names it.
+        # A missing file is reported by the stage, with the key that names it.
         return [session().file(str(path)) for path in found if path.is_file()]
 
 
 def _can_be(model: Model, target: Target) -> None:
-    """Raise KilnError where the target has no arithmetic of the model's precision."""
+    """Raise KilnError where the target does not support the model's precision."""
     if model.precision == "fp32":
         return
     if target.cuda is None:
@@ -107,7 +109,7 @@ def _can_be(model: Model, target: Target) -> None:
 
 
 def _byoc(text: str | None) -> Byoc | None:
-    """The command line's `byoc=`."""
+    """Parse `byoc=` of the command line; None where it is not set."""
     if text is None:
         return None
     try:
@@ -118,9 +120,9 @@ def _byoc(text: str | None) -> Byoc | None:
 
 
 def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]]:
-    """The backends to be asked, and by name why one is not that `auto` would ask.
+    """The backends to use, and by name the reason why `auto` cannot use a backend.
 
-    Raises KilnError where one that is named, or its library, cannot be had for the target.
+    Raises KilnError where a backend that the user named, or its library, is not available for the target.
     """
     from kiln.byoc.libraries.find import locate
     from kiln.byoc.registry import wanted  # only where a library is asked for
@@ -138,7 +140,7 @@ def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]
 
 
 def _without_libraries(unit: Unit) -> str:
-    """Why `byoc=auto` has nothing to ask, which the user is told once in a build."""
+    """The reason why `byoc=auto` has no backend to use; printed once in a build."""
     from kiln.byoc.registry import nothing_to_ask
 
     reason = nothing_to_ask(unit.byoc, unit.target, unit.absent)
@@ -149,7 +151,7 @@ def _without_libraries(unit: Unit) -> str:
 
 
 def _known_to_the_user(model: Model, copy: str) -> str:
-    """How errors call the model's file: by the user's own path, where it is a file of the user's."""
+    """The model's path for error messages: the user's own path for a source of kind `file`, else `copy`."""
     if not isinstance(model.source, FileSource):
         return copy
     path = Path(model.source.path)
@@ -183,6 +185,6 @@ def _target(name: str) -> Target:
         target = load_target(name)
         if target.name == "models":
             raise KilnError(f"target '{name}': a target cannot be called 'models'")
-        compiler_command(target)  # refuses now, not after minutes, when the compiler is missing
+        compiler_command(target)  # raises now, not after minutes, when the compiler is missing
         _targets[name] = target
     return _targets[name]

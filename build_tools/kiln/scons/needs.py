@@ -1,4 +1,4 @@
-"""Programs and libraries of the system that the goals need: looked for before the first stage runs."""
+"""Checks, before the first stage runs, that the system's programs and libraries are installed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _RUNNING = frozenset(("test", "run", "bench", "profile"))  # goals that run a ta
 
 
 class Missing(NamedTuple):
-    """What is not installed, for an error message, and the Debian package with it where that is known."""
+    """A missing program or library, as text for an error message, and its Debian package if known."""
 
     what: str
     package: str | None
 
 
 def check(targets: Sequence[Target], goals: Collection[str], device: Device | None = None) -> None:
-    """Raise KilnError, one line with every package that is missing for the goals on these targets.
+    """Raise KilnError, in one line, with every package that is missing for the goals on these targets.
 
-    `device`: where programs run; None: here, under each target's emulator where this machine cannot run them.
-    Nothing is looked for where SCons only shows (`-n`) or removes (`-c`).
+    `device` is where programs run; None: here, under each target's emulator where this machine cannot run
+    them. Nothing is checked where SCons only prints (`-n`) or removes (`-c`).
     """
     if GetOption("no_exec") or GetOption("clean"):
         return
@@ -56,7 +56,10 @@ def _compiler(target: Target) -> list[Missing]:
 
 
 def _runner(target: Target) -> list[Missing]:
-    """What runs the target's programs here. Raises KilnError where nothing can."""
+    """Missing programs and libraries for running the target's programs here.
+
+    Raises KilnError where this machine cannot run them and the target names no emulator.
+    """
     obstacle = host_cpu.obstacle(target)
     if obstacle is None:
         return []

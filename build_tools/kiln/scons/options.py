@@ -47,7 +47,10 @@ _PATHS = (".yaml", ".yml", ".onnx", ".tflite")
 
 @dataclass(frozen=True)
 class Program:
-    """A linked program and what is to be done with it; `model` and `target` say whose vectors it is given."""
+    """A linked program and its goals.
+
+    For `test`, `model` and `target` name the bundle with the golden vectors.
+    """
 
     path: str
     goals: Sequence[str]
@@ -57,7 +60,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for."""
+    """The parsed command line."""
 
     targets: Sequence[str]
     models: Sequence[str]
@@ -70,18 +73,18 @@ class Options:
     precision: str | None = None
 
     def known_device(self) -> Device | None:
-        """What is known of `device`; None where none is asked for."""
+        """The device's configuration, read from its YAML file; None without `device=`."""
         if self.device is None:
             return None
         from kiln.device.deploy.registry import (
-            load_device,  # its settings are those of the ways that device/ knows
+            load_device,  # imports the transports, which only devices need
         )
 
         return load_device(self.device)
 
 
 def once(given: Sequence[tuple[str, str]]) -> None:
-    """Refuse an option that is given twice: SCons would take the last one and say nothing."""
+    """Raise KilnError for an option that is given twice: SCons would silently use the last value."""
     seen: dict[str, str] = {}
     for name, value in given:
         if name in seen:
@@ -91,7 +94,10 @@ def once(given: Sequence[tuple[str, str]]) -> None:
 
 
 def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
-    """Read NAME=VALUE arguments and goals. Raises KilnError for a name or a goal that means nothing."""
+    """Parse NAME=VALUE arguments and goals.
+
+    Raises KilnError for an unknown name or goal, or a wrong value.
+    """
     for name in arguments:
         if name not in OPTIONS:
             raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
@@ -111,7 +117,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     if device is not None and not lists["target"]:
         from kiln.device.deploy.registry import (
-            load_device,  # its settings are those of the ways that device/ knows
+            load_device,  # imports the transports, which only devices need
         )
 
         lists["target"] = [load_device(device).target]
@@ -166,12 +172,12 @@ def _names(text: str) -> list[str]:
 
 
 def _path(text: str) -> str:
-    """A path that no stage reads as an option."""
+    """`text`, with `./` before a leading `-`, so that no stage parses the path as an option."""
     return f"./{text}" if text.startswith("-") else text
 
 
 def help_text() -> str:
-    """Everything `scons -h` says; targets and models come from their YAML files."""
+    """The text of `scons -h`; targets, models and devices come from their YAML files."""
     targets = {summary.name: summary.description for summary in list_targets()}
     devices = {summary.name: summary.description for summary in list_devices()}
     models = {" | ".join([model.name, *model.aliases]): model.description for model in list_models()}

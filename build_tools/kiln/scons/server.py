@@ -1,4 +1,4 @@
-"""The build's side of `kiln.stage_server`, the process whose forks are the stages."""
+"""The client side of `kiln.stage_server`, the process that forks one process for each stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
 class _Process:
-    """One process that serves; `control` is the socket that it listens on."""
+    """One process of `kiln.stage_server`; `control` is this side's end of the socket for requests."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,7 +41,7 @@ class _Process:
         return self._popen.poll() is None
 
     def end(self) -> int:
-        """Wait for the process, which ends where `control` is closed; its exit status."""
+        """Close `control`, which ends the process; returns its exit status."""
         self.control.close()
         return self._popen.wait()
 
@@ -53,7 +53,7 @@ class _Process:
 
 
 class Running:
-    """A stage that runs: `stdout` and `stderr` are what it writes, as streams of text."""
+    """A running stage: `stdout` and `stderr` are its output, as text streams."""
 
     def __init__(self, server: _Process, request: socket.socket, stdout: int, stderr: int) -> None:
         self._server = server
@@ -61,9 +61,9 @@ class Running:
         self.stdout, self.stderr = os.fdopen(stdout, errors="replace"), os.fdopen(stderr, errors="replace")
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """The exit status, below zero for a signal; None where the stage still runs after `seconds`.
+        """The exit status, negative for a signal; None where the stage still runs after `seconds`.
 
-        Raises KilnError where the server did not come so far as to start stages.
+        Raises KilnError where the server ended with an error of its own.
         """
         self._request.settimeout(seconds)
         answer = b""
@@ -83,7 +83,7 @@ class Running:
         return status
 
     def kill(self) -> None:
-        """End the stage where it still runs, and wait until its process is gone."""
+        """Kill the stage if it still runs, and wait until its process has ended."""
         if self._request.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self._request.shutdown(socket.SHUT_WR)
@@ -91,7 +91,10 @@ class Running:
 
 
 class StageServer:
-    """Starts stages, from any thread. Its process starts with the first stage, and again after a crash."""
+    """Starts stages, from any thread.
+
+    The server process starts with the first stage, and again after a crash.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -101,9 +104,9 @@ class StageServer:
     def start(
         self, name: str, flags: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()
     ) -> Running:
-        """Run the stage `name` in this working folder. The descriptors `keep` stay open while it runs.
+        """Start the stage `name` in this working folder. The file descriptors `keep` stay open while it runs.
 
-        Raises OSError where no process or pipe can be made.
+        Raises OSError where no process or pipe can be created.
         """
         asked = {"arguments": [name, *flags], "environment": dict(environment), "folder": str(Path.cwd())}
         text = json.dumps(asked).encode()
@@ -114,7 +117,7 @@ class StageServer:
                 if self._process is None or not self._process.serves():
                     self._process = _Process()
                 process = self._process
-            with contextlib.suppress(OSError):  # the server is gone: `wait` tells why
+            with contextlib.suppress(OSError):  # the server is gone: `wait` reports the reason
                 socket.send_fds(process.control, [name.encode()], passed)
         finally:
             theirs.close()
@@ -125,7 +128,7 @@ class StageServer:
         return Running(process, ours, out, err)
 
     def run(self, name: str, flags: Sequence[str]) -> tuple[int, str, str]:
-        """Run a stage to its end; exit status, stdout and stderr. Raises OSError as `start` does."""
+        """Run a stage to its end; returns exit status, stdout and stderr. Raises OSError as `start` does."""
         running = self.start(name, flags, stage_environment())
         said: list[str] = []
         reader = threading.Thread(target=lambda: said.append(running.stderr.read()))
@@ -137,7 +140,7 @@ class StageServer:
         return status, stdout, said[0]
 
     def close(self) -> None:
-        """End the process and every stage that still runs."""
+        """End the server process, and with it every stage that still runs."""
         with self._lock:
             if self._process is not None:
                 self._process.end()
@@ -145,6 +148,6 @@ class StageServer:
 
 
 def stage_environment(**more: str) -> dict[str, str]:
-    """The environment of a stage: this process's own, with what a program of Kiln needs, and `more`."""
+    """Environment variables for a stage: this process's own, PYTHONHASHSEED=0, PYTHONPATH, and `more`."""
     path = os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, **more}

@@ -1,4 +1,4 @@
-"""What all declarations of one SCons run share: one private environment, one journal, one console."""
+"""State that all declarations of one SCons run share: one private environment, one journal, one console."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kiln.scons.journal import Journal
 from kiln.scons.server import StageServer
 
 BUILD = "build"
-WORK = f"{BUILD}/.stages"  # what lies between the stages
+WORK = f"{BUILD}/.stages"  # folder of the files between the stages
 
 
 class Session:
-    """Made on first use, when SCons reads the SConstruct.
+    """The state of one SCons run, created on first use, when SCons reads the SConstruct.
 
-    The environment is Kiln's own, so that nothing in a user's environment changes how a bundle is made.
+    The environment is Kiln's own, so that no setting of a user's environment changes how a bundle is built.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Session:
         self.env: Any = SCons.Environment.Environment(tools=[], SCANNERS=[])
         content = Content(Path(self.work, "signatures.json"))
         self.env.Decider(content.changed)
-        SetOption("max_drift", -1)  # or SCons trusts the whole seconds of files that are older than two days
+        SetOption("max_drift", -1)  # else SCons compares files older than two days by whole seconds only
         atexit.register(content.save)
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
@@ -44,7 +44,7 @@ class Session:
     def file(self, path: str) -> Any:
         """The file as an SCons node, `path` taken literally.
 
-        SCons's own Environment.File would run what stands between `${` and `}` in a file's name as Python.
+        SCons's own Environment.File would run the text between `${` and `}` in a file name as Python.
         """
         return self.env.fs.File(path)
 
@@ -54,7 +54,7 @@ class Session:
 
     @functools.cached_property
     def journal(self) -> Journal:
-        """The journal of the build folder; taking it waits for other builds there."""
+        """The journal of the build folder; the first access waits for other builds in that folder."""
         return Journal(Path(self.work))
 
 
@@ -62,7 +62,7 @@ _current: list[Session] = []
 
 
 def session() -> Session:
-    """The session of this SCons run: there is one build folder."""
+    """The session of this SCons run, created by the first call."""
     if not _current:
         _current.append(Session())
         if not (GetOption("help") or GetOption("no_exec")):

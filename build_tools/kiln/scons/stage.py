@@ -1,10 +1,10 @@
 """Every stage is a process: `python -m kiln <stage> …`, declared to SCons with its inputs and outputs.
 
-A build starts them as forks of one process that has the libraries imported, see `kiln.stage_server`.
+A build starts stages as forks of one process that has imported the libraries, see `kiln.stage_server`.
 
-A stage is run again when the content of an input, its command line, its slice of the configuration, its own
+A stage runs again when the content of an input, its command line, its slice of the configuration, its own
 source or the version of a library has changed. It ends with all of its outputs, or with one line on stderr
-and none of them.
+and no output.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from kiln.scons.session import session
 class Stage:
     """One run of a stage's program.
 
-    `flags` are its command line, `outputs` its files; `inputs` are SCons nodes or paths. With `listing`, the
-    files of the folder `folder` are the stage's to name, and the output is a list of them. `scons -c` removes
-    `folder`. `speaks`: its stdout is for the user. `silent_flags` change what is printed, and therefore do
-    not make it run again. `foretold` gives what `scons -n` prints of it.
+    `flags` is the command line, `outputs` the paths of the output files; `inputs` are SCons nodes or paths.
+    With `listing`, the stage chooses the files in `folder`, and the declared output is a list of them, at the
+    path `listing`. `scons -c` removes `folder`. `speaks`: stdout is for the user. `silent_flags` do not
+    change the outputs, so a change of them does not make the stage run again. `foretold` returns the text
+    that `scons -n` prints for the stage. `extra_outputs` are empty marker files, written when the stage has
+    ended.
     """
 
     name: str
@@ -54,7 +56,7 @@ class Stage:
 
 
 def declare(stage: Stage) -> list[Any]:
-    """The stage's outputs as SCons nodes. Declaring a stage again gives the same nodes."""
+    """Declare a stage to SCons; returns its outputs as nodes. Declaring it again returns the same nodes."""
     current = session()
     outputs = [*stage.outputs, *([stage.listing] if stage.listing else []), *stage.extra_outputs]
     known = current.declared.get(outputs[0])
@@ -78,7 +80,7 @@ def declare(stage: Stage) -> list[Any]:
 
 
 def text_file(path: str, text: str) -> Any:
-    """A file that holds `text`, as an SCons node: how a slice of the configuration reaches a stage."""
+    """A file that contains `text`, as an SCons node: passes a slice of the configuration to a stage."""
     current = session()
     if path not in current.declared:
         action = current.env.Action(_write, strfunction=None)
@@ -127,7 +129,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
             kept.store()
         current.journal.end(made)
         done = True
-    except KilnError as error:  # a list of files that could not be written
+    except KilnError as error:  # a list of files cannot be written, or the stage exceeds its time limit
         raise StageFailed(f"kiln: error: {error}", target) from None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
@@ -138,7 +140,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 
 
 def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
-    """Run the program; its exit status and what it said that the user has not seen."""
+    """Run a stage's program; returns its exit status and the lines of output not shown to the user."""
     current = session()
     allowed = _limits(stage)
     columns = str(shutil.get_terminal_size().columns)
@@ -148,7 +150,7 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     flags, lock = [*stage.flags, *stage.silent_flags], current.journal.lock
     process = current.server.start(stage.name, flags, environment, keep=[lock])
     said: list[str] = []
-    kept: list[str] = []  # for the user, but not between the lines of a stage that runs at the same time
+    kept: list[str] = []  # printed at the end, so that lines of stages that run at the same time do not mix
 
     def follow(stream: Any, shown: bool) -> None:
         for line in stream:
@@ -183,7 +185,7 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
 
 
 def _limits(stage: Stage) -> StageLimits | None:
-    """The limits of the model that a stage works for, by default where it works for none; None: no limits."""
+    """Limits for a stage: those of its model, the defaults where it has no model; None where none apply."""
     if not limits.applies(stage.name):
         return None
     name = stage.subject.split("[")[0].rsplit("/", 1)[-1]
@@ -193,7 +195,7 @@ def _limits(stage: Stage) -> StageLimits | None:
 def _explain(
     stage: Stage, title: str, status: int, said: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
-    """The line for a stage that failed: its own, or for a crash one that says where its words are kept."""
+    """Error line, nodes and exit status of a failed stage: its own error line, or the path of a crash log."""
     allowed = _limits(stage)
     if allowed is not None and limits.ran_out(said):
         needed = f"needs more than {limits.shown(allowed.memory)} of memory"

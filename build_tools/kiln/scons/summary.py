@@ -1,4 +1,4 @@
-"""The last line of each goal: where the bundle is, and whether there was anything to do."""
+"""The last lines of the goals bundle and test: paths of the bundles, and whether anything was built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STARTED = time.monotonic()
 
 
 def bundles(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
-    """Say where the bundles are."""
+    """Print the folder of each bundle, and the time of the build or that it is up to date."""
     seconds = f"built in {time.monotonic() - _STARTED:.1f} s" if session().console.stages else "up to date"
     for node in source:
         if str(node).endswith("manifest.json"):
@@ -21,7 +21,7 @@ def bundles(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 
 
 def tests(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
-    """Say which of the tests had passed before and had no reason to be done again."""
+    """Print the tests that passed in an earlier build and did not run again."""
     if not session().console.stages:
         for node in source:
             session().console.line(

@@ -1,4 +1,4 @@
-"""What a SConstruct sees of Kiln.
+"""The SCons tool of Kiln: adds its methods to an environment of an SConstruct.
 
     env = Environment(tools=["default", "kiln"])
     bundle = env.KilnBundle("resnet", target="aarch64")
@@ -7,12 +7,13 @@
 Methods of the environment; `model` and `target` are names or paths to a .yaml (model: .onnx, .tflite too):
 KilnBundle   declares the bundle build/<target>/<model>/ and its .tar.gz
 KilnTest     runs the bundle on its golden vectors, on the target's runner or device="pi4"
-KilnRun      runs it on a picture and prints what it says
-KilnDevice   KilnDevice("flash", "resnet", device="pi4") brings it to a device; also "rollback", "status"
-KilnProgram  KilnProgram("flash", "firmware.elf", device="m4") the same of a program, behind a gdb server
+KilnRun      runs the bundle on an image and prints the result
+KilnDevice   KilnDevice("flash", "resnet", device="pi4") installs the bundle; also "rollback", "status"
+KilnProgram  KilnProgram("flash", "firmware.elf", device="m4") loads a linked program through a gdb server
 KilnDevices  lists the devices
-KilnBench    times it, on the target's runner or device="pi4"
-KilnSize     prints what it takes of flash and RAM
+KilnBench    times the bundle, on the target's runner or device="pi4"
+KilnTune     times the model's kernels; later builds use the fastest
+KilnSize     prints the bundle's flash and RAM
 KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct
 """
@@ -38,7 +39,7 @@ def generate(env: Any) -> None:
 
 
 def one_line(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method`, ending SCons with one line and status 2 where the user asked for what cannot be."""
+    """Wrap `method`: on a user's error, print one line and end SCons with status 2."""
 
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -48,7 +49,7 @@ def one_line(method: Callable[..., Any]) -> Callable[..., Any]:
             line = str(error)
         except OSError as error:  # the build folder cannot be read or written
             line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        except TypeError as error:  # SCons's, for a file in the place of a folder that it would write to
+        except TypeError as error:  # raised by SCons for a file where it needs a folder
             if "found where directory expected" not in str(error):
                 raise
             line = str(error).rstrip(".")

@@ -21,9 +21,10 @@ from kiln.scons.stage import Stage, declare
 
 
 class Bundle(list[Any]):
-    """A bundle's nodes, manifest first; what a program needs of it by name.
+    """A bundle's SCons nodes, manifest first, and by name those that a program is built with.
 
-    `include` is a folder's path for CPPPATH; `library`, `header`, `manifest` and `archive` are SCons nodes.
+    `include` is the folder of the headers, for CPPPATH; `library`, `header`, `manifest` and `archive` are
+    nodes.
     """
 
     def __init__(self, folder: str, nodes: list[Any]) -> None:
@@ -34,13 +35,13 @@ class Bundle(list[Any]):
 
 
 def bundle(unit: Unit, dump: bool) -> Bundle:
-    """The bundle."""
+    """Declare the bundle of a model on a target; returns its nodes."""
     config, tolerance, target = unit.slice("bundle"), unit.slice("tolerance"), unit.target_json()
     planned, (given, source_files) = plan(unit, dump), source(unit, dump)
     link, link_files = linked(unit, dump)
     (vectors, vector_files), sizes, page = golden(unit), size(unit, dump), report(unit, dump)
     folder = unit.bundle
-    # The manifest names every file of the bundle: with one gone, it is no bundle.
+    # The manifest lists every file of the bundle: when one is missing, the bundle is built again.
     listing.check(Path(folder), Path(folder, "manifest.json"))
     flags = {
         "config": config, "model-file": unit.source, "target": target, "plan": planned.plan,

@@ -1,4 +1,4 @@
-"""device-test and device-run: a finished bundle on its target's runner, or on a device."""
+"""device-test, device-run and device-bench: run a finished bundle on its target's runner, or on a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def tested(unit: Unit, dump: bool, device: str | None) -> Any:
-    """test.json: how far the outputs for the golden inputs lie from the reference's."""
+    """Declare test.json: the errors of the bundle's outputs on the golden vectors."""
     place, tolerance = Place(unit, device), unit.slice("tolerance")
     needs.check([unit.target], ["test"], place.device)
     flags, inputs = common(unit, dump)
@@ -29,13 +29,13 @@ def tested(unit: Unit, dump: bool, device: str | None) -> Any:
         foretold=place.foretold("test"),
     )
     node = declare(stage)[0]
-    if device is not None:  # what a device does today is not known from files
+    if device is not None:  # the state of a device cannot be read from files
         session().env.AlwaysBuild(node)
     return node
 
 
 def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
-    """run.json: what the bundle says about a picture. Made anew each time, for the sake of what it prints."""
+    """Declare run.json: the bundle's result for an image. The stage runs in every build, as it prints it."""
     place, config = Place(unit, device), unit.slice("run")
     needs.check([unit.target], ["run"], place.device)
     flags, inputs = common(unit, dump)
@@ -56,7 +56,10 @@ def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
 
 
 def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
-    """bench.json, or profile.json and a page beside the bundle: how fast it is. Made anew each time."""
+    """Declare bench.json, or with `steps` profile.json and an HTML page next to the bundle.
+
+    Both hold run times; the stage runs in every build.
+    """
     place, name = Place(unit, device), "profile" if steps else "bench"
     needs.check([unit.target], [name], place.device)
     flags, inputs = common(unit, dump)
@@ -80,7 +83,7 @@ def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
 
 
 def common(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:
-    """Flags and inputs of all stages that run a bundle."""
+    """Flags and inputs that all stages that run a bundle share."""
     target, planned, made = unit.target_json(), plan(unit, dump).plan, bundle(unit, dump)
     flags = ["--bundle", unit.bundle, "--target", str(target), "--plan", str(planned)]
     return [*flags, "--work", f"{unit.folder}/device"], [target, planned, made.manifest]

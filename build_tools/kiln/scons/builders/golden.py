@@ -1,4 +1,4 @@
-"""golden: inputs, and what a reference that is not Kiln makes of them."""
+"""golden: inputs and the outputs that a reference (LiteRT, ONNX Runtime) computes for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def golden(unit: Unit) -> tuple[str, Any]:
-    """The folder of the golden vectors, and the list of its files."""
+    """Declare the golden vectors; returns their folder and the list of its files."""
     proof = padding(unit)
     config, folder = unit.slice("golden_padded" if proof else "golden"), f"{unit.of_model}/golden"
     source, face, buckets = fetch(unit), interface(unit), buckets_json(unit)

@@ -11,7 +11,7 @@ from kiln.scons.stage import Stage, declare
 
 
 class Imported(NamedTuple):
-    """The import's outputs; `folder` is where they lie."""
+    """The outputs of the stage `import` as SCons nodes, and their folder."""
 
     folder: str
     module: Any
@@ -20,7 +20,7 @@ class Imported(NamedTuple):
 
 
 def importing(part: Part) -> Imported:
-    """The imported model, or one bucket of it."""
+    """Declare the import of a static model, or of one bucket of a model."""
     unit, bucket = part.unit, part.bucket_json()
     config, source, folder = unit.slice("import"), fetch(unit), f"{part.of_model}/import"
     stage = Stage(
@@ -36,7 +36,7 @@ def importing(part: Part) -> Imported:
 
 
 def interface(unit: Unit) -> Any:
-    """interface.json: what goes in and out, whatever the bucket."""
+    """Declare interface.json: the inputs and outputs of the model, over all buckets."""
     buckets, found = buckets_json(unit), [importing(part).interface for part in parts(unit)]
     if buckets is None:
         return found[0]

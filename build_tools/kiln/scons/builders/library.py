@@ -1,4 +1,4 @@
-"""library: external libraries for a target, found here or fetched; and what `lower` is told of them."""
+"""library: external libraries for a target, found on this machine or fetched; and byoc.json for `lower`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from kiln.scons.stage import Stage, declare, text_file
 
 
 def libraries(unit: Unit) -> tuple[list[str], list[Any]]:
-    """The flags that name the folders of the libraries, and their files; nothing without byoc."""
+    """Declare the external libraries.
+
+    Returns the flags `--library FOLDER` and the nodes. Empty without byoc.
+    """
     target, flags, inputs = unit.target_json(), [], []
     for backend in unit.backends:
         folder = f"{unit.of_target}/libraries/{backend.name}"
@@ -33,7 +36,10 @@ def libraries(unit: Unit) -> tuple[list[str], list[Any]]:
 
 
 def byoc(unit: Unit, dump: bool) -> Any:
-    """byoc.json: which backends are asked, and with `auto` what computes each part; None without any."""
+    """Declare byoc.json: the backends to use, and with `auto` the choice for each subgraph.
+
+    None where no backend is used.
+    """
     if not unit.backends:
         return None
     names = [backend.name for backend in unit.backends]
@@ -45,7 +51,10 @@ def byoc(unit: Unit, dump: bool) -> Any:
 
 
 def choice(unit: Unit, dump: bool) -> Any:
-    """With `byoc=auto`, what computes each part and why, as a file; None without `auto`."""
+    """Declare the file of `byoc=auto` with the choice for each subgraph and its reason.
+
+    None without `auto`.
+    """
     if not unit.byoc.auto:
         return None
     if unit.auto is None:
@@ -55,12 +64,15 @@ def choice(unit: Unit, dump: bool) -> Any:
 
 
 def sources(unit: Unit) -> list[Any]:
-    """The user's own backends."""
+    """Source files of backends that the user wrote, as SCons nodes."""
     return [node for backend in unit.backends for node in _source(backend.name)]
 
 
 def _chosen(unit: Unit, dump: bool, config: Any) -> Any:
-    """byoc.json with what computes each part, by times; of all buckets, which share their weights."""
+    """Declare byoc.json with the fastest choice for each subgraph, as measured.
+
+    One file for all buckets, since buckets share their weights.
+    """
     flags, inputs = libraries(unit)
     place, lower, target = Place(unit, unit.device), unit.slice("lower"), unit.target_json()
     out = f"{unit.folder}/byoc-chosen.json"

@@ -1,4 +1,4 @@
-"""link: objects to a static and a shared library, with the headers that belong to them."""
+"""link: objects to a static and a shared library, and their headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def linked(unit: Unit, dump: bool) -> tuple[str, Any]:
-    """The folder with include/ and lib/, and the list of its files."""
+    """Declare libraries and headers; returns the folder of include/ and lib/ and the list of its files."""
     target, folder, planned = unit.target_json(), f"{unit.folder}/link", plan(unit, dump)
     given, source_files = source(unit, dump)
     parts = [objects(unit, dump), generated(unit, dump), runtime(unit)]

@@ -1,4 +1,4 @@
-"""lower: kernels and steps for one target."""
+"""lower: from the simplified graph to the kernels and steps for one target."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from kiln.scons.stage import Stage, declare
 
 
 def lower(unit: Unit, dump: bool) -> list[tuple[str, list[Any]]]:
-    """For each bucket the folder of the lowered module, and its files."""
+    """Declare the lowering of every bucket.
+
+    Returns for each the folder of the lowered module and its files.
+    """
     packings = _packings(unit, dump)
     return [_lower(part, packings, dump) for part in parts(unit)]
 
 
 def _packings(unit: Unit, dump: bool) -> Any:
-    """The forms of the weights that buckets share, packings.json; None where there is one bucket."""
+    """Declare packings.json: the packed forms of the weights that buckets share; None for a single bucket."""
     before = [specialize(part, dump) for part in parts(unit)]
     if len(before) < 2:
         return None
@@ -35,7 +38,7 @@ def _packings(unit: Unit, dump: bool) -> Any:
 
 
 def _lower(part: Part, packings: Any, dump: bool) -> tuple[str, list[Any]]:
-    """With `dump`, the IR after each pass as well."""
+    """Declare the lowering of one bucket; with `dump` the stage also writes the IR after each pass."""
     unit = part.unit
     config, target, folder = unit.slice("lower"), unit.target_json(), f"{part.folder}/lower"
     before, files = specialize(part, dump)

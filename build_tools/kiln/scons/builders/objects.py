@@ -1,4 +1,4 @@
-"""emit-objects: the kernels as object code."""
+"""emit-objects: kernels to object files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kiln.scons.stage import Stage, declare
 
 
 def objects(unit: Unit, dump: bool) -> tuple[str, Any]:
-    """The folder of the kernels' objects, and the list of its files."""
+    """Declare the kernels' objects; returns their folder and the list of its files."""
     target, folder = unit.target_json(), f"{unit.folder}/objects"
     lowered, planned = lower(unit, dump), plan(unit, dump)
     flags = [word for source, _ in lowered for word in ("--in", source)]
     external, external_files = libraries(unit)
     flags += external
-    # Of a library that is loaded on the device a part of the runtime is compiled.
+    # For a library that is loaded at run time on the device, a part of the runtime is compiled too.
     external_files += [runtime_source()] if unit.target.cuda is not None and unit.backends else []
     flags += ["--plan", planned.folder, "--target", str(target), "--cache", f"{session().work}/kernels"]
     stage = Stage(

@@ -1,4 +1,4 @@
-"""padding: the proof that the buckets that pad are neutral, and the values that they pad with."""
+"""padding: the proof that pad buckets do not change the result, and the values that pad the inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def padding(unit: Unit) -> Any:
-    """padding.json, as an SCons node; None for a model of which no bucket pads."""
+    """Declare padding.json; None for a model without pad buckets."""
     if not any(s.strategy == "pad" for part in parts(unit) for s in part.box.dims.values()):
         return None
     config, out = unit.slice("padding"), f"{unit.of_model}/padding/padding.json"

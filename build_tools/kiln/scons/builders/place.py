@@ -1,4 +1,4 @@
-"""Where a bundle is run: on its target's own runner, or on a device."""
+"""Flags, inputs and names for the stages that run a bundle on its target's runner or on a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiln.scons.stage import text_file
 
 
 class Place:
-    """What the stages that run a bundle are told of it; `folder` is where their results lie."""
+    """The runner or device of one bundle, as flags and inputs for stages; `folder` holds their results."""
 
     def __init__(self, unit: Unit, device: str | None) -> None:
         self.device: Device | None = None  # None: the target's own runner
@@ -30,17 +30,20 @@ class Place:
 
     @property
     def device_name(self) -> str | None:
-        """None: the target's own runner."""
+        """The device's name; None for the target's own runner."""
         return self.device.name if self.device else None
 
     def foretold(self, goal: str) -> Callable[[], str] | None:
-        """What `scons -n` says of a goal: the commands that would be run on the device."""
+        """A function that returns the text of `scons -n`: the commands that `goal` runs on the device.
+
+        None for the target's own runner.
+        """
         device = self.device
         if device is None:
             return None
 
         def text() -> str:
-            from kiln.device.deploy.listing import listing  # with a library that no other build needs
+            from kiln.device.deploy.listing import listing  # imports a library that only devices need
 
             return listing(goal, device, self._model)
 

@@ -1,4 +1,4 @@
-"""plan: the order of steps, and a place for every tensor."""
+"""plan: the order of the steps, and an arena offset for every tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kiln.scons.stage import Stage, declare
 
 
 class Planned(NamedTuple):
-    """The plan's outputs; `folder` is where they lie."""
+    """The outputs of the stage `plan` as SCons nodes, and their folder."""
 
     folder: str
     plan: Any
@@ -20,7 +20,7 @@ class Planned(NamedTuple):
 
 
 def plan(unit: Unit, dump: bool) -> Planned:
-    """The plan."""
+    """Declare plan.json and params.raw of a model on a target."""
     config, target, folder = unit.slice("plan"), unit.target_json(), f"{unit.folder}/plan"
     lowered, face, buckets = lower(unit, dump), interface(unit), buckets_json(unit)
     flags = [word for source, _ in lowered for word in ("--in", source)]

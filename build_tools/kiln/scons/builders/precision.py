@@ -1,4 +1,4 @@
-"""precision: the error of a model in less than float32, measured when it is built."""
+"""precision: the error of a model in a lower precision than float32, measured at build time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def precision(unit: Unit, dump: bool) -> Any:
-    """precision.json; None for a model in float32."""
+    """Declare precision.json; None for a model in float32."""
     if unit.model.precision == "fp32":
         return None
     config, tolerance = unit.slice("precision"), unit.slice("tolerance")

@@ -1,4 +1,4 @@
-"""report: report.html, what was built, drawn."""
+"""report: report.html, a page with the sizes, the arena and the checks of a bundle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def report(unit: Unit, dump: bool) -> Any:
-    """The page."""
+    """Declare report.html; returns its node."""
     target, planned, sizes = unit.target_json(), plan(unit, dump), size(unit, dump)
     (vectors, vector_files), tolerance = golden(unit), unit.slice("tolerance")
     out = f"{unit.folder}/report.html"

@@ -9,7 +9,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def schema() -> list[Any]:
-    """The schema of a target, of a model and of a device."""
+    """Declare the JSON Schemas of targets, models and devices."""
     folder = f"{session().build}/schema"
     outputs = [f"{folder}/{kind}.schema.json" for kind in ("target", "model")]
     out = f"{folder}/device.schema.json"

@@ -1,4 +1,4 @@
-"""size --print: prints the figures that the size stage has put down."""
+"""size --print: prints the table of sizes from size.json."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from kiln.scons.stage import Stage, declare
 
 
 def shown(unit: Unit, dump: bool) -> Any:
-    """A node that is never there, so that the table is printed each time it is asked for."""
+    """Declare that the table of sizes is printed.
+
+    AlwaysBuild makes the stage run in every build with `size`.
+    """
     figures = size(unit, dump)
     out = f"{unit.folder}/size.shown"
     given, inputs = ["--print", str(figures)], [figures]
-    if unit.byoc.auto and unit.auto is None:  # else the build begins with that line
+    if unit.byoc.auto and unit.auto is None:  # else `unit.auto` was printed at the start of the build
         chosen = choice(unit, dump)
         given += ["--byoc", str(chosen)]
         inputs.append(chosen)

@@ -1,4 +1,4 @@
-"""simplify: the canonical graph, the same for every target."""
+"""simplify: the canonical graph, which all targets share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from kiln.scons.stage import Stage, declare
 
 
 def simplify(part: Part, dump: bool) -> tuple[str, list[Any]]:
-    """The folder of the simplified module, and its files. With `dump`, the IR after each pass as well."""
+    """Declare the simplified module.
+
+    Returns its folder and files. `dump`: also write the IR after each pass.
+    """
     config, imported, folder = part.unit.slice("simplify"), importing(part), f"{part.of_model}/simplify"
     dumps = f"{part.of_model}/dump/simplify"
     stage = Stage(

@@ -1,4 +1,4 @@
-"""size: what a model takes of flash and RAM, held to its budgets."""
+"""size: flash and RAM of a model, checked against its budgets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def size(unit: Unit, dump: bool) -> Any:
-    """size.json; there is none when a budget is exceeded."""
+    """Declare size.json; the stage fails, and writes no file, when a budget is exceeded."""
     config, target = unit.slice("budget"), unit.target_json()
     planned, (folder, files) = plan(unit, dump), linked(unit, dump)
     out = f"{unit.folder}/size.json"

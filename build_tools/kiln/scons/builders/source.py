@@ -10,7 +10,7 @@ from kiln.scons.stage import Stage, declare
 
 
 def source(unit: Unit, dump: bool) -> tuple[str, list[Any]]:
-    """The folder of the generated source, and its files."""
+    """Declare the generated source; returns its folder and files."""
     target, folder, planned = unit.target_json(), f"{unit.folder}/source", plan(unit, dump)
     stage = Stage(
         "emit-source",

@@ -1,4 +1,4 @@
-"""specialize: padding around a bucket's graph, and functions for special contents of an input."""
+"""specialize: padding around a bucket's graph, and functions for special cases (contents of an input)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from kiln.scons.stage import Stage, declare
 
 
 def specialize(part: Part, dump: bool) -> tuple[str, list[Any]]:
-    """The folder of the specialised module, and its files; the simplified one's where nothing is special."""
+    """Declare the specialised module; returns its folder and files.
+
+    Without padding and special cases, returns the folder and files of the simplified module.
+    """
     before, files = simplify(part, dump)
     if not part.is_special:
         return before, files

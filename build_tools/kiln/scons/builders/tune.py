@@ -1,4 +1,4 @@
-"""tune: measures the kernels of a model, for all of its buckets, and keeps what is faster than the rules."""
+"""tune: times the kernels of a model in all buckets, and records what is faster than the heuristics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from kiln.scons.stage import Stage, declare
 
 
 def tune(unit: Unit, dump: bool, device: str | None) -> Any:
-    """tuned.json: what was measured. The file that lowering reads lies in tir/tuned/; it counts from the
-    next build on. Made anew each time: what a machine does today is not known from files."""
+    """Declare tuned.json, the measurements; the stage runs in every build with `tune`.
+
+    The tuning records that `lower` reads are in tir/tuned/; new ones take effect in the next build.
+    """
     place, config, target = Place(unit, device), unit.slice("lower"), unit.target_json()
     out, flags = f"{place.folder}/tuned.json", list(place.flags)
     inputs: list[Any] = [config, target, *place.inputs]
