@@ -1,9 +1,9 @@
-"""The choice of a bucket as C: for each dimension a tree of comparisons, then one look into a table.
+"""Bucket selection as C: for each dimension a tree of comparisons, then one table lookup.
 
-Every dimension is cut at the edges of all buckets, so that no bucket's edge lies inside a cell; a tree of
+Every dimension is cut at the edges of all buckets, so that no bucket's edge is inside a cell; a tree of
 O(log n) comparisons finds the cell of each dimension, and the table has the bucket of each combination.
-Where buckets overlap, the one listed first is taken. Special cases of a bucket, which ask for a content of an
-input besides, are not chosen here.
+Where buckets overlap, the one listed first is used. Special cases of a bucket, which also depend on the
+content of an input, are not selected here (see cases.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_CELLS = 1 << 16
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension: the lines of the body of its C function, and how many cells it is cut into."""
+    """One dimension: `lines` of the body of the C function that finds a size's cell; number of `cells`."""
 
     name: str
     lines: list[str]
@@ -29,14 +29,21 @@ class Axis:
 
 @dataclass(frozen=True)
 class Selection:
-    """How a bucket is found; `table` in row-major order of the axes' cells, -1 where there is none."""
+    """Axes and lookup table of the bucket selection.
+
+    `table`: the bucket's index for each combination of cells, row-major in `axes`; -1 where no bucket fits.
+    """
 
     axes: list[Axis]
     table: list[int]
 
 
 def selection(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Mapping[str, Any]]) -> Selection | None:
-    """None when the first bucket takes every size that the dimensions allow."""
+    """Build the selection for `dims` and `buckets` of plan.json.
+
+    Returns None if the first bucket accepts every size that the dimensions allow. Raises KilnError for
+    invalid buckets and for too many cells.
+    """
     ranges = {
         number: [bucket_range(bucket, dim) for dim in dims]
         for number, bucket in enumerate(buckets)
@@ -69,7 +76,10 @@ def selection(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Mapping[str, 
 
 
 def bucket_range(bucket: Mapping[str, Any], dim: Mapping[str, Any]) -> tuple[int, int]:
-    """Least and greatest size of `dim` that the bucket takes: {"min", "max"}, one size, or all of them."""
+    """Least and greatest size of `dim` that the bucket accepts. Raises KilnError if it exceeds the dimension.
+
+    The bucket's entry in plan.json is {"min", "max"}, one size, or absent (all sizes of the dimension).
+    """
     chosen = bucket["dims"].get(dim["name"], {"min": dim["min"], "max": dim["max"]})
     low, high = (chosen, chosen) if isinstance(chosen, int) else (chosen["min"], chosen["max"])
     multiple = 1 if isinstance(chosen, int) else chosen.get("multiple", 1)
@@ -78,7 +88,7 @@ def bucket_range(bucket: Mapping[str, Any], dim: Mapping[str, Any]) -> tuple[int
             f"plan.json: bucket '{bucket['name']}', dimension '{dim['name']}': {low}..{high}, "
             f"allowed within {dim['min']}..{dim['max']}"
         )
-    # The choice looks at ranges alone: every size that a dimension allows in one must be the bucket's.
+    # Selection compares ranges only: a bucket must accept all sizes in its range that the dimension allows.
     if (low % multiple if low == high else dim["multiple"] % multiple) != 0:
         raise KilnError(
             f"plan.json: bucket '{bucket['name']}', dimension '{dim['name']}': multiple {multiple}, "
@@ -88,9 +98,9 @@ def bucket_range(bucket: Mapping[str, Any], dim: Mapping[str, Any]) -> tuple[int
 
 
 def bucket_box(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) -> list[int] | None:
-    """Least and greatest size of each dimension in turn that the bucket takes and the dimension allows.
+    """Least and greatest size of each dimension that both bucket and dimension allow, in one flat list.
 
-    None for a special case, and where no size is left.
+    None for a special case, and if a dimension has no such size.
     """
     if bucket.get("when") is not None:
         return None
@@ -105,6 +115,7 @@ def bucket_box(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) -> 
 
 
 def _tree(cut: Sequence[int], first: int, depth: int) -> list[str]:
+    """C lines that return the cell of `size`, by binary search over the lower edges `cut`."""
     pad = "    " * depth
     if len(cut) == 1:
         return [f"{pad}return {first};"]

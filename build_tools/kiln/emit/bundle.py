@@ -1,4 +1,4 @@
-"""Assemble a bundle: headers, libraries, plan source, parameters, golden vectors, manifest, archive."""
+"""bundle: assemble headers, libraries, plan source, parameters, golden vectors and manifest; archive them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """What the stages before have made, --out folder and --archive .tar.gz."""
+    """Declare the options for the outputs of earlier stages, --out folder and --archive .tar.gz."""
     p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
     p.add_argument("--model-file", type=Path, required=True, help="the model's file, for its hash")
     p.add_argument("--target", type=Path, required=True, help="target.json")
@@ -44,7 +44,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the folder, then the archive; each whole or not at all."""
+    """Write the bundle's folder, then its archive; each completely or not at all."""
     config, plan = read_json(args.config), read_json(args.plan)
     target = Target.model_validate(read_json(args.target))
     name = config["name"]
@@ -72,14 +72,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _choice(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What `byoc=auto` has chosen for each part, and by which times in microseconds."""
+    """The manifest's `byoc` entry: what byoc=auto chose for each subgraph, and the times in microseconds."""
     return {key: chosen[key] for key in ("summary", "measured_on", "parts")}
 
 
 def libraries(plan: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The external libraries: which, under which licence, in which files, and what each computes.
+    """The manifest's `libraries` entry: name, version, licence, files and subgraphs of each external library.
 
-    `heap`: whether the library takes memory at run time that no figure here counts.
+    `given`: the libraries in the bundle's lib/. `heap` in an entry: who owns memory that the library
+    allocates at run time; it is not part of any size in the manifest.
     """
     kernels = [kernel for kernel in plan["kernels"] if "external" in kernel]
     return [
@@ -94,10 +95,10 @@ def libraries(plan: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> li
 
 
 def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arithmetic of a bundle, and by output the greatest error that was measured when it was built.
+    """The manifest's `precision` entry: the arithmetic, and the greatest error of each output.
 
-    In the output's unit, against the reference on the golden vectors; null where a value is no longer finite,
-    or where nothing could be measured.
+    Errors are measured at build time against the reference on the golden vectors, in the output's unit; None
+    (null) if a value was not finite or if nothing could be measured. `measured`: precision.json; None: fp32.
     """
     if measured is None:
         return {"name": "fp32"}
@@ -116,7 +117,10 @@ def describe(
     size: Mapping[str, Any],
     given: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What manifest.json says besides its list of files; sizes in bytes. `given`: the libraries in lib/."""
+    """The entries of manifest.json about the model and its build; sizes in bytes.
+
+    `given`: the libraries in lib/.
+    """
     params = plan["params"]
     buckets = ("name", "strategy", "dims", "arena_bytes", "lower_bound_bytes")
     return {
@@ -139,7 +143,7 @@ def describe(
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every file, in order of names."""
+    """Name, size in bytes and SHA-256 of every file below `folder`, sorted by path."""
     entries = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
@@ -149,9 +153,9 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write a .tar.gz of the bundle in which equal files give equal bytes: sorted, no dates, no owners.
+    """Write a reproducible .tar.gz of `folder`: sorted, without dates or owners.
 
-    Raises KilnError where the archive cannot be written.
+    Raises KilnError if the archive cannot be written.
     """
     temporary: str | None = None
     try:

@@ -24,23 +24,23 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def c_type(dtype: str, where: str) -> str:
-    """The C type that holds one element."""
+    """C type of one element of `dtype`. Raises KilnError, starting with `where`, for an unknown dtype."""
     return _type(dtype, where)[0]
 
 
 def dl_type(dtype: str, where: str) -> str:
-    """The initialiser of its DLDataType."""
+    """C initialiser of the DLDataType for `dtype`. Raises KilnError for an unknown dtype."""
     _, code, bits = _type(dtype, where)
     return f"{{{code}, {bits}, 1}}"
 
 
 def element_bytes(dtype: str, where: str) -> int:
-    """Bytes of one element."""
+    """Size in bytes of one element of `dtype`. Raises KilnError for an unknown dtype."""
     return _type(dtype, where)[2] // 8
 
 
 def element(dtype: str, one: bool) -> bytes:
-    """The bytes of one element that is 0, or 1."""
+    """Little-endian bytes of one element of `dtype`: 1 if `one`, else 0."""
     if not one:
         return bytes(_TYPES[dtype][2] // 8)
     return b"\x80\x3f" if dtype == "bfloat16" else np.ones(1, np.dtype(dtype).newbyteorder("<")).tobytes()
@@ -53,7 +53,7 @@ def _type(dtype: str, where: str) -> tuple[str, str, int]:
 
 
 def check_name(name: str, where: str) -> str:
-    """`name` if C and C++ can use it for a global symbol."""
+    """Return `name` if it can name a global symbol in C and C++. Raises KilnError if it cannot."""
     if not _NAME.fullmatch(name) or not can_name_symbol(name):
         raise KilnError(
             f"{where}: '{name}' cannot name a C symbol; allowed: letters, digits and _, no keyword or macro, "
@@ -63,32 +63,32 @@ def check_name(name: str, where: str) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """`name`, followed by as many _ as keep it clear of `taken` and of the words that C and C++ reserve."""
+    """`name`, with underscores appended until it is not in `taken` and not reserved in C or C++."""
     while name in taken or not can_name_variable(name):
         name += "_"
     return name
 
 
 def string(text: str) -> str:
-    """A string literal; whatever is not plain ASCII as octal escapes."""
+    """C string literal of `text`; bytes other than printable ASCII become octal escapes."""
     plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
     return '"' + "".join(plain) + '"'
 
 
 def comment(text: str) -> str:
-    """Text that can stand in a block comment on one line, and shows what it is in every editor.
+    """`text` on one line, safe inside a block comment.
 
-    Control characters and marks of writing direction, which make code look like a comment, are escaped.
+    Control characters and bidirectional marks, which can make code look like a comment, are escaped.
     """
     return printable(" ".join(text.replace("*/", "* /").replace("/*", "/ *").split()))
 
 
 def real(value: float) -> str:
-    """A float literal that reads back as the same float."""
+    """C literal of type float that reads back as the float32 nearest to `value`."""
     text = f"{np.float32(value):.9g}"
     return text + ("f" if any(mark in text for mark in ".en") else ".0f")
 
 
 def size(value: int) -> str:
-    """A size as an unsigned literal that C++ and the preprocessor take too."""
+    """Unsigned C literal of a size, valid in C++ and in the preprocessor too."""
     return f"{value}u" if value < 2**32 else f"{value}ull"

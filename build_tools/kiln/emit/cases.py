@@ -1,4 +1,4 @@
-"""Special cases of a bucket: whether sizes and inputs are what they were built for, as C."""
+"""Special cases of a bucket: the C conditions on sizes and on the content of inputs that select them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from kiln.emit.size_code import INT32_MAX
 
 @dataclass(frozen=True)
 class Case:
-    """Bucket `bucket` runs in place of `general` where `condition`, a C expression, holds."""
+    """Bucket `bucket` runs in place of `general` if `condition`, a C expression, is true.
+
+    Both are indices of buckets; `shown` is the condition in words.
+    """
 
     bucket: int
     general: int
@@ -24,9 +27,10 @@ class Case:
 def special_cases(
     buckets: Sequence[Mapping[str, Any]], ports: Ports, params: Mapping[str, Any], on_gpu: bool
 ) -> list[Case]:
-    """The cases in the order in which they are asked. Raises KilnError for one that cannot be.
+    """Special cases in the order in which they are tested. Raises KilnError for an invalid one.
 
-    `on_gpu`: inputs may lie in a GPU's memory, which cannot be looked at: then they are nothing special.
+    `on_gpu`: inputs may be in a GPU's memory, where the host cannot read them; a condition on the content of
+    such an input is false.
     """
     return [
         _case(buckets, number, ports, params, on_gpu)
@@ -53,18 +57,19 @@ def _case(
     require(bucket["arena_bytes"] <= most, f"buckets[{number}].arena_bytes", bucket["arena_bytes"],
             f"at most the {most} of bucket '{buckets[general]['name']}'")  # fmt: skip
     require(len(when["all"]) > 0, f"{where}.all", "no condition", "one and more")
-    made = []
-    for at, condition in enumerate(when["all"]):
-        place = f"{where}.all[{at}]"
-        if "dim" in condition:
-            made.append(_size(condition, place, ports))
+    conditions = []
+    for index, entry in enumerate(when["all"]):
+        place = f"{where}.all[{index}]"
+        if "dim" in entry:
+            conditions.append(_size(entry, place, ports))
         else:
-            made.append(_content(condition, place, ports, params, on_gpu))
-    return Case(number, general, " && ".join(c for c, _ in made), " and ".join(shown for _, shown in made))
+            conditions.append(_content(entry, place, ports, params, on_gpu))
+    condition = " && ".join(code for code, _ in conditions)
+    return Case(number, general, condition, " and ".join(words for _, words in conditions))
 
 
 def _size(condition: Mapping[str, Any], where: str, ports: Ports) -> tuple[str, str]:
-    """A condition on a dimension: in C, and in words."""
+    """A condition on a dimension, in C and in words. Raises KilnError for an invalid one."""
     names = [dim["name"] for dim in ports.dims]
     name = condition["dim"]
     require(name in names, f"{where}.dim", name, ", ".join(names) or "none: all sizes are fixed")
@@ -85,7 +90,7 @@ def _size(condition: Mapping[str, Any], where: str, ports: Ports) -> tuple[str, 
 def _content(
     condition: Mapping[str, Any], where: str, ports: Ports, params: Mapping[str, Any], on_gpu: bool
 ) -> tuple[str, str]:
-    """A condition on an input's elements: in C, and in words."""
+    """A condition on an input's elements, in C and in words. Raises KilnError for an invalid one."""
     inputs, index, value = ports.inputs, condition["input"], condition["value"]
     require(0 <= index < len(inputs), f"{where}.input", index, f"0..{len(inputs) - 1}")
     about = f"frame, &input_tensors[{index}], {index}"

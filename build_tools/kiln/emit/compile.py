@@ -1,4 +1,4 @@
-"""Compile C and assembly with the target's own compiler: the runtime, or a model's plan and parameters."""
+"""Compile C and assembly with the target's compiler: the runtime, or a model's plan and parameters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kiln.paths import data_dir
 from kiln.toolchain import compiler_command, oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
-# -ffile-prefix-map: no path of the machine that builds may reach an object.
+# compile_file adds -ffile-prefix-map: an object must not contain paths of the build machine.
 _FLAGS = ("-std=c11", "-Os", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections")
 _ZIG_FLAGS = ("-fno-sanitize=undefined", "-fno-stack-protector")
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--target target.json, --runtime THREADS or --plan folder with --name model, --out folder."""
+    """Declare --target target.json, --runtime THREADS or --source folder with --name model, --out folder."""
     p.add_argument("--target", type=Path, required=True, help="target.json")
     what = p.add_mutually_exclusive_group(required=True)
     what.add_argument("--runtime", choices=["none", "pthread"], help="compile the runtime with these threads")
@@ -30,7 +30,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write one object a source file, all of them or none."""
+    """Write one object for each source file, all of them or none."""
     target = Target.model_validate(read_json(args.target))
     if args.runtime:
         from kiln.emit.source import runtime_sources
@@ -55,7 +55,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _try_flags(target: Target, folder: Path) -> None:
-    """Refuse flags of the target that the compiler does not know, though the runtime leaves them out."""
+    """Compile one file with all flags of the target, so that unknown flags fail early.
+
+    The runtime itself is compiled without the flags that choose a processor. Raises KilnError.
+    """
     tried = folder / "tried.o"
     flags = [*c_flags(target), *include_flags(), *runtime_include_flags()]
     compile_file(flags, data_dir("runtime_c") / "platform" / "cpu_none.c", tried)
@@ -63,15 +66,15 @@ def _try_flags(target: Target, folder: Path) -> None:
 
 
 def c_flags(target: Target, oldest_cpu: bool = False) -> list[str]:
-    """The target's compiler, as it compiles everything that goes into a library.
+    """Command line of the target's C compiler, with the flags for every object of a library.
 
-    `oldest_cpu`: for code that must run before the processor has been asked what it can do.
+    `oldest_cpu`: for code that runs before the processor's features have been checked.
     """
     command = oldest_cpu_command(target) if oldest_cpu else compiler_command(target)
     return [*command, *_FLAGS, *(_ZIG_FLAGS if target.c_compiler.kind == "zig" else ())]
 
 
 def compile_file(flags: Sequence[str], source: Path, out: Path) -> None:
-    """Compile one file. Raises KilnError with the compiler's first error."""
+    """Compile `source` into the object `out`. Raises KilnError with the compiler's first error."""
     mapping = [f"-ffile-prefix-map={source.resolve().parent}=.", f"-ffile-prefix-map={source.parent}=."]
     run_tool([*flags, *mapping, "-c", str(source), "-o", str(out)], f"compiling {source.name}")

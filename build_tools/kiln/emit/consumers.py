@@ -1,4 +1,4 @@
-"""So that a user's own build finds a bundle: files for CMake's find_package and for pkg-config."""
+"""Package files of a bundle, for builds that use it: CMake's find_package and pkg-config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEMPLATES = Path(__file__).resolve().parent / "templates"
 def write(folder: Path, name: str, target: str, description: str, threads: str) -> None:
     """Write cmake/<name>Config.cmake, cmake/<name>ConfigVersion.cmake and pkgconfig/<name>.pc.
 
-    They work wherever the folder is moved to.
+    All paths in them are relative, so the bundle can be moved.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -52,20 +52,20 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
 
 
 def one_line(text: str) -> str:
-    """Text on one line, with control characters and marks of writing direction as escapes: for comments."""
+    """`text` on one line, for comments: control characters and bidirectional marks are escaped."""
     return printable(" ".join(text.split()))
 
 
 def cmake_text(text: str) -> str:
-    """Text inside a quoted argument of CMake: nothing in it is a variable, an escape or a separator."""
+    """`text` escaped for a quoted argument of CMake: no variable, escape or separator remains in it."""
     return re.sub(r'(["\\$;])', r"\\\1", one_line(text))
 
 
 def pkgconfig_text(text: str) -> str:
-    """Text after a keyword of a pkg-config file: no variable, no comment."""
+    """`text` escaped for a field of a pkg-config file: no variable or comment remains in it."""
     return re.sub(r"#", r"\\#", one_line(text).replace("\\", "\\\\").replace("$", "$$"))
 
 
 def pkgconfig_file(name: str) -> str:
-    """A file's name among a pkg-config file's flags, which are split as a shell would."""
+    """A file's name escaped for the flags of a pkg-config file, which are split like a shell's words."""
     return re.sub(r"([^A-Za-z0-9_./+-])", r"\\\1", one_line(name)).replace("$", "$$")

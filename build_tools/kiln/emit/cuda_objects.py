@@ -1,6 +1,6 @@
-"""emit-objects for a GPU: CUDA C by TVM, machine code by nvcc, and one object that holds it as bytes.
+"""emit-objects for a GPU: CUDA C by TVM, machine code by nvcc, and one object that embeds it as bytes.
 
-All kernels of a model are one program. nvcc needs a C++ compiler to preprocess it: zig, as everything else.
+All kernels of a model are one translation unit. nvcc needs a host C++ compiler as its preprocessor: zig.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def device_object(
     cache: Path,
     folder: Path,
 ) -> None:
-    """Write the object of the kernels into `folder`, and their CUDA C beside it.
+    """Write the object that embeds the model's GPU image into `folder`, and the CUDA C of the kernels.
 
-    That of kernels which backends have written is a file of its own. Raises KilnError where nvcc refuses the
-    kernels or cannot be had.
+    The CUDA C of kernels that backends wrote is a separate file. Raises KilnError if nvcc rejects the kernels
+    or is not available.
     """
     assert target.cuda is not None
     source = source_of(functions, target.cuda)
     external, include = external_kernels(plan)
-    # They come first: TVM's text defines macros that other headers do not expect.
+    # Kernels of backends come first: TVM's text defines macros that other headers do not expect.
     image, taken = image_of(external + source, target.cuda, cache, include)
     name = plan["name"]
     atomic_write(folder / f"{name}.cu", source)
@@ -72,7 +72,7 @@ def device_object(
 
 
 def external_kernels(plan: Mapping[str, Any]) -> tuple[str, list[Path]]:
-    """CUDA C of the kernels that backends have written, and the folders of headers that it needs."""
+    """CUDA C of the launched kernels that backends wrote, and the include folders that it needs."""
     used = {step["kernel"] for bucket in plan["buckets"] for step in bucket["steps"] if "launch" in step}
     kernels = [k for k in plan["kernels"] if k["symbol"] in used and "external" in k]
     backends = dict.fromkeys(kernel["external"]["backend"] for kernel in kernels)
@@ -81,7 +81,7 @@ def external_kernels(plan: Mapping[str, Any]) -> tuple[str, list[Path]]:
 
 
 def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
-    """The kernels as CUDA C, in the order of their names; nothing where there are none."""
+    """CUDA C of the kernels, sorted by name; empty if there are none."""
     if not functions:
         return ""
     module = tvm.IRModule({name: functions[name] for name in sorted(functions)})
@@ -93,9 +93,9 @@ def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
 
 
 def fatbin(source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()) -> bytes:
-    """Machine code of every architecture of `cuda`, as the driver loads it.
+    """Compile CUDA C for every architecture of `cuda`; return the fat binary that the driver loads.
 
-    Taken from the folder `cache` where the same source was compiled before. `include`: folders of headers.
+    The result is cached in the folder `cache`. `include`: include folders. Raises KilnError if nvcc fails.
     """
     return image_of(source, cuda, cache, include)[0]
 
@@ -103,27 +103,28 @@ def fatbin(source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()) -
 def image_of(
     source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()
 ) -> tuple[bytes, dict[str, dict[str, dict[str, int]]]]:
-    """What `fatbin` returns, and what kernels take (kiln.emit.cuda_usage), by kernel and architecture."""
+    """Compile like `fatbin`; also return resource usage (kiln.emit.cuda_usage) by kernel and architecture."""
     wanted = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
     if cuda.ptx:
         newest = cuda.newest[3:]
         wanted.append(f"arch=compute_{newest},code=compute_{newest}")
-    # A folder of fetched headers is named after what is in it; Kiln's own are few.
+    # The name of a folder of fetched headers contains their digest; Kiln's own headers are read here.
     own = [path.read_text() for folder in include for path in sorted(folder.glob("*.cuh"))]
     facts = [VERSION, *wanted, *map(str, include), *own, source]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
-    known = cache / "cuda" / f"{digest[:32]}.fatbin"
-    told = known.with_suffix(".json")
-    if not (known.is_file() and told.is_file()):
-        image, taken = _compile(source, wanted, known.parent, include)
-        atomic_write(known, image)
-        write_json(told, taken)
-    return known.read_bytes(), read_json(told)
+    cached = cache / "cuda" / f"{digest[:32]}.fatbin"
+    cached_usage = cached.with_suffix(".json")
+    if not (cached.is_file() and cached_usage.is_file()):
+        image, kernel_usage = _compile(source, wanted, cached.parent, include)
+        atomic_write(cached, image)
+        write_json(cached_usage, kernel_usage)
+    return cached.read_bytes(), read_json(cached_usage)
 
 
 def _compile(
     source: str, wanted: list[str], folder: Path, include: Sequence[Path]
 ) -> tuple[bytes, dict[str, dict[str, dict[str, int]]]]:
+    """Run nvcc for the architectures `wanted`; return the fat binary and the resource usage."""
     nvcc = cuda_toolkit() / "bin" / "nvcc"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".nvcc-", dir=folder) as name:
@@ -144,7 +145,8 @@ def _compile(
             raise KilnError(f"nvcc has written no {error.filename}") from error
         taken: dict[str, dict[str, dict[str, int]]] = {}
         for path in sorted(work.glob("*.cubin")):
-            # kernels.cubin of one, else kernels.compute_75.cubin; beside PTX kernels.compute_90.sm_90.cubin
+            # nvcc names the file kernels.cubin for one architecture, else kernels.compute_75.cubin, and
+            # kernels.compute_90.sm_90.cubin if PTX is kept too.
             number = re.search(r"_(\w+)\.cubin\Z", path.name)
             arch = f"sm_{number[1]}" if number else wanted[0].rpartition("=")[2]
             for kernel, numbers in usage(path.read_bytes()).items():

@@ -1,8 +1,8 @@
-"""What kernels take on a GPU, read from their machine code (cubin files, which are ELF).
+"""Resource usage of GPU kernels, read from their machine code (cubin files, which are ELF).
 
-Registers and stack are in section .nv.info, a list of entries: format, attribute, 16 bits that are a value
-or, in format 4, the number of bytes that follow; here a symbol's index and a number. ptxas says
-the same with -v, but the words of several that run at once mix.
+Registers and stack are recorded in section .nv.info, a list of entries: format, attribute, and 16 bits that
+are a value or, in format 4, the number of bytes that follow (here a symbol's index and a number). `ptxas -v`
+prints the same figures, but the output of several ptxas processes that run in parallel is interleaved.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ _NAMES = {_REGISTERS: "registers", _FRAME: "stack_bytes"}
 
 
 def usage(cubin: bytes) -> dict[str, dict[str, int]]:
-    """By kernel its bytes of code, registers and stack of a thread, and static shared memory of a block.
+    """Return for each kernel: code bytes, registers and stack per thread, static shared memory per block.
 
-    The stack holds what was spilled out of registers, and arrays that are indexed. Raises KilnError where
-    this is no cubin.
+    The stack holds spilled registers and indexed arrays. Raises KilnError if `cubin` is not a cubin.
     """
     try:
         elf: Any = ELFFile(io.BytesIO(cubin))
         sizes = {section.name: int(section["sh_size"]) for section in elf.iter_sections()}
         names = [symbol.name for symbol in elf.get_section_by_name(".symtab").iter_symbols()]
         info = elf.get_section_by_name(".nv.info")
-        found = {
+        kernels = {
             name.removeprefix(".text."): {
                 "bytes": size,
                 "registers": 0,
@@ -43,21 +42,21 @@ def usage(cubin: bytes) -> dict[str, dict[str, int]]:
             if name.startswith(".text.")
         }
         for attribute, symbol, value in _numbers(info.data() if info is not None else b""):
-            if attribute in _NAMES and names[symbol] in found:
-                found[names[symbol]][_NAMES[attribute]] = value
+            if attribute in _NAMES and names[symbol] in kernels:
+                kernels[names[symbol]][_NAMES[attribute]] = value
     except (ELFError, AttributeError, IndexError, struct.error) as error:
         raise KilnError(f"nvcc's machine code cannot be read: {error}") from error
-    return found
+    return kernels
 
 
 def _numbers(info: bytes) -> list[tuple[int, int, int]]:
-    """The attributes of .nv.info that are a number for a symbol: (attribute, symbol, number)."""
-    at, found = 0, []
-    while at + 4 <= len(info):
-        kind, attribute, size = struct.unpack_from("<BBH", info, at)
-        at += 4
+    """Attributes in .nv.info that assign a number to a symbol: (attribute, symbol's index, number)."""
+    offset, numbers = 0, []
+    while offset + 4 <= len(info):
+        kind, attribute, size = struct.unpack_from("<BBH", info, offset)
+        offset += 4
         if kind == _SIZED:
             if size == 8:
-                found.append((attribute, *struct.unpack_from("<II", info, at)))
-            at += size
-    return found
+                numbers.append((attribute, *struct.unpack_from("<II", info, offset)))
+            offset += size
+    return numbers

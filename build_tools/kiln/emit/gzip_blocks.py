@@ -1,6 +1,6 @@
-"""Gzip on several processor cores: blocks of fixed size, each a member of its own, compressed side by side.
+"""Parallel gzip: blocks of fixed size, each a gzip member, compressed on several processor cores.
 
-A file of several members is what RFC 1952 calls a gzip file, and what gunzip, tar and Python read as one. The
+RFC 1952 defines a gzip file as a sequence of members, and gunzip, tar and Python read it as one stream. The
 bytes depend on the content alone, not on the number of cores.
 """
 
@@ -14,13 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, BinaryIO
 
-_BLOCK = 1 << 20  # bytes; members cost 18 bytes each and forget what came before
+_BLOCK = 1 << 20  # bytes; a member costs 18 bytes and starts with an empty dictionary
 _LEVEL = 6
 _GZIP = 31  # zlib's `wbits` for a gzip header without a date
 
 
 class GzipWriter(io.RawIOBase):
-    """A stream to write to, which `tarfile` takes; what it makes goes to `raw`."""
+    """A writable stream (for `tarfile`) that compresses its input and writes the gzip members to `raw`."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -44,7 +44,7 @@ class GzipWriter(io.RawIOBase):
         self.close()
 
     def write(self, data: Any) -> int:
-        """Take `data`. Raises OSError where `raw` cannot be written."""
+        """Append `data` and return its length. Raises OSError if `raw` cannot be written."""
         self._waiting += data
         self._written += len(data)
         whole = len(self._waiting) // _BLOCK * _BLOCK
@@ -54,7 +54,7 @@ class GzipWriter(io.RawIOBase):
         return len(data)
 
     def tell(self) -> int:
-        """Bytes taken so far."""
+        """Number of uncompressed bytes written so far."""
         return self._written
 
     def _submit(self, block: bytes) -> None:
@@ -62,7 +62,7 @@ class GzipWriter(io.RawIOBase):
         self._put(2 * self._cores)
 
     def _put(self, most: int) -> None:
-        """Write members in order until no more than `most` are under way."""
+        """Write members to `raw` in order, until at most `most` are still pending."""
         while len(self._members) > most:
             self._raw.write(self._members.popleft().result())
 

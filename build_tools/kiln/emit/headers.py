@@ -1,4 +1,4 @@
-"""Where the runtime's public headers lie: kiln.h in runtime_c, dlpack.h in the apache-tvm-ffi package."""
+"""Paths of the runtime's public headers: kiln.h in runtime_c, dlpack.h in the apache-tvm-ffi package."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kiln.paths import data_dir
 
 
 def kiln_h() -> Path:
-    """The runtime's API."""
+    """Path of kiln.h, the runtime's API."""
     return data_dir("runtime_c") / "include" / "kiln.h"
 
 
 def kiln_cuda_h() -> Path:
-    """What it adds for models on an NVIDIA GPU."""
+    """Path of kiln_cuda.h, the part of the runtime's API that only models on an NVIDIA GPU need."""
     return data_dir("runtime_c") / "include" / "kiln_cuda.h"
 
 
 def dlpack_h() -> Path:
-    """DLPack's tensor structure, as the pinned apache-tvm-ffi ships it. Raises KilnError without it."""
+    """Path of dlpack.h (DLPack) in the package apache-tvm-ffi. Raises KilnError if it is not there."""
     found = importlib.util.find_spec("tvm_ffi")  # finds, does not import
     header = Path(found.origin).parent / "include/dlpack/dlpack.h" if found and found.origin else None
     if header is None or not header.is_file():

@@ -1,4 +1,4 @@
-"""Put objects together: lib<model>.a, for hosted targets lib<model>.so, and the headers beside them."""
+"""link: archive the objects as lib<model>.a, link lib<model>.so for hosted targets, and add the headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiln.toolchain import run as run_tool
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--name, --target target.json, --source folder, --plan plan.json, --out folder, folders of objects."""
+    """Declare --name, --target target.json, --source folder, --plan plan.json, --out and object folders."""
     p.add_argument("--name", required=True, help="the model's name")
     p.add_argument("--target", type=Path, required=True, help="target.json")
     p.add_argument("--plan", type=Path, required=True, help="plan.json")
@@ -32,7 +32,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the folder, whole or not at all."""
+    """Write the output folder, completely or not at all."""
     target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
     objects = [path for folder in args.objects for path in sorted(folder.glob("*.o"))]
     if not objects:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def add_libraries(libraries: Sequence[LibraryFolder], plan: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Put the libraries that kernels call into lib/, with their licences; what is to be linked of them."""
+    """Copy the libraries that kernels call into lib/, and their licences; return the files to link with."""
     called = {kernel["external"]["backend"] for kernel in plan["kernels"] if "external" in kernel}
     used = [library for library in libraries if library.about["backend"] in called]
     linked = []
@@ -70,21 +70,21 @@ def add_libraries(libraries: Sequence[LibraryFolder], plan: Mapping[str, Any], f
 
 
 def has_shared(target: Target) -> bool:
-    """Whether a shared library makes sense: programs there are linked dynamically."""
+    """Whether the target gets a shared library: it has an operating system and a dynamic C library."""
     return target.deployment == "hosted" and not target.libc.static
 
 
 def archive(objects: Sequence[Path], out: Path) -> None:
-    """A static library in the order given, without dates, owners or paths."""
+    """Write a static library of `objects` in this order, without dates, owners or paths."""
     run_tool([*archiver_command(), "rcsD", str(out), *map(str, objects)], f"archiving {out.name}")
     out.chmod(0o644)
 
 
 def shared(target: Target, plan: Mapping[str, Any], objects: Sequence[Path], folder: Path) -> None:
-    """A shared library that exports the model's entry points and the runtime's API, not the kernels."""
+    """Link lib<model>.so, which exports the model's entry points and the runtime's API, not the kernels."""
     name = plan["name"]
     out, script = folder / "lib" / f"lib{name}.so", folder / "exports"
-    on_gpu = target.cuda is not None  # kernels are no symbols of the library then
+    on_gpu = target.cuda is not None  # kernels are then not symbols of the library
     kernels = "" if on_gpu else " ".join(f"{kernel['symbol']};" for kernel in plan["kernels"])
     script.write_text(f"{{ global: {name}; {name}_*; kiln_*; local: {kernels} *; }};\n")
     flags = [

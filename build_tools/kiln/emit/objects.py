@@ -1,10 +1,11 @@
-"""emit-objects: machine code of the kernels, by LLVM; a kernel that is known already is not compiled again.
+"""emit-objects: machine code of the kernels by LLVM, with a cache so that no kernel is compiled twice.
 
-The cache is a folder of objects, each named after what it was made from: the kernel's symbol, which holds a
-digest of its content, and a digest of the target and of TVM's version. Objects are put there whole or not at
-all, so that builds at the same time can share it; an object is checked before it is used.
+The cache is a folder of objects, each named after its inputs: the kernel's symbol, which holds a digest of
+its content, and a digest of the target and of TVM's version. Objects are written completely or not at all, so
+that concurrent builds can share the cache; an object is checked before it is used.
 
-Beside the objects lies vectors.json: by kernel, whether its loops work on vectors (emit/simd_check.py).
+vectors.json in the output folder records for each kernel how many of its loops are vectorised
+(emit/simd_check.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.opinfo.attach import refusal
 
-# What a freestanding device must have anyway; compilers emit calls of these on their own.
+# Functions that every freestanding device must provide: compilers emit calls of them on their own.
 ALLOWED = {"memcpy", "memset", "memmove"}
 # Division of 32-bit numbers on ARM CPUs without an instruction for it: part of every compiler for that ABI
 # (Run-time ABI for the Arm Architecture, 5.3.1). Kernels divide where sizes are known only at run time.
@@ -42,6 +43,7 @@ ALLOWED |= {"__aeabi_idiv", "__aeabi_idivmod", "__aeabi_uidiv", "__aeabi_uidivmo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of emit-objects."""
     parser.add_argument(
         "--in", dest="sources", type=Path, action="append", required=True,
         help="folder of the lower stage; once for each bucket",
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Write the objects of all kernels that the plan uses, and vectors.json, to `args.out`."""
     target = Target.model_validate(read_json(args.target))
     plan = read_json(args.plan / "plan.json")
     used = {step["kernel"] for bucket in plan["buckets"] for step in bucket["steps"]}
@@ -76,10 +79,10 @@ def run(args: argparse.Namespace) -> None:
             cached = args.cache / _digest(target) / f"{name}.{_content(functions[name])}.o"
             about = cached.with_suffix(".vectors.json")
             if not _is_whole(cached, name) or not about.is_file():
-                made = folder / f"{name}.o"
-                ir = compile_all({name: functions[name]}, target, made, plan)
+                compiled = folder / f"{name}.o"
+                ir = compile_all({name: functions[name]}, target, compiled, plan)
                 write_json(about, read_loops(ir, name).describe())
-                atomic_write(cached, made.read_bytes())
+                atomic_write(cached, compiled.read_bytes())
             shutil.copyfile(cached, folder / f"{name}.o")
             vectors[name] = read_json(about)
         write_json(folder / "vectors.json", vectors)
@@ -94,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _in_image(kernel: dict[str, Any]) -> bool:
-    """Whether what a backend has written is a kernel of a GPU, and not a function that calls a library."""
+    """Whether a backend's code is a GPU kernel in the model's image, not a function that calls a library."""
     return bool(kernel["external"].get("block"))
 
 
@@ -115,7 +118,7 @@ def compile_call(
 
 
 def _digest(target: Target) -> str:
-    """What an object depends on besides its kernel; a folder's name."""
+    """Digest of everything but the kernel that an object depends on; the name of its folder in the cache."""
     facts = [canonical_json(target_config(target)), metadata.version("apache-tvm")]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
@@ -125,7 +128,7 @@ def _content(func: tvm.tirx.PrimFunc) -> str:
 
 
 def _is_whole(path: Path, symbol: str) -> bool:
-    """Whether the cache has an object that defines `symbol`."""
+    """Whether `path` is a readable ELF object that defines `symbol`."""
     try:
         elf = ELFFile(io.BytesIO(path.read_bytes()))
         return any(entry.name == symbol and entry["st_shndx"] != "SHN_UNDEF" for entry in _symbols(elf))
@@ -136,10 +139,10 @@ def _is_whole(path: Path, symbol: str) -> bool:
 def compile_all(
     functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path, plan: dict[str, Any]
 ) -> str:
-    """Write one object with the functions of a plan; LLVM's text of what it was made from.
+    """Compile functions of a plan into one object file; return its optimised LLVM IR.
 
-    Raises KilnError, naming the operators, where LLVM refuses one or needs more for it than a freestanding
-    device has.
+    Raises KilnError, naming the operators, if LLVM rejects a function or if its code calls a function that a
+    freestanding device does not have.
     """
     try:
         ir = compile_object(functions, target, path)
@@ -149,7 +152,7 @@ def compile_all(
         failed: Exception | None = error
     else:
         failed = None
-    # Find the kernels at fault: one by one, which only the unlucky pay for.
+    # Compile the kernels one by one to find the one at fault: a cost of the error path only.
     for name in sorted(functions):
         ops = next(kernel["ops"] for kernel in plan["kernels"] if kernel["symbol"] == name)
         try:
@@ -164,7 +167,7 @@ def compile_all(
 
 
 def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> str:
-    """Write one relocatable object with the functions, in the order of their names; its optimised LLVM IR."""
+    """Compile functions, sorted by name, into one relocatable object; return its optimised LLVM IR."""
     description = tvm_target(target)
     ordered = {name: functions[name] for name in sorted(functions)}
     build = tvm.get_global_func("target.build.llvm")
@@ -174,7 +177,7 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
 
 
 def missing_symbols(path: Path) -> list[str]:
-    """What an object needs that a freestanding device does not have."""
+    """Undefined symbols of an object that a freestanding device does not have, sorted."""
     return sorted(
         symbol.name
         for symbol in _symbols(ELFFile(io.BytesIO(path.read_bytes())))

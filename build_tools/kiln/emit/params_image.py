@@ -15,7 +15,10 @@ _VERSION = 2
 
 
 def params_image(payload: bytes, model_hash: bytes) -> bytes:
-    """Header and `payload`, padded with zeros to a multiple of 64 bytes. `model_hash` is 32 bytes."""
+    """Content of params.bin: the header, then `payload` padded with zeros to a multiple of 64 bytes.
+
+    `model_hash` has 32 bytes.
+    """
     padded = payload + bytes(-len(payload) % ALIGN)
     header = (
         _MAGIC + struct.pack("<IIQQ", _VERSION, HEADER_BYTES, len(payload), zlib.crc32(padded)) + model_hash

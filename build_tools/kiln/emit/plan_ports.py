@@ -1,4 +1,7 @@
-"""Dimensions, inputs and outputs of plan.json, checked, with the axes whose sizes are computed."""
+"""Dimensions, inputs and outputs of plan.json: checked, and prepared for the templates.
+
+An axis whose size is an expression of dimensions (such as seq // 2) becomes a computed dimension.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ def require(good: bool, where: str, value: object, allowed: str) -> None:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output. `shape` has sizes, and -1 - k for dimension k; `greatest` has the largest sizes."""
+    """An input or output of the model.
+
+    `shape`: a size for each axis, or -1 - k for dimension k; `greatest`: the largest size of each axis;
+    `elements` and `bytes`: at these largest sizes; `shown`: shape and layout for comments.
+    """
 
     name: str
     c_name: str
@@ -41,9 +48,10 @@ class Port:
 
 @dataclass(frozen=True)
 class Ports:
-    """Inputs, outputs, the dimensions that callers choose, and those computed from them, numbered after them.
+    """Inputs, outputs and dimensions of the model.
 
-    `derive`: the body of the C function that fills in `dims` from the first computed one on.
+    `dims`: the dimensions whose sizes callers choose; `derived`: the expressions of the computed dimensions,
+    numbered after `dims`; `derive`: the body of the C function that stores the sizes of the computed ones.
     """
 
     inputs: list[Port]
@@ -54,9 +62,10 @@ class Ports:
 
 
 def read_ports(plan: Mapping[str, Any], taken: set[str]) -> Ports:
-    """Check and arrange them; `taken`: C names that they must not get, to which theirs are added.
+    """Check the dimensions, inputs and outputs of plan.json, and return them as Ports.
 
-    A dimension that no shape mentions has been made static: it is left out. Raises KilnError.
+    `taken`: C names already in use; the names chosen here are added to it. A dimension that no shape
+    mentions was made static by the build and is left out. Raises KilnError for an invalid entry.
     """
     dims = [_dimension(dim, taken) for dim in plan["dims"]]
     known = [dim["name"] for dim in dims]
@@ -81,8 +90,8 @@ def read_ports(plan: Mapping[str, Any], taken: set[str]) -> Ports:
 
 
 def _mentioned(ports: Sequence[Mapping[str, Any]], known: Sequence[str]) -> set[str]:
-    """The dimensions of all shapes, which must be among those that are known."""
-    found = set()
+    """Names of the dimensions in the shapes of `ports`. Raises KilnError for a name not in `known`."""
+    mentioned = set()
     for port in ports:
         for size in port["shape"]:
             try:
@@ -92,8 +101,8 @@ def _mentioned(ports: Sequence[Mapping[str, Any]], known: Sequence[str]) -> set[
             for name in sorted(names.difference(known)):
                 allowed = ", ".join(known) or "sizes only"
                 raise KilnError(f"plan.json: '{port['name']}': dimension '{name}', allowed: {allowed}")
-            found |= names
-    return found
+            mentioned |= names
+    return mentioned
 
 
 def _dimension(dim: Mapping[str, Any], taken: set[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Steps of plan.json as C: each argument an expression, its address checked against its memory."""
+"""Steps of plan.json as C: each argument becomes an expression; every address is checked for bounds."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from kiln.emit.plan_ports import Ports, require
 from kiln.emit.size_code import INT32_MAX, SizeCode, size_bounds
 
 _MAX_ARGS = 64  # MAX_ARGS of gpu_cuda.c
-_GRID, _BLOCK = (
-    (INT32_MAX, 65535, 65535),
-    (1024, 1024, 64),
-)  # most blocks, and threads of a block, along x, y, z
+# Greatest number of blocks of a grid, and of threads of a block, along x, y and z.
+_GRID, _BLOCK = (INT32_MAX, 65535, 65535), (1024, 1024, 64)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call: the kernel, its arguments as C expressions with a comment each, and how many tasks.
+    """One call of a kernel.
 
-    `lines`: the statements that must stand before it. `result`: what the kernel returns, as C spells it.
-    `launch`: for a GPU, blocks along x, y and z, then the threads of each. `open`: sizes of the run
-    decide something of it. `library`: for a GPU, the backend whose library computes it; empty: a launch.
-    `check`: of a step that checks indices, the C initialiser of its kiln_index_check; else empty.
+    `lines`: C statements that must precede the call. `args`: (C expression, comment) of each argument.
+    `extent`: C expression of the number of tasks. `result`: C type that the kernel returns.
+    `launch`: on a GPU, blocks along x, y and z, then threads of a block along x, y and z.
+    `open`: whether, on a GPU, the launch depends on dynamic dimensions. `library`: on a GPU, the backend
+    whose library computes the step; empty for a launch.
+    `check`: C initialiser of the kiln_index_check of a step that checks indices; else empty.
     """
 
     symbol: str
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepMaker:
-    """Makes steps; every address is checked against the memory that it lies in."""
+    """Translates steps of plan.json to C; checks every address against the memory that it points into."""
 
     kernels: Mapping[str, dict[str, Any]]
     ports: Ports
@@ -53,6 +53,7 @@ class StepMaker:
     gpu: bool = False
 
     def step(self, bucket: Mapping[str, Any], number: int, at: int) -> Step:
+        """Step `at` of `bucket`, which is bucket `number` of the plan. Raises KilnError if invalid."""
         step = bucket["steps"][at]
         where = f"buckets[{number}].steps[{at}]"
         require(step["kernel"] in self.kernels, f"{where}.kernel", step["kernel"], "one of kernels")
@@ -74,7 +75,7 @@ class StepMaker:
             if not sizes.names(step["extent"]):
                 tasks = sizes.evaluate(step["extent"], {})
                 require(0 < tasks <= INT32_MAX, f"{where}.extent", tasks, "1..2147483647")
-        # What a graph of launches cannot hold.
+        # Values that a CUDA graph fixes when it is recorded: scalar arguments and the grid.
         exprs = [arg["expr"] for arg in step["args"] if arg["at"] == "dim"] if self.gpu else []
         exprs += step["launch"]["grid"] if "launch" in step else []
         return Step(
@@ -85,7 +86,7 @@ class StepMaker:
         )  # fmt: skip
 
     def _check(self, step: Mapping[str, Any], at: int, where: str) -> str:
-        """Whose indices they are: an input's by its name, else those of the operator that reads them."""
+        """C initialiser of kiln_index_check, which names the input or the operator that reads the indices."""
         about = step["check"]
         known = isinstance(about["axis"], int) and isinstance(about["op"], str)
         require(known and not self.gpu, f"{where}.check", about, "op and axis, not on a GPU")
@@ -98,7 +99,11 @@ class StepMaker:
     def _launch(
         self, step: Mapping[str, Any], args: list[Any], code: SizeCode, box: Mapping[str, Any], where: str
     ) -> list[str]:
-        """Limits are those of every GPU (CUDA C++ Programming Guide, technical specifications)."""
+        """C expressions of the grid, then of the block; empty for a step that is not a launch.
+
+        The limits are common to all GPUs (CUDA C++ Programming Guide, technical specifications). Raises
+        KilnError for a launch that exceeds them.
+        """
         if not self.gpu or ("launch" not in step and self.kernels[step["kernel"]]["backend"]):
             return []
         grid, block = step["launch"]["grid"], step["launch"]["block"]
@@ -117,6 +122,7 @@ class StepMaker:
         self, arg: Mapping[str, Any], want: Mapping[str, Any], bucket: Mapping[str, Any], at: int,
         code: SizeCode, where: str,
     ) -> tuple[str, str]:  # fmt: skip
+        """C expression and comment of one argument. Raises KilnError for an address outside its memory."""
         place = arg["at"]
         require(
             (place == "dim") == bool(want.get("scalar")),
@@ -126,7 +132,7 @@ class StepMaker:
         )
         if place == "dim":
             value = code.value(arg["expr"], f"{where}.expr")
-            # On a GPU every argument is as wide as a pointer, of which a kernel takes what it needs.
+            # On a GPU every argument is as wide as a pointer; a kernel reads as many bytes as it needs.
             wide = f"(const void *)(intptr_t)({value})"
             return wide if self.gpu else value, sizes.show(arg["expr"])
         if place in ("input", "output"):
@@ -149,7 +155,7 @@ class StepMaker:
         return address, comment
 
     def _tensor_at(self, arg: Mapping[str, Any], bucket: Mapping[str, Any], at: int) -> str:
-        """The name of what lies at this place during this step."""
+        """Name of the tensor that `arg` points to during step `at`; empty if the plan has no name for it."""
         if arg["at"] == "params":
             candidates = self.params.get("tensors", [])
         else:

@@ -1,7 +1,7 @@
-"""plan.json checked, and arranged as the templates need it.
+"""plan.json, checked and arranged for the templates.
 
-The plan comes from another program: whatever would make the generated C read or write outside its memory,
-or not compile, is refused here, with the entry's place in plan.json.
+The plan comes from another program: an entry with which the generated C would read or write outside its
+memory, or would not compile, is rejected here with its place in plan.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kiln.emit.plan_ports import Port, Ports, read_ports, require
 from kiln.emit.plan_steps import Step, StepMaker
 from kiln.errors import KilnError
 
-# static names in plan.c
+# Static names in plan.c, which a model's name must not be.
 _OWN = (
     "arenas_on_gpu|libraries_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
     "open_failed|open_libraries|run_step|"
@@ -32,9 +32,10 @@ _STORAGES = ("embedded", "section", "file")
 
 @dataclass(frozen=True)
 class Bucket:
-    """`box`: least and greatest size of each dimension in turn, None where sizes do not choose it.
+    """One bucket of the plan, as the templates need it.
 
-    `shown`: when it runs, in words; `special`: only with a certain content of an input.
+    `box`: least and greatest size of each dimension in one flat list; None if sizes do not select the bucket.
+    `shown`: when the bucket runs, in words; `special`: whether it is a special case of another bucket.
     """
 
     name: str
@@ -46,13 +47,16 @@ class Bucket:
 
     @property
     def has_graph(self) -> bool:
-        """Whether its launches are the same in every run."""
+        """Whether the bucket can run as a CUDA graph: its launches are the same in every run."""
         return not any(step.open for step in self.steps)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a library makes ready at open: its part of the model, in words, and the constants' addresses."""
+    """A subgraph that its library prepares in kiln_open.
+
+    `shown`: backend and subgraph, for messages; `args`: C expressions of the constants' addresses.
+    """
 
     symbol: str
     shown: str
@@ -61,6 +65,8 @@ class Opened:
 
 @dataclass(frozen=True)
 class View:
+    """The whole plan, as the templates need it."""
+
     name: str
     target: str
     hash: str
@@ -77,29 +83,29 @@ class View:
 
     @property
     def cpu_mask(self) -> str:
-        """The bits of kiln_cpu_features that the kernels need, as a C constant."""
+        """C constant with the bits of kiln_cpu_features that the kernels need."""
         if self.cpu is None:
             return "0"
         return f"UINT64_C({cpu_features.mask(self.cpu['arch'], self.cpu['features']):#x})"
 
     @property
     def launched(self) -> list[dict[str, Any]]:
-        """For a GPU, the kernels in its image; the others are functions that call a library."""
+        """Kernels that the plan launches: on a GPU those of the image, not functions that call a library."""
         return [kernel for kernel in self.kernels if kernel["symbol"] not in self._computed]
 
     @property
     def computed(self) -> list[dict[str, Any]]:
-        """For a GPU, the functions that call a library."""
+        """On a GPU, the kernels that are functions which call a library."""
         return [kernel for kernel in self.kernels if kernel["symbol"] in self._computed]
 
     @property
     def libraries(self) -> list[str]:
-        """For a GPU, the backends whose libraries compute steps."""
+        """On a GPU, the names of the backends whose libraries compute steps."""
         return sorted({str(kernel["backend"]) for kernel in self.computed})
 
     @property
     def calls_count(self) -> int:
-        """How many steps those are."""
+        """Number of steps that a GPU library computes (see `libraries`)."""
         return sum(bool(step.library) for bucket in self.buckets for step in bucket.steps)
 
     @property
@@ -107,7 +113,7 @@ class View:
         return {step.symbol for bucket in self.buckets for step in bucket.steps if step.library}
 
     def kernel_number(self, symbol: str) -> int:
-        """The place of a kernel in `launched`."""
+        """Index of a kernel in `launched`."""
         return [kernel["symbol"] for kernel in self.launched].index(symbol)
 
     @property
@@ -136,7 +142,7 @@ class View:
 
 
 def plan_view(plan: Mapping[str, Any], payload_bytes: int) -> View:
-    """Check `plan` against itself and against the size of its parameters. Raises KilnError."""
+    """Check that `plan` is consistent and has `payload_bytes` of parameters. Raises KilnError if not."""
     try:
         return _view(plan, payload_bytes)
     except KeyError as error:
@@ -176,7 +182,7 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
         c_text.check_name(bucket["name"] + "_", f"plan.json: buckets[{number}].name")
         steps = [maker.step(bucket, number, at) for at in range(len(bucket["steps"]))]
         special = next((case for case in cases if case.bucket == number), None)
-        # What a run needs is known before its content is: a special case counts as its general one.
+        # A session's memory is sized before the inputs are seen: a special case reports its bucket's arena.
         arena = (plan["buckets"][special.general] if special else bucket)["arena_bytes"]
         shown = _sizes_text(bucket, ports.dims)
         if special:
@@ -199,7 +205,7 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
 
 
 def _cpu(plan: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the processor must have; None for a plan that asks for nothing."""
+    """The processor features that the kernels need; None if they need none. Raises KilnError if unknown."""
     cpu: Mapping[str, Any] | None = plan.get("cpu")
     if cpu is None or not cpu["features"]:
         return None
@@ -211,8 +217,11 @@ def _cpu(plan: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _opened(kernels: Sequence[Mapping[str, Any]], steps: Mapping[str, Step]) -> list[Opened]:
-    """Kernels with something to make ready. The constants are the same in every step that calls one."""
-    found = []
+    """Kernels that their library prepares in kiln_open; all steps of a kernel have the same constants.
+
+    `steps`: one step of each kernel that is used, by symbol.
+    """
+    opened = []
     for kernel in kernels:
         symbol, about = kernel["symbol"], kernel.get("external", {})
         if symbol not in steps or about.get("opens") is None:
@@ -220,19 +229,19 @@ def _opened(kernels: Sequence[Mapping[str, Any]], steps: Mapping[str, Step]) -> 
         args = [steps[symbol].args[place][0] for place in about["opens"]]
         for arg in args:
             require(arg.startswith("kiln_at_params("), f"kernel '{symbol}': opens", arg, "parameters")
-        found.append(Opened(symbol, f"{about['backend']}: {about['key']}", args))
-    return found
+        opened.append(Opened(symbol, f"{about['backend']}: {about['key']}", args))
+    return opened
 
 
 def _sizes_text(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) -> str:
-    """`batch 1, seq 17..64`."""
+    """Sizes of a bucket in words, such as `batch 1, seq 17..64`."""
     ranges = [(dim["name"], *bucket_range(bucket, dim)) for dim in dims]
     texts = [f"{name} {low}" if low == high else f"{name} {low}..{high}" for name, low, high in ranges]
     return ", ".join(texts) or "everything else"
 
 
 def _kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
-    """Symbol, parameter types, whether it is parallel, what it returns, and its operators as one comment."""
+    """A kernel of plan.json, checked: symbol, C parameter and result types, flags, operators as a comment."""
     symbol = kernel["symbol"]
     if kernel.get("check"):  # a function of the runtime
         require(symbol in _INDEX_CHECKS, "kernels", symbol, ", ".join(_INDEX_CHECKS))

@@ -1,9 +1,11 @@
-"""Whether LLVM's code for a kernel works on vectors: read from its optimised IR, so for every target alike.
+"""SIMD check: whether the loops of a kernel are vectorised, read from LLVM's optimised IR.
 
-The innermost loops of the control flow graph are where time goes (natural loops by back edges: Aho, Lam,
-Sethi, Ullman, "Compilers", 9.6). A loop works on vectors when its loads and stores of vectors move at least
-as many elements as those of single numbers: the remainder of a vectorised loop does not, nor does one that
-gathers elements into a vector one by one, while a matrix product that reads one factor at a time does.
+The check works on IR, not on machine code, and so is the same for every target. It looks at the innermost
+loops of the control flow graph, where time is spent (natural loops by back edges: Aho, Lam, Sethi, Ullman,
+"Compilers", 9.6). A loop counts as vectorised when its vector loads and stores move at least as many elements
+as its scalar loads and stores. The remainder of a vectorised loop does not count as vectorised, and neither
+does a loop that gathers elements into a vector one by one; a matmul that reads one factor element by element
+does.
 """
 
 from __future__ import annotations
@@ -23,22 +25,23 @@ _BULK = re.compile(r"call void @llvm\.mem(?:cpy|set|move)")
 
 @dataclass(frozen=True)
 class Loops:
-    """Of one function: how many innermost loops move elements, and how many of those by vectors."""
+    """Innermost loops of one function that load or store elements: all of them, and the vectorised ones."""
 
     loops: int
     vectorised: int
 
     @property
     def scalar(self) -> bool:
-        """Whether it has loops that move elements, and none of them by vectors."""
+        """Whether the function has such loops and none of them is vectorised."""
         return bool(self.loops) and not self.vectorised
 
     def describe(self) -> dict[str, int]:
+        """The counts as an entry of vectors.json."""
         return {"loops": self.loops, "vectorised": self.vectorised}
 
 
 def read_loops(ir: str, function: str) -> Loops:
-    """What LLVM's textual IR says of a function that it defines. Raises KeyError where it does not."""
+    """Count the loops of a function in LLVM's textual IR. Raises KeyError if `ir` does not define it."""
     blocks = _blocks(ir, function)
     follow = {name: _TARGET.findall(_terminator(lines)) for name, lines in blocks.items()}
     found = [_moved([line for name in body for line in blocks[name]]) for body in _innermost(follow)]
@@ -47,9 +50,9 @@ def read_loops(ir: str, function: str) -> Loops:
 
 
 def scalar_kernels(plan: Mapping[str, Any], vectors: Mapping[str, Mapping[str, int]], least: int) -> set[str]:
-    """The kernels of plan.json that work on single numbers, as vectors.json says.
+    """Kernels of plan.json with loops that are not vectorised, according to vectors.json (`vectors`).
 
-    Only of steps whose largest tensor has `least` bytes or more.
+    Only kernels of steps whose largest tensor may have `least` bytes or more are returned.
     """
     scalar = {name for name, found in vectors.items() if Loops(**found).scalar}
     return {
@@ -62,11 +65,11 @@ def scalar_kernels(plan: Mapping[str, Any], vectors: Mapping[str, Mapping[str, i
 
 
 def _box(bucket: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    return {name: (part["min"], part["max"]) for name, part in bucket["dims"].items()}
+    return {name: (dim["min"], dim["max"]) for name, dim in bucket["dims"].items()}
 
 
 def _blocks(ir: str, function: str) -> dict[str, list[str]]:
-    """The lines of each basic block, by label."""
+    """Lines of each basic block of a function, by label. Raises KeyError if `ir` does not define it."""
     blocks: dict[str, list[str]] = {}
     current: list[str] | None = None
     for line in ir.splitlines():
@@ -84,7 +87,7 @@ def _blocks(ir: str, function: str) -> dict[str, list[str]]:
 
 
 def _terminator(lines: list[str]) -> str:
-    """The branch at a block's end; one of a switch covers several lines."""
+    """The terminator at the end of a block, on one line (a switch covers several lines)."""
     for index in range(len(lines) - 1, -1, -1):
         if re.match(r"\s+(br|switch|ret|unreachable)\b", lines[index]):
             return " ".join(lines[index:])
@@ -92,7 +95,7 @@ def _terminator(lines: list[str]) -> str:
 
 
 def _innermost(follow: Mapping[str, list[str]]) -> list[set[str]]:
-    """The blocks of each loop that holds no other loop."""
+    """The blocks of each innermost loop. `follow`: the successors of each block."""
     before: dict[str, list[str]] = {name: [] for name in follow}
     for name, targets in follow.items():
         for target in targets:
@@ -112,7 +115,7 @@ def _innermost(follow: Mapping[str, list[str]]) -> list[set[str]]:
 
 
 def _back_edges(follow: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """Edges to a block that is still being visited, depth first from the entry."""
+    """Edges (tail, head) whose head is on the current path of a depth-first search from the entry."""
     found, done, path = [], set(), {"entry"}
     stack = [("entry", iter(follow["entry"]))]
     while stack:
@@ -131,7 +134,7 @@ def _back_edges(follow: Mapping[str, list[str]]) -> list[tuple[str, str]]:
 
 
 def _moved(lines: list[str]) -> tuple[int, int]:
-    """Elements that instructions load and store one at a time, and by vectors."""
+    """Number of elements loaded and stored by scalar instructions, and by vector instructions."""
     single = wide = 0
     for line in lines:
         if _BULK.search(line):

@@ -1,4 +1,4 @@
-"""Size expressions as C in 32-bit arithmetic, which 32-bit processors do without a library's help."""
+"""Size expressions as C in 32-bit arithmetic, for which 32-bit processors need no library functions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ INT32_MAX = 2**31 - 1
 
 
 def size_bounds(expr: sizes.SizeExpr, box: Mapping[str, tuple[int, int]], where: str) -> tuple[int, int]:
-    """Least and greatest value over `box`, of an expression all of whose parts fit 32 bits.
+    """Least and greatest value of `expr` over the ranges in `box`.
 
-    Raises KilnError, `where` being the expression's place in plan.json, for a dimension that `box` does not
-    have, a part that does not fit, and a divisor that can be 0 or less.
+    Raises KilnError for a dimension that is not in `box`, a subexpression whose values exceed 32 bits, and a
+    divisor that can be 0 or less. `where`: the expression's place in plan.json, for the message.
     """
     try:
         sizes.check(expr)
@@ -24,7 +24,7 @@ def size_bounds(expr: sizes.SizeExpr, box: Mapping[str, tuple[int, int]], where:
         raise KilnError(
             f"plan.json: {where}: dimension '{name}', allowed: {', '.join(box) or 'numbers only'}"
         )
-    # A divisor that can be 0 leaves no bounds, so divisors are looked at before what they divide.
+    # A quotient by 0 has no bounds, so a divisor is checked before the expression that it divides.
     for part in reversed(list(sizes.parts(expr))):
         if not isinstance(part, int | str) and part[0] in ("//", "%"):
             least = sizes.bounds(part[2], box)[0]
@@ -41,10 +41,11 @@ def size_bounds(expr: sizes.SizeExpr, box: Mapping[str, tuple[int, int]], where:
 
 
 class SizeCode:
-    """C expressions of sizes, and the statements that must stand before them.
+    """Translates size expressions to C; collects in `lines` the statements that must precede them.
 
     `dims`: the C expression, of type int32_t, of each dimension; `box`: its least and greatest size.
-    What an operator needs twice gets a name in `lines`, so the text stays as long as the expression.
+    An operand that the C text repeats (min, max) becomes a constant in `lines`, so that the text does not
+    grow exponentially.
     """
 
     def __init__(self, dims: Mapping[str, str], box: Mapping[str, tuple[int, int]]) -> None:
@@ -69,12 +70,13 @@ class SizeCode:
         a, b = self._text(left), self._text(right)
         if operator not in ("//", "%"):
             return f"({a} {operator} {b})"
-        # C rounds towards 0, and not every processor divides by what is not constant.
+        # C rounds towards 0, and not every processor has an instruction to divide by a variable.
         if isinstance(right, int) and sizes.bounds(left, self._box)[0] >= 0:
             return f"({a} {operator[0]} {b})"
         return f"kiln_{'quotient' if operator == '//' else 'remainder'}({_bare(a)}, {_bare(b)})"
 
     def _named(self, expr: sizes.SizeExpr) -> str:
+        """C text of `expr` that may be repeated: a constant in `lines` unless `expr` is a leaf."""
         text = self._text(expr)
         if isinstance(expr, int | str):
             return text
@@ -85,10 +87,10 @@ class SizeCode:
 
 
 def _bare(text: str) -> str:
-    """Without the brackets around all of it, where an argument or an initialiser needs none."""
+    """`text` without outer parentheses, for an argument or an initialiser."""
     depth = 0
-    for at, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if depth == 0:
-            return text[1:-1] if at == len(text) - 1 and text.startswith("(") else text
+            return text[1:-1] if index == len(text) - 1 and text.startswith("(") else text
     return text

@@ -21,7 +21,7 @@ _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "pa
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--plan (folder of the plan stage, or its plan.json), --target target.json, --out folder."""
+    """Declare --plan (folder of the plan stage, or its plan.json), --target target.json, --out folder."""
     p.add_argument(
         "--plan", type=Path, required=True, help="plan.json with params.raw beside it, or their folder"
     )
@@ -30,7 +30,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the four files. Raises KilnError naming the entry of plan.json that cannot be."""
+    """Write the four files of `emit`. Raises KilnError naming the invalid entry of plan.json."""
     plan = args.plan / "plan.json" if args.plan.is_dir() else args.plan
     raw = plan.parent / "params.raw"
     try:
@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def emit(plan: Mapping[str, Any], payload: bytes) -> dict[str, bytes | str]:
-    """File name → content: <model>.h, <model>_plan.c, <model>_params.S and params.bin, always all four.
+    """Generate <model>.h, <model>_plan.c, <model>_params.S and params.bin, always all four: name → content.
 
-    The .S takes the parameters in with .incbin from an include folder, except with storage `file`, where it
-    is empty. Raises KilnError naming the entry of plan.json that is missing or cannot be.
+    The .S file embeds the parameters with .incbin from an include folder; with storage `file` it is empty.
+    Raises KilnError naming the entry of plan.json that is missing or invalid.
     """
     view = plan_view(plan, len(payload))
     environment = jinja2.Environment(
@@ -66,11 +66,11 @@ def emit(plan: Mapping[str, Any], payload: bytes) -> dict[str, bytes | str]:
 
 
 def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu: bool = False) -> list[Path]:
-    """The C files of the runtime: the core, and one file for each policy.
+    """C files of the runtime: the core, and one file for each policy.
 
-    `threads`: none or pthread. `deployment`: hosted or freestanding. `arch`: that of the target, whose
-    processors kiln_open then asks for their features, where they can be asked; None: they are not asked.
-    `gpu`: add what runs models on an NVIDIA GPU. Raises KilnError for another word.
+    `threads`: none or pthread. `deployment`: hosted or freestanding. `arch`: the target's architecture;
+    kiln_open then checks the processor's features if they can be read; None: no check. `gpu`: add the
+    functions that run models on an NVIDIA GPU. Raises KilnError for any other value.
     """
     folder = data_dir("runtime_c")
     policies = {"none": "platform/threads_none.c", "pthread": "platform/threads_pthread.c"}
@@ -89,7 +89,7 @@ def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu:
 
 
 def _cpu_policy(deployment: str, arch: str | None) -> str:
-    """The file that asks the processor: on x86-64 an instruction does, on ARM only an operating system."""
+    """C file that reads the processor's features: by an instruction on x86-64, from the system on ARM."""
     if arch == "x86_64":
         return "platform/cpu_x86.c"
     asked = arch in ("aarch64", "armv7") and deployment == "hosted"
