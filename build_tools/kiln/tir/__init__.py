@@ -1,1 +1,1 @@
-"""Tools that write TIR: a loop builder, dynamic shapes, vector expressions, and the C ABI of kernels."""
+"""Tools for writing TIR: a loop builder, dynamic shapes, vector expressions, and the C ABI of kernels."""

@@ -1,13 +1,13 @@
-"""The kernel ABI: from a PrimFunc over buffers to a C function over pointers.
+"""The kernel ABI: lowers a PrimFunc over buffers to a C function over pointers.
 
     void k(const T *in, …, T *out, T *scratch, …, int32_t begin, int32_t end);
 
-TVM's own pipeline ends in MakePackedAPI, whose functions take boxed arguments and call TVM's runtime. This
-one stops before that. After FlattenBuffer (TVM 0.27) the body begins with one DeclBuffer a parameter, its
-data the parameter's pointer; those buffers are declared again on plain pointer parameters. Buffers that
-the body allocates at its top become pointer parameters too, so that the memory planner owns every byte;
-small ones further in become registers or stack. What is left is a leaf function that needs nothing but
-memset and memcpy.
+TVM's own pipeline ends in MakePackedAPI, whose functions have boxed arguments and call TVM's runtime. The
+pipeline of this module stops before MakePackedAPI. After FlattenBuffer (TVM 0.27) the body begins with one
+DeclBuffer for each parameter, whose data is the parameter's pointer; each of these buffers is declared again
+on a plain pointer parameter. Buffers that the body allocates at its top become pointer parameters too, so
+that the memory planner owns every byte; small buffers allocated further inside become registers or stack.
+The result is a leaf function that calls nothing but memset and memcpy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kiln.tir.builder import Kernel
 from kiln.tir.flatten import flatten
 from kiln.tir.math import lower_math
 
-# TVM's own code declares buffers larger than it uses. Those of Kiln's families are as large as they must be,
-# and the pass would make their size depend on which tasks are done.
+# TVM's own code declares buffers larger than it uses. The buffers of Kiln's kernel families have the size
+# that they need, and the pass would make that size depend on the range of tasks.
 _COMPACT = s_tir.transform.CompactBufferAllocation()
 
 _STRUCTURE = [
@@ -55,30 +55,34 @@ _CODE = [
     s_tir.transform.RewriteUnsafeSelect(),
     tirx.transform.CommonSubexprElim(),
     tirx.transform.LowerTVMBuiltin(),
-    # After all that simplifies: the simplifier writes shared parts of an expression out at every use, which
-    # makes a chain of functions grow exponentially.
+    # After every pass that simplifies: the simplifier copies a shared subexpression to each of its uses,
+    # which makes a chain of functions grow exponentially.
     prim_func_pass(lambda func, *_: lower_math(func), opt_level=0, name="LowerMath"),
     tirx.transform.LowerIntrin(),
 ]
 
-# From here on a buffer of the body is scratch memory that the planner places, not stack.
+# A buffer of the body with at least this many bytes is scratch memory that the planner places, not stack.
 STACK_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A PrimFunc over pointers, ready for code generation, and the bytes of its scratch parameters."""
+    """A PrimFunc over pointers, ready for code generation; data type and bytes of each scratch parameter."""
 
     func: tirx.PrimFunc
     scratch: list[tuple[str, int]]
 
 
-# Larger than any position in a tensor, with room for what indices add to it.
+# Bound on indices computed from floats: larger than any position in a tensor, and small enough that an int32
+# index can still add offsets to it.
 _FARTHEST = 2**30
 
 
 def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Indices made from floats (resizing does so) get a range, so that they too narrow to 32 bits."""
+    """Clamp indices that are computed from floats (as in resizing), so that they too narrow to 32 bits.
+
+    Returns `func` in which every cast from float to int64 inside an index is clamped to ±_FARTHEST.
+    """
 
     def on_cast(cast: Any) -> Any:
         if str(cast.ty.dtype) != "int64" or not str(cast.value.ty.dtype).startswith("float"):
@@ -95,6 +99,7 @@ def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _bytes(buffer: Any, size: Callable[[Any], int]) -> int:
+    """Bytes of a buffer; `size` returns an extent's greatest value."""
     count = 1
     for extent in buffer.shape:
         count *= size(extent)
@@ -102,7 +107,10 @@ def _bytes(buffer: Any, size: Callable[[Any], int]) -> int:
 
 
 def _at_start(func: tirx.PrimFunc) -> Any:
-    """The body when every parameter points at its first element; te.extern lets callers say otherwise."""
+    """The body of `func` with the element offset of each parameter set to 0.
+
+    te.extern declares its buffers with a variable offset; kernels always get a pointer to the first element.
+    """
     offsets = {p.elem_offset for p in func.params if tirx.is_buffer_var(p)}
     zeros = {
         offset: tirx.const(0, str(offset.ty.dtype)) for offset in offsets if isinstance(offset, tirx.Var)
@@ -113,9 +121,10 @@ def _at_start(func: tirx.PrimFunc) -> Any:
 def pointers(
     func: tirx.PrimFunc, stack_bytes: int = STACK_BYTES, size: Callable[[Any], int] = int
 ) -> Lowered:
-    """`func` over pointers; what its top allocates, from `stack_bytes` on, becomes scratch parameters.
+    """Rewrite `func` from buffers to pointers; large buffers allocated at its top become scratch parameters.
 
-    `size`: the most that an extent can be.
+    A buffer is large when it has at least `stack_bytes` bytes. `size` returns the greatest value of an
+    extent.
     """
     body = _at_start(func)
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
@@ -151,7 +160,7 @@ def pointers(
 
 
 def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
-    """Lower one kernel to the ABI. Its name stays `kernel`; the caller names it."""
+    """Lower one kernel to the ABI. The function is called `kernel`; the caller gives it its final name."""
     func = _short_positions(kernel.func).with_attr("global_symbol", "kernel")
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     structure = [item for item in _STRUCTURE if item is not _COMPACT or kernel.family == "opaque"]
@@ -164,7 +173,7 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
 
 
 def written(func: tirx.PrimFunc) -> set[Any]:
-    """The pointer parameters behind which a lowered function stores."""
+    """Pointer parameters of a lowered function through which the function stores."""
     data: dict[Any, Any] = {}
     stored = set()
 

@@ -1,4 +1,4 @@
-"""What a kernel family returns, and the few helpers with which families write loops."""
+"""The Kernel record that kernel families return, and the helpers with which families write loops."""
 
 from __future__ import annotations
 
@@ -25,39 +25,41 @@ Expr = Any
 
 @dataclass(frozen=True)
 class Kernel:
-    """A PrimFunc in the form of the kernel ABI, but for its pointers, which tir/abi.py makes.
+    """A PrimFunc in the form of the kernel ABI, but over buffers; tir/abi.py turns buffers into pointers.
 
-    Parameters are the fused function's, in order, then int32 `begin` and `end` when `tasks` is set: the
-    function then computes tasks [begin, end), which are independent. `packs` says how the constant behind
-    a parameter (by position) is rearranged at build time. `in_place`: positions of inputs of which each
-    element is read only to compute the output's element of the same index, so that both may share memory.
+    The parameters are those of the fused function, in order, then int32 `begin` and `end` when `tasks` is
+    set: the function then computes tasks [begin, end), which are independent. `packs` maps the position of a
+    parameter to the function that rearranges its constant at build time. `in_place`: positions of inputs of
+    which each element is read only to compute the output element of the same index, so that the input and
+    the output may share memory.
     """
 
     func: tirx.PrimFunc
-    tasks: Any = None  # int, or an expression of `sizes`
+    tasks: Any = None  # number of tasks: int, or an expression of `sizes`
     packs: dict[int, Pack] = field(default_factory=dict)
     family: str = ""
     in_place: tuple[int, ...] = ()
-    saving: float = 1.0  # how many times fewer multiplications it has than the operator
-    fetches: bool = False  # whether it heeds Machine.upcoming
+    saving: float = 1.0  # multiplications of the operator per multiplication of this kernel
+    fetches: bool = False  # whether the kernel prefetches the weights in Machine.upcoming
 
     @property
     def sizes(self) -> list[Any]:
-        """The variables of the fused function whose values the kernel gets, as int32, behind its buffers."""
+        """Variables whose values are int32 parameters of the kernel, after its buffers."""
         names = [param.name for param in self.func.params]
         return [variable for variable in ranges() if size_name(variable) in names]
 
 
-# Bytes of a cache line, and sets of the first cache: so on nearly all CPUs, whatever its size.
+# Bytes of a cache line, and sets of the L1 cache: the same on nearly all CPUs, whatever the size of the
+# cache.
 CACHE_LINE, CACHE_SETS = 64, 64
 
-# Below this many vector operations a kernel is one task.
+# A kernel with fewer vector operations is one task.
 SHARED = 1 << 14
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts of a target that schedules use; from the target's YAML."""
+    """The facts about a target that schedules use; most come from the target's YAML file."""
 
     vector_bits: int
     registers: int
@@ -69,19 +71,20 @@ class Machine:
     dot: str = "none"  # int8 dot-product instructions: none, sdot or vnni
     cores: int = 1
     winograd: str = "off"  # the model's policy: auto, off, f2 or f4
-    weight_growth: float = 1.0  # how many times their size weights may be stored in to save arithmetic
-    choices: Choices = field(default_factory=dict)  # what was measured on this CPU
-    shared_bytes: int = 0  # of the last cache, which all cores share; 0: of no use to fetch ahead into
-    forms: tuple[int, ...] | None = None  # in which weights may be stored (lower/packings.py); None: any
+    weight_growth: float = 1.0  # limit of packed size over plain size of weights, to save arithmetic
+    choices: Choices = field(default_factory=dict)  # tuning records measured on this CPU
+    shared_bytes: int = 0  # size of the last-level cache, which all cores share; 0: not used for prefetch
+    forms: tuple[int, ...] | None = None  # forms that weights may be stored in (lower/packings.py); None: any
     pairs: bool = True  # whether a panel may be packed by pairs (gemm.pairs_pay)
-    upcoming: tuple[int, int] | None = None  # bytes from a kernel's weights on that it fetches for later ones
+    # Byte range, counted from the start of a kernel's weights, that the kernel prefetches for later kernels.
+    upcoming: tuple[int, int] | None = None
 
     def shares(self, steps: int) -> bool:
-        """Whether threads are worth starting for so many vector operations: that takes a few microseconds."""
+        """Whether `steps` vector operations are worth starting threads, which takes microseconds."""
         return self.parallel and steps >= SHARED
 
     def lanes(self, dtype: str) -> int:
-        """Elements of `dtype` in one vector register."""
+        """Number of elements of `dtype` in one vector register."""
         return max(1, self.vector_bits // int(tvm.DataType(dtype).bits))
 
 
@@ -95,19 +98,19 @@ class Argument:
 
 
 def argument(param: Any) -> Argument:
-    """The argument that stands for a parameter of a fused PrimFunc."""
+    """The Argument with the name, shape and data type of a parameter of a fused PrimFunc."""
     return Argument(param.name, [extent(size) for size in param.shape], str(param.dtype))
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A buffer whose shape is known only at run time, as flat memory of its greatest size."""
+    """A buffer with a dynamic shape, stored in a flat buffer of the greatest size that the shape can have."""
 
     memory: Any
     shape: Sequence[Extent]
 
     def place(self, indices: Sequence[Expr]) -> Expr:
-        """The position of an element."""
+        """Position in `memory` of the element at `indices`."""
         position: Expr = int64(0)
         for index, size in zip(indices, self.shape, strict=True):
             position = position * int64(size) + index
@@ -115,6 +118,7 @@ class Sized:
 
 
 def _declared(item: Argument) -> tuple[str, list[int], bool]:
+    """Name and static shape to declare for an argument, and whether it is flat (its shape is dynamic)."""
     if not any(is_open(size) for size in item.shape):
         return item.name, [int(size) for size in item.shape], False
     return item.name, [greatest(product(item.shape))], True
@@ -124,15 +128,15 @@ Body = Callable[[list[Any], Expr, Expr], None]
 
 
 def size_name(variable: Any) -> str:
-    """What the parameter is called that brings the value of a variable."""
+    """Name of the kernel parameter that holds the value of `variable`."""
     return f"{variable.name}_size"
 
 
 def define(arguments: Sequence[Argument], tasks: Extent | None, body: Body, aliases: bool) -> tirx.PrimFunc:
-    """A PrimFunc with `arguments`; `body` gets their buffers and the range of tasks to compute.
+    """Build a PrimFunc with `arguments`; `body` is called with their buffers and the range of tasks.
 
-    `aliases`: the output may be one of the inputs, so LLVM must not assume otherwise. Where variables of
-    tir/symbols.py are used, their values become parameters behind the buffers.
+    `aliases`: the output may be one of the inputs, so LLVM must not assume otherwise. The values of the
+    variables of tir/symbols.py that the body uses become parameters after the buffers.
     """
     values = {}
     with IRBuilder() as ir, builder.prim_func(is_private=False, s_tir=True):
@@ -157,39 +161,46 @@ def define(arguments: Sequence[Argument], tasks: Extent | None, body: Body, alia
 
 
 def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) -> tirx.PrimFunc:
-    """`func` with its open sizes read from parameters, of which those that it does not need are dropped."""
+    """Bind the dynamic sizes of `func` to its size parameters; drop the size parameters that it does not use.
+
+    `values`: size parameter, and value to bind, by variable.
+    """
     used = variables(func.body)
-    kept = [(variable, *values[variable]) for variable in values if _holds(used, variable)]
-    given = {variable: tirx.Var(variable.name, "int64") for variable, _, _ in kept}
-    dropped = [param for variable, (param, _) in values.items() if not _holds(used, variable)]
-    params = [param for param in func.params if not _holds(dropped, param)]
+    kept = [(variable, *values[variable]) for variable in values if _contains(used, variable)]
+    locals_of = {variable: tirx.Var(variable.name, "int64") for variable, _, _ in kept}
+    dropped = [param for variable, (param, _) in values.items() if not _contains(used, variable)]
+    params = [param for param in func.params if not _contains(dropped, param)]
 
     def on_variable(variable: Any) -> Any:
-        return given.get(variable, variable)
+        return locals_of.get(variable, variable)
 
     body = structural_map(func.body, ((tirx.Var, on_variable),))
-    binds = [tirx.Bind(given[variable], value) for variable, _, value in kept]
+    binds = [tirx.Bind(locals_of[variable], value) for variable, _, value in kept]
     body = tirx.SeqStmt([*binds, body]) if binds else body
     return tirx.PrimFunc(params, body, None, attrs=func.attrs)
 
 
-def _holds(found: Sequence[Any], wanted: Any) -> bool:
-    return any(wanted.same_as(item) for item in found)
+def _contains(nodes: Sequence[Any], wanted: Any) -> bool:
+    """Whether `nodes` contains the TVM node `wanted` itself."""
+    return any(wanted.same_as(node) for node in nodes)
 
 
 def _between(number: Expr, low: int, high: Extent) -> Expr:
-    """An int32 as an index. Its range is spelt out: only then can indices be narrowed to 32 bits,
-    and 32-bit targets divide without a library."""
+    """An int32 as an int64 index, clamped to [low, high].
+
+    The clamp gives the compiler the range: only then can indices be narrowed to 32 bits, and can 32-bit
+    targets divide without a library.
+    """
     return tirx.max(tirx.min(tirx.Cast("int64", number), int64(high)), int64(low))
 
 
 def bind(value: Expr) -> Expr:
-    """Compute `value` once, here, and use it by name."""
+    """Compute `value` once at this point of the code; returns the variable that holds it."""
     return builder.Bind(value)
 
 
 def store(buffer: Any, indices: Sequence[Expr], value: Expr) -> None:
-    """buffer[indices] = value."""
+    """Write the statement buffer[indices] = value."""
     if isinstance(buffer, Sized):
         builder.buffer_store(buffer.memory, value, [buffer.place(indices)])
     else:
@@ -197,14 +208,14 @@ def store(buffer: Any, indices: Sequence[Expr], value: Expr) -> None:
 
 
 def load(buffer: Any, indices: Sequence[Expr]) -> Expr:
-    """buffer[indices]."""
+    """The expression buffer[indices]."""
     if isinstance(buffer, Sized):
         return tirx.BufferLoad(buffer.memory, [buffer.place(indices)])
     return tirx.BufferLoad(buffer, list(indices))
 
 
 def registers(shape: Sequence[int], dtype: str) -> Any:
-    """A small local buffer that LLVM keeps in registers: below 1 KiB and only indexed by constants."""
+    """Allocate a local buffer that LLVM keeps in registers: below 1 KiB and only indexed by constants."""
     return builder.alloc_buffer(list(shape), dtype)
 
 
@@ -221,9 +232,10 @@ def serial(extent: int | Expr, start: int | Expr = 0) -> Any:
 
 
 def chunks(extent: int, width: int) -> Iterator[tuple[int, int]]:
-    """Cut [0, extent) into (offset, size): as many of `width` as fit, then falling powers of two.
+    """Cut [0, extent) into (offset, size): as many chunks of `width` as fit, then falling powers of two.
 
-    LLVM turns vectors of other sizes into scalar code (24 lanes of float: a tenth of the speed).
+    `width` is a power of two. LLVM turns vectors of other sizes into scalar code (24 lanes of float: a tenth
+    of the speed).
     """
     offset = 0
     while offset < extent:
@@ -235,18 +247,18 @@ def chunks(extent: int, width: int) -> Iterator[tuple[int, int]]:
 
 def divide(numerator: Expr, denominator: Extent) -> Expr:
     """floor(numerator / denominator) for values that are not negative."""
-    one = isinstance(denominator, int) and denominator == 1
-    return numerator if one else tirx.floordiv(numerator, int64(denominator))
+    is_one = isinstance(denominator, int) and denominator == 1
+    return numerator if is_one else tirx.floordiv(numerator, int64(denominator))
 
 
 def modulo(numerator: Expr, denominator: Extent) -> Expr:
     """numerator mod denominator for values that are not negative."""
-    one = isinstance(denominator, int) and denominator == 1
-    return int64(0) if one else tirx.floormod(numerator, int64(denominator))
+    is_one = isinstance(denominator, int) and denominator == 1
+    return int64(0) if is_one else tirx.floormod(numerator, int64(denominator))
 
 
 def padded(array: Array, axis: int, multiple: int) -> Array:
-    """`array` with zeros added at the end of `axis` up to a multiple."""
+    """`array` with zeros appended along `axis` until its extent is a multiple of `multiple`."""
     missing = -array.shape[axis] % multiple
     widths = [(0, missing if position == axis else 0) for position in range(array.ndim)]
     return np.pad(array, widths)

@@ -1,7 +1,7 @@
 """A fused PrimFunc, read as loop nests: which buffer each nest writes, over which axes, with which value.
 
-TVM's FuseTIR writes one nest per original operator, each storing one buffer. Kernel families do not
-schedule those nests; they ask here for the expression of an element and write their own loops.
+TVM's FuseTIR writes one nest or more for each original operator; each nest stores one buffer. Kernel families
+do not schedule these nests: they get the expression of an element from this module and write their own loops.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Expr = Any
 Indices = Sequence[Expr]
 Load = Callable[[list[Expr]], Expr]
 
-# Calls that are worth storing rather than computing twice.
+# Functions whose results are worth storing rather than computing twice.
 _COSTLY = ("exp", "tanh", "erf", "sigmoid", "log", "pow", "sqrt", "rsqrt", "sin", "cos")
 
 
-class NotSimple(Exception):  # noqa: N818 - not an error: the caller goes another way
-    """The PrimFunc has a form that is not one store per nest; it is compiled as it stands."""
+class NotSimple(Exception):  # noqa: N818 - not an error: the caller has a fallback
+    """Raised for a PrimFunc that is not made of nests with one store each; it is compiled unchanged."""
 
 
 @dataclass(frozen=True)
 class Nest:
-    """One loop nest: buffer[store] = value for all `axes`; over `reduced` axes it adds up from `init`."""
+    """A loop nest: buffer[store] = value for all `axes`; accumulates from `init` along `reduced` axes."""
 
     buffer: Any
     axes: list[Any]
@@ -44,11 +44,15 @@ class Nest:
 
     @property
     def extents(self) -> list[Extent]:
+        """The extents of `axes`."""
         return [extent(axis.dom.extent) for axis in self.axes]
 
 
 def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]) -> Expr:
-    """`expr` with variables replaced, and loads of the buffers in `loads` replaced by what those return."""
+    """`expr` with `variables` replaced by expressions, and loads of the buffers in `loads` replaced.
+
+    The function in `loads` gets the indices of a load and returns the expression that replaces the load.
+    """
 
     def on_variable(variable: Any) -> Any:
         return variables.get(variable, variable)
@@ -61,7 +65,7 @@ def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]
 
 
 class Fused:
-    """The nests of a PrimFunc in order. Raises NotSimple when it has another form."""
+    """The nests of a PrimFunc in order. Raises NotSimple if the PrimFunc is not made of such nests."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
@@ -78,17 +82,18 @@ class Fused:
                 raise NotSimple(f"{nest.buffer.name} is written twice")
             self.by_buffer[nest.buffer] = nest
         self.outputs = [param for param in self.params if param in self.by_buffer]
-        # Where tensors begin that lie inside larger ones (lower/views/in_place_padding.py), by parameter.
+        # Offsets of tensors inside their parents (lower/views/in_place_padding.py), by parameter.
         self.origins: dict[Any, tuple[int, ...]] = {}
-        # Constants of int8 without -128 (kernels/cpu/gemm_int8.py), among the parameters.
+        # Parameters that are int8 constants without the value -128 (kernels/cpu/gemm_int8.py).
         self.narrow: set[Any] = set()
-        # Elements that were asked for, with the nest that keeps its id from being used again.
+        # Cache of `expanded`. Each entry holds its nest too, so that the id in the key is not reused.
         self._expanded: dict[Any, tuple[Nest, Expanded]] = {}
 
     def value(self, nest: Nest, bound: Mapping[Any, Expr], stop: Mapping[Any, Load]) -> Expr:
-        """The value that `nest` stores (or adds) with its axes bound, in terms of what `stop` loads.
+        """The value that `nest` stores (or adds), with its axes replaced by `bound`.
 
-        Nests whose buffers are not in `stop` are written out in full. Raises NotSimple for too many of them.
+        Loads of the buffers in `stop` are replaced by what the functions in `stop` return; loads of all other
+        nests are expanded in full. Raises NotSimple if the expression becomes too large.
         """
         try:
             expanded = self.expanded(nest, list(stop), share=False)
@@ -97,23 +102,24 @@ class Fused:
         return replace(expanded.value, bound, stop)
 
     def expanded(self, nest: Nest, stored: Iterable[Any], share: bool = True) -> Expanded:
-        """The element of `nest` over the axes of `nest`, in terms of parameters and of buffers in `stored`.
+        """The element of `nest` as a function of its axes, of parameters and of the buffers in `stored`.
 
-        Where it is large and `share` is set, values that are read more than once are steps of their own.
+        If the expression is large and `share` is set, each value that is read more than once becomes a step.
+        Raises TooLarge.
         """
         stop = frozenset(buffer for buffer in stored if buffer in self.by_buffer) | {nest.buffer}
         key = (id(nest), stop, share)
         if key not in self._expanded:
-            inner = {buffer: one for buffer, one in self.by_buffer.items() if buffer not in stop}
+            inner = {buffer: other for buffer, other in self.by_buffer.items() if buffer not in stop}
             large = weights(self.nests, stop)[nest.buffer] > LARGEST_TREE
             self._expanded[key] = nest, expand(inner, self._bound, nest.value, share and large)
         return self._expanded[key][1]
 
     def _bound(self, nest: Nest, indices: Sequence[Expr]) -> Expr:
-        """What `nest` stores at `indices`."""
+        """The value that `nest` stores at `indices`; NotSimple for reductions and computed positions."""
         if nest.reduced:
             raise NotSimple(f"{nest.buffer.name} is a reduction inside an expression")
-        if not nest.store:  # a single number, which TVM computes in a loop of one round
+        if not nest.store:  # a scalar, which TVM computes in a loop of extent 1
             return replace(nest.value, {axis.var: tirx.IntImm("int64", 0) for axis in nest.axes}, {})
         bound = {}
         for axis, position, index in zip(nest.axes, nest.store, indices, strict=True):
@@ -125,15 +131,17 @@ class Fused:
     def inputs(self, nest: Nest, stored: Sequence[Any]) -> list[Any]:
         """The buffers that computing `nest` reads, in order of first use.
 
-        Buffers in `stored` are read; those of other nests are expanded into what they are made of.
+        Buffers in `stored` are read; buffers of other nests are expanded into the values that they are made
+        of.
         """
-        found = dict.fromkeys(load.source for load in self.expanded(nest, stored).reads())
-        return [buffer for buffer in found if not buffer.same_as(nest.buffer)]
+        sources = dict.fromkeys(load.source for load in self.expanded(nest, stored).reads())
+        return [buffer for buffer in sources if not buffer.same_as(nest.buffer)]
 
     def same_index(self, nest: Nest, stored: Sequence[Any], buffers: Sequence[Any]) -> tuple[int, ...]:
-        """Positions in `buffers` of those that `nest` reads at no other index than the one it stores.
+        """Positions in `buffers` of the buffers that the output of `nest` may overwrite.
 
-        Only of the output's shape and element size: such a buffer may be overwritten by the output.
+        These are the buffers with the output's shape and element size that `nest` reads at no other index
+        than the one that it stores.
         """
         width = tvm.DataType(str(nest.buffer.dtype)).bits
         elsewhere: list[Any] = []
@@ -153,9 +161,11 @@ class Fused:
         )
 
     def epilogue(self, anchor: Nest) -> Nest:
-        """The last nest that can be computed on each element of `anchor` as soon as it is known.
+        """The last nest that can be computed from each element of `anchor` as soon as that element is known.
 
-        It has the anchor's shape and is no large expression; nothing between the two is read by anyone else.
+        That nest has the anchor's shape and is not a large expression; no other nest reads a buffer of
+        `anchor` or of a nest between the two, and none of these buffers is an output. Returns `anchor` if
+        there is none.
         """
         position = self.nests.index(anchor)
         size = weights(self.nests, {anchor.buffer})
@@ -168,15 +178,16 @@ class Fused:
             between = [n.buffer for n in self.nests[position:end] if n.buffer in self.params]
             inner = {nest.buffer for nest in self.nests[position:end]}
             later = [n for n in self.nests if n is not last and n not in self.nests[position:end]]
-            taken = any(read in inner for nest in later for read in _reads(nest.value))
-            if not between and not taken:
+            read_later = any(read in inner for nest in later for read in _reads(nest.value))
+            if not between and not read_later:
                 return last
         return anchor
 
     def materialised(self) -> list[Nest]:
-        """The nests that must be computed and stored.
+        """The nests that must be computed and stored, in order.
 
-        Outputs, reductions, costly values that are read twice, and what would make an expression too large.
+        These are outputs, reductions, costly values that are read more than once, and nests that would make
+        an expression too large.
         """
         reads: dict[Any, int] = {}
         for nest in self.nests:
@@ -190,32 +201,37 @@ class Fused:
             or (reads.get(nest.buffer, 0) > 1 and _is_costly(nest.value))
         }
         twice = {nest.buffer for nest in self.nests if reads.get(nest.buffer, 0) > 1}
-        for more in (self._moved(kept), twice, set(self.by_buffer)):
+        for more in (self._unshareable(kept), twice, set(self.by_buffer)):
             kept |= more
             if self._fits(kept):
                 break
         return [nest for nest in self.nests if nest.buffer in kept]
 
-    def _moved(self, kept: Set[Any]) -> set[Any]:
-        """Large values that are read under a condition or at several places: no register can share them."""
-        stored, found = set(kept), set()
+    def _unshareable(self, kept: Set[Any]) -> set[Any]:
+        """Buffers of large values that are read under a condition or at several indices.
+
+        No register can hold such a value for all of its reads.
+        """
+        stored, unshareable = set(kept), set()
         size: dict[Any, int] = {}
         for nest in self.nests:
             read = loads(nest.value)
             for buffer in {load.source for load in read} - stored:
                 if size.get(buffer, 0) <= LARGEST_TREE:
                     continue
-                places = {
-                    tvm_ffi.StructuralKey(list(one.indices)) for one in read if one.source.same_as(buffer)
+                indices = {
+                    tvm_ffi.StructuralKey(list(load.indices)) for load in read if load.source.same_as(buffer)
                 }
-                if len(places) > 1 or any(buffer in _reads(part) for part in guarded(nest.value)):
-                    found.add(buffer)
-            stored |= found
-            size[nest.buffer] = 1 + sum(size.get(one.source, 0) for one in read if one.source not in stored)
-        return found
+                if len(indices) > 1 or any(buffer in _reads(branch) for branch in guarded(nest.value)):
+                    unshareable.add(buffer)
+            stored |= unshareable
+            size[nest.buffer] = 1 + sum(
+                size.get(load.source, 0) for load in read if load.source not in stored
+            )
+        return unshareable
 
     def _fits(self, kept: Set[Any]) -> bool:
-        """Whether all nests in `kept` can be computed from each other and the parameters."""
+        """Whether every nest in `kept` has an expression that is not too large, if just `kept` is stored."""
         try:
             for nest in self.nests:
                 if nest.buffer in kept:
@@ -230,15 +246,15 @@ def _reads(expr: Expr) -> list[Any]:
 
 
 def _is_costly(expr: Expr) -> bool:
-    found = []
+    costly = []
 
     def visit(call: Any) -> None:
         name = getattr(call.op, "name", "")
         if name.removeprefix("tirx.") in _COSTLY:
-            found.append(name)
+            costly.append(name)
 
     structural_walk(expr, ((Call, visit),))
-    return bool(found)
+    return bool(costly)
 
 
 def _read_nest(statement: Any) -> Nest:

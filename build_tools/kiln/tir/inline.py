@@ -1,13 +1,13 @@
-"""The element that a loop nest stores, with the nests that it reads written into the expression.
+"""The element that a loop nest stores, with the nests that it reads inlined into the expression.
 
-Written out at every use, a value that is read twice doubles the expression, and a chain of such values makes
-it exponential. So nests are followed as a graph: an *instance* is a nest at some indices, and is expanded
-once, however often it is read. Small expressions are written out in full, since LLVM shares what is equal in
-them; in larger ones each instance that is read more than once becomes a step, which kernels compute into a
-register before the element. Expressions that would grow deep are cut into steps too.
+If a value that is read twice is inlined at both reads, the expression doubles; a chain of such values makes
+it exponential. So nests are traversed as a graph: an *instance* is a nest at some indices, and is expanded
+once, however often it is read. Small expressions are inlined in full, since LLVM shares their equal
+subexpressions; in larger expressions each instance that is read more than once becomes a step, which kernels
+compute into a register before the element. Expressions that would grow deep are cut into steps too.
 
-An instance that is read only under a condition (the border of a padded tensor) is not a step: its indices may
-lie outside the tensor where the condition does not hold.
+An instance that is read only under a condition (the border of a padded tensor) does not become a step: its
+indices may be outside the tensor where the condition does not hold.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from kiln.callbacks import structural_map, structural_walk
 
 Expr = Any
 
-# Nests in one expression that is written out in full.
+# Most nests in an expression that is inlined in full.
 LARGEST_TREE = 128
-# Nests in one step of a larger one.
+# Most nests in one step of a larger expression.
 _DEEPEST = 32
-# Instances of one element, and nests in one expression: more is refused.
+# Most instances of one element, and most nests in one expression; more raise TooLarge.
 _MOST = 1024
 
 
 class TooLarge(Exception):  # noqa: N818 - not an error: the caller stores some of the nests
-    """An element has too many instances, or one that must be written out in full is too large."""
+    """Raised for an element with too many instances, or with too large an expression."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A value that later steps and the element read as `buffer`[0], a buffer that stands for a register."""
+    """A shared value; later steps and the element read it as `buffer`[0]. The buffer becomes a register."""
 
     buffer: Any
     value: Expr
@@ -46,43 +46,46 @@ class Step:
 
 @dataclass(frozen=True)
 class Expanded:
-    """`value`: the element of a nest, over the axes of the nest, after `steps` in their order."""
+    """The element of a nest: compute `steps` in order, then `value`, a function of the nest's axes."""
 
     steps: list[Step]
     value: Expr
 
     @property
     def expressions(self) -> list[Expr]:
-        """The steps' values and the element."""
+        """The values of the steps, then the element."""
         return [*(step.value for step in self.steps), self.value]
 
     def reads(self) -> list[Any]:
-        """The loads of tensors in memory, in the order of the expressions."""
+        """The loads of tensors in memory (not of steps), in the order of `expressions`."""
         own = {step.buffer for step in self.steps}
         return [load for expr in self.expressions for load in loads(expr) if load.source not in own]
 
 
 @dataclass
 class _Instance:
+    """A nest at some indices."""
+
     nest: Any
     indices: list[Expr]
     uses: int = 0
-    free: bool = False  # read where no condition guards the read
-    value: Expr = None
-    size: int = 0
+    free: bool = False  # at least one read is not under a condition
+    value: Expr = None  # the expression that replaces a read
+    size: int = 0  # nests in `value`
 
 
 def loads(expr: Expr) -> list[Any]:
-    """The loads of an expression, those in indices before the load that they belong to."""
+    """The loads in an expression; a load inside an index comes before the load with that index."""
     found: list[Any] = []
     structural_walk(expr, ((TensorLoad, found.append),))
     return found
 
 
 def guarded(expr: Expr) -> list[Expr]:
-    """The parts of an expression that are computed only under a condition.
+    """The subexpressions that are computed only under a condition.
 
-    Those of a Select are among them: TVM makes a branch of it where a part might read outside of a tensor.
+    The operands of a Select count too: TVM makes a branch of a Select with an operand that might read outside
+    of a tensor.
     """
     found: list[Expr] = []
 
@@ -98,15 +101,15 @@ def guarded(expr: Expr) -> list[Expr]:
 
 
 class _Expansion:
-    """The instances that one element needs. `nests`: those that are written in, by buffer, in order."""
+    """The instances that one element needs. `nests`: the nests to inline, by buffer, in order."""
 
     def __init__(self, nests: Mapping[Any, Any], bind: Any) -> None:
         self.nests, self.bind = nests, bind
         self.order = {buffer: number for number, buffer in enumerate(nests)}
-        self.found: list[dict[Any, _Instance]] = [{} for _ in nests]
+        self.instances: list[dict[Any, _Instance]] = [{} for _ in nests]  # per nest, by indices
 
     def note(self, expr: Expr, free: bool) -> None:
-        """Count the instances that `expr` reads."""
+        """Count the reads of instances in `expr`; `free`: `expr` itself is not under a condition."""
         inside = [id_of(load) for part in guarded(expr) for load in self._outermost(part)]
         for load in self._outermost(expr):
             instance = self._instance(load)
@@ -114,6 +117,7 @@ class _Expansion:
             instance.free = instance.free or (free and id_of(load) not in inside)
 
     def _outermost(self, expr: Expr) -> list[Any]:
+        """The loads of nests to inline in `expr`, without loads inside the indices of such loads."""
         found: list[Any] = []
 
         def visit(load: Any) -> Any:
@@ -126,18 +130,18 @@ class _Expansion:
         return found
 
     def _instance(self, load: Any) -> _Instance:
-        known = self.found[self.order[load.source]]
+        instances = self.instances[self.order[load.source]]
         key = tvm_ffi.StructuralKey(list(load.indices))
-        if key not in known:
-            known[key] = _Instance(self.nests[load.source], list(load.indices))
-        return known[key]
+        if key not in instances:
+            instances[key] = _Instance(self.nests[load.source], list(load.indices))
+        return instances[key]
 
     def follow(self, value: Expr) -> None:
-        """Find all instances that `value` needs, from the last nest to the first: readers come later."""
+        """Find all instances that `value` needs, from last to first nest, since nests read earlier nests."""
         self.note(value, free=True)
         count = 0
-        for known in reversed(self.found):
-            for instance in known.values():
+        for instances in reversed(self.instances):
+            for instance in instances.values():
                 count += 1
                 if count > _MOST:
                     raise TooLarge
@@ -145,7 +149,7 @@ class _Expansion:
                 self.note(instance.value, instance.free)
 
     def written(self, value: Expr) -> tuple[Expr, int]:
-        """`value` with what its instances have become, and how many nests it holds."""
+        """`value` with its instances replaced by their expressions, and its number of nests."""
         size = 1
 
         def on_load(load: Any) -> Any:
@@ -161,23 +165,23 @@ class _Expansion:
         return structural_map(value, ((TensorLoad, on_load),), order="pre"), size
 
     def expand(self, value: Expr, share: bool) -> Expanded:
-        """The element `value`; with `share` in steps."""
+        """The expansion of the element `value`; with `share`, shared and large instances become steps."""
         self.follow(value)
         steps: list[Step] = []
-        for known in self.found:
-            for instance in known.values():
-                made, instance.size = self.written(instance.value)
-                instance.value = made
-                again = instance.uses > 1 or instance.size > _DEEPEST
-                if share and instance.free and again and not _is_leaf(made):
+        for instances in self.instances:
+            for instance in instances.values():
+                inlined, instance.size = self.written(instance.value)
+                instance.value = inlined
+                worthwhile = instance.uses > 1 or instance.size > _DEEPEST
+                if share and instance.free and worthwhile and not _is_leaf(inlined):
                     buffer = tirx.decl_buffer([1], str(instance.nest.buffer.dtype), f"shared{len(steps)}")
-                    steps.append(Step(buffer, made))
+                    steps.append(Step(buffer, inlined))
                     instance.value, instance.size = tirx.BufferLoad(buffer, [tirx.IntImm("int64", 0)]), 0
         return Expanded(steps, self.written(value)[0])
 
 
 def id_of(node: Any) -> int:
-    """The address of a node: two Python objects may stand for one."""
+    """The address of a TVM node: two Python objects may stand for one node."""
     return int(node.__chandle__())
 
 
@@ -186,17 +190,18 @@ def _is_leaf(expr: Expr) -> bool:
 
 
 def expand(nests: Mapping[Any, Any], bind: Any, value: Expr, share: bool) -> Expanded:
-    """The element `value` with the `nests` written in, which are given by buffer, in order.
+    """The element `value` with `nests` (by buffer, in order) inlined.
 
-    `bind`(nest, indices) is what a nest stores at some indices. Raises TooLarge.
+    `bind(nest, indices)` returns the value that a nest stores at some indices. With `share`, values that are
+    read more than once become steps. Raises TooLarge.
     """
     return _Expansion(nests, bind).expand(value, share)
 
 
 def weights(nests: Sequence[Any], stored: Any) -> dict[Any, int]:
-    """By buffer how many nests its element holds when written out in full; nothing of what is in `stored`."""
-    found: dict[Any, int] = {}
+    """Number of nests in the fully inlined element of each nest, by buffer; `stored` are not inlined."""
+    counts: dict[Any, int] = {}
     for nest in nests:
         read = [load.source for load in loads(nest.value)]
-        found[nest.buffer] = 1 + sum(found.get(buffer, 0) for buffer in read if buffer not in stored)
-    return found
+        counts[nest.buffer] = 1 + sum(counts.get(buffer, 0) for buffer in read if buffer not in stored)
+    return counts

@@ -1,4 +1,4 @@
-"""Names of kernels by their content: equal kernels of two buckets or two models are one symbol."""
+"""Names of kernels from their code: equal kernels of two buckets or two models get the same symbol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# What TVMScript prints that is no variable; attributes and operators come behind a dot.
+# Words of TVMScript that are not variables; attributes and operators follow a dot.
 _LANGUAGE = set(
     re.findall(
         r"\w+",
@@ -20,10 +20,10 @@ _LANGUAGE = set(
 
 
 def digest(func: tirx.PrimFunc) -> str:
-    """12 hexadecimal digits that are equal for equal functions, whatever their variables are called.
+    """12 hexadecimal digits that are equal for equal functions, whatever the names of their variables.
 
-    From the function's text with variables named by their first use, and from TVM's structural hash, which
-    sees what the text rounds.
+    They are a hash of the function's text, with variables numbered by first use, and of TVM's structural
+    hash, which covers the digits of constants that the text rounds.
     """
     plain = func.with_attr("global_symbol", "kernel")
     numbers: dict[str, str] = {}

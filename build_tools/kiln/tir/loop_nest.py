@@ -1,4 +1,4 @@
-"""Plain loops around a block that stores an element, made of TVM's nodes: what passes put into functions."""
+"""Plain loop nests around a block that stores one element, built from TVM's nodes, for passes to insert."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from kiln.callbacks import structural_walk
 
 
 def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
+    """A new buffer with the shape of `like`; `name` defaults to the name of `like`."""
     return tirx.decl_buffer(list(like.shape), dtype, name or like.name)
 
 
 def loads(expr: Any) -> list[Any]:
+    """The loads in an expression."""
     found: list[Any] = []
     structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
     return found
 
 
 def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) -> Any:
-    """A nest that stores `source` in the type of `target`, or what `convert` makes of each element."""
+    """A nest that stores `source` into `target`, each element cast to the type of `target` or converted."""
     axes = _axes_of(source)
     value = tirx.BufferLoad(source, [axis.var for axis in axes])
     value = tirx.Cast(str(target.dtype), value) if convert is None else convert(value)
@@ -31,24 +33,25 @@ def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) 
 
 
 def fill(target: Any, value: Any) -> Any:
-    """A nest that stores the same value everywhere."""
+    """A nest that stores `value` in every element of `target`."""
     axes = _axes_of(target)
     return around(axes, [], target, [axis.var for axis in axes], value, None)
 
 
 def _axes_of(tensor: Any) -> list[Any]:
     return [
-        tirx.IterVar(tvm.ir.Range(_zero(extent), extent), tirx.Var(f"c{at}", str(extent.ty.dtype)), 0)
-        for at, extent in enumerate(tensor.shape)
+        tirx.IterVar(tvm.ir.Range(_zero(extent), extent), tirx.Var(f"c{number}", str(extent.ty.dtype)), 0)
+        for number, extent in enumerate(tensor.shape)
     ]
 
 
 def around(
     axes: Sequence[Any], reduced: Sequence[Any], target: Any, store: Sequence[Any], value: Any, init: Any
 ) -> Any:
-    """Loops over all axes around target[store] = value, with `init` as the first value of a sum.
+    """Loops over `axes` and `reduced` around target[store] = value, with `init` as the first value of a sum.
 
-    A block that starts its sums does not count as one that reads them: so TVM wants it.
+    With `init`, the block does not list `target` among its reads, as TVM requires of a block that initialises
+    its sums.
     """
     read = [load for load in loads(value) if init is None or not load.source.same_as(target)]
     reads = [_element(load.source, load.indices) for load in read]
@@ -57,7 +60,7 @@ def around(
         tirx.BufferStore(target, value, list(store)), init,
     )  # fmt: skip
     every = [*axes, *reduced]
-    loops = [tirx.Var(f"i{at}", str(axis.var.ty.dtype)) for at, axis in enumerate(every)]
+    loops = [tirx.Var(f"i{number}", str(axis.var.ty.dtype)) for number, axis in enumerate(every)]
     body: Any = s_tir.SBlockRealize(loops, True, block)
     for variable, axis in reversed(list(zip(loops, every, strict=True))):
         body = tirx.For(variable, _zero(axis.dom.extent), axis.dom.extent, tirx.ForKind.SERIAL, body)
@@ -69,5 +72,5 @@ def _zero(like: Any) -> Any:
 
 
 def _element(buffer: Any, indices: Sequence[Any]) -> Any:
-    one = [tvm.ir.Range.from_min_extent(index, tirx.const(1, str(index.ty.dtype))) for index in indices]
-    return tirx.BufferRegion(buffer, one)
+    region = [tvm.ir.Range.from_min_extent(index, tirx.const(1, str(index.ty.dtype))) for index in indices]
+    return tirx.BufferRegion(buffer, region)

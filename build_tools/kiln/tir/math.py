@@ -1,11 +1,11 @@
 """Mathematical functions without a library: float32 polynomials that become vector code.
 
-Left to LLVM, exp, tanh, erf and their kind are one call of libm an element: slow, and a symbol that a
-freestanding device lacks. Range reductions and minimax coefficients are those of the Cephes library's
-single-precision functions (S. Moshier, 1992); those of tanh and erf were fitted for this file, to the least
-greatest relative error (Lawson's iteration; 1e-9 and 2e-8 before rounding). Errors, over all float32 inputs
-in the tests' ranges: exp 2 ulp, log 2 ulp, tanh 3e-7, sigmoid 2e-7, erf 4e-7, sin and cos 2e-7 (absolute).
-float16 is computed in float32.
+LLVM alone would compile exp, tanh, erf and similar functions to one libm call per element: slow, and a symbol
+that a freestanding device lacks. Range reductions and minimax coefficients are from the Cephes library's
+single-precision functions (S. Moshier, 1992); the coefficients of tanh and erf were fitted for this file,
+minimising the greatest relative error (Lawson's iteration; 1e-9 and 2e-8 before rounding). Errors, over all
+float32 inputs in the tests' ranges: exp 2 ulp, log 2 ulp, tanh 3e-7, sigmoid 2e-7, erf 4e-7, sin and cos 2e-7
+(absolute). float16 is computed in float32.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from kiln.tir.vector_expr import (
     trunc,
 )
 
-# TVM 0.27 turns vectors of these back into loops over single elements, since nothing says that it need not.
+# Without this attribute, TVM 0.27 turns vectors of these functions back into loops over single elements.
 for _name in ("erf", "log1p", "nearbyint", "rsqrt"):
     Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """Horner's rule, highest power first."""
+    """The polynomial with `coefficients`, highest power first, by Horner's rule."""
     result = f32(coefficients[0])
     for coefficient in coefficients[1:]:
         result = result * x + f32(coefficient)
@@ -51,10 +51,10 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
-    """e^x: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; outside float32's range 0 or the largest.
+    """e^x: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; 0 or the largest result outside float32's range.
 
-    The lower limit gives n = -127, whose bits are those of 0: what a mask has removed becomes exactly 0, and
-    no subnormal number, with which some processors multiply a hundred times slower.
+    The lower limit gives n = -127, whose bits are the bits of 0: a masked element becomes exactly 0, not a
+    subnormal number, with which some processors multiply a hundred times slower.
     """
     ln2_high, ln2_low = 0.693359375, -2.12194440e-4
     terms = (
@@ -143,7 +143,7 @@ def erf(x: Expr) -> Expr:
 
 
 def _sine(x: Expr, quarters: int) -> Expr:
-    """sin(x + quarters * pi / 2), for |x| < 8192: the remainder of pi / 2 in three parts, then a series."""
+    """sin(x + quarters * pi / 2) for |x| < 8192: reduction by pi / 2 in three parts, then a series."""
     sines = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
     cosines = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
@@ -191,6 +191,8 @@ def power(x: Expr, exponent: Expr) -> Expr:
 
 
 def _general_power(x: Expr, y: Expr) -> Expr:
+    """x^y as e^(y log |x|), with the sign, NaN, 0 and infinity that x^y has for x <= 0; 1 for y = 0."""
+
     def sized(x: Expr, y: Expr) -> Expr:
         size = exp(y * log(tirx.max(tirx.abs(x), f32(1.17549435e-38))))
         return let(size, "size", lambda size: signed(x, y, size))
@@ -215,7 +217,7 @@ _UNARY: dict[str, Callable[..., Expr]] = {
     "floor": floor,
     "ceil": ceil,
     "trunc": trunc,
-    # TVM's round has C's rule, ties away from zero; nearbyint has the default mode's, ties to even
+    # TVM's round is C's round, ties away from zero; nearbyint rounds ties to even, the default mode
     "round": round_away,
     "nearbyint": round_even,
     "sin": lambda x: _sine(x, 0),
@@ -249,10 +251,10 @@ def _calls(expr: Expr, names: Sequence[str]) -> bool:
 
 
 def _lower_statement(statement: Any) -> Any:
-    """The store or binding with its value lowered, after what it needs computed first."""
+    """A store or binding with its value lowered, preceded by the statements that compute shared values."""
     if not _calls(statement.value, [*_UNARY, "pow"]):
         return statement
-    # What a condition guards must not run before it: there the shared parts are written out each time.
+    # Code under a condition must not run before the condition: there shared values are copied to each use.
     bindings: list[Any] | None = None if _calls(statement.value, ["if_then_else"]) else []
     with hoisted(bindings):
         value = structural_map(statement.value, ((Call, _lower_call),))
@@ -264,9 +266,9 @@ def _lower_statement(statement: Any) -> Any:
 
 
 def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace float32 calls of mathematical functions by expressions that need no library.
+    """Replace float32 and float16 calls of mathematical functions by expressions that need no library.
 
-    Needs vectorised code that nothing simplifies any more.
+    Runs after vectorisation, and after the last pass that simplifies expressions.
     """
     statements = ((tirx.BufferStore, _lower_statement), (tirx.Bind, _lower_statement))
     return func.with_body(structural_map(func.body, statements))

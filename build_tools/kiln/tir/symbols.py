@@ -1,7 +1,7 @@
-"""Sizes that are known only at run time: TIR expressions of variables with a range, beside plain numbers.
+"""Dynamic sizes: TIR expressions of variables with a range. A size is such an expression or a plain number.
 
-A family that takes such sizes writes its loops with the helpers of tir/builder.py, which accept both. The
-ranges of the variables are those of the function that is being lowered; `ranges_of` sets them.
+A kernel family that supports dynamic shapes writes its loops with the helpers of tir/builder.py, which accept
+both kinds of sizes. `ranges_of` sets the ranges of the variables of the function that is being lowered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _current: contextvars.ContextVar[Ranges] = contextvars.ContextVar("ranges", defa
 
 @contextlib.contextmanager
 def ranges_of(ranges: Ranges) -> Iterator[None]:
-    """Within the block, kernels may use these variables; by variable its least and greatest value."""
+    """Let kernels use the variables in `ranges` within the block; `ranges`: (least, greatest) by variable."""
     token = _current.set(ranges)
     try:
         yield
@@ -35,30 +35,30 @@ def ranges_of(ranges: Ranges) -> Iterator[None]:
 
 
 def ranges() -> Ranges:
-    """The variables that a kernel being written may use."""
+    """The variables that a kernel may use, with the least and greatest value of each (see `ranges_of`)."""
     return _current.get()
 
 
 def extent(size: Any) -> Extent:
-    """`size` as an int where it is one."""
+    """`size` as an int if it is a constant, else unchanged."""
     return int(size) if isinstance(size, (int, tirx.IntImm)) else size
 
 
 def is_open(size: Extent) -> bool:
-    """Whether `size` is known only at run time."""
+    """Whether `size` is dynamic: known only at run time."""
     return not isinstance(size, (int, tirx.IntImm))
 
 
 def variables(expr: Any) -> list[Any]:
     """The variables of an expression or statement, each once."""
-    found: list[Any] = []
+    distinct: list[Any] = []
 
     def visit(variable: Any) -> None:
-        if not any(variable.same_as(other) for other in found):
-            found.append(variable)
+        if not any(variable.same_as(other) for other in distinct):
+            distinct.append(variable)
 
     structural_walk(expr, ((tirx.Var, visit),))
-    return found
+    return distinct
 
 
 def _analyzer() -> Any:
@@ -70,7 +70,7 @@ def _analyzer() -> Any:
 
 
 def same(a: Extent, b: Extent) -> bool:
-    """Whether two sizes are equal, whatever the variables are."""
+    """Whether two sizes are equal for all values of their variables (as far as TVM can prove)."""
     if not is_open(a) and not is_open(b):
         return int(a) == int(b)
     if not is_open(a) or not is_open(b):
@@ -79,12 +79,12 @@ def same(a: Extent, b: Extent) -> bool:
 
 
 def same_shape(a: Sequence[Extent], b: Sequence[Extent]) -> bool:
-    """Whether two shapes are equal, whatever the variables are."""
+    """Whether two shapes are equal for all values of their variables (as far as TVM can prove)."""
     return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def product(sizes: Sequence[Extent]) -> Extent:
-    """Their product; an int where all are."""
+    """The product of `sizes`; an int if all sizes are constants."""
     total: Extent = 1
     for size in sizes:
         size = extent(size)
@@ -93,27 +93,27 @@ def product(sizes: Sequence[Extent]) -> Extent:
 
 
 def simplify(size: Extent) -> Extent:
-    """`size` in its simplest form."""
+    """`size` as simplified by TVM, with the ranges of its variables known."""
     return size if isinstance(size, int) else extent(_analyzer().simplify(size))
 
 
 def greatest(size: Extent) -> int:
-    """The most that `size` can be."""
+    """The greatest value that `size` can have."""
     return int(size) if not is_open(size) else int(_analyzer().const_int_bound(size).max_value)
 
 
 def ceil_div(size: Extent, step: int) -> Extent:
-    """How many steps cover `size`."""
+    """ceil(size / step): the number of steps that cover `size`."""
     return -(-size // step) if isinstance(size, int) else tirx.floordiv(size + int64(step - 1), int64(step))
 
 
 def int64(value: Extent) -> Any:
-    """An index; every index is int64 until the lowering narrows what fits."""
+    """`value` as an int64 index; lowering narrows indices that fit into 32 bits later."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 
 def divided(value: SizeExpr, divisor: int) -> SizeExpr:
-    """value / divisor, which is whole."""
+    """value / divisor, for a value that is a multiple of `divisor`."""
     if isinstance(value, int):
         return value // divisor
     if isinstance(value, list) and value[0] == "*" and isinstance(value[2], int) and value[2] % divisor == 0:

@@ -1,4 +1,4 @@
-"""Loops over tasks, and over the two axes of a tiled matrix."""
+"""Loops over tasks, and over the blocks of a tiled axis."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ def tasks_of(count: Extent, split: bool, begin: Expr, end: Expr) -> Any:
 
 
 def blocks(extent: Extent, size: int, visit: Visit) -> None:
-    """visit(first, length) for each block of `size` in [0, extent), the last one possibly shorter."""
+    """Call visit(first, length) for each block of `size` in [0, extent); the last block may be shorter."""
     if is_open(extent):
         with serial(divide(extent, size)) as index:
             visit(index * int64(size), size)
         remainder(extent, size, visit)
         return
-    whole = extent // size
-    if whole:
-        with serial(whole) as index:
+    whole_blocks = extent // size
+    if whole_blocks:
+        with serial(whole_blocks) as index:
             visit(index * int64(size), size)
     if extent % size:
-        visit(int64(whole * size), extent % size)
+        visit(int64(whole_blocks * size), extent % size)
 
 
 def remainder(extent: Extent, size: int, visit: Visit) -> None:
-    """visit(first, length) for what an open extent leaves behind its last whole block, in powers of two."""
+    """Call visit(first, length) for the rest of a dynamic extent after its last whole block.
+
+    The rest is cut into lengths that are powers of two.
+    """
     left = modulo(extent, size)
     width = 1
     while width * 2 < size:
@@ -48,7 +51,7 @@ def remainder(extent: Extent, size: int, visit: Visit) -> None:
 
 
 def task_blocks(extent: Extent, size: int, split: bool, begin: Expr, end: Expr, visit: Visit) -> None:
-    """Like `blocks`, for those blocks whose number lies in [begin, end) when the kernel is split."""
+    """Like `blocks`; if `split` is set, only for blocks whose number is in the task range [begin, end)."""
     if not split:
         blocks(extent, size, visit)
         return
@@ -59,10 +62,10 @@ def task_blocks(extent: Extent, size: int, split: bool, begin: Expr, end: Expr, 
         with builder.If(end > whole_blocks), builder.Then():
             remainder(extent, size, visit)
         return
-    whole = extent // size
-    if whole:
-        with builder.serial(begin, tirx.min(end, int64(whole))) as index:
+    whole_blocks = extent // size
+    if whole_blocks:
+        with builder.serial(begin, tirx.min(end, int64(whole_blocks))) as index:
             visit(index * int64(size), size)
     if extent % size:
-        with builder.If(end > int64(whole)), builder.Then():
-            visit(int64(whole * size), extent % size)
+        with builder.If(end > int64(whole_blocks)), builder.Then():
+            visit(int64(whole_blocks * size), extent % size)

@@ -1,8 +1,8 @@
-"""Transposing square blocks in vector registers, as kernels that pack their operand at run time do.
+"""Transposing square blocks in vector registers, for kernels that pack an operand at run time.
 
-A block of L x L elements is L loads, L log2 L shuffles of two vectors and L stores: at step s the halves of
-size s off the diagonal change places, for s = 1, 2, 4, … Element by element it would be L * L loads and as
-many stores.
+A block of L x L elements takes L loads, L log2 L shuffles of two vectors and L stores: at step s, for s = 1,
+2, 4, …, the blocks of size s off the diagonal are swapped. Element by element it would take L * L loads and L
+* L stores.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ def _ramp(start: Expr, lanes: int) -> Expr:
 def transpose_block(
     source: Any, start: Expr, source_step: Extent, target: Any, at: Expr, target_step: int, lanes: int
 ) -> None:
-    """target[at + j * target_step + i] = source[start + i * source_step + j] for i, j < lanes."""
-    whole = _ramp(int64(0), lanes)
+    """Write target[at + j * target_step + i] = source[start + i * source_step + j] for i, j < lanes."""
+    every_lane = _ramp(int64(0), lanes)
 
-    def kept(value: Expr) -> Expr:
-        """`value` in a register of its own: an expression would be written out at every use."""
+    def in_register(value: Expr) -> Expr:
+        """Store `value` in a register and return its load: an expression would be copied to every use."""
         register = registers([lanes], str(source.dtype))
-        store(register, [whole], value)
-        return load(register, [whole])
+        store(register, [every_lane], value)
+        return load(register, [every_lane])
 
-    rows = [kept(load(source, [_ramp(start + int64(i) * int64(source_step), lanes)])) for i in range(lanes)]
+    rows = [
+        in_register(load(source, [_ramp(start + int64(i) * int64(source_step), lanes)])) for i in range(lanes)
+    ]
     step = 1
     while step < lanes:
         low = [lane if not lane & step else lanes + lane - step for lane in range(lanes)]
@@ -39,11 +41,12 @@ def transpose_block(
         for i in range(lanes):
             if not i & step:
                 pair = [rows[i], rows[i + step]]
-                rows[i], rows[i + step] = kept(_shuffle(pair, low)), kept(_shuffle(pair, high))
+                rows[i], rows[i + step] = in_register(_shuffle(pair, low)), in_register(_shuffle(pair, high))
         step *= 2
     for j in range(lanes):
         store(target, [_ramp(at + int64(j * target_step), lanes)], rows[j])
 
 
 def _shuffle(vectors: list[Expr], picks: list[int]) -> Expr:
+    """A vector of the lanes `picks` of the concatenated `vectors`."""
     return tirx.Shuffle(vectors, [tirx.IntImm("int32", pick) for pick in picks])

@@ -1,10 +1,11 @@
-"""What `tune` found to be fastest for single kernels on a CPU: tir/tuned/<cpu>-<isa>.json.
+"""Tuning records: the schedules that `tune` measured as fastest for single kernels on a CPU.
 
-A file holds {"cpu", "isa", "kernels": {key: {…}}}; a key is an operator with its shape, the value a Choice
-without the fields that the rules decide as well, and the measurement: `us` microseconds, `ratio` to the
-rules.
-Kernels that are not listed follow the rules: the files make known models faster, and no model needs them.
-A target reads the file of the CPU that it names in `tuned_for`, or else in `cpu`, and of its vector unit.
+A file tir/tuned/<cpu>-<isa>.json holds {"cpu", "isa", "kernels": {key: {…}}}. A key is an operator with its
+shapes; a value holds the fields of a Choice that the heuristics do not decide equally well, and the
+measurement: `us` is the time in microseconds, `ratio` the time relative to the heuristics' schedule. Kernels
+without a record use the heuristics: the files make known models faster, and no model needs them. The file for
+a target is the file of the CPU that the target names in `tuned_for`, or else in `cpu`, and of the target's
+vector unit.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ MEASURED = ("us", "ratio")
 
 @dataclass(frozen=True)
 class Choice:
-    """Decisions about one kernel; None: as the rules say."""
+    """The tuning record of one kernel; a field that is None is left to the heuristics."""
 
     winograd: Literal["off", "f2", "f4"] | None = None
     block: int | None = None  # Winograd: tiles in a block; 0: a kernel for each phase
     tile: tuple[int, int] | None = None  # rows and vectors of the register tile
-    part: int | None = None  # direct convolution: tiles that a panel goes through at a time; 0: all
-    fetch: int | None = None  # how many panels ahead weights are fetched; 0: not at all
+    part: int | None = None  # direct convolution: tiles computed with a panel before the next panel; 0: all
+    fetch: int | None = None  # distance in panels at which weights are prefetched; 0: no prefetch
     strip: int | None = None  # depthwise convolution: output pixels whose sums are in registers at a time
 
     def describe(self) -> dict[str, Any]:
-        """The decisions alone, for a file."""
+        """The fields that are set, as values for JSON."""
         return {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(self).items()
@@ -54,30 +55,33 @@ _KEY = re.compile(rf"conv2d {_SIZES}{{3}} {_SIZES}{{3}} s{_SIZES} d{_SIZES} g[1-
 def key_of(
     x: Sequence[int], weights: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int
 ) -> str:
-    """The key of a float32 convolution of x (N,H,W,C, as read) with weights (KH,KW,C/groups,O)."""
+    """The key of a float32 convolution of x, shape (N,H,W,C), with weights of shape (KH,KW,C/groups,O).
+
+    `x` is the shape that the kernel reads.
+    """
     sizes = ["x".join(map(str, values)) for values in (x, weights, stride, dilation)]
     return f"conv2d {sizes[0]} {sizes[1]} s{sizes[2]} d{sizes[3]} g{groups}"
 
 
 def is_key(text: str) -> bool:
-    """Whether `shapes_of` can read it: that of a kernel whose sizes are known."""
+    """Whether `text` is a key that `shapes_of` can read: the key of a kernel with static shapes."""
     return _KEY.fullmatch(text) is not None
 
 
 def shapes_of(key: str) -> tuple[list[int], list[int], list[int], list[int], int]:
-    """What `key_of` was called with."""
+    """Inverse of `key_of`: shape of x, shape of the weights, stride, dilation, groups."""
     _, *words = key.split()
     x, weights, stride, dilation = ([int(n) for n in word.lstrip("sd").split("x")] for word in words[:4])
     return x, weights, stride, dilation, int(words[4].removeprefix("g"))
 
 
 def file_of(cpu: str, isa: str, folder: Path = FOLDER) -> Path:
-    """Where the choices for a CPU are kept."""
+    """Path of the tuning records for a CPU."""
     return folder / f"{cpu}-{isa}.json"
 
 
 def choices_of(target: Target, folder: Path = FOLDER) -> dict[str, Choice]:
-    """What is known for a target; nothing where no file is."""
+    """The tuning records for a target, by key; empty if there is no file. Raises KilnError for a bad file."""
     path = file_of(target.tuned_for or target.cpu, target.vector.isa, folder)
     if not path.is_file():
         return {}
@@ -87,7 +91,7 @@ def choices_of(target: Target, folder: Path = FOLDER) -> dict[str, Choice]:
 def _choice(path: Path, key: str, value: dict[str, Any]) -> Choice:
     if not is_key(key):
         raise KilnError(
-            f"{path}: '{key}' is no kernel's key: 'conv2d NxHxWxC KHxKWxCxO s1x1 d1x1 g1' expected"
+            f"{path}: '{key}' is not the key of a kernel: 'conv2d NxHxWxC KHxKWxCxO s1x1 d1x1 g1' expected"
         )
     decisions = {name: item for name, item in value.items() if name not in MEASURED}
     allowed = sorted(asdict(RULES))
@@ -112,6 +116,8 @@ _EXPECTED = {
 
 
 def _fits(name: str, value: Any) -> bool:
+    """Whether `value` is allowed for the field `name` of a Choice (see _EXPECTED)."""
+
     def number(item: Any, least: int) -> bool:
         return isinstance(item, int) and not isinstance(item, bool) and item >= least
 

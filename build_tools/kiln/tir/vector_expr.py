@@ -1,6 +1,6 @@
-"""Expressions that are the same for one float32 and for a vector of them: what tir/math.py is made of.
+"""Building blocks of tir/math.py: expressions that work on one float32 and on a vector of float32 alike.
 
-Numbers, casts, choices, values that are computed once, and the ways of rounding.
+They are constants, casts, selects, values that are computed once, and rounding functions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Expr = Any
 
 
 def f32(value: float) -> Expr:
-    """A number."""
+    """A float32 constant."""
     return tirx.FloatImm("float32", value)
 
 
 def i32(value: int) -> Expr:
-    """A whole number, or bits."""
+    """An int32 constant: a number or a bit pattern."""
     return tirx.IntImm("int32", value)
 
 
@@ -39,17 +39,17 @@ def _like(dtype: str, x: Expr) -> str:
 
 
 def reinterpreted(value: Expr, dtype: str) -> Expr:
-    """The same bits as another type."""
+    """The bits of `value` as `dtype`, lane by lane."""
     return tirx.reinterpret(_like(dtype, value), value)
 
 
 def cast(dtype: str, x: Expr) -> Expr:
-    """x as the number of another type that is nearest; towards zero, where that one is whole."""
+    """x converted to `dtype`, lane by lane: rounded to nearest, or towards zero for an integer type."""
     return tirx.Cast(_like(dtype, x), x)
 
 
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
-    """Lane by lane; scalars stand for every lane."""
+    """`yes` where `condition` holds, else `no`, lane by lane; a scalar applies to every lane."""
     lanes = int(tvm.DataType(str(condition.ty.dtype)).lanes)
 
     def wide(x: Expr) -> Expr:
@@ -59,13 +59,13 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     return tirx.Select(condition, wide(yes), wide(no))
 
 
-# Statements that must run before the store being rewritten; None where nothing may be moved out.
+# Statements to run before the store that is being rewritten; None where `let` must not add statements.
 _hoisted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("hoisted", default=None)
 
 
 @contextlib.contextmanager
 def hoisted(bindings: list[Any] | None) -> Iterator[None]:
-    """Within the block `let` adds its statements to `bindings`; None: it moves nothing out."""
+    """Let `let` add its statements to `bindings` within the block; with None, `let` adds no statements."""
     token = _hoisted.set(bindings)
     try:
         yield
@@ -76,9 +76,9 @@ def hoisted(bindings: list[Any] | None) -> Iterator[None]:
 def let(value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
     """Compute `value` once for all its uses in `body`.
 
-    It is put into a register by statements before the store. (A bound variable would say it better, but
-    TVM 0.27's LowerIntrin and code generator write its value out at every use, so that chains of functions
-    grow exponentially.)
+    Statements before the store put the value into a register. (A bound variable would be simpler, but
+    TVM 0.27's LowerIntrin and code generator copy its value to every use, so that chains of functions grow
+    exponentially.) Where statements cannot be added (see `hoisted`), `value` is copied to every use.
     """
     bindings = _hoisted.get()
     if bindings is None or isinstance(value, tirx.Var | TensorLoad):
@@ -92,11 +92,11 @@ def let(value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
 
 
 def floor(x: Expr) -> Expr:
-    """floor(x) by conversion; values of 2^23 and more are whole already."""
+    """floor(x) by conversion to int32; values of magnitude 2^23 and more are integers already."""
 
     def body(x: Expr) -> Expr:
-        whole = cast("float32", cast("int32", x))
-        lower = select(whole > x, whole - f32(1.0), whole)
+        truncated = cast("float32", cast("int32", x))
+        lower = select(truncated > x, truncated - f32(1.0), truncated)
         return select(tirx.abs(x) < f32(8388608.0), lower, x)
 
     return let(x, "x", body)
@@ -108,7 +108,7 @@ def ceil(x: Expr) -> Expr:
 
 
 def trunc(x: Expr) -> Expr:
-    """x towards zero."""
+    """x rounded towards zero."""
     return let(
         x, "x", lambda x: select(
             tirx.abs(x) < f32(8388608.0), cast("float32", cast("int32", x)), x
@@ -125,7 +125,7 @@ def round_small(x: Expr) -> Expr:
 
 
 def round_even(x: Expr) -> Expr:
-    """Nearest integer, ties to even: 2^23 with the sign of x drops the fraction."""
+    """Nearest integer, ties to even: adding, then subtracting 2^23 with the sign of x drops the fraction."""
 
     def body(x: Expr) -> Expr:
         magic = select(x < f32(0.0), f32(-8388608.0), f32(8388608.0))

@@ -13,7 +13,7 @@ class TensorView:
     """Position of a tensor inside its parent: elements of the parent before and after it on each axis.
 
     `value` fills the parent outside of the tensor. `pixel_gap` counts the elements of `after[-1]` that only
-    keep neighbouring pixels of an NHWC tensor apart in memory; their contents mean nothing.
+    separate neighbouring pixels of an NHWC tensor in memory; their contents are undefined.
     """
 
     before: tuple[int, ...]

@@ -110,7 +110,7 @@ def test_a_file_counts_for_its_cpu_and_vector_unit(tmp_path: Path) -> None:
         (SQUARE, {"tile": [6]}, r"tile = \[6\], \[rows, vectors\]"),
         (SQUARE, {"part": -1}, "part = -1, a number of at least 0 expected"),
         (SQUARE, {"winograd": "f6"}, "winograd = 'f6', 'off', 'f2' or 'f4' expected"),
-        ("conv 3x3", {}, "'conv 3x3' is no kernel's key"),
+        ("conv 3x3", {}, "'conv 3x3' is not the key of a kernel"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, key: str, entry: dict[str, object], said: str) -> None:
