@@ -1,1 +1,1 @@
-"""Functions for special sizes and contents of the inputs, in front of which the general one stays."""
+"""Specialisation: bucket selection, padding to a bucket's size, special cases for contents of inputs."""

@@ -1,14 +1,15 @@
-"""Buckets that make the traffic cheapest, each of them cheaper than the function of open sizes.
+"""Bucket selection: the buckets with the least expected cost for the recorded traffic.
 
-Along one dimension the sizes that came in are cut into intervals. A pad bucket works on the greatest size of
-an interval for all of its sizes; a range bucket, and the fallback behind the last bucket, cost what the
-function of open sizes costs. The cut is optimal, by dynamic programming: no bucket is chosen where open sizes
-cost less.
-No other edge can be better as long as a larger size never costs less: lowering an edge to the next size that
-came does not change who is taken.
+Along one dimension the recorded sizes are cut into intervals. A pad bucket runs every size of its interval at
+the interval's greatest size. A range bucket, and the fallback for sizes above the last bucket, cost as much
+as the function with dynamic shapes. Dynamic programming finds the optimal cut; no bucket is chosen where
+dynamic shapes cost less.
+Only recorded sizes are candidates for the edge of a bucket. As long as a larger size never costs less, no
+other edge is better: lowering an edge to the next recorded size leaves every call in the same bucket.
 
-For several dimensions each one's buckets are made optimal in turn, with those of the others fixed, until
-nothing changes. No single dimension can then do better alone; another combination of all of them might.
+With several dimensions, coordinate descent: the buckets of one dimension at a time are made optimal while the
+buckets of the others are fixed, until nothing changes. The result is a local optimum: changing a single
+dimension cannot improve it, but changing several dimensions together might.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from kiln.specialize.traffic import Traffic
 Matrix = npt.NDArray[np.float64]
 Serving = Literal["exact", "pad", "open"]
 
-ROUNDS = 32  # of coordinate descent; it ends long before
+ROUNDS = 32  # limit of coordinate descent, which converges long before
 
 
 class Cost(Protocol):
-    """Nanoseconds of a run at sizes of all dimensions, as one of three kinds of function.
+    """Cost model: nanoseconds of one run, given the size of every dimension and the kind of function.
 
-    exact: made for these sizes; pad: the same with inputs filled up and outputs cut; open: for any size.
+    Kinds: "exact": a function compiled for these sizes; "pad": the exact function, plus padding the inputs
+    and cutting the outputs; "open": the function with dynamic shapes, for any size.
     """
 
     def __call__(self, sizes: Mapping[str, int], serving: Serving) -> float: ...
@@ -39,10 +41,10 @@ class Cost(Protocol):
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for one dimension.
+    """Constraints on the buckets of one dimension.
 
-    most: buckets at most. closed: buckets have to take every size up to `top`, for nothing else does. least,
-    step: the dimension's least size, and what its sizes are multiples of.
+    most: greatest number of buckets. top: greatest size of the dimension where there is no fallback, else
+    None. least: least size of the dimension. step: every size is a multiple of it.
     """
 
     most: int
@@ -53,12 +55,13 @@ class Wish:
 
     @property
     def closed(self) -> bool:
+        """Whether the buckets must cover every size up to `top`, because there is no fallback."""
         return self.top is not None
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The sizes first..last, and what takes them: "exact", "pad" or "range"."""
+    """A bucket of one dimension: the sizes first..last, and the kind of bucket that serves them."""
 
     kind: Literal["exact", "pad", "range"]
     first: int
@@ -69,15 +72,16 @@ class Interval:
 
     @property
     def bucket(self) -> dict[str, int | list[int]]:
-        """As the YAML would list it."""
+        """The bucket in the form in which the model's YAML lists it, such as {"pad": 64}."""
         return {self.kind: [self.first, self.last] if self.kind == "range" else self.last}
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The buckets of each dimension, the mean nanoseconds of a call, and those of the function of open sizes.
+    """Result of bucket selection; all costs are mean nanoseconds per recorded call.
 
-    fewer, more: the mean with one bucket fewer or more; None where there is no such number of buckets.
+    buckets: by dimension. cost: with these buckets. open: with the dynamic-shape function alone.
+    fewer, more: by dimension, the cost with one bucket fewer or more; None where that is not possible.
     """
 
     buckets: Mapping[str, tuple[Interval, ...]]
@@ -90,14 +94,15 @@ class Chosen:
 def optimal_intervals(
     padded: Matrix, ranged: Matrix, rest: Matrix | None, most: int
 ) -> tuple[float, list[tuple[bool, int, int]]]:
-    """The cheapest cut of rows 0..n-1 into at most `most` intervals: O(most * n^2).
+    """Cut rows 0..n-1 (the sizes, ascending) into at most `most` intervals of least total cost.
 
-    padded[i, j], i <= j: what all calls of row i cost when an interval pads them to row j. ranged[i]: in an
-    interval of open sizes. rest[i]: behind the last interval; None: no row may be there. Returns the cost and
-    the intervals (whether it pads, first row, last row). The fewest of equally cheap ones.
+    Dynamic programming, O(most * n^2). Cost of all calls of row i: padded[i, j] where an interval pads them
+    to row j >= i, ranged[i] in an interval with dynamic shapes, rest[i] after the last interval. `rest` None:
+    the intervals must cover all rows. Returns the total cost and the intervals, each as (whether it pads,
+    first row, last row). Of equally cheap cuts, one with the fewest intervals is returned.
     """
     count = len(ranged)
-    # spent[i, j]: what rows below i cost at edge j, so that an interval is a difference.
+    # spent[i, j]: cost of rows 0..i-1 padded to row j; an interval costs the difference of two entries.
     spent = np.vstack([np.zeros((1, count)), np.cumsum(padded, axis=0)])
     open_ = np.concatenate([[0.0], np.cumsum(ranged)])
     left = None if rest is None else np.concatenate([np.cumsum(rest[::-1])[::-1], [0.0]])
@@ -122,18 +127,19 @@ def optimal_intervals(
     ]
     costs = [float(row.min()) for row in ends]
     level = next(n for n, cost in enumerate(costs) if cost <= min(costs) * (1 + 1e-9))
-    row, found = int(np.argmin(ends[level])), []
+    row, intervals = int(np.argmin(ends[level])), []
     for number in range(level, 0, -1):
         pads_, first = origin[number][row]
-        found.append((pads_, first, row - 1))
+        intervals.append((pads_, first, row - 1))
         row = first
-    return costs[level], found[::-1]
+    return costs[level], intervals[::-1]
 
 
 def choose(traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Mapping[str, int]) -> Chosen:
-    """Buckets for each dimension of `wishes`; `others`: sizes of dimensions that the traffic does not have.
+    """Choose buckets for each dimension of `wishes`.
 
-    Dimensions of the traffic without a wish are served exactly.
+    `others`: the sizes at which dimensions without a column in the traffic are costed. A dimension that is in
+    the traffic but not in `wishes` is costed as if each of its sizes had an exact function.
     """
     search = _Search(traffic, wishes, cost, others)
     buckets, total = search.run({name: wish.most for name, wish in wishes.items()})
@@ -152,7 +158,7 @@ def choose(traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Map
 
 
 class _Search:
-    """Coordinate descent; one dimension takes one round."""
+    """Coordinate descent over the dimensions; costs of single calls are cached."""
 
     def __init__(
         self, traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Mapping[str, int]
@@ -162,6 +168,7 @@ class _Search:
         self._known: dict[tuple[tuple[int, ...], Serving], float] = {}
 
     def run(self, most: Mapping[str, int]) -> tuple[dict[str, tuple[Interval, ...]], float]:
+        """The buckets of each dimension, at most `most` of them, and the total nanoseconds of all calls."""
         buckets = {
             name: tuple(Interval("exact", size, size) for size in self.candidates(name))
             for name in self.wishes
@@ -176,18 +183,18 @@ class _Search:
         return buckets, float(total)
 
     def candidates(self, name: str) -> list[int]:
-        """Sizes that an edge may have."""
+        """The sizes that an edge of a bucket of dimension `name` may have, ascending."""
         sizes, wish = set(self.traffic.of(name)), self.wishes[name]
         return sorted(sizes if wish.top is None or wish.kind == "exact" else sizes | {wish.top})
 
     def open_total(self) -> float:
-        """What all calls cost in the function of open sizes."""
+        """The total nanoseconds of all calls in the function with dynamic shapes."""
         return sum(count * self._price(sizes, "open") for sizes, count in self.traffic.rows.items())
 
     def optimum(
         self, name: str, buckets: Mapping[str, Sequence[Interval]], most: int
     ) -> tuple[float, tuple[Interval, ...]]:
-        """The best buckets of one dimension while the others' are fixed, and what all calls cost."""
+        """The total nanoseconds of all calls and the best buckets of dimension `name`, the others fixed."""
         candidates, wish = self.candidates(name), self.wishes[name]
         place = {size: index for index, size in enumerate(candidates)}
         at, count = self.traffic.dims.index(name), len(candidates)
@@ -211,7 +218,10 @@ class _Search:
     def _exact(
         self, candidates: Sequence[int], own: Matrix, rest: Matrix, most: int
     ) -> tuple[float, tuple[Interval, ...]]:
-        """The sizes where a function of their own saves most."""
+        """Exact buckets for the sizes at which an exact function saves most, and the total cost with them.
+
+        own, rest: cost of all calls of each candidate, with an exact function and with dynamic shapes.
+        """
         saved = rest - own
         best = sorted(int(row) for row in np.argsort(-saved, kind="stable")[:most] if saved[row] > 0)
         total = float(rest.sum() - saved[best].sum())
@@ -220,7 +230,7 @@ class _Search:
     def _intervals(
         self, candidates: Sequence[int], found: Sequence[tuple[bool, int, int]], wish: Wish
     ) -> tuple[Interval, ...]:
-        """Intervals of rows as those of sizes: each begins behind the one before it."""
+        """Convert intervals of rows to intervals of sizes; each starts one step after the previous one."""
         result, first = [], wish.least
         for pads, _, last in found:
             result.append(Interval("pad" if pads else "range", first, candidates[last]))
@@ -233,14 +243,17 @@ class _Search:
         buckets: Mapping[str, Sequence[Interval]],
         given: Mapping[int, tuple[str, int]],
     ) -> float:
-        """What one call costs: `given` has the kind and size of an axis, `buckets` those of others."""
+        """Nanoseconds of one call at `sizes`.
+
+        given: by axis, the kind and size that serve the call. buckets: of other dimensions, by name.
+        """
         kinds, served = {"exact"}, list(sizes)
         taken = dict(given)
         for name, intervals in buckets.items():
             at = self.traffic.dims.index(name)
             place = next((one for one in intervals if one.first <= sizes[at] <= one.last), None)
             if place is None:
-                return self._price(tuple(sizes), "open")  # the fallback takes all dimensions as they are
+                return self._price(tuple(sizes), "open")  # the fallback pads no dimension
             taken[at] = (place.kind, sizes[at] if place.kind == "range" else place.last)
         for at, (kind, size) in taken.items():
             served[at] = size
@@ -257,7 +270,7 @@ class _Search:
 
 
 def table_text(traffic: Traffic, chosen: Chosen) -> str:
-    """What was chosen, for people: a row for each number of buckets, and what was not counted."""
+    """A table of the selection: a row per dimension and number of buckets, the totals, and missed calls."""
     lines = [f"{'dimension':<12} {'buckets':>7} {'expected us':>12}  buckets"]
     for name, buckets in chosen.buckets.items():
         shown = ", ".join(map(str, buckets)) or "none: the function of open sizes costs no more"

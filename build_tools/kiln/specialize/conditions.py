@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Equals:
-    """The dimension has this size."""
+    """Condition: the size of dimension `dim` is `value`."""
 
     dim: str
     value: int
@@ -26,13 +26,13 @@ class Equals:
         return f"{self.dim}_{self.value}"
 
     def holds(self, size: Array) -> Array:
-        """For each of many sizes whether it meets the condition."""
+        """For each element of `size`, whether it meets the condition."""
         return np.asarray(size == self.value)
 
 
 @dataclass(frozen=True)
 class InRange:
-    """least <= size <= greatest."""
+    """Condition: least <= size of dimension `dim` <= greatest."""
 
     dim: str
     least: int
@@ -48,7 +48,7 @@ class InRange:
 
 @dataclass(frozen=True)
 class MultipleOf:
-    """`factor` divides the size."""
+    """Condition: the size of dimension `dim` is a multiple of `factor`."""
 
     dim: str
     factor: int
@@ -63,7 +63,7 @@ class MultipleOf:
 
 @dataclass(frozen=True)
 class InputIs:
-    """All elements of an input have these values: zeros, ones, or those of a tensor (see `input_is`)."""
+    """Condition: an input is all zeros, all ones, or equal to `tensor` (constructor: `input_is`)."""
 
     input: str
     value: str  # zeros, ones, or the digest of `tensor`
@@ -76,7 +76,7 @@ class InputIs:
 
 @dataclass(frozen=True)
 class AllOf:
-    """All of several conditions."""
+    """Condition: all of `parts` hold."""
 
     parts: tuple[Condition, ...]
 
@@ -97,19 +97,19 @@ def input_is(name: str, value: Literal["zeros", "ones"] | Array) -> InputIs:
 
 
 def atoms(condition: Condition) -> tuple[Atom, ...]:
-    """The conditions that all have to hold, each once."""
+    """Flatten nested `AllOf` conditions into atomic ones, without duplicates, in order."""
     if not isinstance(condition, AllOf):
         return (condition,)
     return tuple(dict.fromkeys(atom for part in condition.parts for atom in atoms(part)))
 
 
 def label(parts: tuple[Atom, ...]) -> str:
-    """A name for functions that are made for these conditions."""
+    """An identifier for the function specialised to the conditions `parts`."""
     return "_and_".join(atom.label for atom in parts)
 
 
 def to_json(parts: tuple[Atom, ...]) -> list[dict[str, Any]]:
-    """As plain data; of a tensor only its digest."""
+    """Conditions as JSON data; a tensor is represented by its digest alone."""
     found = []
     for atom in parts:
         entry = {"kind": type(atom).__name__, **(asdict(atom) if not isinstance(atom, InputIs) else {})}
@@ -120,7 +120,7 @@ def to_json(parts: tuple[Atom, ...]) -> list[dict[str, Any]]:
 
 
 def from_json(entries: list[dict[str, Any]], tensors: Mapping[str, Array]) -> tuple[Atom, ...]:
-    """What `to_json` wrote; `tensors` by their digest."""
+    """Inverse of `to_json`; `tensors`: the tensors of the conditions, by digest."""
     found = []
     for entry in entries:
         values = {key: value for key, value in entry.items() if key != "kind"}

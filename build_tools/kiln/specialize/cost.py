@@ -1,11 +1,12 @@
-"""What a graph of fixed sizes costs, estimated from its operators.
+"""Cost model: estimated run time of a graph with fixed sizes, summed over its operators.
 
-An operator takes its arithmetic, its memory traffic and a fixed time to be started, one after the other, as
-if nothing overlapped. Elementwise operators are taken to be fused: their tensors are not moved. The
-constants are those of one core of an x86-64 server, chosen with one sentence encoder at 8 to 256 tokens:
-estimates are 0.9 to 1.3 times what ONNX Runtime takes there, 0.9 to 1.45 times in two convolutional networks
-that they were not chosen with. What decides about buckets is how the cost of one size compares with that of
-another, in which the clock cancels out; measured times (`costs:`) are better where there are any.
+The time of an operator is the sum of its arithmetic, its memory traffic and a fixed start-up time, without
+overlap. Elementwise operators are assumed to be fused: their tensors cause no memory traffic. The constants
+are those of one core of an x86-64 server, chosen with one sentence encoder at 8 to 256 tokens: there the
+estimates are 0.9 to 1.3 times the run time of ONNX Runtime, and 0.9 to 1.45 times for two convolutional
+networks that were not used to choose the constants. Bucket selection depends only on the ratio of the costs
+of two sizes, in which the clock cancels out. Measured times (`costs:` of the model's YAML) are better where
+they are available.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from kiln.config.target import Target
 from kiln.errors import KilnError
 from kiln.graph.bindings import operator
 
-CLOCK = 3e9  # cycles in a second
-UTILISATION = 0.9  # of the peak that a good kernel reaches
-BYTES_PER_CYCLE = 16  # from the caches that a model's tensors lie in
-OPEN = 1.25  # what a function of open sizes takes over one made for the size
-START = 2e-7  # seconds: a step of the plan, and the ends of loops
+CLOCK = 3e9  # cycles per second
+UTILISATION = 0.9  # share of the peak arithmetic rate that a good kernel reaches
+BYTES_PER_CYCLE = 16  # bandwidth of the caches that hold a model's tensors
+OPEN = 1.25  # run time of the dynamic-shape function relative to the exact function
+START = 2e-7  # seconds per operator: a step of the plan, and the remainders of loops
 
-# Operators that read no more of their first operand than they write.
+# Operators that read at most as many elements of their first operand as they write.
 _PICKING = {"relax.take", "relax.strided_slice", "relax.split", "relax.gather_elements"}
-# Operators that become the epilogue of the one before, or a loop with it.
+# Operators that are fused into the preceding operator, as epilogue or in one loop.
 _FUSED = {
     f"relax.{name}"
     for name in (
@@ -38,31 +39,34 @@ _FUSED = {
         "erf", "exp", "tanh", "sigmoid", "nn.relu", "nn.gelu", "nn.silu", "where", "negative",
     )
 }  # fmt: skip
-# Operators that only give their operand another name or shape.
+# Operators without code: they only rename or reshape their operand.
 _FREE = {"relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.shape_of"}
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """Floating-point operations and bytes in a second, on one core."""
+    """Speed of one core: floating-point operations per second, and bytes moved per second."""
 
     flops: float
     bytes: float
 
     @classmethod
     def of(cls, target: Target) -> MachineFacts:
-        """From a vector unit: two multiply-adds of full width in a cycle, one where it is in order."""
+        """The speed of a target's vector unit: two full-width operations per cycle, one if it is in order.
+
+        An operation counts as two floating-point operations per lane where the unit has fused multiply-add.
+        """
         lanes, vector = target.vector.bits // 32, target.vector
         each = lanes * (2 if vector.fma else 1) * (1 if vector.in_order else 2)
         return cls(each * CLOCK * UTILISATION, BYTES_PER_CYCLE * CLOCK)
 
 
-# Without a target: 256 bits, two multiply-adds in a cycle.
+# Used without a target: vectors of 256 bits, two multiply-adds per cycle.
 GENERIC = MachineFacts(8 * 2 * 2 * CLOCK * UTILISATION, BYTES_PER_CYCLE * CLOCK)
 
 
 def operator_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> float:
-    """Seconds that `main` takes. Raises KilnError where the size of a tensor is not known."""
+    """Estimated seconds of a run of `main`. Raises KilnError where the shape of a tensor is dynamic."""
     total = 0.0
     for block in module["main"].body.blocks:
         for binding in block.bindings:
@@ -80,7 +84,7 @@ def operator_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> floa
 
 
 def padding_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> float:
-    """Seconds that it takes to fill the inputs of `main` up and to cut its outputs: a copy of each."""
+    """Estimated seconds to pad the inputs of `main` and to cut its outputs: one copy of each tensor."""
     main = module["main"]
     results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     tensors = [*(parameter.ty for parameter in main.params), *results]
@@ -88,13 +92,16 @@ def padding_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> float
 
 
 def operators(module: tvm.IRModule) -> int:
-    """The number of operators that become code."""
+    """The number of operators of `main` that become code."""
     calls = [b.value for block in module["main"].body.blocks for b in block.bindings]
     return sum(isinstance(call, relax.Call) and operator(call) not in _FREE for call in calls)
 
 
 def _flops(call: relax.Call) -> float:
-    """Twice the multiply-adds of a product or convolution; one operation an element otherwise."""
+    """Floating-point operations of a call.
+
+    A matmul or convolution: two per multiply-add. Any other operator: one per element of its largest tensor.
+    """
     name = operator(call) or ""
     made = _elements(call.ty)
     if name == "relax.matmul":
@@ -103,7 +110,7 @@ def _flops(call: relax.Call) -> float:
         weight = call.args[1].ty
         layout = str(call.attrs.kernel_layout)
         outputs = int(weight.shape[layout.index("I" if "transpose" in name else "O")])
-        if "transpose" in name:  # each input element meets the whole filter of its channel
+        if "transpose" in name:  # each input element is multiplied with every weight of its channel
             return 2.0 * _elements(call.args[0].ty) * _elements(weight) / outputs
         return 2.0 * made * _elements(weight) / outputs
     if name in _PICKING:
@@ -131,10 +138,10 @@ def _bytes(ty: tvm.ir.Type) -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """Nanoseconds of a run by sizes and kind of function (kiln.specialize.auto.Cost).
+    """Nanoseconds of a run by sizes and kind of function: implements kiln.specialize.auto.Cost.
 
-    exact: of a function made for the sizes. padding: what filling up and cutting adds; None: nothing.
-    open: of the function of open sizes; None: OPEN times that of the exact one.
+    exact: cost of an exact function. padding: additional cost of padding inputs and cutting outputs; None: 0.
+    open: cost of the function with dynamic shapes; None: OPEN times the exact cost.
     """
 
     exact: Fit
@@ -149,7 +156,7 @@ class Costs:
 
 
 def interpolated(samples: Mapping[str, Sequence[int]], cost: Callable[[Mapping[str, int]], float]) -> Fit:
-    """A cost for all sizes from those at a grid of samples: linear in each dimension between them."""
+    """Evaluate `cost` at every point of the grid `samples`, and interpolate multilinearly between them."""
     names = list(samples)
     grid = {name: sorted(set(sizes)) for name, sizes in samples.items()}
     values = {
@@ -160,7 +167,11 @@ def interpolated(samples: Mapping[str, Sequence[int]], cost: Callable[[Mapping[s
 
 @dataclass(frozen=True)
 class Fit:
-    """Piecewise linear in each dimension; outside of the samples the outermost piece goes on."""
+    """A piecewise multilinear function on a grid, never below 0.
+
+    Outside the grid the outermost piece is extrapolated. grid: sample sizes by dimension, ascending. values:
+    by grid point, in the order of the dimensions.
+    """
 
     grid: Mapping[str, Sequence[int]]
     values: Mapping[tuple[int, ...], float]

@@ -1,10 +1,10 @@
-"""A function that chooses between others by their conditions: written, and read back.
+"""Dispatchers: Relax functions that test conditions and call one of several private functions.
 
-The function keeps its name, parameters and result. What it chooses between are private functions, named after
-their conditions. Their constants are passed to them as parameters: equal ones of several functions are one
-constant of the chooser, and one tensor in the file (kiln.params.store).
+A dispatcher keeps the name, parameters and result of the function that it replaces. Each private function is
+named after its conditions and receives its constants as parameters, so that equal constants of several
+functions become one constant of the dispatcher, and one tensor in the file (kiln.params.store).
 
-Attribute kiln.cases of the chooser: JSON, {"when": […], "then": node, "else": node} or
+Attribute kiln.cases of a dispatcher: JSON, {"when": […], "then": node, "else": node} or
 {"leaf": name of the function, "sizes": {dimension: size}, "divide": {dimension: divisor}}.
 """
 
@@ -36,15 +36,16 @@ from kiln.specialize.conditions import (
 from kiln.specialize.symbols import copied, int64, is_sizes, symbols_of
 
 CASES = "kiln.cases"
-CASE = "kiln.case"  # attribute of a private function: its own name, so that no two of them are equal
-TEST = "kiln.test"  # attribute of a function that only tests: whose
+CASE = "kiln.case"  # attribute of a private function: its own name, so that no two functions are equal
+TEST = "kiln.test"  # attribute of a function that tests an input's content: the name of its dispatcher
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A function without a choice; its constants are inside.
+    """A leaf of a decision tree: one function, with its constants in its body.
 
-    sizes: of dimensions that it was bound to. divide: of those whose variable stands for a part of the size.
+    sizes: by dimension, the size that the function is specialised to. divide: by dimension, the divisor d
+    where the function's variable stands for size / d. name: of the private function; empty before `write`.
     """
 
     function: Any
@@ -55,7 +56,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Choice:
-    """`then` where all of `when` hold, else `other`."""
+    """An inner node of a decision tree: `then` if all conditions of `when` hold, else `other`."""
 
     when: tuple[Atom, ...]
     then: Tree
@@ -67,9 +68,9 @@ Tree = Leaf | Choice
 
 @dataclass(frozen=True)
 class Special:
-    """One function of a chooser, as a module of its own whose only public function is `main`.
+    """One private function of a dispatcher, as a separate module whose only public function is `main`.
 
-    when: all of these hold; none: nothing has to. It is for the calls that no function before it takes.
+    The function serves the calls that meet all conditions of `when` and that no earlier function serves.
     """
 
     name: str
@@ -78,10 +79,10 @@ class Special:
 
 
 def leaves(module: tvm.IRModule, function: str = "main") -> list[Special]:
-    """The functions that `function` chooses between, in the order in which they are asked; general ones last.
+    """The functions that dispatcher `function` calls, in the order of their tests, general functions last.
 
-    A function without a choice is the only one. Each has the parameters of `function` in the same order, also
-    where one of them was folded.
+    If `function` is not a dispatcher, the list has one entry: `function`. Every entry has the parameters of
+    `function` in the same order, including parameters that were folded into constants.
     """
     if CASES not in (module[function].attrs or {}) and function == "main":
         return [Special("", (), module)]
@@ -90,14 +91,14 @@ def leaves(module: tvm.IRModule, function: str = "main") -> list[Special]:
         for variable, other in module.functions_items()
         if variable.name_hint != function and not _is_case(module, function, variable.name_hint)
     }
-    found = []
+    specials = []
     for when, leaf in _paths(read(module, function), ()):
         main = copied(leaf.function)
         main = main.with_attrs({"global_symbol": "main", "num_input": len(main.params)})
         alone = tvm.IRModule(others)
         alone["main"] = main
-        found.append(Special(label(when), when, relax.transform.DeadCodeElimination(["main"])(alone)))
-    return found
+        specials.append(Special(label(when), when, relax.transform.DeadCodeElimination(["main"])(alone)))
+    return specials
 
 
 def _is_case(module: tvm.IRModule, function: str, name: str) -> bool:
@@ -118,7 +119,7 @@ def _paths(tree: Tree, when: tuple[Atom, ...]) -> Iterator[tuple[tuple[Atom, ...
 
 
 def read(module: tvm.IRModule, function: str) -> Tree:
-    """The tree of a function that `write` has made; any other function is a leaf."""
+    """The decision tree of `function`: inverse of `write`. A function that is not a dispatcher is a leaf."""
     chooser = module[function]
     attributes = chooser.attrs or {}
     if CASES not in attributes:
@@ -158,7 +159,10 @@ def read(module: tvm.IRModule, function: str) -> Tree:
 
 
 def write(module: tvm.IRModule, function: str, tree: Tree, old: set[str]) -> tvm.IRModule:
-    """`module` with `function` choosing as `tree` says; `old`: functions that it chose between before."""
+    """Make `function` a dispatcher over `tree`, and return the new module.
+
+    `old`: names of the private functions of an earlier dispatcher, which are removed.
+    """
     original = module[function]
     kept = {
         v: f
@@ -178,7 +182,7 @@ def write(module: tvm.IRModule, function: str, tree: Tree, old: set[str]) -> tvm
 
 
 class _Writer:
-    """Adds the private functions, and makes the body of the one that chooses."""
+    """Adds the private functions to a module, and builds the body of their dispatcher."""
 
     def __init__(self, module: tvm.IRModule, name: str, original: Any) -> None:
         self.builder = relax.BlockBuilder(module)
@@ -190,12 +194,13 @@ class _Writer:
         self._given: dict[str, Any] = {}
 
     def chooser(self, tree: Tree) -> Any:
+        """The dispatcher over `tree`; sets `about` to the JSON description of the tree."""
         original = self.original
         body, self.about = self._branch(tree, ())
         return relax.Function(original.params, body, original.ret_ty, original.is_pure)
 
     def _branch(self, tree: Tree, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
-        """The expression for one node, and its description."""
+        """The Relax expression for one node of the tree, and the node's JSON description."""
         builder = self.builder
         builder._begin_binding_block()
         if isinstance(tree, Leaf):
@@ -210,7 +215,7 @@ class _Writer:
         return builder.normalize(relax.SeqExpr([block], result)), about
 
     def _condition(self, parts: tuple[Atom, ...]) -> Any:
-        """A value that is true where all of `parts` hold; tensors are read only where the sizes do."""
+        """A boolean: all of `parts` hold. Contents are tested only if the conditions on sizes hold."""
         test: Any = None
         for atom in parts:
             if not isinstance(atom, InputIs):
@@ -245,9 +250,9 @@ class _Writer:
         return found
 
     def _same(self, atom: InputIs) -> Any:
-        """Whether an input has the content, as a tensor without axes.
+        """Emit a test of an input's content; its result is a boolean tensor without axes.
 
-        By a private function: TVM's VM crashes on tensors that are allocated in a branch of a branch.
+        The test is a private function, as TVM's VM crashes on tensors allocated in a nested branch.
         """
         given = next(p for p in self.original.params if p.name == atom.input)
         dtype = str(given.ty.dtype)
@@ -267,16 +272,19 @@ class _Writer:
         return self.builder.emit(relax.Call(test, [given, *wanted]))
 
     def _call(self, leaf: Leaf, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
-        """Call a leaf's function with the inputs as it wants them; the result as the chooser promises it."""
+        """Emit the call of a leaf's function, and return its result and the leaf's JSON description.
+
+        Arguments are cast to the leaf's shapes, and the result to the shape that the dispatcher returns.
+        """
         emit = self.builder.emit
         name = self._fresh(leaf.name or f"{self.name}_{label(when) or 'general'}")
         function, values = _lifted(copied(leaf.function))
         count = len(function.params) - len(values)
         function = function.without_attr("global_symbol") if "global_symbol" in function.attrs else function
-        # BlockBuilder adds no function that is equal to another but hands out the other's variable. Two cases
-        # may well have equal code, with constants of their own: each needs a call that is found by its name.
+        # For a function equal to an existing one, BlockBuilder returns the existing variable. Two cases may
+        # have equal code with different constants, and `read` finds each call by its function's name.
         variable = self.builder.add_func(function.with_attrs({"kiln.own": count, CASE: name}), name)
-        to = {}  # the chooser's variables → what the leaf makes of them
+        to = {}  # the dispatcher's variables → expressions in terms of the leaf's sizes
         divided = []
         for dim, symbol in self.symbols.items():
             if dim in leaf.sizes:
@@ -315,17 +323,17 @@ class _Writer:
 
 
 def _substituted(ty: Any, to: Mapping[Any, Any]) -> Any:
-    """A tensor's type with other sizes."""
+    """The tensor type `ty` with its shape's variables replaced as `to` maps them."""
     rules = [(tvm.ir.Var, lambda variable: to.get(variable, variable))]
-    analyzer = sym.Analyzer()  # the VM computes no product of two numbers
+    analyzer = sym.Analyzer()  # folds products of constants, which the VM does not compute
     shape = [analyzer.simplify(structural_map(size, rules)) for size in ty.shape]
     return relax.TensorType(shape, str(ty.dtype))
 
 
 def _lifted(function: Any) -> tuple[Any, list[Any]]:
-    """A function with its constants as last parameters, and the constants.
+    """The function with its constants turned into trailing parameters, and the constants in order.
 
-    Each with its type: relax.const alone makes int32 of int64 and float32 of float64.
+    Every constant keeps its type: relax.const alone converts int64 to int32 and float64 to float32.
     """
     module, tensors = store.split(tvm.IRModule({"main": function}))
     values = [const(value, str(value.dtype)) for value in tensors.values()]

@@ -1,4 +1,7 @@
-"""edges: the buckets of the dimensions that say `auto`, from the traffic and the cost of each size."""
+"""edges: stage that chooses the buckets of all dimensions with `buckets: auto`.
+
+Inputs are the recorded traffic and the cost of each size: measured, or estimated by kiln.specialize.cost.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from kiln.files import read_json, write_json
 from kiln.specialize.auto import Chosen, Cost, Interval, Wish, choose, table_text
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
 
-MOST = 4  # buckets of a dimension, where nothing else is said
-CODE_BYTES = 2048  # of one operator's kernels in one bucket: a middling one, for code_budget
-SAMPLES = 5  # sizes of a dimension at which the cost is counted; 3 where several are chosen at once
+MOST = 4  # buckets of a dimension without `max_buckets`
+CODE_BYTES = 2048  # typical code size of one operator's kernels in one bucket, for `code_budget`
+SAMPLES = 5  # sizes of a dimension at which the cost is estimated; 3 where several are chosen together
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Write buckets_auto.json, and print the table of the selection."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target)) if args.target else None
     found, text = edges(config, args.source, target)
@@ -36,12 +40,12 @@ def run(args: argparse.Namespace) -> None:
 def edges(
     config: Mapping[str, Any], source: Path, target: Target | None = None
 ) -> tuple[dict[str, Any], str]:
-    """The content of buckets_auto.json, and a table for people.
+    """The content of buckets_auto.json, and a table to print.
 
     {"format": 1, "buckets": {dim: [{"pad": n} | {"exact": n} | {"range": [a, b]}]}, "expected_ns": {dim:
-    {"chosen", "open", "one_fewer", "one_more"}}}, where "open" is the mean with the function of open sizes
-    alone. Dimensions that name the same traffic file are chosen together. Raises KilnError for a traffic or
-    cost file that cannot be used.
+    {"chosen", "open", "one_fewer", "one_more"}}}. "expected_ns" holds mean nanoseconds of a call; "open" is
+    the mean with the dynamic-shape function alone. Dimensions with a common traffic file are chosen together.
+    Raises KilnError for an unusable traffic or cost file.
     """
     dims = config["dims"]
     groups: dict[str, list[str]] = {}
@@ -67,7 +71,7 @@ def edges(
 
 
 def _bucket(dim: Mapping[str, Any], interval: Interval) -> dict[str, Any]:
-    """A chosen bucket as the YAML would list it."""
+    """A chosen bucket in the form in which the model's YAML lists it."""
     if interval.kind == "pad" and dim.get("auto_assume"):
         return {"pad": {"to": interval.last, "assume": dim["auto_assume"]}}
     return dict(interval.bucket)
@@ -77,7 +81,8 @@ def _chosen(
     config: Mapping[str, Any], source: Path, target: Target | None, traffic: Traffic, names: list[str]
 ) -> tuple[Chosen, str]:
     dims = config["dims"]
-    # A dimension without a wish is at its most frequent size, or at its least where nothing is known.
+    # Dimensions that are not chosen here are costed at their most frequent size, or, without traffic, at
+    # their least size.
     others = {name: dim["min"] for name, dim in dims.items() if name not in names}
     for name in set(others) & set(traffic.dims):
         counts = traffic.of(name)
@@ -90,7 +95,7 @@ def _chosen(
 
 
 def _projected(traffic: Traffic, names: list[str]) -> Traffic:
-    """The traffic of some of the dimensions."""
+    """The traffic restricted to the dimensions `names`; counts of rows that become equal are added."""
     places = [traffic.dims.index(name) for name in names]
     rows: dict[tuple[int, ...], int] = {}
     for sizes, count in traffic.rows.items():
@@ -109,7 +114,7 @@ def _wish(name: str, dim: Mapping[str, Any], code: int | None) -> Wish:
             )
         most = min(most if dim.get("max_buckets") else fits, fits)
     kind: Literal["pad", "exact"] = "exact" if dim.get("auto_as") == "exact" else "pad"
-    # Without a general function, a bucket must take the greatest sizes too.
+    # Without a fallback, the buckets must cover the greatest size too.
     top = dim["max"] if dim.get("fallback") == "error" else None
     return Wish(most, kind, top, dim["min"], dim["multiple"])
 
@@ -122,7 +127,10 @@ def _cost(
     names: list[str],
     others: Mapping[str, int],
 ) -> tuple[Cost, int | None]:
-    """Nanoseconds by sizes, and bytes of code of one bucket where that is asked for."""
+    """The cost model in nanoseconds, and the code bytes of one bucket (None without a `code_budget`).
+
+    Measured times (`costs`) are used if there are any; else the model is imported and estimated at samples.
+    """
     from kiln.specialize.cost import (
         GENERIC,
         Costs,
@@ -170,17 +178,21 @@ def _cost(
 
 
 def _samples(sizes: list[int], dim: Mapping[str, Any], number: int) -> list[int]:
-    """Sizes from the least to the greatest one that is looked at, each so many times the one before."""
+    """About `number` sample sizes in geometric progression, rounded to the dimension's multiple.
+
+    They range from the least recorded size to the greatest one (without a fallback: to the dimension's max).
+    """
     low, high = sizes[0], dim["max"] if dim.get("fallback") == "error" else sizes[-1]
     step = dim["multiple"]
-    found = {low, high}
+    samples = {low, high}
     for index in range(1, number - 1):
         size = low * (high / low) ** (index / (number - 1))
-        found.add(min(max(round(size / step) * step, low), high))
-    return sorted(found)
+        samples.add(min(max(round(size / step) * step, low), high))
+    return sorted(samples)
 
 
 def _imported(config: Mapping[str, Any], source: Path, sizes: Mapping[str, int]) -> Any:
+    """The model as a Relax module with every dimension fixed to its size in `sizes`."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
 

@@ -1,4 +1,4 @@
-"""What is known of sizes and contents on the way to one function: what still has to be tested."""
+"""Facts about sizes and contents on one path of a decision tree; they make redundant tests unnecessary."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ import numpy as np
 from kiln.specialize.conditions import Array, Atom, Equals, InputIs, InRange
 from kiln.specialize.symbols import Symbol
 
-# Sizes of a dimension are listed one by one up to so many; beyond, nothing is known of it.
+# The possible sizes of a dimension are enumerated up to this number; with more, they count as unknown.
 MOST = 1 << 20
 
 
 @dataclass(frozen=True)
 class Facts:
-    """By dimension the sizes that are left, in order; None: not known. Contents of inputs; what failed."""
+    """What the tests on a path have established.
+
+    sizes: by dimension, the sizes that remain possible, ascending; None: unknown. contents: by input, its
+    known content. failed: conjunctions that do not hold.
+    """
 
     sizes: Mapping[str, Array | None]
     contents: Mapping[str, InputIs]
     failed: tuple[tuple[Atom, ...], ...] = ()
 
     def state(self, atom: Atom) -> bool | None:
-        """Whether `atom` always (True) or never (False) holds; None: it has to be tested."""
+        """True if `atom` always holds, False if it never holds, None if it must be tested at run time."""
         if isinstance(atom, InputIs):
             known = self.contents.get(atom.input)
             if known is None:
                 return None
             if known == atom:
                 return True
-            # A tensor may be all zeros or all ones, and two of them are different.
+            # Two named contents, or two tensors, exclude each other; a tensor may be all zeros or all ones.
             named = [one.value for one in (known, atom) if one.tensor is None]
             return None if len(named) == 1 else False
         sizes = self.sizes[atom.dim]
@@ -40,7 +44,7 @@ class Facts:
         return True if held.all() else None if held.any() else False
 
     def with_held(self, parts: tuple[Atom, ...]) -> Facts | None:
-        """The facts when all of `parts` hold; None: they cannot."""
+        """The facts in the branch where all of `parts` hold; None if they cannot all hold."""
         sizes, contents = dict(self.sizes), dict(self.contents)
         for atom in parts:
             if replace(self, sizes=sizes, contents=contents).state(atom) is False:
@@ -58,11 +62,14 @@ class Facts:
         return Facts(sizes, contents, self.failed)._without_failed()
 
     def with_failed(self, parts: tuple[Atom, ...]) -> Facts | None:
-        """The facts when not all of `parts` hold; None: they always do."""
+        """The facts in the branch where some of `parts` does not hold; None if all of them always hold."""
         return replace(self, failed=(*self.failed, parts))._without_failed()
 
     def _without_failed(self) -> Facts | None:
-        """Sizes that would make a failed conjunction true are not left: exact where one condition is open."""
+        """Remove the sizes that would make a failed conjunction true; None if no possibility remains.
+
+        Nothing is removed where the undecided conditions of a conjunction are not all on one dimension.
+        """
         facts = self
         for parts in self.failed:
             states = [(atom, facts.state(atom)) for atom in parts]
@@ -89,7 +96,7 @@ class Facts:
 
 
 def facts_of(symbols: Mapping[str, Symbol]) -> Facts:
-    """What a function's own ranges say."""
+    """The facts that follow from the ranges of a function's symbols alone."""
     sizes: dict[str, Array | None] = {}
     for name, symbol in symbols.items():
         count = None if symbol.greatest is None else symbol.greatest - symbol.least + 1

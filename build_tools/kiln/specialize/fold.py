@@ -1,11 +1,12 @@
-"""Tensors of one value: followed through the graph, so that masks of ones and biases of zeros cost nothing.
+"""Constant folding of uniform tensors, whose elements are all equal, such as a mask of ones or a zero bias.
 
-What such a tensor becomes stays an operator (`full`) or a scalar: nothing that is made of no parameter is
-ever stored as one. Works on symbolic shapes, where TVM's FoldConstant does nothing.
+A folded tensor is represented by the operator `full` or by a scalar, so it is never stored as a parameter.
+The pass handles symbolic shapes, where TVM's FoldConstant does nothing.
 
-Zeros are followed through products, convolutions and sums: 0 * x counts as 0. In floating point that is so
-for finite x alone (0 * inf is NaN): a constant x that is not finite is left as it is, an activation is taken
-to be finite. What is computed from constants alone, such as a weight times a known mask, is computed now.
+Zeros are propagated through products, convolutions and sums, with 0 * x taken as 0. In floating point this
+holds for finite x only (0 * inf is NaN): operators on a constant that is not finite are left unchanged, and
+activations are assumed to be finite. Operators on constants alone, such as a weight times a known mask, are
+evaluated at build time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kiln.callbacks import post_order_visit
 from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, operator, rewrite_calls
 from kiln.specialize.symbols import finished
 
-# Operators of which each element depends on the elements at one place: computed once, by numpy.
+# Elementwise operators, with the NumPy function that evaluates them on a single value.
 _POINTWISE: dict[str, Any] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
@@ -55,7 +56,7 @@ _POINTWISE: dict[str, Any] = {
     "relax.ceil": np.ceil,
     "relax.round": np.rint,
 }
-# Operators that move elements, or reduce equal ones to themselves.
+# Operators that map a uniform tensor to a uniform tensor of the same value: moves, and max, min, mean.
 _KEEPING = {
     f"relax.{name}"
     for name in (
@@ -64,7 +65,7 @@ _KEEPING = {
         "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d",
     )
 }  # fmt: skip
-# Operators whose result is 0 where an operand is: both, or the first one alone, are looked at.
+# _PRODUCTS: result 0 where either of two operands is 0. _SUMS: result 0 where the first operand is 0.
 _PRODUCTS = {
     f"relax.{name}"
     for name in (
@@ -73,7 +74,7 @@ _PRODUCTS = {
     )
 }  # fmt: skip
 _SUMS = {f"relax.{name}" for name in ("sum", "cumsum", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")}
-# What makes a tensor: it is not computed now, for it would be stored.
+# Operators that create a tensor. They are not evaluated at build time, as the result would be stored.
 _MAKING = {
     f"relax.{name}"
     for name in (
@@ -89,6 +90,7 @@ _MAKING = {
         "triu",
     )
 }
+# By operator, the neutral element as left and as right operand; None: there is none.
 _NEUTRAL = {
     "relax.add": (0, 0),
     "relax.subtract": (None, 0),
@@ -98,7 +100,7 @@ _NEUTRAL = {
 
 
 def uniform(rewriter: CallRewriter, expr: Any) -> Array | None:
-    """The one value of all elements of a tensor, as an array without axes; None: they may differ."""
+    """The common value of all elements of a tensor, as an array without axes; None: they may differ."""
     found = rewriter.definition(expr)
     value = constant(found)
     if value is not None:
@@ -118,7 +120,7 @@ def _numpy(dtype: str) -> str:
 
 
 def _whole(call: Any, value: Any) -> Any:
-    """A tensor of the call's type whose elements all are `value`."""
+    """A uniform tensor of `value` with the shape and type of the call's result."""
     dtype = str(call.ty.dtype)
     scalar = const(np.asarray(value).astype(_numpy(dtype)), dtype)
     return scalar if not len(call.ty.shape) else relax.op.full(call.ty.shape, scalar, dtype)
@@ -130,13 +132,13 @@ def _is_zero(rewriter: CallRewriter, expr: Any) -> bool:
 
 
 def _is_finite(rewriter: CallRewriter, expr: Any) -> bool:
-    """Whether a constant is finite; anything else is taken to be."""
+    """Whether a constant is finite; an expression that is not a constant is assumed to be finite."""
     value = constant(rewriter.definition(expr))
     return value is None or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
 def _product(rewriter: CallRewriter, call: Any) -> Any:
-    """0 where one operand is; None: neither is known to be."""
+    """A tensor of zeros if one operand is 0 and the other one is finite; None otherwise."""
     pairs = ((call.args[0], call.args[1]), (call.args[1], call.args[0]))
     zero = any(_is_zero(rewriter, one) and _is_finite(rewriter, other) for one, other in pairs)
     return _whole(call, 0) if zero else None
@@ -161,7 +163,11 @@ def _padded(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
-    """The value of a call of constants alone, unless it takes more bytes than they do; None: not known."""
+    """The value of a call whose operands are all constants, evaluated at build time.
+
+    None where an operand is not a constant, a size is dynamic, no operand has axes, or the result needs more
+    bytes than the operands.
+    """
     values = [constant(rewriter.definition(argument)) for argument in call.args]
     known = [value for value in values if value is not None]
     if (
@@ -188,6 +194,11 @@ def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _pointwise(rewriter: CallRewriter, call: Any) -> Any:
+    """Simplify an elementwise call with uniform operands; None where nothing can be simplified.
+
+    All operands uniform: the result is uniform. A neutral operand: the other operand. Otherwise a uniform
+    operand with axes becomes a scalar, where the shape of the result stays the same.
+    """
     name = operator(call) or ""
     values = [uniform(rewriter, argument) for argument in call.args]
     if all(value is not None for value in values):
@@ -228,7 +239,7 @@ def _concat(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def fold_uniform(mod: tvm.IRModule) -> tvm.IRModule:
-    """Compute what follows from tensors of one value; where one is an operand, it becomes a scalar."""
+    """Fold operators on uniform tensors; a uniform operand of an elementwise operator becomes a scalar."""
     rules: dict[str, list[Rule]] = {name: [] for name in _operators(mod)}
     for names, rule in (
         (_PRODUCTS, _product),
@@ -246,13 +257,13 @@ def fold_uniform(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _first(rules: Sequence[Rule], rewriter: CallRewriter, call: Any) -> Any:
-    """What the first rule that applies makes of a call; None: none does."""
+    """The replacement of `call` by the first rule that applies; None if no rule applies."""
     return next((made for rule in rules if (made := rule(rewriter, call)) is not None), None)
 
 
 def _operators(mod: tvm.IRModule) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for _, func in mod.functions_items():
         if isinstance(func, relax.Function):
-            post_order_visit(func, lambda expr: found.add(operator(expr) or ""))
-    return found - {""}
+            post_order_visit(func, lambda expr: names.add(operator(expr) or ""))
+    return names - {""}

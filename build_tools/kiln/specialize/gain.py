@@ -1,4 +1,4 @@
-"""Whether a function that was made for a content of an input has less to do than the one for any content."""
+"""Heuristic: whether a function specialised to the content of an input does less than the general one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tvm import relax
 
 from kiln.graph.bindings import operator
 
-# They compute nothing: another shape, or a tensor out of no other.
+# Operators that are not counted as work: they change a shape, or create a tensor without reading one.
 _FREE = {
     f"relax.{name}"
     for name in ("reshape", "expand_dims", "squeeze", "flatten", "full", "zeros", "ones", "arange")
@@ -16,12 +16,12 @@ _FREE = {
 
 
 def gains(special: Any, general: Any) -> bool:
-    """Whether `special` has fewer operators, or as many that read fewer tensors."""
+    """Whether `special` has fewer operators than `general`, or equally many that read fewer tensors."""
     return _work(special) < _work(general)
 
 
 def _work(function: Any) -> tuple[int, int]:
-    """The operators of a function, and the tensors that they read."""
+    """The number of operators of a function, and the number of tensors that the operators read."""
     operators, operands = 0, 0
     made = {}
     for block in function.body.blocks:
@@ -35,7 +35,10 @@ def _work(function: Any) -> tuple[int, int]:
 
 
 def _is_read(expr: Any, made: dict[Any, Any]) -> bool:
-    """Whether an operand is a tensor with axes that lies in memory: a filled one is a number to readers."""
+    """Whether an operand is a tensor with axes that is read from memory.
+
+    The results of full, zeros and ones are not: the reading kernel uses a scalar in their place.
+    """
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or not len(ty.shape):
         return False

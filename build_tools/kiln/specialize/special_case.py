@@ -1,8 +1,9 @@
-"""Special cases: for a condition, a function that was made for it, and a test that chooses.
+"""Special cases: functions specialised to a condition, and a dispatcher that selects one at run time.
 
-IRModule → IRModule. The function keeps its name, signature and callers; it tests the conditions, and calls
-private copies: one in which sizes are bound and contents folded, and the general one. A special case of a
-function that has some already is made of each of its cases. What always or never holds is not tested.
+IRModule → IRModule. The original function keeps its name, signature and callers and becomes the dispatcher.
+It tests the conditions and calls private copies: a specialised copy, with sizes bound and contents folded, or
+the general copy. Where the function is already a dispatcher, each of its existing cases is specialised too.
+Conditions that always or never hold are not tested.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ __all__ += ["special_case", "special_cases"]
 
 
 def special_case(module: tvm.IRModule, condition: Condition, function: str = "main") -> tvm.IRModule:
-    """`module` with a function of its own for `condition`, asked before all that `function` chose from.
+    """Add a specialised function for `condition`, tested before all existing cases of `function`.
 
-    `function` may be one of the private functions that another special case has made: then the choice is
-    made where that one was called. The module is handed on where the condition can never hold. Raises
-    KilnError for a function, input or symbol that there is not, and for a tensor of another shape or type.
+    `function` may be a private function of an earlier special case: the new test is then inserted where that
+    function was called. Returns `module` itself if the condition can never hold. Raises KilnError for an
+    unknown function, input or symbol, and for a tensor whose shape or type differs from the input's.
     """
     owner = _owner(module, function)
     parts = _checked(module[owner], atoms(condition))
@@ -79,10 +80,10 @@ def special_cases(
     function: str = "main",
     dropped: Callable[[int], None] | None = None,
 ) -> tvm.IRModule:
-    """A function for each condition, all made of `function` itself: the first that holds is taken.
+    """Add a specialised function for each condition; at run time the first condition that holds decides.
 
-    `dropped` is called with the number of each condition on contents alone that would save no operator and no
-    operand: there is no function for that one. None: every condition gets its function.
+    `dropped`: if given, conditions on contents alone that would save neither an operator nor an operand get
+    no function, and `dropped` is called with the index of each. Errors are those of `special_case`.
     """
     for condition in conditions:  # all of them are checked before anything is made
         _checked(module[_owner(module, function)], atoms(condition))
@@ -106,7 +107,7 @@ def special_cases(
 
 
 def _is_worthwhile(tree: Tree, then: Tree, parts: tuple[Atom, ...]) -> bool:
-    """Whether functions for `parts` are better than those of `tree`: known sizes always help a kernel."""
+    """Whether `then`, specialised to `parts`, is better than `tree`; known sizes always count as better."""
     if any(not isinstance(atom, InputIs) for atom in parts):
         return True
     if isinstance(tree, Leaf) and isinstance(then, Leaf):
@@ -115,6 +116,8 @@ def _is_worthwhile(tree: Tree, then: Tree, parts: tuple[Atom, ...]) -> bool:
 
 
 def _cases(module: tvm.IRModule, function: str) -> set[str]:
+    """The names of the private functions that dispatcher `function` calls; empty for other functions."""
+
     def names(node: Mapping[str, Any]) -> set[str]:
         return {node["leaf"]} if "leaf" in node else names(node["then"]) | names(node["else"])
 
@@ -123,7 +126,7 @@ def _cases(module: tvm.IRModule, function: str) -> set[str]:
 
 
 def _owner(module: tvm.IRModule, function: str) -> str:
-    """The function itself, or the one that chooses it."""
+    """The dispatcher that calls `function`, or `function` itself. Raises KilnError if it does not exist."""
     known = {v.name_hint: f for v, f in module.functions_items() if isinstance(f, relax.Function)}
     if function not in known:
         raise KilnError(f"special case: no function '{function}', known: {', '.join(sorted(known))}")
@@ -131,7 +134,7 @@ def _owner(module: tvm.IRModule, function: str) -> str:
 
 
 def _checked(function: Any, parts: tuple[Atom, ...]) -> tuple[Atom, ...]:
-    """`parts` themselves, where all that they mention is there."""
+    """Return `parts` unchanged. Raises KilnError where a condition does not fit the function's parameters."""
     symbols = symbols_of(function)
     inputs = {p.name: p for p in function.params if not is_sizes(p)}
     for atom in parts:
@@ -162,12 +165,12 @@ def _checked(function: Any, parts: tuple[Atom, ...]) -> tuple[Atom, ...]:
 
 
 def _open(parts: tuple[Atom, ...], known: Facts) -> tuple[Atom, ...]:
-    """Without what always holds."""
+    """The conditions of `parts` that are not known to hold."""
     return tuple(atom for atom in parts if known.state(atom) is not True)
 
 
 def _choice(tree: Tree, parts: tuple[Atom, ...], known: Facts) -> Tree:
-    """`tree` with a special case in front."""
+    """`tree` with a special case for `parts` tested first; `tree` itself where `parts` cannot hold."""
     held, failed = known.with_held(parts), known.with_failed(parts)
     if held is None:
         return tree
@@ -176,7 +179,7 @@ def _choice(tree: Tree, parts: tuple[Atom, ...], known: Facts) -> Tree:
 
 
 def _pruned(tree: Tree, known: Facts) -> Tree:
-    """`tree` without the cases that cannot come any more."""
+    """`tree` without the branches that the facts exclude."""
     if isinstance(tree, Leaf):
         return tree
     held, failed = known.with_held(tree.when), known.with_failed(tree.when)
@@ -188,7 +191,7 @@ def _pruned(tree: Tree, known: Facts) -> Tree:
 
 
 def _restricted(tree: Tree, known: Facts) -> Tree:
-    """`tree` made for what is known: every function of it is made again."""
+    """`tree` with every function specialised to the facts, without the branches that they exclude."""
     if isinstance(tree, Leaf):
         return _bound(tree, known)
     held, failed = known.with_held(tree.when), known.with_failed(tree.when)
@@ -200,7 +203,10 @@ def _restricted(tree: Tree, known: Facts) -> Tree:
 
 
 def _bound(leaf: Leaf, known: Facts) -> Leaf:
-    """The function of `leaf` with the sizes and contents that are known."""
+    """`leaf` with its function specialised to the known sizes and contents.
+
+    Where several sizes remain possible, their greatest common divisor becomes the divisor of the dimension.
+    """
     function = copied(leaf.function)
     sizes, divide = dict(leaf.sizes), dict(leaf.divide)
     left: list[Symbol] = []
@@ -222,7 +228,7 @@ def _bound(leaf: Leaf, known: Facts) -> Leaf:
                 divide[dim] = step
             left.append(Symbol(variable, dim, step, int(possible[0]) // step, int(possible[-1]) // step))
     if values:
-        # TVM wants every new variable to be defined: for now by one parameter more.
+        # TVM requires a definition of every new variable: a temporary additional parameter provides it.
         sizes_of = sizes_parameter(left)
         function = relax.Function(
             [*function.params, *sizes_of], function.body, function.ret_ty, function.is_pure, function.attrs
@@ -237,7 +243,7 @@ def _bound(leaf: Leaf, known: Facts) -> Leaf:
 
 
 def _with_contents(body: Any, parameters: Sequence[Any], contents: Mapping[str, InputIs]) -> Any:
-    """`body` with constants in the place of inputs whose content is known."""
+    """`body` with each input of known content replaced by a constant or by `full`."""
     builder = relax.BlockBuilder()
     place: dict[Any, Any] = {}
     builder._begin_binding_block()

@@ -1,4 +1,4 @@
-"""specialize: padding around a bucket's graph, and functions for special contents of an input."""
+"""specialize: stage that wraps a bucket's graph with padding, and adds the functions of special cases."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Write the specialised module, its parameters and interface.json."""
     config = read_json(args.config)
     bucket: dict[str, Any] = read_json(args.bucket) if args.bucket else {"name": "static", "dims": {}}
     interface = read_json(args.interface or args.source / "interface.json")
@@ -67,11 +68,11 @@ def specialize(
     config: Mapping[str, Any],
     fill: Mapping[str, Any] | None = None,
 ) -> tvm.IRModule:
-    """`module` for all sizes of `bucket`, with the special cases of the model's configuration.
+    """Make `module` accept all sizes of `bucket`, and add the special cases of the model's configuration.
 
-    `interface`: that of the model, its shapes in terms of the dimensions. `fill`: by input the value of its
-    padded elements, as padding.json has it. Raises KilnError in one line for an input that the model does not
-    have, and for a value of another shape or type.
+    `interface`: interface.json of the model, with shapes as size expressions of the dimensions. `fill`: by
+    input, the value of padded elements, from padding.json. Raises KilnError for a special case that names an
+    unknown input, or whose tensor has a type or number of axes other than the input's.
     """
     module = pad_wrapped(module, interface, bucket, fill)
     given = config.get("special_cases") or []
@@ -79,7 +80,7 @@ def specialize(
         return module
     parameters = [p.name for p in module["main"].params]
     names = [port["name"] for port in interface["inputs"]]
-    inputs = dict(zip(names, parameters, strict=False))  # behind them: sizes
+    inputs = dict(zip(names, parameters, strict=False))  # the parameter of sizes comes after the inputs
     sizes = {name: dim["min"] for name, dim in (config.get("dims") or {}).items()}
     fixed = {**sizes, **{name: part["size"] for name, part in bucket["dims"].items()}}
     conditions, entries = [], []
@@ -103,7 +104,7 @@ def specialize(
 
 
 def _shown(entry: Mapping[str, Any]) -> str:
-    """An entry of special_cases as people read it."""
+    """An entry of special_cases in words, for messages."""
     words = []
     for part in conditions_of(entry):
         if part.get("dim") is None:
@@ -118,9 +119,9 @@ def _shown(entry: Mapping[str, Any]) -> str:
 def _possible(
     module: tvm.IRModule, entry: Mapping[str, Any], inputs: Mapping[str, str], fixed: Mapping[str, int]
 ) -> AllOf | None:
-    """The condition of an entry of special_cases; None where it never holds, or always, in this bucket.
+    """The condition of an entry of special_cases; None where it never holds, or always holds, in this bucket.
 
-    `fixed`: the sizes of dimensions that have one size in this bucket.
+    `fixed`: by dimension, the size of dimensions that are not symbolic in this bucket.
     """
     atoms: list[Atom] = []
     for part in conditions_of(entry):
@@ -135,7 +136,7 @@ def _possible(
         if content.tensor is not None and not _fits(module, part["input"], content):
             return None
         if any(is_empty(p) for p in module["main"].params if p.name == content.input):
-            return None  # the runtime takes no input without elements for special
+            return None  # the runtime never treats an input without elements as special
         atoms.append(content)
     return AllOf(tuple(atoms)) if atoms else None
 
@@ -157,7 +158,10 @@ def _content(part: Mapping[str, Any], parameter: str) -> InputIs:
 
 
 def _fits(module: tvm.IRModule, name: str, content: InputIs) -> bool:
-    """Whether the sizes of an input are known in this bucket: a tensor has one shape, buckets have others."""
+    """Whether the input's shape is static in this bucket, so that it can be compared with the tensor.
+
+    Raises KilnError where type or number of axes of the tensor differ from the input's.
+    """
     tensor = content.tensor
     assert tensor is not None
     ty = next(p.ty for p in module["main"].params if p.name == content.input)

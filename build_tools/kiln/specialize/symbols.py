@@ -1,4 +1,4 @@
-"""The dimensions of a function: the variables that stand for them, and expressions of them."""
+"""Dynamic dimensions of a Relax function: their symbolic variables, and size expressions as TIR."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.callbacks import mutator
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 
-SIZES = "kiln_sizes"  # the parameter that defines variables which no tensor's shape is
+SIZES = "kiln_sizes"  # the parameter that defines variables which are not an axis of any tensor parameter
 
 _OPERATORS = {
     "+": lambda a, b: a + b,
@@ -29,9 +29,9 @@ _OPERATORS = {
 
 @dataclass(frozen=True)
 class Symbol:
-    """A variable: the size of dimension `dim` is variable * divide; least and greatest of the variable.
+    """A symbolic variable of a dimension: the size of dimension `dim` is `variable * divide`.
 
-    greatest None: not known.
+    least, greatest: range of the variable (not of the size); greatest None: unknown.
     """
 
     variable: Any
@@ -42,12 +42,16 @@ class Symbol:
 
     @property
     def extent(self) -> Any:
-        """The dimension's size."""
+        """The size of the dimension, as an expression of the variable."""
         return self.variable if self.divide == 1 else self.variable * self.divide
 
 
 def symbols_of(function: Any) -> dict[str, Symbol]:
-    """The symbols of a Relax function by the name of their dimension; kiln.dims says more than names."""
+    """The symbols of a Relax function, by dimension.
+
+    Dimension, divisor and range come from the attribute kiln.dims; without an entry, a variable is taken for
+    the dimension of its own name.
+    """
     attributes = function.attrs or {}
     known = json.loads(str(attributes["kiln.dims"])) if "kiln.dims" in attributes else {}
     found: dict[str, Symbol] = {}
@@ -65,7 +69,10 @@ def symbols_of(function: Any) -> dict[str, Symbol]:
 
 
 def describe(symbols: Sequence[Symbol]) -> str:
-    """The attribute kiln.dims: JSON, by variable its dimension, divisor and range."""
+    """The value of attribute kiln.dims: JSON, by variable the dimension, the divisor and the range.
+
+    Symbols of unknown range are left out.
+    """
     return json.dumps(
         {
             symbol.variable.name: {
@@ -81,7 +88,10 @@ def describe(symbols: Sequence[Symbol]) -> str:
 
 
 def prim(expr: SizeExpr, extents: Mapping[str, Any]) -> Any:
-    """A size expression as an int64 expression of TIR. Raises KilnError for a dimension that has no size."""
+    """Convert a size expression (kiln.config.sizes) to an int64 expression of TIR.
+
+    `extents`: by dimension, its size. Raises KilnError for a dimension that is not in `extents`.
+    """
     if isinstance(expr, int):
         return int64(expr)
     if isinstance(expr, str):
@@ -92,28 +102,28 @@ def prim(expr: SizeExpr, extents: Mapping[str, Any]) -> Any:
 
 
 def int64(value: int) -> Any:
-    """A constant as shapes have it."""
+    """An int64 constant of TIR, the type of sizes in shapes."""
     return tirx.IntImm("int64", value)
 
 
 def sizes_parameter(symbols: Sequence[Symbol]) -> list[Any]:
-    """The parameter that defines the divided variables, as a list of one or none."""
+    """A list with the parameter that defines the divided variables; empty where there are none."""
     divided = [symbol.variable for symbol in symbols if symbol.divide != 1]
     return [relax.Var(SIZES, relax.ShapeType(divided))] if divided else []
 
 
 def is_sizes(parameter: Any) -> bool:
-    """Whether a parameter is the one that only defines variables."""
+    """Whether a parameter is `kiln_sizes`, which carries no data and only defines variables."""
     return isinstance(parameter.ty, relax.ShapeType)
 
 
 def copied(function: Any) -> Any:
-    """A copy with variables of its own: two functions of a module must not share one."""
+    """A copy of the function with fresh variables, as two functions of a module must not share a variable."""
     return relax.utils.copy_with_new_vars(function)
 
 
 def finished(module: tvm.IRModule) -> tvm.IRModule:
-    """One sequence of bindings without dead code; checked by TVM."""
+    """Normalise the module to dataflow blocks without dead code, and check that it is well-formed."""
     public = [v.name_hint for v, f in module.functions_items() if "global_symbol" in (f.attrs or {})]
     for step in (
         relax.transform.Normalize(),
@@ -128,7 +138,7 @@ def finished(module: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    """Other variables in the place of a function's own."""
+    """Replaces variables of a function, as `place` maps them."""
 
     def __init__(self, place: Mapping[Any, Any]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Traffic files: which sizes came in, and how often.
+"""Traffic files: how often a model was called with each combination of sizes.
 
-CSV with a header: a column for each dimension, and `count`. It is what the runtime writes when it counts, and
-what may be written by hand; rows of equal sizes are added up. A row without sizes counts the runs for which
-the runtime had no room.
+A CSV file with a header: one column per dimension, and `count`. The runtime writes it when it records
+traffic; it may also be written by hand. Counts of rows with equal sizes are added. A row without sizes counts
+the calls that the runtime could not record because its table was full.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COUNT = "count"
 
 @dataclass(frozen=True)
 class Range:
-    """The sizes that a dimension may have."""
+    """The allowed sizes of a dimension: multiples of `multiple` from `least` to `greatest`."""
 
     least: int
     greatest: int
@@ -31,9 +31,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Traffic:
-    """For each combination of sizes, in the order of `dims`, how often it came.
+    """Number of calls by combination of sizes.
 
-    missed: runs of which only the number is known.
+    rows: from sizes, in the order of `dims`, to the number of calls. missed: calls of unknown sizes.
     """
 
     dims: tuple[str, ...]
@@ -41,18 +41,18 @@ class Traffic:
     missed: int = 0
 
     def of(self, dim: str) -> dict[int, int]:
-        """The sizes of one dimension, in order, and how often each came."""
-        at, found = self.dims.index(dim), dict[int, int]()
+        """The recorded sizes of dimension `dim`, ascending, and the number of calls with each."""
+        axis, counts = self.dims.index(dim), dict[int, int]()
         for sizes, count in self.rows.items():
-            found[sizes[at]] = found.get(sizes[at], 0) + count
-        return dict(sorted(found.items()))
+            counts[sizes[axis]] = counts.get(sizes[axis], 0) + count
+        return dict(sorted(counts.items()))
 
 
 def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
-    """Read a traffic file; `ranges`: the model's dimensions, of which the file names one or more.
+    """Read a traffic file; `ranges`: the dimensions of the model, at least one of which has a column.
 
-    Raises KilnError in one line with the file's line number for what is no such CSV, for a size outside of
-    its range or off its multiple, and where nothing was counted.
+    Raises KilnError, with the file's line number, for a malformed file and for a size outside the range of
+    its dimension or not a multiple of its step; also where no row has a count above 0.
     """
     lines = _table(Path(path))
     header = [word.strip() for word in next(lines, ("0", []))[1]]
@@ -95,9 +95,10 @@ def _count(place: str, word: str) -> int:
 
 
 def read_costs(path: str | Path, dim: str) -> dict[int, tuple[float, float | None]]:
-    """Measured times of the buckets' functions and, where given, of the one of open sizes.
+    """Read measured times: by size, nanoseconds of the exact and of the dynamic-shape function (or None).
 
-    At two sizes or more; a column named after the dimension, `nanoseconds`, and perhaps `open_nanoseconds`.
+    The columns are the name of the dimension, `nanoseconds` and, optionally, `open_nanoseconds`. Raises
+    KilnError for a malformed file, a size that occurs twice, and fewer than two sizes.
     """
     lines = _table(Path(path))
     header = [word.strip() for word in next(lines, ("0", []))[1]]
@@ -127,7 +128,7 @@ def _time(place: str, kind: str, word: str) -> float:
     try:
         time = float(word)
     except ValueError:
-        raise KilnError(f"{place}: {kind} '{word}' is no number") from None
+        raise KilnError(f"{place}: {kind} '{word}' is not a number") from None
     if not 0 < time < float("inf"):
         raise KilnError(f"{place}: {kind} {time:g}, above 0 expected")
     return time
@@ -144,7 +145,7 @@ def _table(path: Path) -> _Lines:
 
 
 class _Lines:
-    """The lines of a CSV that are not empty, each with its number."""
+    """Iterator over the non-empty lines of a CSV text: (line number, words)."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._reader = path, csv.reader(io.StringIO(text, newline=""), strict=True)

@@ -1,1 +1,1 @@
-"""Padding of inputs: the wrapper around a graph, and the proof that the padded part stays without effect."""
+"""Padding of inputs to a bucket's size: the wrapper around a graph, and the proof that padding is neutral."""

@@ -1,4 +1,4 @@
-"""Axes beside each other: atoms regrouped to the sizes of another shape, operands of an elementwise call."""
+"""Alignment of axes: atoms regrouped to another shape, and the operands of a broadcasting call."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded,
 
 
 def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> list[Axis]:
-    """The atoms of a tensor as axes of the sizes `wanted`, as a reshape makes them.
+    """Regroup the atoms of a tensor into axes of the sizes `wanted`, as a reshape does.
 
-    An atom may be split; a padded one only into a padded outer part and a fixed inner one, for else its kept
-    part would not stay in front. Raises NotNeutralError where that cannot be done.
+    An atom may be split. A padded atom may only be split into a padded outer factor and a fixed inner factor,
+    as its kept part must remain the leading part. Raises NotNeutralError where no such regrouping exists.
     """
     left = _coalesced(atoms, sizes)
     found: list[Axis] = []
@@ -47,7 +47,7 @@ def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> li
 
 
 def _quotient(whole: Size, part: Size, sizes: Sizes) -> Size | None:
-    """whole / part where that is a whole number in every run."""
+    """whole / part, if the quotient is an integer for every size of the bucket, else None."""
     if isinstance(whole, int) and isinstance(part, int):
         return whole // part if part > 0 and whole % part == 0 else None
     count = sizes.simple(whole // part)
@@ -55,7 +55,7 @@ def _quotient(whole: Size, part: Size, sizes: Sizes) -> Size | None:
 
 
 def _coalesced(atoms: Sequence[Atom], sizes: Sizes) -> list[Atom]:
-    """Neighbouring atoms that are not padded as one."""
+    """Merge adjacent atoms that are not padded, and drop atoms of size 1 that are not padded."""
     found: list[Atom] = []
     for atom in atoms:
         if found and not atom.padded and not found[-1].padded:
@@ -66,9 +66,10 @@ def _coalesced(atoms: Sequence[Atom], sizes: Sizes) -> list[Atom]:
 
 
 class Operands:
-    """The axes that a call's operands have in common under NumPy's broadcasting.
+    """The operands of a call, aligned by NumPy's broadcasting.
 
-    axes: of the result, with atoms of its own. `region(i, r)`: what region r of the result is in operand i.
+    axes: axes of the result, with new atoms. `region(i, r)`: the region of operand i that is read to compute
+    region r of the result. Raises NotNeutralError where the factors of two operands' axes differ.
     """
 
     def __init__(self, operands: Sequence[Padded], sizes: Sizes) -> None:

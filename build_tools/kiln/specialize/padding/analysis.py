@@ -1,12 +1,14 @@
-"""The proof that padding is neutral: a graph of open sizes is followed with the padded size in their place.
+"""Proof that padding is neutral: abstract interpretation of a dynamic-shape graph on padded inputs.
 
-The claim for every tensor: in the run on padded inputs its kept part (kiln.specialize.padding.tensors)
-equals, up to rounding, the tensor of the run on exact inputs, for every size of the bucket. It holds for the
-inputs; each operator has a rule that either carries it to the result or raises NotNeutralError. An operator
-without a rule is refused as soon as one of its operands, or its result, is padded.
+Invariant for every tensor: in the run on padded inputs, the tensor's kept part
+(kiln.specialize.padding.tensors) equals, up to rounding, the tensor of the run on exact inputs, for every
+size of the bucket. The invariant holds for the inputs. Each operator has a rule that either establishes the
+invariant for its result or raises NotNeutralError. An operator without a rule is refused if an operand or
+the result is padded.
 
-Taken for granted: inputs are finite; finite sums and products stay finite; an input that is declared a mask
-holds 0 or 1, and a 1 in each row; a mask's offset (MASKED or less) outweighs the scores that it is added to.
+Assumptions: inputs are finite; finite sums and products stay finite; an input declared as a mask holds 0 or
+1, with at least one 1 in each row; the offset of a mask (MASKED or less) outweighs the scores that it is
+added to.
 """
 
 from __future__ import annotations
@@ -48,21 +50,21 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class Fill:
-    """What an input's padded elements are, and whether it is a mask of zeros and ones."""
+    """The value of an input's padded elements, and whether the input is a mask of zeros and ones."""
 
     value: Number
     mask: bool = False
 
 
 class NotProvenError(KilnError):
-    """The first operator, or the output, for which padding is not proven neutral."""
+    """Padding is not proven neutral; the message names the first input, operator or output at fault."""
 
 
 def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], outputs: Sequence[str]) -> None:
     """Raise NotProvenError unless padding the dimensions `padded` changes no output's kept part.
 
-    `module`: imported with those dimensions open, their ranges in kiln.dims. `fills`: one for each input, in
-    order. `outputs`: how the outputs are called in errors.
+    `module`: imported with these dimensions dynamic; attribute kiln.dims has their ranges. `fills`: one per
+    input, in order. `outputs`: names of the outputs, for errors.
     """
     main = module["main"]
     context = Context(Sizes(symbols_of(main), padded))
@@ -80,7 +82,7 @@ def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], ou
             except NotNeutralError as error:
                 if not _of_sizes_alone(context, binding.value):
                     raise NotProvenError(f"{_called(context, main, binding, nodes)}: {error}") from None
-                context.leaks[binding.var] = str(error)  # the node that brings it together with data is named
+                context.leaks[binding.var] = str(error)  # reported where the size is combined with data
             context.bound[binding.var] = binding.value
     try:
         found = context.state(main.body.body)
@@ -91,6 +93,7 @@ def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], ou
 
 
 def _input(context: Context, ty: Any, fill: Fill) -> Padded:
+    """The state of an input: any value of its type (0 or 1 for a mask) in the kept part, `fill` elsewhere."""
     dtype = str(ty.dtype)
     inside = values.within(0, 1) if fill.mask else values.of_dtype(dtype)
     behind = values.constant(fill.value)
@@ -98,6 +101,7 @@ def _input(context: Context, ty: Any, fill: Fill) -> Padded:
 
 
 def _bound(context: Context, binding: Any) -> State:
+    """The state of a bound variable, by the rule of its operator. Raises NotNeutralError."""
     value = binding.value
     if isinstance(binding, relax.MatchCast):
         state = context.state(value)
@@ -115,7 +119,7 @@ def _bound(context: Context, binding: Any) -> State:
 
 
 def _touches(context: Context, call: Any) -> bool:
-    """Whether something padded goes into a call or comes out of it."""
+    """Whether an operand or the result of a call depends on a padded dimension."""
     found: list[bool] = []
 
     def visit(expr: Any) -> None:
@@ -145,7 +149,7 @@ def _touches(context: Context, call: Any) -> bool:
 
 
 def _untouched(context: Context, call: Any, rule: Rule | None) -> State:
-    """A call that no padding reaches: only what its result may hold is of interest."""
+    """The state of a call without padded operands; the rule, if any, only bounds the values of the result."""
     if rule is not None:
         try:
             return rule(context, call)
@@ -161,7 +165,7 @@ def _untouched(context: Context, call: Any, rule: Rule | None) -> State:
 
 def _check_output(name: str, state: Any) -> None:
     if not isinstance(state, Padded):
-        raise NotProvenError(f"output '{name}': it is no tensor")
+        raise NotProvenError(f"output '{name}': it is not a tensor")
     for index, axis in enumerate(state.axes):
         inner = [atom for atom in axis[1:] if atom.padded]
         if inner:
@@ -172,9 +176,10 @@ def _check_output(name: str, state: Any) -> None:
 
 
 def _called(context: Context, main: Any, failed: Any, nodes: Mapping[str, Sequence[str]]) -> str:
-    """The operator of the model's file that a binding comes from, as errors call it.
+    """The name, for errors, of the node of the model's file that a binding comes from.
 
-    `nodes`: by Relax operator the file's nodes in order, which say which it is unless some have been dropped.
+    `nodes`: by Relax operator, the nodes of the file in order. They identify the node only if as many calls
+    of the operator are left as there are nodes; otherwise the operator and candidate nodes are named.
     """
     name = _operator(failed.value)
     origins = list(nodes.get(name, []))
@@ -188,7 +193,7 @@ def _called(context: Context, main: Any, failed: Any, nodes: Mapping[str, Sequen
 
 
 def _of_sizes_alone(context: Context, value: Any) -> bool:
-    """Whether a call computes with sizes and constants, and with nothing that comes from an input."""
+    """Whether all operands of a call are sizes or constants, and none is computed from an input."""
     if not isinstance(value, relax.Call):
         return False
     parts = [part for a in value.args for part in (a.fields if isinstance(a, relax.Tuple) else [a])]

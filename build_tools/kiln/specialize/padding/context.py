@@ -1,4 +1,4 @@
-"""What a rule is given: the sizes, the operands' states, and how they were made."""
+"""Context of the proof's rules: sizes, the abstract states of variables, and their definitions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ Rule = Callable[["Context", Any], State]
 
 
 class Context:
-    """The states of all variables so far. sizes: see there."""
+    """The abstract states of all variables that the proof has visited.
+
+    sizes: comparisons of sizes. states: by variable. bound: by variable, the expression that it is bound to.
+    leaks: by variable that holds a size as data, the error to raise where it is combined with data.
+    """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.states: dict[Any, State] = {}
         self.bound: dict[Any, Any] = {}
-        self.leaks: dict[Any, str] = {}  # variables that hold a size as data, and what to say of them
+        self.leaks: dict[Any, str] = {}
 
     def state(self, expr: Any) -> State:
-        """The state of an argument. Raises NotNeutralError for a number that a padded dimension goes into."""
+        """The state of an argument. Raises NotNeutralError for a number that depends on a padded size."""
         if isinstance(expr, relax.Tuple):
             return [self.state(field) for field in expr.fields]
         if isinstance(expr, relax.TupleGetItem):
@@ -48,14 +52,14 @@ class Context:
         return Padded((), {KEPT: self.number(expr)})
 
     def padded(self, expr: Any) -> Padded:
-        """The state of an argument that is a tensor."""
+        """The state of an argument that is a tensor. Raises NotNeutralError for a tuple."""
         found = self.state(expr)
         if isinstance(found, list):
             raise NotNeutralError("a tuple is among its operands")
         return found
 
     def number(self, expr: Any) -> Value:
-        """The value of an argument that is a number, or a size that no padded dimension goes into."""
+        """The value of a number or size. Raises NotNeutralError if it depends on a padded dimension."""
         plain = expr.value if isinstance(expr, (tirx.IntImm, tirx.FloatImm)) else expr
         if isinstance(plain, (int, float)):
             return values.constant(plain)
@@ -64,39 +68,39 @@ class Context:
         return values.FINITE
 
     def fixed(self, ty: Any, value: Value) -> Padded:
-        """A tensor without padded axes."""
+        """The state of a tensor of type `ty` without padded axes, whose elements all have `value`."""
         return made([self.sizes.axis(size) for size in shape_of(ty)], lambda region: value)
 
     def new(self, ty: Any, value: Callable[[Region], Value]) -> Padded:
-        """A tensor of a type, each axis of one atom of its own."""
+        """The state of a tensor of type `ty`, with one new atom per axis; `value`: by region."""
         return made([self.sizes.axis(size) for size in shape_of(ty)], value)
 
     def definition(self, expr: Any) -> Any:
-        """What a variable was bound to; the expression itself where it is none."""
+        """The expression that a variable is bound to; any other expression is returned unchanged."""
         return self.bound.get(expr, expr)
 
     def name(self, expr: Any) -> str:
-        """The operator of a call without `relax.`; empty for what is no call."""
+        """The operator of a call without the prefix `relax.`; empty if `expr` is not an operator call."""
         return (operator(expr) or "").removeprefix("relax.")
 
     def dtype(self, expr: Any) -> str:
         return str(expr.ty.dtype) if hasattr(expr, "ty") and hasattr(expr.ty, "dtype") else "float64"
 
     def refuse_padded(self, state: Padded, axes: Sequence[int], what: str) -> None:
-        """Raise NotNeutralError where one of the axes is padded; `what` the operator does with it."""
+        """Raise NotNeutralError if one of `axes` is padded; `what`: start of the message ("it sorts")."""
         for axis in axes:
             if any(atom.padded for atom in state.axes[axis]):
                 raise NotNeutralError(f"{what} axis {axis}, {shown(state.axes[axis])}")
 
 
 def shown(axis: Axis) -> str:
-    """An axis for an error: its size in terms of the dimensions."""
+    """An axis as text for errors: its size in terms of the dimensions."""
     text = " * ".join(str(atom.size) for atom in axis)
     return "of size " + re.sub(r"T\.int64\((-?[0-9]+)\)", r"\1", text)
 
 
 def normal_axes(axes: Any, rank: int) -> list[int]:
-    """The axes of an attribute as numbers from 0; all of them for None."""
+    """Axes given by an attribute, as sorted indices from 0; None stands for all axes."""
     if axes is None:
         return list(range(rank))
     listed: Sequence[Size] = [axes] if isinstance(axes, (int, tirx.IntImm)) else list(axes)

@@ -1,4 +1,4 @@
-"""Which value the padded elements of each input get: the first that the proof accepts."""
+"""Selection of fill values: the first value for each input's padded elements that the proof accepts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _COMPARED = ("relax.equal", "relax.not_equal")
 def proven_fills(
     module: tvm.IRModule, padded: Sequence[str], interface: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Number]:
-    """By input, the value of its padded elements with which padding is neutral.
+    """By input, a value of its padded elements with which padding is proven neutral.
 
-    `module`: imported with the dimensions `padded` open. `interface`: its inputs and outputs. `given`: the
-    YAML's `inputs` (`pad`, `mask`). Zero comes first, then the least and the greatest value of the type, one,
-    and what the graph compares an input with. Raises NotProvenError, as for the first of them, where none is.
+    `module`: imported with the dimensions `padded` dynamic. `interface`: interface.json. `given`: the YAML's
+    `inputs` (`pad`, `mask`). Candidates in order: 0, the zero point of a quantised input, the least and the
+    greatest value of the type, 1, and integers that the graph compares tensors with. Raises the
+    NotProvenError of the first combination if none of at most MOST_TRIED combinations is proven.
     """
     ports = interface["inputs"]
     outputs = [port["name"] for port in interface["outputs"]]
@@ -49,7 +50,7 @@ def proven_fills(
 
 
 def stored(name: str, value: Any, dtype: str) -> Any:
-    """A fill of padding.json as an element. Raises KilnError where the type of the input cannot hold it."""
+    """Convert a fill of padding.json to type `dtype`. Raises KilnError if the type cannot represent it."""
     number = float(value) if isinstance(value, str) else value
     if is_float(dtype):
         return float(number)
@@ -60,7 +61,7 @@ def stored(name: str, value: Any, dtype: str) -> Any:
 
 
 def written(value: Number) -> Number | str:
-    """A fill as JSON has it, which knows no infinities."""
+    """A fill as JSON data; infinities become strings, as JSON has no number for them."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -84,7 +85,7 @@ def _choices(
 
 
 def _compared(module: tvm.IRModule) -> list[Number]:
-    """Whole numbers that the graph compares something with: a padding token's, perhaps."""
+    """Integer constants that the graph compares tensors with, such as the id of a padding token."""
     found: list[Number] = []
     for block in module["main"].body.blocks:
         for binding in block.bindings:

@@ -1,4 +1,4 @@
-"""Elementwise operators on values: exact on constants, on intervals where a rule is written, else unknown."""
+"""Elementwise operators on abstract values: exact for constants, else interval rules or unknown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(a: Value, b: Value) -> Value:
     low, high = _sum(a.low, b.low, -INFINITY), _sum(a.high, b.high, INFINITY)
     offset = a.drop + b.drop
     if (not a.drop and a.up) or (not b.drop and b.up):
-        offset = 0  # what a mask is added to must not outweigh it
+        offset = 0  # the other summand might outweigh the mask
     return Value(low, high, a.finite and b.finite, offset, a.up or b.up, a.down or b.down)
 
 
@@ -136,21 +136,22 @@ def relu(a: Value) -> Value:
 
 
 def same_order(a: Value) -> Value:
-    """Rounding: no further than 1 from where it was."""
+    """Abstract rounding: every element changes by at most 1."""
     return replace(a, low=a.low - 1, high=a.high + 1)
 
 
 def bounded(low: float, high: float) -> Function:
-    """A function whose results lie in low..high for every number."""
+    """A rule for functions whose results are in low..high for every finite operand."""
     return lambda *values: within(low, high) if all(v.finite for v in values) else ANYTHING
 
 
 def finite(*values: Value) -> Value:
-    """A function that gives finite numbers for finite ones."""
+    """A rule for functions with finite results for finite operands."""
     return like(FINITE, *values) if all(value.finite for value in values) else ANYTHING
 
 
 def unknown(*values: Value) -> Value:
+    """A rule for functions about whose results nothing is known."""
     return ANYTHING
 
 
@@ -202,7 +203,7 @@ def clip(a: Value, low: Value, high: Value) -> Value:
     return minimum(maximum(a, low), high)
 
 
-# Operator → (rule on intervals, the same in NumPy for constants; None: constants have no rule of their own).
+# Operator → (rule on intervals, NumPy function for constants; None: the interval rule is used for constants).
 RULES: dict[str, tuple[Function, Any]] = {
     "add": (add, np.add),
     "subtract": (subtract, np.subtract),
@@ -267,7 +268,7 @@ RULES: dict[str, tuple[Function, Any]] = {
 
 
 def evaluated(function: Any, values: Sequence[Value], dtypes: Sequence[str]) -> Value | None:
-    """The result of constants, by NumPy in their own types; None where there is none."""
+    """The result for constant operands, computed by NumPy in the operands' types; None if not computable."""
     if function is None or not all(value.is_constant for value in values):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Sums of products: matmul, convolutions. A padded axis that is summed over must be 0 in one operand."""
+"""Padding rules of matmul and convolution: a padded axis that is summed over must be 0 in one operand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from kiln.specialize.padding.values import ANYTHING, FINITE, ZERO, like
 
 
 def matmul(context: Context, call: Any) -> Padded:
-    """matmul with NumPy's broadcasting of the axes before the last two."""
+    """matmul, with NumPy's broadcasting of all axes but the last two.
+
+    Raises NotNeutralError unless every product of padded elements of the summed axis is 0.
+    """
     a, b = (context.padded(argument) for argument in call.args)
     left, right = (Padded(((), *a.axes), a.values) if len(a.axes) == 1 else a), b
     if len(b.axes) == 1:
@@ -73,7 +76,7 @@ def matmul(context: Context, call: Any) -> Padded:
 
 
 def conv(context: Context, call: Any) -> Padded:
-    """nn.conv: along a padded axis a window may reach into the padded part only where that holds zeros."""
+    """nn.conv: windows of the kept part may overlap the padded part only if the padded part holds zeros."""
     state, weight = (context.padded(argument) for argument in call.args[:2])
     if weight.keys:
         raise NotNeutralError("its weights are padded")
@@ -113,7 +116,12 @@ def conv(context: Context, call: Any) -> Padded:
 def windows(
     state: Padded, axes: list[Axis], spatial: list[int], needed: set[int], needs: str, unseen: Any
 ) -> Padded:
-    """The result of sliding windows. needed: the padded atoms that windows of the kept part reach beyond."""
+    """The result of an operator with sliding windows.
+
+    axes: of the result. spatial: axes along which windows slide. needed: keys of the padded atoms whose
+    padded part is read by windows of the kept part. unseen: whether values in the padded part do not change a
+    window's result; NotNeutralError with the remedy `needs` is raised where they do.
+    """
     slid = set(keys_of(state.axes[axis] for axis in spatial))
     for region in subsets(needed):
         if region and not unseen(state.at(region)):
@@ -124,7 +132,7 @@ def windows(
             )
 
     def value(region: Region) -> Any:
-        # A window in the padded part still reads elements of the kept one.
+        # A window of an element in the padded part of the result may also read elements of the kept part.
         parts = [state.at(part) for part in subsets(region | needed) if part | slid >= region]
         return like(FINITE, *parts) if all(part.finite for part in parts) else ANYTHING
 

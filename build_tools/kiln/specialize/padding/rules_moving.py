@@ -1,4 +1,4 @@
-"""Operators that move elements: where a padded axis goes, and whether its padded part stays last."""
+"""Padding rules of operators that move elements: the padded part of an axis must remain its last part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiln.specialize.padding.values import ZERO, Value, join
 
 
 def reshape(context: Context, call: Any) -> Padded:
-    """reshape, flatten, squeeze: axes are merged and split along their factors."""
+    """reshape, flatten, squeeze: axes are merged and split along their factors (atoms)."""
     state = context.padded(call.args[0])
     atoms = [atom for axis in state.axes for atom in axis]
     axes = regrouped(atoms, shape_of(call.ty), context.sizes)
@@ -21,6 +21,7 @@ def reshape(context: Context, call: Any) -> Padded:
 
 
 def expand_dims(context: Context, call: Any) -> Padded:
+    """expand_dims: adds axes of size 1."""
     state = context.padded(call.args[0])
     axes, rank = list(state.axes), len(call.ty.shape)
     for axis in normal_axes(call.attrs.axis, rank):
@@ -29,6 +30,7 @@ def expand_dims(context: Context, call: Any) -> Padded:
 
 
 def permute_dims(context: Context, call: Any) -> Padded:
+    """permute_dims: reorders the axes; without `axes`, reverses their order."""
     state = context.padded(call.args[0])
     order = call.attrs.axes
     chosen = range(len(state.axes))[::-1] if order is None else [int(a) % len(state.axes) for a in order]
@@ -36,7 +38,7 @@ def permute_dims(context: Context, call: Any) -> Padded:
 
 
 def broadcast_to(context: Context, call: Any) -> Padded:
-    """broadcast_to: new axes hold the same everywhere, in their padded part too."""
+    """broadcast_to: copies along new axes are equal everywhere, including the padded part of these axes."""
     state = context.padded(call.args[0])
     shape = shape_of(call.ty)
     own: list[Axis] = [()] * (len(shape) - len(state.axes)) + list(state.axes)
@@ -45,18 +47,18 @@ def broadcast_to(context: Context, call: Any) -> Padded:
 
 
 def full(context: Context, call: Any) -> Padded:
-    """full: one value everywhere."""
+    """full: every element, including the padded part, is the same value."""
     value = context.padded(call.args[1]).kept
     return context.new(call.ty, lambda region: value)
 
 
 def filled(number: int) -> Rule:
-    """zeros, ones and what is shaped like a tensor."""
+    """The rule of zeros and ones: every element, including the padded part, is `number`."""
     return lambda context, call: context.new(call.ty, lambda region: Value(number, number))
 
 
 def concat(context: Context, call: Any) -> Padded:
-    """concat: behind a padded part there may only be what the padded part holds, too."""
+    """concat: along a padded axis, operands after a padded one may only hold the value of its padded part."""
     fields = context.state(call.args[0])
     assert isinstance(fields, list)
     states = [state for state in fields if isinstance(state, Padded)]
@@ -77,13 +79,13 @@ def concat(context: Context, call: Any) -> Padded:
 
 
 def _tail(state: Padded, axis: int) -> Value:
-    """What lies in the padded part of an axis, wherever it is in the others."""
+    """The values in the padded part of `axis`, in the kept and padded parts of all other axes."""
     keys = set(keys_of([state.axes[axis]]))
     return join(*(value for region, value in state.values.items() if region & keys))
 
 
 def _joined(context: Context, states: Sequence[Padded], axis: int, along: Axis, tail: Value | None) -> Padded:
-    """The states beside each other along an axis, which becomes `along`."""
+    """The concatenation of tensors along `axis`, which becomes `along`; `tail`: values in its padded part."""
     rest = [_without(state, axis) for state in states]
     operands = Operands(rest, context.sizes)
     axes = [*operands.axes[:axis], along, *operands.axes[axis + 1 :]]
@@ -98,13 +100,13 @@ def _joined(context: Context, states: Sequence[Padded], axis: int, along: Axis, 
 
 
 def _without(state: Padded, axis: int) -> Padded:
-    """The state with an axis of size 1 in the place of `axis`, which stands for its kept part."""
+    """The state with `axis` replaced by an axis of size 1, which stands for the kept part of `axis`."""
     axes = (*state.axes[:axis], (), *state.axes[axis + 1 :])
     return made(axes, state.at)
 
 
 def split(context: Context, call: Any) -> State:
-    """split: along an axis that is not padded."""
+    """split: the axis that is split must not be padded."""
     state = context.padded(call.args[0])
     axis = int(call.attrs.axis) % len(state.axes)
     context.refuse_padded(state, [axis], "it splits the padded")
@@ -115,7 +117,7 @@ def split(context: Context, call: Any) -> State:
 
 
 def stack(context: Context, call: Any) -> Padded:
-    """stack: a new axis beside the others."""
+    """stack: concatenation along a new axis."""
     fields = context.state(call.args[0])
     assert isinstance(fields, list)
     rank = len(call.ty.shape)
@@ -125,14 +127,14 @@ def stack(context: Context, call: Any) -> Padded:
 
 
 def flip(context: Context, call: Any) -> Padded:
-    """flip: the padded part would come first."""
+    """flip: refused along a padded axis, whose padded part would come first."""
     state = context.padded(call.args[0])
     context.refuse_padded(state, normal_axes(call.attrs.axis, len(state.axes)), "it reverses the padded")
     return state
 
 
 def tile(context: Context, call: Any) -> Padded:
-    """tile: the whole axis again, as an outer factor."""
+    """tile: the repeat count becomes an outer factor of the axis."""
     state = context.padded(call.args[0])
     repeats = [int(count) for count in call.attrs.repeats]
     own: list[Axis] = [()] * (len(repeats) - len(state.axes)) + list(state.axes)
@@ -142,7 +144,7 @@ def tile(context: Context, call: Any) -> Padded:
 
 
 def repeat(context: Context, call: Any) -> Padded:
-    """repeat: each element again, as an inner factor."""
+    """repeat: the repeat count becomes an inner factor of the axis."""
     state = context.padded(call.args[0])
     if call.attrs.axis is None:
         raise NotNeutralError("it repeats the elements of all axes")
@@ -152,7 +154,7 @@ def repeat(context: Context, call: Any) -> Padded:
 
 
 def pad(context: Context, call: Any) -> Padded:
-    """nn.pad: what it puts behind a padded part must be what that holds."""
+    """nn.pad: elements added after a padded part must equal the elements of the padded part."""
     state, attrs = context.padded(call.args[0]), call.attrs
     widths = [int(width) for width in attrs.pad_width]
     shape, filling = shape_of(call.ty), Value(float(attrs.pad_value), float(attrs.pad_value))
@@ -179,7 +181,7 @@ def pad(context: Context, call: Any) -> Padded:
 
 
 def triangle(context: Context, call: Any) -> Padded:
-    """tril, triu: zeros by position, counted from the front."""
+    """tril, triu: positions are counted from the first element, which padding does not move."""
     state = context.padded(call.args[0])
     if any(len(axis) > 1 and keys_of([axis]) for axis in state.axes[-2:]):
         raise NotNeutralError("it counts along an axis whose factors a reshape has merged")

@@ -1,4 +1,4 @@
-"""Operators that pick elements by position: slices, counting, tables."""
+"""Padding rules of operators that select elements by position: slices, ranges, lookups in tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kiln.specialize.padding.sizes import Size, shape_of
 from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, made
 from kiln.specialize.padding.values import FINITE, Value, join, of_array
 
-MOST_LOOKED_AT = 1 << 28  # elements of a sliced table, over all sizes of a bucket
+MOST_LOOKED_AT = 1 << 28  # elements of a constant table that are inspected, over all sizes of a bucket
 
 
 def arange(context: Context, call: Any) -> Padded:
-    """arange: begin and step must not depend on a padded size; the end may."""
+    """arange: begin and step must not depend on a padded dimension; the end may."""
     start, step = (context.number(call.args[index]) for index in (0, 2))
     end = call.args[1]
     stop = None if isinstance(end, tirx.FloatImm) else context.sizes.greatest(end)
@@ -29,12 +29,12 @@ def arange(context: Context, call: Any) -> Padded:
 
 
 def strided_slice(context: Context, call: Any) -> Padded:
-    """strided_slice: its beginning must not be counted from an end that moves."""
+    """strided_slice: begin must not be counted from the end of a padded axis, which padding moves."""
     state = context.padded(call.args[0])
     places, begins, ends = (list(call.args[index].fields) for index in (1, 2, 3))
     steps = list(call.args[4].fields) if len(call.args) > 4 else [tirx.IntImm("int64", 1)] * len(places)
     axes = list(state.axes)
-    shorter: set[int] = set()  # padded parts that begin before that of the operand does
+    shorter: set[int] = set()  # keys of padded parts that begin earlier than the operand's padded part
     for place, *bounds in zip(places, begins, ends, steps, strict=True):
         axis = int(place) % len(axes)
         begin, end, step = (context.sizes.simple(bound) for bound in bounds)
@@ -57,7 +57,10 @@ def _subsets(keys: Region) -> list[Region]:
 def _cut(
     context: Context, call: Any, state: Padded, axis: int, begin: Size, end: Size, step: Size
 ) -> tuple[Axis, set[int]]:
-    """An axis of a slice, and its padded atom where that begins before the operand's own."""
+    """One axis of a slice, and the key of its padded atom if the padded part begins earlier than before.
+
+    Raises NotNeutralError where the slice cannot be followed along a padded axis.
+    """
     sizes, own = context.sizes, state.axes[axis]
     size, whole = sizes.simple(shape_of(call.ty)[axis]), shape_of(call.args[0].ty)[axis]
     if sizes.equal(begin, 0) and sizes.equal(end, whole) and sizes.equal(step, 1):
@@ -85,7 +88,11 @@ def _cut(
 def _of_table(
     context: Context, call: Any, axes: list[Axis], begins: list[Any], steps: list[Any]
 ) -> Padded | None:
-    """The first elements of a constant, such as a causal mask: its regions are looked at for every size."""
+    """A slice of the first elements of a constant, such as a causal mask, with exact values per region.
+
+    The constant's elements are inspected for every size of the bucket. None where the operand is not a
+    constant, the slice is of another form, or MOST_LOOKED_AT would be exceeded.
+    """
     table = constant(call.args[0])
     ones = all(isinstance(step, tirx.IntImm) and int(step) == 1 for step in steps)
     if table is None or not ones or any(not _is_zero(begin) for begin in begins):
@@ -103,6 +110,7 @@ def _is_zero(begin: Any) -> bool:
 
 
 def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: Region) -> Value:
+    """The values that `region` of a table holds in any of the `shapes` that its kept part may have."""
     found: list[Value] = []
     for shape in shapes:
         part = table[
@@ -117,7 +125,7 @@ def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: 
 
 
 def take(context: Context, call: Any) -> Padded:
-    """take: rows of a table; of a padded table only rows that every size has."""
+    """take: rows of a table; along a padded axis, indices must be within the least size of the axis."""
     table, indices = context.padded(call.args[0]), context.padded(call.args[1])
     if call.attrs.axis is None:
         raise NotNeutralError("it counts the elements of all axes")
@@ -130,7 +138,7 @@ def take(context: Context, call: Any) -> Padded:
 
 
 def renamed(context: Context, state: Padded) -> Padded:
-    """The same tensor with padded atoms of its own: two operands may come from one tensor."""
+    """A copy of the state with new keys of padded atoms, as two operands may come from one tensor."""
     axes = tuple(context.sizes.like(axis) for axis in state.axes)
     new = dict(zip(keys_of(axes), state.keys, strict=True))
     return made(axes, lambda region: state.at(new[key] for key in region))
@@ -142,7 +150,7 @@ def _kept_along(table: Padded, axis: int) -> Padded:
 
 
 def _check_inside(context: Context, call: Any, table: Padded, indices: Padded, axis: int) -> None:
-    """Indices into a padded axis must be known to lie in its kept part."""
+    """Raise NotNeutralError unless the indices into a padded axis are known to be in its kept part."""
     if not keys_of([table.axes[axis]]):
         return
     if len(table.axes[axis]) > 1:
@@ -154,7 +162,7 @@ def _check_inside(context: Context, call: Any, table: Padded, indices: Padded, a
 
 
 def gather_elements(context: Context, call: Any) -> Padded:
-    """gather_elements: along an axis that is not padded; the other axes are those of the indices."""
+    """gather_elements: along a padded axis, indices must be known to be in the kept part."""
     data, indices = context.padded(call.args[0]), context.padded(call.args[1])
     axis = int(call.attrs.axis) % len(data.axes)
     _check_inside(context, call, data, indices, axis)
@@ -164,7 +172,7 @@ def gather_elements(context: Context, call: Any) -> Padded:
 
 
 def one_hot(context: Context, call: Any) -> Padded:
-    """one_hot: a new axis of a fixed size."""
+    """one_hot: adds an axis of the fixed size `depth`."""
     indices = context.padded(call.args[0])
     rank = len(indices.axes) + 1
     axis = int(call.attrs.axis) % rank

@@ -1,4 +1,4 @@
-"""Elementwise operators: each region of the result comes from the same region of the operands."""
+"""Padding rules of elementwise operators: a region of the result depends on that region of the operands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kiln.specialize.padding.values import Value, fitted, is_float, of_dtype
 
 
 def _pointwise(name: str) -> Rule:
+    """The rule of the elementwise operator `name`; x * x and x - max(x) get tighter bounds."""
     function, numpy_function = on_values.RULES[name]
 
     def rule(context: Context, call: Any) -> Padded:
@@ -36,7 +37,7 @@ def _pointwise(name: str) -> Rule:
 
 
 def mapped(context: Context, arguments: list[Any], value: Any) -> Padded:
-    """The tensor whose regions are `value` of the operands' regions."""
+    """The state of an elementwise result: `value` applied to the operands' values, region by region."""
     states = [context.padded(argument) for argument in arguments]
     operands = Operands(states, context.sizes)
     return made(
@@ -46,19 +47,19 @@ def mapped(context: Context, arguments: list[Any], value: Any) -> Padded:
 
 
 def _is_own_maximum(context: Context, call: Any) -> bool:
-    """Whether a call is x - max(x), as in a softmax that is written out."""
+    """Whether a call is x - max(x), as in a softmax that is composed of elementwise operators."""
     other = context.definition(call.args[1])
     return context.name(other) == "max" and bool(other.args[0].same_as(call.args[0]))
 
 
 def _below_maximum(value: Value, most: Value) -> Value:
-    """x - max(x): never above 0, and the maximum of a row that is not masked as a whole is no mask."""
+    """x - max(x): never above 0. The maximum is not a masked value, unless the whole row is masked."""
     found = on_values.subtract(value, replace(most, down=False))
     return replace(found, high=min(found.high, 0), up=False)
 
 
 def cast(context: Context, call: Any) -> Padded:
-    """astype: exact on constants; what another type cannot hold is unknown."""
+    """astype: exact for constants; values that the new type cannot represent become unknown."""
     before, after = context.dtype(call.args[0]), str(call.ty.dtype)
 
     def value(given: Value) -> Value:
@@ -77,7 +78,10 @@ def cast(context: Context, call: Any) -> Padded:
 
 
 def _parameters(context: Context, call: Any) -> list[Value]:
-    """What the operands behind the first hold, which are not padded: scales, zero points, slopes."""
+    """The values of all operands after the first one: scales, zero points, slopes.
+
+    Raises NotNeutralError if one of them is padded.
+    """
     states = [context.padded(argument) for argument in call.args[1:]]
     if any(state.keys for state in states):
         raise NotNeutralError("its parameters are padded")
@@ -85,7 +89,7 @@ def _parameters(context: Context, call: Any) -> list[Value]:
 
 
 def quantize(context: Context, call: Any) -> Padded:
-    """quantize: constants are known where scale and zero point are one number each."""
+    """quantize: exact for a constant if scale and zero point are one known number each."""
     dtype = str(call.ty.dtype)
     scale, zero = _parameters(context, call)
     whole = of_dtype(dtype)
@@ -101,7 +105,7 @@ def quantize(context: Context, call: Any) -> Padded:
 
 
 def dequantize(context: Context, call: Any) -> Padded:
-    """dequantize: (q - zero point) * scale; 0 where q is the zero point, which all channels share."""
+    """dequantize: (q - zero point) * scale; 0 if q equals a zero point that is common to all channels."""
     scale, zero = _parameters(context, call)
 
     def value(given: Value) -> Value:
@@ -111,7 +115,7 @@ def dequantize(context: Context, call: Any) -> Padded:
 
 
 def attribute_only(context: Context, call: Any) -> Padded:
-    """Elementwise operators whose other operands are numbers, or one for each channel."""
+    """Elementwise operators whose further operands are scalars or one value per channel."""
     _parameters(context, call)
     return mapped(context, [call.args[0]], on_values.finite)
 

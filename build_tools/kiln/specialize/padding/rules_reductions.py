@@ -1,4 +1,4 @@
-"""Reductions, scans, softmax and norms: what the padded part of a reduced axis must hold to stay unseen."""
+"""Padding rules of reductions, scans, softmax and norms: the values at which a padded part is neutral."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kiln.specialize.padding.values import (
     within,
 )
 
-# (what lies behind, what the kept part holds, dtype) → whether the reduction does not see the former
+# (values in the padded part, values in the kept part, dtype) → whether the padded part is neutral
 Neutral = Callable[[Value, Value, str], bool]
 
 
@@ -59,7 +59,7 @@ def _never(behind: Value, kept: Value, dtype: str) -> bool:
 
 
 def _total(value: Value) -> Value:
-    """A sum of such elements."""
+    """The sum of any number of elements of `value`."""
     if value.equals(0):
         return ZERO
     low, high = (0 if value.low >= 0 else -INFINITY), (0 if value.high <= 0 else INFINITY)
@@ -78,7 +78,7 @@ _LEAST = "the least value there would not be seen"
 _GREATEST = "the greatest value there would not be seen"
 _COUNT = "it divides by the padded size, whatever lies there; a sum divided by the sum of a mask would do"
 
-# Operator → (what must lie behind, in words; whether it does; what a reduction of elements holds)
+# Operator → (remedy for errors; whether a padded part is neutral; values of the reduction's result)
 _REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[Value], Value]]] = {
     "sum": ("zeros there would not be seen", _unseen_by_sum, _total),
     "prod": ("ones there would not be seen", _unseen_by_product, _finite),
@@ -93,7 +93,7 @@ _REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[Value], Value]]] = {
 
 
 def reduction(name: str) -> Rule:
-    """sum, max, …: over a padded axis only where the padded part holds what the operator does not see."""
+    """The rule of reduction `name`: a padded axis may be reduced only if its padded part is neutral."""
     needs, neutral, result = _REDUCTIONS[name]
 
     def rule(context: Context, call: Any) -> Padded:
@@ -105,7 +105,7 @@ def reduction(name: str) -> Rule:
             raise NotNeutralError("it counts along several axes, of which one is padded")
         kept = [axis for index, axis in enumerate(state.axes) if index not in axes]
         reduced = [key for index in axes for key in keys_of([state.axes[index]])]
-        # What an empty kept part holds outweighs nothing.
+        # The kept part may be empty; then its values do not outweigh those of the padded part.
         empty = any((context.sizes.least(context.sizes.total(state.axes[axis])) or 0) < 1 for axis in axes)
         if attrs.keepdims:
             kept = [() if index in axes else axis for index, axis in enumerate(state.axes)]
@@ -128,14 +128,14 @@ def reduction(name: str) -> Rule:
 
 
 def reason(state: Padded, axes: list[int], seen: Region, needs: str, does: str) -> str:
-    """Which axis an operator sees the padding of, and what would have to lie there."""
+    """Text of an error: the axis whose padded part changes the result, its values, and the remedy."""
     axis = next((a for a in axes if set(keys_of([state.axes[a]])) & seen), axes[0])
     held = state.at(seen)
     return f"it {does} axis {axis}, {shown(state.axes[axis])}, whose padded part {said(held)}; {needs}"
 
 
 def said(value: Value) -> str:
-    """What elements may hold, in words."""
+    """The abstract value of a padded part in words, as the predicate of a sentence."""
     if value.is_constant:
         return f"is {value.low:g}"
     if not value.finite:
@@ -146,7 +146,7 @@ def said(value: Value) -> str:
 
 
 def softmax(context: Context, call: Any) -> Padded:
-    """softmax: a masked part becomes 0 in all rows that are not masked as a whole."""
+    """softmax, log_softmax: the padded part must be masked, and softmax is 0 there in unmasked rows."""
     state = context.padded(call.args[0])
     axis = int(call.attrs.axis) % len(state.axes)
     along = keys_of([state.axes[axis]])
@@ -171,7 +171,7 @@ def softmax(context: Context, call: Any) -> Padded:
 
 
 def scan(context: Context, call: Any) -> Padded:
-    """cumsum, cumprod: an element depends on those before it alone."""
+    """cumsum, cumprod: each element depends on preceding elements alone, so padding at the end is neutral."""
     state = context.padded(call.args[0])
     if call.attrs.axis is None and len(state.axes) > 1:
         context.refuse_padded(state, range(len(state.axes)), "it adds up along all axes, among them")
@@ -191,7 +191,10 @@ def scan(context: Context, call: Any) -> Padded:
 def mixing(
     axes_of: Callable[[Any, int], list[int]], what: str, result: Callable[[Value], Value] = _finite
 ) -> Rule:
-    """Operators that read all of some axes for each of their results: those axes must not be padded."""
+    """The rule of operators that read whole axes for each element of the result: these must not be padded.
+
+    axes_of: the axes, from a call and the operand's rank. what: start of the error message.
+    """
 
     def rule(context: Context, call: Any) -> State:
         state = context.padded(call.args[0])
@@ -232,12 +235,12 @@ def _group(call: Any, rank: int) -> list[int]:
 
 
 def norm(axes_of: Callable[[Any, int], list[int]]) -> Rule:
-    """Norms with an epsilon above 0: finite where their operand is."""
+    """The rule of norms with an epsilon above 0: the result is finite if the operand is finite."""
     return mixing(axes_of, "it normalises by the mean and count of", _normed)
 
 
 def batch_norm(context: Context, call: Any) -> State:
-    """nn.batch_norm at inference: each channel by constants of its own."""
+    """nn.batch_norm at inference: constants per channel; the axis of channels must not be padded."""
     state = context.padded(call.args[0])
     context.refuse_padded(state, [int(call.attrs.axis) % len(state.axes)], "it has constants for")
     first = made(state.axes, lambda region: _finite(state.at(region)))

@@ -1,4 +1,4 @@
-"""Pooling and resampling over axes that may be padded."""
+"""Padding rules of pooling and resampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from kiln.specialize.padding.values import Value, least
 
 
 def pool(context: Context, call: Any) -> Padded:
-    """max_pool, avg_pool: the last windows reach `padding` further, and with ceil_mode a stride less one."""
+    """max_pool, avg_pool: windows of the kept part must not be changed by the padded part.
+
+    The last windows extend `padding` elements beyond the kept part, and with ceil_mode stride - 1 more.
+    """
     state, attrs = context.padded(call.args[0]), call.attrs
     layout, dtype = str(attrs.layout), context.dtype(call.args[0])
     spatial = [axis for axis, letter in enumerate(layout) if letter not in "NC" and letter.isalpha()]

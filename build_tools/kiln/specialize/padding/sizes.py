@@ -1,4 +1,4 @@
-"""Sizes in terms of the dimensions: which ones depend on a padded dimension, and how they compare."""
+"""Symbolic sizes: dependence on padded dimensions, and comparisons that hold for every size of a bucket."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Size = Any  # int, or a TIR expression of the dimensions' variables
 
 
 class Sizes:
-    """Comparisons of sizes that hold for every size of a bucket; `symbols`: those of the graph, by dimension.
+    """Comparisons of sizes that hold for every size of a bucket.
 
-    padded: the dimensions that the bucket pads.
+    `symbols`: symbols of the graph, by dimension. `padded`: the dimensions that the bucket pads; the
+    attribute `padded` holds the variables of these dimensions.
     """
 
     def __init__(self, symbols: Mapping[str, Symbol], padded: Iterable[str]) -> None:
@@ -33,34 +34,34 @@ class Sizes:
                 self._analyzer.bind(symbol.variable, whole)
 
     def simple(self, size: Size) -> Size:
-        """`size` in its simplest form, an int where it is one."""
+        """`size` simplified; an int if it is constant."""
         if isinstance(size, int):
             return size
         found = self._analyzer.simplify(size)
         return int(found) if isinstance(found, tirx.IntImm) else found
 
     def depends(self, size: Size) -> bool:
-        """Whether a padded dimension went into a size."""
+        """Whether a size depends on a padded dimension."""
         if isinstance(size, (int, tirx.IntImm)):
             return False
         return any(variable in self.padded for variable in undefined_vars(size))
 
     def equal(self, a: Size, b: Size) -> bool:
-        """Whether two sizes are the same in every run."""
+        """Whether two sizes are provably equal for every size of the bucket."""
         if isinstance(a, int) and isinstance(b, int):
             return a == b
         return bool(self._analyzer.can_prove_equal(a, b))
 
     def holds(self, condition: Any) -> bool:
-        """Whether a comparison of sizes holds in every run."""
+        """Whether a comparison of sizes provably holds for every size of the bucket."""
         return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
 
     def least(self, size: Size) -> int | None:
-        """The least that a size may be; None: not known."""
+        """A lower bound of a size; None: unknown."""
         return self._bound(size)[0]
 
     def greatest(self, size: Size) -> int | None:
-        """The greatest that a size may be; None: not known."""
+        """An upper bound of a size; None: unknown."""
         return self._bound(size)[1]
 
     def _bound(self, size: Size) -> tuple[int | None, int | None]:
@@ -72,7 +73,10 @@ class Sizes:
         return (low if abs(low) < far else None), (high if abs(high) < far else None)
 
     def atom(self, size: Size) -> Atom:
-        """A new atom of a size. Raises NotNeutralError where it does not grow with the padded dimensions."""
+        """A new atom of `size`, padded if `size` depends on a padded dimension.
+
+        Raises NotNeutralError if such a size does not grow with the padded dimensions.
+        """
         size = self.simple(size)
         if not self.depends(size):
             return Atom(size)
@@ -81,16 +85,16 @@ class Sizes:
         return Atom(size, next(self._keys))
 
     def axis(self, size: Size) -> Axis:
-        """A new axis of one atom; none for the size 1."""
+        """A new axis of `size`: one atom; without atoms for size 1."""
         size = self.simple(size)
         return () if isinstance(size, int) and size == 1 else (self.atom(size),)
 
     def like(self, axis: Axis) -> Axis:
-        """The axis with atoms of its own."""
+        """A copy of the axis in which padded atoms have new keys."""
         return tuple(atom if not atom.padded else Atom(atom.size, next(self._keys)) for atom in axis)
 
     def grows(self, size: Size) -> bool:
-        """Whether a size never gets less where a padded dimension gets more."""
+        """Whether a size is provably non-decreasing in the padded dimensions."""
         if not self.depends(size):
             return True
         if isinstance(size, tirx.Var):
@@ -112,7 +116,10 @@ class Sizes:
         return False
 
     def for_every_size(self, shape: list[Size], most: int) -> list[list[int]] | None:
-        """A shape for each size of the padded dimension; None for several of them, and above `most` sizes."""
+        """The values of `shape` for each size of the one padded variable that it depends on.
+
+        None where the shape depends on another variable or on several, or for more than `most` sizes.
+        """
         found = {variable for size in shape if not isinstance(size, int) for variable in undefined_vars(size)}
         if len(found) != 1 or not found <= self.padded:
             return None
@@ -124,7 +131,7 @@ class Sizes:
         return [[int(evaluated(size, {variable: number})) for size in shape] for number in numbers]
 
     def total(self, axis: Axis) -> Size:
-        """The size of an axis."""
+        """The size of an axis: the product of its atoms' sizes."""
         result: Size = 1
         for atom in axis:
             result = result * atom.size
@@ -132,7 +139,7 @@ class Sizes:
 
 
 def shape_of(ty: Any) -> list[Size]:
-    """The sizes of a tensor's type: ints, and TIR expressions."""
+    """The shape of a tensor type: ints and TIR expressions. Raises NotNeutralError for an unknown shape."""
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         raise NotNeutralError("the shape of its result is not known")
     return [int(size) if isinstance(size, tirx.IntImm) else size for size in ty.shape]
@@ -150,7 +157,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 
 
 def evaluated(size: Size, numbers: Mapping[Any, int]) -> int:
-    """A size for given sizes of the dimensions' variables."""
+    """The number that a size has for the values `numbers` of its variables."""
     if isinstance(size, (int, tirx.IntImm)):
         return int(size)
     if isinstance(size, tirx.Var):

@@ -1,4 +1,4 @@
-"""padding: proves for each bucket that pads that the padding is neutral, and finds the value to pad with."""
+"""padding: stage that proves for each pad bucket that padding is neutral, and finds the fill values."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write padding.json: {"format": 1, "buckets": {name: {"proof", "fill": {input: value}}}}.
 
-    proof: "graph", or "measured" where the YAML takes measured data for it. A fill is a number, or a text for
-    an infinity. Raises KilnError for the first bucket of which nothing is proven.
+    proof: "graph", or "measured" where the YAML accepts measured data as proof. A fill is a number, or a
+    string for an infinity. Raises KilnError for the first bucket whose padding is not proven neutral.
     """
     config, interface = read_json(args.config), read_json(args.interface)
     try:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
 def padding(
     config: Mapping[str, Any], source: Path, interface: Mapping[str, Any], bucket: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The entry of one bucket that pads. Raises KilnError where its padding is not proven neutral."""
+    """The entry of padding.json for one pad bucket. Raises KilnError if its padding is not proven neutral."""
     from kiln.specialize.padding.fills import proven_fills, stored, written
 
     given = config.get("inputs") or {}
@@ -73,7 +73,7 @@ def padding(
 
 
 def _opened(config: Mapping[str, Any], source: Path, bucket: Mapping[str, Any]) -> Any:
-    """The model with the padded dimensions of a bucket open, and its other ones as they are."""
+    """The model, imported with the padded dimensions of a bucket dynamic, all others as in the bucket."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
 

@@ -1,10 +1,11 @@
-"""How a padded tensor lies: its axes as products of atoms, and what each of its regions may hold.
+"""Abstract state of a padded tensor: axes as products of atoms, and the values of each region.
 
-An axis is a list of atoms, outermost first, as a Reshape makes and undoes them: [batch, seq] reshaped to
-[batch * seq] is one axis of the atoms batch and seq. Where a padded dimension went into the size of an atom,
-the atom is padded: its first elements, as many as the graph of the exact size has, are the kept part, and
-those equal the elements of the exact graph. A region is a set of padded atoms: all elements that lie beyond
-the kept part in these atoms and within it in all others. The region of no atoms is the kept part.
+An axis is a list of atoms (factors of its size), outermost first, as a reshape merges and splits them:
+[batch, seq] reshaped to [batch * seq] is one axis with the atoms batch and seq. An atom is padded if its size
+depends on a padded dimension. Its leading elements, as many as the graph of the exact size has, are the kept
+part, and equal the elements of that graph; the elements after them are the padded part. A region is a set of
+padded atoms: all elements in the padded part of these atoms and in the kept part of all other atoms. The
+empty set is the region of the kept part.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ MOST_ATOMS = 6  # padded atoms of one tensor; regions are their subsets
 
 
 class NotNeutralError(Exception):
-    """An operator lets the padded part reach the kept part, or no rule says that it does not."""
+    """An operator lets padded elements change the kept part, or no rule proves that it does not."""
 
 
 @dataclass(frozen=True)
 class Atom:
-    """A factor of an axis. size: int, or a TIR expression. key: which padded atom of the tensor it is."""
+    """A factor of an axis. size: int or TIR expression. key: identifies a padded atom; None: not padded."""
 
     size: Any
     key: int | None = None
@@ -42,7 +43,7 @@ Axis = tuple[Atom, ...]
 
 @dataclass(frozen=True)
 class Padded:
-    """A tensor in the padded graph: its axes, and what each region may hold.
+    """Abstract state of a tensor in the padded graph: its axes, and the possible values of each region.
 
     An axis of size 1 has no atoms.
     """
@@ -52,30 +53,30 @@ class Padded:
 
     @property
     def keys(self) -> list[int]:
-        """The padded atoms, in order of the axes."""
+        """The keys of the padded atoms, in order of the axes."""
         return keys_of(self.axes)
 
     @property
     def kept(self) -> Value:
-        """What the kept part may hold."""
+        """The possible values of the kept part."""
         return self.values[KEPT]
 
     def at(self, region: Iterable[int]) -> Value:
-        """What a region may hold; atoms that are not of this tensor are left out."""
+        """The possible values of a region; keys that do not belong to this tensor are ignored."""
         return self.values[frozenset(region) & frozenset(self.keys)]
 
     def padded_axes(self) -> list[int]:
-        """The axes with a padded atom."""
+        """The indices of the axes that have a padded atom."""
         return [index for index, axis in enumerate(self.axes) if any(atom.padded for atom in axis)]
 
 
 def keys_of(axes: Iterable[Axis]) -> list[int]:
-    """The padded atoms of axes, in order."""
+    """The keys of the padded atoms of `axes`, in order."""
     return [atom.key for axis in axes for atom in axis if atom.key is not None]
 
 
 def subsets(keys: Iterable[int]) -> list[Region]:
-    """All sets of some of `keys`, the empty one first."""
+    """All subsets of `keys`, by size, starting with the empty set."""
     items = sorted(set(keys))
     return [
         frozenset(chosen)
@@ -85,7 +86,10 @@ def subsets(keys: Iterable[int]) -> list[Region]:
 
 
 def made(axes: Iterable[Axis], value: Callable[[Region], Value]) -> Padded:
-    """A tensor of these axes; `value` gives what each region holds."""
+    """The state of a tensor with these axes; `value`: called for each region.
+
+    Raises NotNeutralError for more than MOST_ATOMS padded atoms.
+    """
     found = tuple(axes)
     keys = keys_of(found)
     if len(keys) > MOST_ATOMS:

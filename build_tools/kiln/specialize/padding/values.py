@@ -1,4 +1,4 @@
-"""What the elements of a part of a tensor may hold: an interval, finite or not, and the offset of a mask."""
+"""Abstract values of tensor elements: an interval, whether they are finite, and the offset of a mask."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-# A mask adds or writes this or less. Scores that are not masked are taken to lie above it by more than 100:
-# exp() of the difference is then 0 in every floating-point type.
+# A mask adds or writes this value or less. Scores without a mask are assumed to be greater by more than 100,
+# so that exp() of the difference is 0 in every floating-point type.
 MASKED = -1e4
 
 Number = float | int
@@ -18,10 +18,11 @@ INFINITY = math.inf
 
 @dataclass(frozen=True)
 class Value:
-    """Every element lies in low..high; an infinite bound of finite elements means: no bound is known.
+    """Every element is in low..high; an infinite bound of finite elements means that no bound is known.
 
-    finite: no element is infinite or NaN. offset: below 0 where each element is a number plus `offset`.
-    up, down: elements may be of a mask's magnitude above or below 0, as a mask or such a constant went in.
+    finite: no element is infinite or NaN. offset: below 0 if every element is some number plus `offset`. up,
+    down: elements may have the magnitude of a mask, above or below 0, because a mask or a constant of this
+    magnitude contributed to them.
     """
 
     low: Number = -INFINITY
@@ -33,7 +34,7 @@ class Value:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all elements are one known number."""
+        """Whether all elements are equal to one known number."""
         return self.low == self.high and (self.finite or math.isinf(self.low))
 
     def equals(self, number: Number) -> bool:
@@ -52,7 +53,7 @@ class Value:
 
     @property
     def drop(self) -> Number:
-        """How far a mask moves what these elements are added to; 0 or less."""
+        """The offset (0 or less) that these elements contribute as a mask when they are added to a tensor."""
         return min(self.offset, self.high if self.high <= MASKED else 0) if self.known else 0
 
 
@@ -62,7 +63,7 @@ ZERO = Value(0, 0)
 
 
 def constant(number: Any) -> Value:
-    """The value of elements that all are `number`, a Python or NumPy scalar."""
+    """The abstract value of elements that all equal `number`, a Python or NumPy scalar."""
     plain = number.item() if hasattr(number, "item") else number
     if isinstance(plain, float) and math.isnan(plain):
         return ANYTHING
@@ -72,18 +73,21 @@ def constant(number: Any) -> Value:
 
 
 def like(value: Value, *operands: Value) -> Value:
-    """`value` as the result of a product or sum of operands: a mask's magnitude stays one, of either sign."""
+    """`value` as the result of a product or sum of `operands`.
+
+    If an operand may have the magnitude of a mask, so may the result, with either sign.
+    """
     large = any(operand.up or operand.down for operand in operands) and not value.is_constant
     return replace(value, up=large, down=large) if large else value
 
 
 def within(low: Number, high: Number) -> Value:
-    """Finite elements in low..high."""
+    """The abstract value of finite elements in low..high."""
     return Value(low, high)
 
 
 def of_dtype(dtype: str) -> Value:
-    """All that a type can hold, without infinities and NaN."""
+    """The abstract value of any finite number of type `dtype`."""
     if dtype == "bool":
         return within(0, 1)
     if dtype.startswith(("int", "uint")):
@@ -93,7 +97,7 @@ def of_dtype(dtype: str) -> Value:
 
 
 def of_array(array: Any) -> Value:
-    """What the elements of a constant may be."""
+    """The abstract value of the elements of a constant tensor."""
     if array.size == 0:
         return ZERO
     if array.dtype.kind not in "biuf":  # bfloat16 and the like are of NumPy's kind V
@@ -106,7 +110,7 @@ def of_array(array: Any) -> Value:
 
 
 def join(*values: Value) -> Value:
-    """What elements hold of which each is of one of `values`."""
+    """The union: the abstract value of elements each of which belongs to one of `values`."""
     return Value(
         min(value.low for value in values),
         max(value.high for value in values),
@@ -118,12 +122,12 @@ def join(*values: Value) -> Value:
 
 
 def least(dtype: str) -> Number:
-    """The least number of a type: what no maximum sees."""
+    """The least value of a type, the neutral element of maximum; -infinity for floating-point types."""
     return float(-INFINITY) if is_float(dtype) else of_dtype(dtype).low
 
 
 def greatest(dtype: str) -> Number:
-    """The greatest number of a type: what no minimum sees."""
+    """The greatest value of a type, the neutral element of minimum; infinity for floating-point types."""
     return INFINITY if is_float(dtype) else of_dtype(dtype).high
 
 
@@ -132,7 +136,7 @@ def is_float(dtype: str) -> bool:
 
 
 def fitted(value: Value, dtype: str) -> Value:
-    """`value` as `dtype` holds it: integers wrap where the interval leaves their range."""
+    """`value` in type `dtype`; integers wrap: outside the type's range, any integer of it is possible."""
     if is_float(dtype):
         return value
     whole = of_dtype(dtype)

@@ -1,8 +1,8 @@
-"""Padding around a graph of fixed sizes: any smaller size comes in, and goes out again.
+"""Wraps a graph of fixed sizes with padding and cutting, so that it accepts all smaller sizes of its bucket.
 
-main(x: [seq, …]) pads x up to the bucket's size, runs the graph as it was imported, and cuts from each output
-the part that a graph of exactly these sizes has, as interface.json of the model says. That the padding leaves
-that part as it is, kiln.specialize.padding.analysis proves and kiln.golden.padding measures.
+main(x: [seq, …]) pads x up to the bucket's size, runs the imported graph, and cuts each output to the shape
+that interface.json of the model gives for the actual sizes. kiln.specialize.padding.analysis proves that the
+padding does not change the remaining elements, and kiln.golden.padding measures it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Json = Mapping[str, Any]
 def pad_wrapped(
     module: tvm.IRModule, interface: Json, bucket: Json, fill: Json | None = None
 ) -> tvm.IRModule:
-    """`module`, imported with the padded dimensions of `bucket` at their size, for all sizes of the bucket.
+    """Wrap `module`, imported with the padded dimensions at the bucket's size, to accept the whole bucket.
 
-    `interface`: interface.json of the model, its shapes in terms of the dimensions. `bucket`: bucket.json.
-    `fill`: by input the value of padded elements, as padding.json has it; 0 where it is left out.
-    Without a padded dimension the module is handed on. Raises KilnError naming the output where its size in
-    the graph is not the one that the interface gives for the bucket's size.
+    `interface`: interface.json of the model, with shapes as size expressions of the dimensions. `bucket`:
+    bucket.json. `fill`: by input, the value of padded elements from padding.json; 0 by default. Returns
+    `module` itself if `bucket` pads no dimension. Raises KilnError, naming the output, if an output's size in
+    the graph differs from the size that the interface gives for the bucket's size.
     """
     padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
     if not padded:
@@ -60,7 +60,7 @@ def pad_wrapped(
         relax.Var(p.name, relax.TensorType(_shape(p, port, padded, extents), str(p.ty.dtype)))
         for p, port in zip(tensors, interface["inputs"], strict=True)
     ]
-    # What defines divided variables comes last, with those of the graph itself first.
+    # The parameter that defines divided variables comes last; variables of the graph come first in it.
     last = sizes_parameter(symbols)
     builder = relax.BlockBuilder()
     with builder.function("main", [*parameters, *last], attrs=dict(main.attrs or {})):
@@ -85,7 +85,7 @@ def pad_wrapped(
 
 
 def _shape(parameter: Any, port: Json, padded: Json, extents: Json) -> list[Any]:
-    """The shape that comes in: open where `port` names a padded dimension."""
+    """The shape of an input before padding: dynamic along axes that `port` names as padded dimensions."""
     return [
         extents[entry] if isinstance(entry, str) and entry in padded else size
         for size, entry in zip(parameter.ty.shape, port["shape"], strict=True)
@@ -93,10 +93,10 @@ def _shape(parameter: Any, port: Json, padded: Json, extents: Json) -> list[Any]
 
 
 def _padded(builder: Any, outer: Any, inner: Any, port: Json, padded: Json, fill: Any) -> Any:
-    """`outer` filled up to the shape of `inner`, behind its last element.
+    """Pad `outer` at the end of its axes to the shape of `inner`.
 
-    What follows is as long as the whole, and cut: so that every shape is one that TVM knows to be a number,
-    which it does not of n + (64 - n). The two are one loop after fusion.
+    Each axis is concatenated with a full-size tensor of the fill value and then cut. Every shape is thus one
+    that TVM simplifies to a constant, unlike n + (64 - n). Fusion turns concat and slice into one loop.
     """
     dtype = str(inner.ty.dtype)
     value = relax.const(stored(port["name"], fill, dtype), dtype)
@@ -114,7 +114,7 @@ def _padded(builder: Any, outer: Any, inner: Any, port: Json, padded: Json, fill
 
 
 def _cut(builder: Any, result: Any, port: Json, padded: set[str], extents: Json, fixed: Json) -> Any:
-    """The part of an output that belongs to the sizes that came in."""
+    """An output cut to the shape that the interface gives for the actual sizes of the inputs."""
     for axis, expr in enumerate(port["shape"]):
         if not sizes.names(expr) & padded:
             continue
@@ -135,13 +135,13 @@ def _shown(size: Any) -> str:
 
 
 def _first(tensor: Any, axis: int, size: Any) -> Any:
-    """The first `size` elements of an axis."""
+    """The first `size` elements of `axis`."""
     begin, end = relax.Tuple([int64(0)]), relax.Tuple([size])
     return relax.op.strided_slice(tensor, [axis], begin, end, assume_inbound=True)
 
 
 def _inlined(builder: Any, body: Any, ready: Mapping[Any, Any]) -> Any:
-    """Emit the bindings of a function's body with other variables for its parameters; its result."""
+    """Emit the bindings of `body` with its variables replaced as `ready` maps them; returns the result."""
     place = dict(ready)
 
     def replaced(expr: Any) -> Any:
