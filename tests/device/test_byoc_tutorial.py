@@ -74,7 +74,7 @@ def test_a_library_of_ones_own(with_network: Project) -> None:
 
 
 def test_steering(with_network: Project) -> None:
-    follow(with_network, section("Steer what is taken"))
+    follow(with_network, section("Choose the subgraphs"))
     (library,) = read_json(with_network.build / "x86_64" / "steered" / "manifest.json")["libraries"]
     assert library["backend"] == "openblas" and library["subgraphs"] == ["dense 40x8 8x16 bias relu"]
 
