@@ -1,16 +1,16 @@
-"""Op info: every PrimFunc made from an operator says which one, of what kind, with which attributes.
+"""Op info: a PrimFunc records the operators that it was made from, with their kinds and attributes.
 
 The attribute `kiln.ops` of a PrimFunc is a JSON list with one entry for each operator, in order of execution;
-a fused function has the entries of its parts. An entry:
+a fused function has the entries of the functions that were fused. The keys of an entry:
 
-    name       the operator's, without `relax.`; `tir.<function>` for a function that no operator made
-    kind       elementwise, broadcast, injective, reduction, out_elementwise_fusable, opaque
-    attrs      its attributes and what else it was called with but tensors (opinfo/attributes.py)
-    out_dtype  of its result; "" for a tuple
-    args       where its tensors come from: {"param": position among the function's tensors},
-               {"op": position in this list} with {"out": position in its tuple} where it makes one,
-               {"value": number} for a scalar that is part of the code, {} where that is not known
-    nests      how many of the function's loop nests are its own; 0 where it is none
+    name       name of the operator, without `relax.`; `tir.<function>` for a function not made from an
+    operator kind       elementwise, broadcast, injective, reduction, out_elementwise_fusable, opaque attrs
+    attributes and non-tensor arguments of the operator (opinfo/attributes.py) out_dtype  data type of the
+    operator's result; "" for a tuple args       origin of each tensor operand: {"param": position among the
+    function's tensors},
+               {"op": position in this list}, with {"out": position} if the result of that operator is a
+               tuple, {"value": number} for a scalar that is part of the code, {} if the origin is not known
+    nests      number of the function's loop nests that compute this operator; 0 if they are not loop nests
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ FOREIGN = "tir."
 
 
 def of(func: PrimFunc) -> list[OpInfo]:
-    """The op info of a PrimFunc; empty when it has none (before `annotate`, if no operator made it)."""
-    found = func.attrs.get(ATTRIBUTE) if func.attrs else None
-    ops: list[OpInfo] = json.loads(str(found)) if found else []
+    """The op info of a PrimFunc; empty before `annotate` for a function not made from an operator."""
+    text = func.attrs.get(ATTRIBUTE) if func.attrs else None
+    ops: list[OpInfo] = json.loads(str(text)) if text else []
     return ops
 
 
 def with_ops(func: PrimFunc, ops: list[OpInfo]) -> PrimFunc:
-    """`func` with that op info."""
+    """`func` with `ops` as its op info."""
     return func.with_attr(ATTRIBUTE, json.dumps(ops, sort_keys=True))
 
 
@@ -61,33 +61,35 @@ def of_functions(mod: tvm.IRModule) -> dict[str, list[OpInfo]]:
 
 
 def tensors(func: PrimFunc) -> list[Any]:
-    """The tensors among a function's parameters, inputs first: what {"param": position} counts."""
+    """The tensor parameters of a function, inputs first; {"param": position} is a position in this list."""
     return [param for param in func.params if tirx.is_buffer_var(param)]
 
 
 # ---- legalisation: one operator, one function ----
 
 
-def _operands(call: Any, made: Any) -> list[dict[str, Any]]:
-    """Where the tensors of a Relax call have gone in the call_tir that it became."""
-    given = [item for item in made.args[1].fields if isinstance(item.ty, relax.TensorType)]
+def _operands(call: Any, legalized: Any) -> list[dict[str, Any]]:
+    """Entry `args` for a Relax call: the origin of each tensor operand in the call_tir `legalized`."""
+    arguments = [item for item in legalized.args[1].fields if isinstance(item.ty, relax.TensorType)]
     used: set[int] = set()
-    found: list[dict[str, Any]] = []
+    origins: list[dict[str, Any]] = []
     for leaf in leaves(list(call.args)):
-        same = [index for index, item in enumerate(given) if leaf is not None and item.same_as(leaf)]
+        same = [index for index, item in enumerate(arguments) if leaf is not None and item.same_as(leaf)]
         position = next((index for index in same if index not in used), same[0] if same else None)
         value = constant(leaf)
         if position is not None:
             used.add(position)
-            found.append({"param": position})
+            origins.append({"param": position})
         elif value is not None and value.size == 1:
-            found.append({"value": value.reshape(-1)[0].item()})
+            origins.append({"value": value.reshape(-1)[0].item()})
         else:
-            found.append({})
-    return found
+            origins.append({})
+    return origins
 
 
 def _with_info(legalize: Legalize) -> Legalize:
+    """The legalisation rule `legalize`, extended to attach op info to the function that it creates."""
+
     def legalize_and_describe(builder: Any, call: Any) -> Any:
         try:
             result = legalize(builder, call)
@@ -106,7 +108,10 @@ def _with_info(legalize: Legalize) -> Legalize:
 def legalize_with_info(
     own: Mapping[str, Legalize], skip: list[str]
 ) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """LegalizeOps that leaves op info on what it makes; `own` replaces TVM's rules by operator name."""
+    """LegalizeOps that attaches op info to the functions it creates.
+
+    `own`: rules that replace TVM's, by operator name; `skip`: names of operators to leave as they are.
+    """
     rules: dict[str, Legalize] = {}
     for name in Op.list_op_names():
         legalize = own.get(str(name)) or Op.get(name).get_attr("FLegalize")
@@ -116,20 +121,21 @@ def legalize_with_info(
 
 
 def annotate(mod: tvm.IRModule) -> tvm.IRModule:
-    """Kinds and numbers of nests, by analysis. Needs AnnotateTIROpPattern.
+    """Add `kind` and `nests` to all entries, from the code; AnnotateTIROpPattern must run before.
 
-    A function that no operator made gets an entry too, with what its code shows.
+    A function not made from an operator gets an entry too, with the facts that its code shows.
     """
     for variable, func in list(mod.functions_items()):
         if not isinstance(func, PrimFunc):
             continue
-        found = {"kind": kind_of(func), "nests": len(nests_of(func) or [])}
-        ops = [{**op, **found} for op in of(func)]
-        mod.update_func(variable, with_ops(func, ops or [{**_foreign(variable, func), **found}]))
+        analysis = {"kind": kind_of(func), "nests": len(nests_of(func) or [])}
+        ops = [{**op, **analysis} for op in of(func)]
+        mod.update_func(variable, with_ops(func, ops or [{**_foreign(variable, func), **analysis}]))
     return mod
 
 
 def _foreign(variable: GlobalVar, func: PrimFunc) -> OpInfo:
+    """The entry for a function that was not made from an operator."""
     params = tensors(func)
     written = {nest.buffer for nest in nests_of(func) or []}
     args = [{"param": index} for index, param in enumerate(params) if param not in written]
@@ -138,62 +144,66 @@ def _foreign(variable: GlobalVar, func: PrimFunc) -> OpInfo:
     return {"name": FOREIGN + variable.name_hint, "attrs": {}, "out_dtype": dtype, "args": args}
 
 
-# ---- fusion: the lists of the parts, in order ----
+# ---- fusion: concatenate the entries of the fused functions ----
 
 
 def fuse_tir(mod: tvm.IRModule) -> tvm.IRModule:
-    """FuseTIR that keeps op info: a group's function has the entries of its parts, in order of execution."""
-    joined = {
-        variable.name_hint: _joined(mod, func)
+    """FuseTIR that keeps op info: a fused function has the entries of its group, in order of execution."""
+    infos = {
+        variable.name_hint: _group_info(mod, func)
         for variable, func in mod.functions_items()
         if isinstance(func, relax.Function) and func.attrs and func.attrs.get("Primitive", 0)
     }
     mod = relax.transform.FuseTIR()(mod)
     for variable, func in list(mod.functions_items()):
-        if isinstance(func, PrimFunc) and variable.name_hint in joined:
-            mod.update_func(variable, with_ops(func, joined[variable.name_hint]))
+        if isinstance(func, PrimFunc) and variable.name_hint in infos:
+            mod.update_func(variable, with_ops(func, infos[variable.name_hint]))
     return mod
 
 
-def _joined(mod: tvm.IRModule, group: relax.Function) -> list[OpInfo]:
-    """The entries of a group's functions, with operands that are the group's own."""
-    given = [param for param in group.params if not isinstance(param.ty, relax.ShapeType)]
-    # Tuples are taken apart when the group becomes one function: how, is not known here.
-    simple = not any(isinstance(param.ty, relax.TupleType) for param in given)
+def _group_info(mod: tvm.IRModule, group: relax.Function) -> list[OpInfo]:
+    """The entries of the functions that a group calls, with operands renumbered for the fused function."""
+    params = [param for param in group.params if not isinstance(param.ty, relax.ShapeType)]
+    # FuseTIR splits tuple parameters into tensors; the positions of these tensors are not known here.
+    simple = not any(isinstance(param.ty, relax.TupleType) for param in params)
     sources: dict[Any, dict[str, Any]] = {}
     if simple:
-        only = [param for param in given if isinstance(param.ty, relax.TensorType)]
-        sources = {param: {"param": index} for index, param in enumerate(only)}
+        inputs = [param for param in params if isinstance(param.ty, relax.TensorType)]
+        sources = {param: {"param": index} for index, param in enumerate(inputs)}
     ops: list[OpInfo] = []
     for block in group.body.blocks:
         for binding in block.bindings:
             call = binding.value
             if isinstance(call, relax.TupleGetItem):
-                whole = sources.get(call.tuple_value, {})
-                sources[binding.var] = {**whole, "out": int(call.index)} if whole else {}
+                source = sources.get(call.tuple_value, {})
+                sources[binding.var] = {**source, "out": int(call.index)} if source else {}
             elif operator(call) == "relax.call_tir":
                 items = [i for i in call.args[1].fields if isinstance(i.ty, relax.TensorType)]
-                placed = [sources.get(item, {}) for item in items]
-                ops += [_moved(op, placed, len(ops)) for op in of(mod[call.args[0]])]
+                origins = [sources.get(item, {}) for item in items]
+                ops += [_renumbered(op, origins, len(ops)) for op in of(mod[call.args[0]])]
                 sources[binding.var] = {"op": len(ops) - 1}
             elif isinstance(call, relax.Var):
                 sources[binding.var] = sources.get(call, {})
     return ops
 
 
-def _moved(op: OpInfo, placed: list[dict[str, Any]], first: int) -> OpInfo:
-    """An entry of a part, of which the tensors are `placed` and the entries begin at `first`."""
+def _renumbered(op: OpInfo, origins: list[dict[str, Any]], first: int) -> OpInfo:
+    """An entry of a function inside a group, rewritten for the fused function.
+
+    `origins`: origins in the fused function of the inner function's tensors; `first`: position in the fused
+    function's op info of the inner function's first entry.
+    """
     args = []
     for arg in op.get("args", []):
         if "param" in arg:
-            args.append(placed[arg["param"]])
+            args.append(origins[arg["param"]])
         else:
             args.append({**arg, "op": arg["op"] + first} if "op" in arg else arg)
     return {**op, "args": args}
 
 
 def refusal(ops: list[OpInfo], error: Exception) -> str:
-    """One line that says which operators cannot be compiled, and why."""
+    """One-line error message: the operators that cannot be compiled, and why."""
     names = " + ".join(dict.fromkeys(op["name"] for op in ops)) or "a group without operators"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if not line.startswith("File ")), type(error).__name__)

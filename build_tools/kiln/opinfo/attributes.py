@@ -1,8 +1,9 @@
-"""What is put down of an operator: its attributes, those of its arguments that are no tensors, its layouts.
+"""Attributes recorded for an operator: Relax attributes, non-tensor arguments, layouts.
 
-Relax keeps some of what an operator does in arguments (the slices of strided_slice, the limits of clip, the
-size of resize2d) and some nowhere, because its operands always lie the same way (a product's matrices, the
-axes along which a sum broadcasts). Here all of it is an attribute, since a PrimFunc shows none of it.
+Relax stores some properties of an operator in arguments (the slices of strided_slice, the limits of clip, the
+size of resize2d), and does not store others, because the layout of the operands is fixed (the matrices of a
+matmul, the axes along which an addition broadcasts). Op info records all of them as attributes, since a
+PrimFunc shows none of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BATCH = "ABCDEFGH"
 
 
 def plain(value: Any) -> Any:
-    """An attribute's value as JSON can hold it."""
+    """The value of an attribute as a JSON value; a value of another kind becomes its text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
@@ -51,17 +52,20 @@ def plain(value: Any) -> Any:
 
 
 def leaves(arguments: Sequence[Any]) -> list[Any]:
-    """The tensors among arguments, those in tuples too, in order."""
-    found: list[Any] = []
+    """The tensors among `arguments`, including tensors in tuples, in order.
+
+    A tuple that is a variable adds None for each of its fields, since its tensors are not known here.
+    """
+    tensors: list[Any] = []
     for argument in arguments:
         ty = getattr(argument, "ty", None)
         if isinstance(ty, relax.TensorType):
-            found.append(argument)
+            tensors.append(argument)
         elif isinstance(ty, relax.TupleType) and isinstance(argument, relax.Tuple):
-            found += leaves(list(argument.fields))
+            tensors += leaves(list(argument.fields))
         elif isinstance(ty, relax.TupleType) and any(isinstance(f, relax.TensorType) for f in ty.fields):
-            found += [None for _ in ty.fields]  # a tuple that has a name: which tensors, its maker knows
-    return found
+            tensors += [None for _ in ty.fields]
+    return tensors
 
 
 def _fields(attrs: Any) -> dict[str, Any]:
@@ -71,7 +75,7 @@ def _fields(attrs: Any) -> dict[str, Any]:
 
 
 def _arguments(name: str, call: Any) -> dict[str, Any]:
-    """The arguments that are no tensors, by name."""
+    """The non-tensor arguments of a call, by name."""
     names = _ARGUMENTS.get(name) or [str(argument.name) for argument in call.op.arguments]
     return {
         names[index] if index < len(names) else f"argument{index}": plain(argument)
@@ -81,12 +85,13 @@ def _arguments(name: str, call: Any) -> dict[str, Any]:
 
 
 def _rank(expr: Any) -> int:
+    """Number of dimensions of a tensor; -1 if not known."""
     shape = getattr(expr.ty, "shape", None)
     return -1 if shape is None else len(shape)
 
 
 def _product(call: Any) -> dict[str, str]:
-    """Which axes are rows (M), columns (N) and depth (K) of a product; letters from A on are batches."""
+    """Layouts of a matmul: rows (M), columns (N), depth (K); letters from A on are batch axes."""
     left, right = (_rank(argument) for argument in call.args)
     if min(left, right) < 1 or max(left, right) - 2 > len(BATCH):
         return {}
@@ -97,7 +102,7 @@ def _product(call: Any) -> dict[str, str]:
 
 
 def _broadcast(call: Any) -> dict[str, Any]:
-    """For each operand, along which axes of the result its own axes run."""
+    """For each operand, the axes of the result that the operand's axes correspond to."""
     rank = len(call.ty.shape)
     ranks = [_rank(argument) for argument in call.args]
     if min(ranks) < 0:
@@ -106,7 +111,7 @@ def _broadcast(call: Any) -> dict[str, Any]:
 
 
 def describe(call: Any) -> OpInfo:
-    """Name, attributes and result type of a Relax call; its kind and operands only its PrimFunc shows."""
+    """Name, attributes and result data type of a Relax call: its op info without `kind`, `args`, `nests`."""
     name = str(call.op.name).removeprefix("relax.")
     attrs = {} if call.attrs is None else _fields(call.attrs)
     attrs |= _arguments(name, call)

@@ -1,4 +1,4 @@
-"""The kind of a PrimFunc, from its code: what TVM's analysis says, put right where the loops say more."""
+"""The kind of a PrimFunc: the result of TVM's analysis, corrected where the loop nests show more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kiln.callbacks import structural_walk
 from kiln.tir.fused import Fused, Nest, NotSimple
 from kiln.tir.symbols import same_shape
 
-# Numbers of OpPatternKind in TVM 0.27, attribute op_pattern.
+# Names for the values of OpPatternKind (attribute op_pattern) in TVM 0.27.
 KINDS = {
     0: "elementwise",
     1: "broadcast",
@@ -26,7 +26,7 @@ PATTERN = "op_pattern"
 
 
 def nests_of(func: PrimFunc) -> list[Nest] | None:
-    """The loop nests of a function in order; None where it has another form."""
+    """The loop nests of a function in order; None if the function is not made of plain loop nests."""
     try:
         return Fused(func).nests
     except (NotSimple, AttributeError):
@@ -40,7 +40,7 @@ def _loads(expr: Any) -> list[Any]:
 
 
 def _broadcasts(nest: Nest) -> bool:
-    """Whether an element is made from one that others are made from too."""
+    """Whether the nest reads an input element for more than one element of its result."""
     axes = [axis.var for axis in nest.axes if not _is_one(axis)]
     for load in _loads(nest.value):
         if not all(any(_uses(index, axis) for index in load.indices) for axis in axes):
@@ -59,7 +59,7 @@ def _uses(expr: Any, variable: Any) -> bool:
 
 
 def _only_reduces(nests: list[Nest]) -> bool:
-    """Whether sums of whole axes of one tensor are all there is, but for what happens to the sums."""
+    """Whether the nests only reduce whole axes of one tensor, and then compute something from the sums."""
     sums = [nest for nest in nests if nest.reduced]
     for nest in sums:
         for load in _loads(nest.value):
@@ -72,10 +72,10 @@ def _only_reduces(nests: list[Nest]) -> bool:
 
 
 def kind_of(func: PrimFunc) -> str:
-    """The kind of a function that has passed AnnotateTIROpPattern; opaque where nothing is known.
+    """The kind of a function; AnnotateTIROpPattern must run before. opaque if nothing is known.
 
-    TVM 0.27 calls a sum of a matrix and a vector elementwise, and a mean (a sum with a division behind it)
-    out_elementwise_fusable. Fusion needs to know no more; libraries and layout rules do.
+    TVM 0.27 classifies the sum of a matrix and a vector as elementwise, and a mean (a sum followed by a
+    division) as out_elementwise_fusable. That is enough for fusion, but not for libraries and layout rules.
     """
     pattern = int(func.attrs[PATTERN]) if func.attrs and PATTERN in func.attrs else 8
     kind = KINDS.get(pattern, "opaque")

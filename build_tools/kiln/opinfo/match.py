@@ -1,8 +1,8 @@
-"""Products in fused functions, for whoever hands them to a library: which parameter is what.
+"""Matching of convolutions and matmuls in fused functions: the role of each parameter, for library backends.
 
-`read_product` takes a PrimFunc with op info (opinfo/attach.py) whose operators are one convolution or matrix
-product and what libraries can do on its result: a bias, a residual, an activation. It follows the operands of
-each operator, so that the order of the additions, or of an addition's operands, makes no difference.
+`read_product` accepts a PrimFunc with op info (opinfo/attach.py) whose operators are one convolution or
+matmul and an epilogue that libraries can compute: a bias, a residual, an activation. It follows the operands
+of each operator, so that the order of the additions, or of an addition's operands, makes no difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc
 
 from kiln.opinfo.attach import OpInfo, of, tensors
 
-# Activations without parameters of their own, and the limits of those that only clip.
+# Activations without parameters, by operator name: the limits of a clipping activation, else None.
 ACTIVATIONS: Mapping[str, tuple[float, float] | None] = {
     "nn.relu": (0.0, float("inf")),
     "nn.relu6": (0.0, 6.0),
@@ -32,9 +32,10 @@ ACTIVATIONS: Mapping[str, tuple[float, float] | None] = {
 
 @dataclass(frozen=True)
 class Convolution:
-    """The attributes of a 2-D convolution: (height, width), and padding (top, left, bottom, right).
+    """The attributes of a 2-D convolution.
 
-    Layouts name an axis by its letter; `4c` is a part of 4 of axis C.
+    Strides and dilation are (height, width), padding is (top, left, bottom, right). Layouts have a letter for
+    each axis; `4c` is a block of 4 of axis C.
     """
 
     strides: tuple[int, ...]
@@ -48,7 +49,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """Where a product's operands have rows (M), columns (N) and depth (K); other letters are batches."""
+    """Layouts of a matmul: rows (M), columns (N), depth (K); other letters are batch axes."""
 
     a_layout: str
     b_layout: str
@@ -57,11 +58,11 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class Product:
-    """A product with what follows it. Numbers are positions among the function's tensors (opinfo.tensors).
+    """A convolution or matmul with its epilogue. Tensors are positions in `opinfo.attach.tensors`.
 
-    `bias`: one number for each output channel, added to the product. `residual`: of the output's shape, added
-    before the activation. `activation`: an operator's name, or `clip`; `limits`: what it keeps values between
-    where it only does that. `ops`: the function's op info.
+    `bias`: tensor with one number for each output channel, added to the sums. `residual`: tensor of the
+    output's shape, added before the activation. `activation`: name of an operator, or `clip`; `limits`: lower
+    and upper limit of an activation that only clips. `ops`: the function's op info.
     """
 
     attrs: Convolution | MatrixProduct
@@ -76,7 +77,7 @@ class Product:
 
 
 def convolution(op: OpInfo) -> Convolution:
-    """The attributes of an entry of nn.conv2d."""
+    """The attributes of the convolution in an op info entry of nn.conv2d."""
     attrs = op["attrs"]
     return Convolution(
         tuple(attrs["strides"]),
@@ -90,52 +91,58 @@ def convolution(op: OpInfo) -> Convolution:
 
 
 def matrix_product(op: OpInfo) -> MatrixProduct:
-    """The attributes of an entry of matmul."""
+    """The layouts in an op info entry of matmul."""
     attrs = op["attrs"]
     return MatrixProduct(attrs["a_layout"], attrs["b_layout"], attrs["out_layout"])
 
 
 def read_product(func: PrimFunc) -> Product | None:
-    """The product that a function computes, or None where it is anything else, or does more."""
+    """The convolution or matmul that a function computes; None if it computes anything else, or more."""
     ops = of(func)
-    places = tensors(func)
+    parameters = tensors(func)
     anchors: dict[str, Callable[[OpInfo], Convolution | MatrixProduct]]
     anchors = {"nn.conv2d": convolution, "matmul": matrix_product}
     if not ops or ops[0]["name"] not in anchors:
         return None
     try:
         attrs = anchors[ops[0]["name"]](ops[0])
-    except KeyError:  # a product of tensors whose ranks are not known
+    except KeyError:  # the ranks of the operands are not known
         return None
     data, weights = (arg.get("param") for arg in ops[0]["args"])
     if data is None or weights is None:
         return None
     letter = "C" if isinstance(attrs, Convolution) else "N"
-    parts = re.findall(r"\d*[A-Za-z]", attrs.out_layout)
-    rest = _Epilogue([index for index, part in enumerate(parts) if part[-1].upper() == letter], places)
+    axes = re.findall(r"\d*[A-Za-z]", attrs.out_layout)
+    rest = _Epilogue([index for index, axis in enumerate(axes) if axis[-1].upper() == letter], parameters)
     for index, op in enumerate(ops[1:]):
-        if not rest.take(op, index):
+        if not rest.append(op, index):
             return None
     read = {arg["param"] for op in ops for arg in op["args"] if "param" in arg}
-    if len(read) != len(places) - 1:  # not one output, or tensors whose part is not known
+    if len(read) != len(parameters) - 1:  # more than one output, or a tensor whose role is not known
         return None
     return Product(
-        attrs, data, weights, len(places) - 1, rest.bias, rest.residual, rest.activation, rest.limits, ops
+        attrs, data, weights, len(parameters) - 1, rest.bias, rest.residual, rest.activation, rest.limits, ops
     )
 
 
 class _Epilogue:
-    """What follows a product, operator by operator."""
+    """The epilogue of a convolution or matmul, built up operator by operator.
 
-    def __init__(self, channel: list[int], places: list[Any]) -> None:
-        self.channel, self.places = channel, places
+    `channel`: the axes of the output that hold the channel; `parameters`: the function's tensors.
+    """
+
+    def __init__(self, channel: list[int], parameters: list[Any]) -> None:
+        self.channel, self.parameters = channel, parameters
         self.bias: int | None = None
         self.residual: int | None = None
         self.activation: str | None = None
         self.limits: tuple[float, float] | None = None
 
-    def take(self, op: OpInfo, index: int) -> bool:
-        """Whether an operator can follow; `index`: of the entry whose result it must take."""
+    def append(self, op: OpInfo, index: int) -> bool:
+        """Append an operator; returns False if the operator cannot be part of the epilogue.
+
+        Its one operand that is computed by an operator must be the result of entry `index`.
+        """
         from_before = [arg for arg in op["args"] if "op" in arg]
         others = [position for position, arg in enumerate(op["args"]) if "op" not in arg]
         if from_before != [{"op": index}]:
@@ -155,7 +162,7 @@ class _Epilogue:
         axes = op["attrs"].get("broadcast_axes")
         if param is None or axes is None or self.activation is not None:
             return False
-        shape, full = self.places[param].shape, self.places[-1].shape
+        shape, full = self.parameters[param].shape, self.parameters[-1].shape
         along = [axis for axis, size in zip(axes[operand], shape, strict=True) if not _is_one(size)]
         if self.bias is None and along == self.channel:
             self.bias = param
@@ -176,7 +183,7 @@ class _Epilogue:
                 return False
             low = max(low, float(value)) if op["name"] == "maximum" else low
             high = min(high, float(value)) if op["name"] == "minimum" else high
-        if low > high:  # whichever comes last would win
+        if low > high:  # the result would depend on the order of the limits
             return False
         self.activation, self.limits = "clip", (low, high)
         return True
