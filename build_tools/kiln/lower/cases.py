@@ -1,4 +1,4 @@
-"""The functions of one bucket: the general one, and those for special contents of inputs and for sizes."""
+"""The cases of one bucket: its general function, and functions for special input contents or sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from kiln.specialize.dispatch import leaves
 
 @dataclass(frozen=True)
 class Case:
-    """A module with one function, `main`. `when`: the condition as plan.json has it; None: the general one.
+    """A module with one function, `main`, and the condition under which it runs.
 
-    `constants`: tensors that the condition compares with, by name.
+    `when`: the condition in the form of plan.json; None: the general case. `constants`: by name, the tensors
+    that the condition compares inputs with.
     """
 
     name: str
@@ -26,15 +27,15 @@ class Case:
 
 
 def cases_of(module: tvm.IRModule) -> list[Case]:
-    """The cases of a module that the specialize stage has made, the general one first.
+    """The cases of a module from the specialize stage, the general case first.
 
-    Sizes come before contents: they are looked at first.
+    In a condition, sizes come before contents of inputs, so that sizes are compared first.
     """
     names = [parameter.name for parameter in module["main"].params]
-    found: list[Case] = []
+    cases: list[Case] = []
     for special in leaves(module):
         if not special.when:
-            found.insert(0, Case("", special.module))
+            cases.insert(0, Case("", special.module))
             continue
         constants: store.Tensors = {}
         sizes = [_size(atom) for atom in special.when if not isinstance(atom, InputIs)]
@@ -47,12 +48,12 @@ def cases_of(module: tvm.IRModule) -> list[Case]:
                     constants[name] = atom.tensor
                     value = {"param": name}
                 contents.append({"input": names.index(atom.input), "value": value})
-        found.append(Case(special.name, special.module, {"all": [*sizes, *contents]}, constants))
-    return found
+        cases.append(Case(special.name, special.module, {"all": [*sizes, *contents]}, constants))
+    return cases
 
 
 def _size(atom: OnSize) -> dict[str, Any]:
-    """A condition on a dimension as plan.json has it: a range of sizes, or what divides them."""
+    """A condition on a dimension in the form of plan.json: a range of sizes or a divisor."""
     if isinstance(atom, MultipleOf):
         return {"dim": atom.dim, "multiple": atom.factor}
     least, greatest = (atom.value, atom.value) if isinstance(atom, Equals) else (atom.least, atom.greatest)

@@ -1,4 +1,4 @@
-"""What the variables in the shapes of `main` stand for: sizes that every later stage can compute."""
+"""Shape variables of `main` as expressions of the model's dimensions, which later stages can compute."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from kiln.tir.symbols import variables
 
 
 class Dims:
-    """The dimensions of a model and the variables of its `main`."""
+    """Dynamic dimensions of a model with their ranges (`box`), and the shape variables of its `main`."""
 
     def __init__(self, model: str, mod: tvm.IRModule) -> None:
         self.model = model
-        self.box: dict[str, tuple[int, int]] = {}  # by dimension its least and greatest size
+        self.box: dict[str, tuple[int, int]] = {}  # dimension → (least, greatest) size
         self._dims = json.loads(str((mod["main"].attrs or {}).get("kiln.dims", "{}")))
         for dim in self._dims.values():
             factor = int(dim["divide"])
             self.box[dim["dim"]] = dim["min"] * factor, dim["max"] * factor
-        self._values: dict[Any, SizeExpr] = {}  # by variable of main
-        self._multiples: dict[str, int] = {}  # dimension → what it is a multiple of
+        self._values: dict[Any, SizeExpr] = {}  # variable of main → size
+        self._multiples: dict[str, int] = {}  # dimension → a divisor of its size
         for param in mod["main"].params:
             self._learn(param.ty)
 
     def _learn(self, ty: Any) -> None:
-        """Note the variables in the type of a parameter."""
+        """Record the size of each variable in `ty`, the type of a parameter."""
         for entry in (ty.values if isinstance(ty, relax.ShapeType) else getattr(ty, "shape", None)) or []:
             for variable in variables(entry):
                 dim = self._dims[variable.name]
@@ -40,14 +40,14 @@ class Dims:
                 self._multiples[dim["dim"]] = divide
 
     def size(self, expr: Any, values: Mapping[Any, SizeExpr] | None = None) -> SizeExpr:
-        """An expression of variables of main, or of those in `values`, as a size.
+        """Convert `expr`, an expression of the variables of main or of the keys of `values`, to a size.
 
-        Raises ValueError where it cannot be one.
+        Raises ValueError for an expression that sizes cannot represent.
         """
         return to_size(expr, self._values if values is None else values, self._multiples)
 
     def shape(self, ty: Any) -> list[SizeExpr]:
-        """The shape of a tensor of main. Raises KilnError where a size cannot be computed."""
+        """The shape of a tensor of type `ty` in main. Raises KilnError where a size cannot be computed."""
         try:
             return [self.size(size) for size in ty.shape]
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Steps that external libraries compute: each is a call of a function that generated C or CUDA C defines."""
+"""Steps that external libraries compute: each calls a function defined in generated C or CUDA C."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ from kiln.tir.symbols import simplify
 
 
 class Externals:
-    """Adds the steps of the parts that kiln.byoc has given to libraries."""
+    """Adds the steps of the subgraphs that kiln.byoc has assigned to libraries."""
 
     def __init__(self, mod: tvm.IRModule, groups: Groups) -> None:
         self.groups, self.steps = groups, groups.steps
         self._about = json.loads(str((mod.attrs or {}).get("kiln.externals", "{}")))
         self._symbols: set[str] = set()
-        self._copies: dict[str, str] = {}  # of inputs that libraries read
+        self._copies: dict[str, str] = {}  # input → its copy with slack, which libraries read
 
     def add(self, call: Any, inputs: list[str], numbers: list[Any]) -> str:
-        """Add the step of a `call_dps_packed` of these tensors and sizes; the tensor of its result."""
+        """Add the step of the `call_dps_packed` `call`; returns the tensor name of its result.
+
+        `inputs`: names of tensors. `numbers`: sizes, the number of tasks if the function is parallel, and the
+        three sizes of the grid if it is a kernel on a GPU.
+        """
         symbol = str(call.args[0].global_symbol)
         about = self._about[symbol]
         dims = self.groups.dims
         inputs = [self._readable(name, about["reads_past"]) for name in inputs]
         output = self.steps.new(str(call.ty.dtype), dims.shape(call.ty))
-        block = about["block"]  # of a kernel on a GPU, whose grid stands behind the sizes
+        block = about["block"]  # threads in a block of a GPU kernel; None for C
         grid = [dims.size(simplify(n)) for n in numbers[-3:]] if block else []
         numbers = numbers[:-3] if block else numbers
         extent = 0
@@ -61,7 +65,7 @@ class Externals:
         self, symbol: str, about: dict[str, Any], inputs: list[str], output: Tensor, scratch: bool,
         numbers: int, elements: int,
     ) -> None:  # fmt: skip
-        """Add a function of a library to the kernels."""
+        """Add the record of the library function `symbol` to the kernels."""
         arguments = [{"dtype": self.steps.tensors[name].dtype, "const": True} for name in inputs]
         arguments.append({"dtype": output.dtype, "const": False})
         arguments += [{"dtype": "uint8", "const": False}] if scratch else []
@@ -79,8 +83,11 @@ class Externals:
         )
 
     def _readable(self, name: str, slack: int) -> str:
-        """The tensor with so many bytes behind it that can be read too, in a copy where the memory is not the
-        arena's. A parameter is never read past: it ends before another or before what fills the image up."""
+        """The name of a tensor with the content of `name` and `slack` readable bytes after its end.
+
+        An input is copied into the arena. A parameter needs no slack: another parameter follows it in the
+        image, or the bytes that fill up the image.
+        """
         root = self.steps.root(name)
         if slack == 0 or root.kind == "param":
             return name

@@ -1,4 +1,4 @@
-"""Steps of fused groups: a kernel is lowered once, and found again for every group that is equal."""
+"""Steps of fused groups; groups that are structurally equal share one kernel, lowered once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kiln.tir.symbols import divided, ranges_of, simplify
 
 @dataclass(frozen=True)
 class Made:
-    """What a step was made from; `again` makes its kernel for another machine, and gives its symbol."""
+    """The kernel of a step (`part`); `again(machine)` lowers it for another machine; returns its symbol."""
 
     part: Part
     again: Callable[[Machine], str]
@@ -48,20 +48,23 @@ class Groups:
     ) -> None:
         self.dims, self.machine, self.target = dims, machine, target
         self._packings: Packings = packings or {}
-        self._forms: dict[str, Sequence[int] | None] = {}  # by parameter
+        self._forms: dict[str, Sequence[int] | None] = {}  # parameter → its allowed forms
         self.steps = Steps(box=dims.box)
-        # By function what its parameters that are sizes stand for, where a call gives them.
+        # function → the values that its call passes for the parameters that are sizes.
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
         self._symbols: set[str] = set()
-        # Kernels that are lowered, by the hash of what they were made from.
+        # structural hash of a kernel → (kernel, symbol, scratch memory) of the kernels lowered so far.
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
         self._groups: dict[Any, Any] = {}
-        self.made: dict[int, Made] = {}  # by number of the step
+        self.made: dict[int, Made] = {}  # index of a step → its kernel
 
     def add(
         self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
     ) -> None:
-        """Add the steps of one fused group, which is called `name`."""
+        """Add the steps of one fused group.
+
+        `inputs`, `outputs`: names of tensors. `name`: a unique name of the function, for the cache of groups.
+        """
         known = frozenset(i for i, item in enumerate(inputs) if self.steps.tensors[item].kind == "param")
         places = [*inputs, *outputs]
         values = self.values_of(func, places)
@@ -100,7 +103,7 @@ class Groups:
         bounds = self.bounds(values)
 
         def again(machine: Machine, number: int) -> str:
-            with ranges_of(bounds):  # for the kernel's sizes too
+            with ranges_of(bounds):  # lowering reads the ranges of the kernel's sizes
                 made = kernels_of(func, ops, set(known), limited(machine, forms), views, small)
                 return self.kernel(made[number], ops)[0]
 
@@ -108,7 +111,7 @@ class Groups:
             self.made[first + number] = Made(part, functools.partial(again, number=number))
 
     def _forms_of(self, name: str) -> Sequence[int] | None:
-        """The forms in which a weight may be stored; None: any."""
+        """The forms in which the weight `name` may be stored, see lower/packings.py; None: any form."""
         if not self._packings or name not in self.steps.params:
             return None
         if name not in self._forms:
@@ -116,7 +119,7 @@ class Groups:
         return self._forms[name]
 
     def values_of(self, func: tirx.PrimFunc, places: list[str]) -> dict[Any, SizeExpr]:
-        """What the variables in the shapes of a function's parameters stand for in this call."""
+        """By variable, the sizes in the shapes of the parameters of `func`; `places`: the tensors passed."""
         values = dict(self.given.get(func, {}))
         for param, name in zip((p for p in func.params if tirx.is_buffer_var(p)), places, strict=True):
             for size, value in zip(param.shape, self.steps.tensors[name].shape, strict=True):
@@ -131,7 +134,7 @@ class Groups:
         return values
 
     def bounds(self, values: Mapping[Any, SizeExpr]) -> dict[Any, tuple[int, int]]:
-        """The least and greatest value of each variable."""
+        """(least, greatest) value of each variable in the bucket's box."""
         return {variable: sizes.bounds(value, self.steps.box) for variable, value in values.items()}
 
     def _run(
@@ -143,7 +146,7 @@ class Groups:
         outputs: list[str],
         values: Mapping[Any, SizeExpr],
     ) -> None:
-        """Add one step for each kernel of a group; `names` are the tensors behind its parameters."""
+        """Add one step for each kernel of a group; `names`: the tensors passed as parameters of `func`."""
         places = dict(zip(func.params, names, strict=True))
         for part, symbol, scratch in parts:
             arguments: list[Any] = []
@@ -173,7 +176,7 @@ class Groups:
         written: list[str],
         values: Mapping[Any, SizeExpr],
     ) -> None:
-        """Add a step that runs the kernel of a part."""
+        """Add a step that runs the kernel `symbol` of `part`; `written`: names of the tensors written."""
         tasks = 0 if part.kernel.tasks is None else part.kernel.tasks
         label = "+".join(op["name"].removeprefix("nn.") for op in ops) or part.kernel.family
         self.steps.steps.append(
@@ -190,7 +193,7 @@ class Groups:
         )
 
     def _pack(self, name: str, part: Part, position: int, symbol: str) -> str:
-        """The tensor that holds the packed form of a parameter; made once."""
+        """The name of the tensor with parameter `name` packed for argument `position` of kernel `symbol`."""
         value = self.steps.params[name]
         packed = np.ascontiguousarray(part.kernel.packs[position](value))
         new_name = f"{name}.{symbol}"
@@ -199,15 +202,18 @@ class Groups:
         return new_name
 
     def kernel(self, part: Part, ops: list[OpInfo]) -> tuple[str, list[tuple[str, int]]]:
-        """Lower a kernel, or find the equal one. Its symbol, and its scratch memory: types and bytes."""
-        known = int(tvm_ffi.structural_hash(part.kernel.func))
-        for func, symbol, scratch in self._lowered.get(known, []):
+        """Lower the kernel of `part`, unless an equal one is lowered. Returns its symbol and scratch buffers.
+
+        A scratch buffer is a pair (dtype, bytes).
+        """
+        structure = int(tvm_ffi.structural_hash(part.kernel.func))
+        for func, symbol, scratch in self._lowered.get(structure, []):
             if tvm_ffi.structural_equal(func, part.kernel.func):
                 return symbol, scratch
         lowered = abi.lower(part.kernel, self.target)
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
-        symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # kiln_* is the runtime's
-        self._lowered.setdefault(known, []).append((part.kernel.func, symbol, lowered.scratch))
+        symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
+        self._lowered.setdefault(structure, []).append((part.kernel.func, symbol, lowered.scratch))
         if symbol in self._symbols:
             return symbol, lowered.scratch
         self._symbols.add(symbol)
@@ -233,7 +239,7 @@ class Groups:
         return symbol, lowered.scratch
 
     def replace(self, symbols: Mapping[str, str]) -> None:
-        """Have steps run other kernels, with the same parameters, in place of those that are named."""
+        """Make steps call kernel `symbols[old]` in place of `old`; both kernels have the same parameters."""
         old = {symbol for symbol, new in symbols.items() if symbol != new}
         for step in self.steps.steps:
             step["kernel"] = symbols.get(step["kernel"], step["kernel"])
@@ -242,17 +248,22 @@ class Groups:
             del self.steps.functions[symbol]
 
     def copy(self, name: str, key: str) -> str:
-        """Add the step that copies a tensor; `key`: what no other copy is called. The copy."""
+        """Add a step that copies tensor `name`; returns the name of the copy.
+
+        `key`: a unique name of the step. A constant with an affine formula is computed, not copied.
+        """
         source = self.steps.tensors[name]
-        made = self.steps.new(source.dtype, source.shape)
+        target = self.steps.new(source.dtype, source.shape)
         if 0 in source.shape:
-            return made.name
+            return target.name
         func, copies = copy_of(source.shape, source.dtype)
         root = self.steps.root(name)
-        known = constant_formula(self.steps.params[root.name], source.shape) if root.kind == "param" else None
-        if known is None:
-            self.add(func, copies, [name], [made.name], key)
+        affine = (
+            constant_formula(self.steps.params[root.name], source.shape) if root.kind == "param" else None
+        )
+        if affine is None:
+            self.add(func, copies, [name], [target.name], key)
         else:
-            func = computed(attach.with_ops(func, copies), {0: known})
-            self.add(func, attach.of(func), [], [made.name], key)
-        return made.name
+            func = computed(attach.with_ops(func, copies), {0: affine})
+            self.add(func, attach.of(func), [], [target.name], key)
+        return target.name

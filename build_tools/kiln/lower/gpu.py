@@ -1,8 +1,7 @@
-"""The `lower` stage for a GPU: from the simplified graph to launches, in the form that later stages know.
+"""The `lower` stage for a GPU: from the simplified graph to kernel launches, as steps for later stages.
 
-The graph is fused as for a CPU, but a padding stays part of its convolution: dlight computes it where an
-element is read. Each step names its kernel, and says in `launch` over which grid of blocks of threads it
-runs.
+The graph is fused as for a CPU, but padding stays part of its convolution: dlight computes the padding where
+an element is read. Each step contains the name of its kernel and, as `launch`, its grid and block of threads.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from kiln.tir.builder import Machine
 from kiln.tir.kernel_name import digest
 from kiln.tir.symbols import ranges_of, variables
 
-# A GPU has an instruction for it; TVM 0.27 writes the bits of a constant as `&(1262485504)`, which is no C.
+# GPUs have an instruction for nearbyint. TVM 0.27 prints the bit pattern that round_small reads as
+# `&(1262485504)`, which is not valid C.
 _RULES = {
     **RULES,
     **serial_loops.RULES,
@@ -50,7 +50,7 @@ for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared 
 
 
 class CudaGroups(Groups):
-    """Adds the launches of fused groups."""
+    """Adds the kernel launches of fused groups to `steps`."""
 
     def __init__(self, dims: Dims, machine: Machine, target: tvm.target.Target) -> None:
         super().__init__(dims, machine, target)
@@ -61,7 +61,7 @@ class CudaGroups(Groups):
     ) -> None:
         """Add the launches of one fused group."""
         values = self.values_of(func, [*inputs, *outputs])
-        # Lowering renames no variable, but makes others of the same name.
+        # Lowering replaces variables by new ones of the same names.
         by_name = {variable.name: value for variable, value in values.items()}
 
         def size(expr: Any) -> SizeExpr:
@@ -75,18 +75,18 @@ class CudaGroups(Groups):
                 self._launches[key] = dlight.lower(plain, self.target, lambda e: self._most(size(e)))
             except Exception as error:  # TVM's passes raise many kinds
                 raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
-        found = self._launches[key]
+        lowered = self._launches[key]
         names = [*inputs, *outputs]
-        for dtype, count in found.scratch:
+        for dtype, count in lowered.scratch:
             elements = count * 8 // int(tvm.DataType(dtype).bits)
             names.append(self.steps.new(dtype, [elements]).name)
         with ranges_of(self.bounds(values)):
             macs = macs_of(func)
-        for launch in found.launches:
+        for launch in lowered.launches:
             arguments = [
                 names[a.position] if a.value is None else {"dim": size(a.value)} for a in launch.arguments
             ]
-            # What a group multiplies and adds is counted for the first of its kernels.
+            # All multiply-adds of a group are attributed to its first kernel.
             self._launch(launch, ops, arguments, [size(extent) for extent in launch.grid], macs)
             macs = 0
 
@@ -125,7 +125,7 @@ class CudaGroups(Groups):
 def fused(
     mod: tvm.IRModule, precision: str = "fp32", dump: Path | None = None, external: External | None = None
 ) -> tuple[tvm.IRModule, store.Tensors]:
-    """A simplified module as fused PrimFuncs, without schedules, and the values of `main`'s parameters.
+    """Fuse a simplified module; returns it as PrimFuncs without schedules, and `main`'s parameter values.
 
     `dump`: a folder for the IR after each pass. `external`: see kiln.byoc.external.External.
     """
@@ -133,9 +133,9 @@ def fused(
     params: store.Tensors = {}
 
     passes = [
-        # Phase 0: what libraries compute, by patterns of operators
+        # Phase 0: subgraphs for libraries, found by patterns of operators
         *([] if external is None else external.before()),
-        # Phase 1: the graph as kernels want it
+        # Phase 1: the graph in the form that kernels need
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),
         ("indices", safe_indices),
@@ -150,18 +150,18 @@ def fused(
         ("barriers", cancel_transposes),
         ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
-        # and, by the op info of what has been fused
+        # subgraphs for libraries, found by the op info of fused groups
         *([] if external is None else external.after(params)),
-        # What no parameter is needed for
+        # constants that a formula replaces
         ("recompute", recompute(params)),
-        # Phase 3: how tensors are stored, or rounded
+        # Phase 3: precision of stored tensors, or of matmul operands
         *_precise(precision, params),
     ]
     return run(mod, passes, dump), params
 
 
 def _precise(precision: str, params: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The pass that gives a module its precision, if there is one."""
+    """The pass, if any, that converts a module to `precision`; empty for fp32."""
     if precision == "tf32":
         return [("tf32", tf32.products)]
     return [("half", half_storage(params, stored(precision)))] if is_narrow(precision) else []
@@ -176,15 +176,15 @@ def lower(
     dump: Path | None,
     external: External | None = None,
 ) -> Steps:
-    """Lower a simplified module whose parameters are constants; `dump`: a folder for the IR after each pass.
+    """Lower a simplified module, whose parameters are constants, to kernels and launches for a GPU.
 
-    `external`: see kiln.byoc.external.External. Raises KilnError for what a GPU cannot run, with the
-    operators.
+    `dump`: a folder for the IR after each pass. `external`: see kiln.byoc.external.External. Raises KilnError
+    with the names of the operators for a group that cannot be lowered for a GPU.
     """
     assert target.cuda is not None
     mod, params = fused(mod, precision, dump, external)
     # Phase 4: kernels and launches for each group
     ops = attach.of_functions(mod)
     groups = CudaGroups(Dims(model, mod), machine, dlight.tvm_target(target.cuda))
-    # No tensor lies inside another: paddings cost no copy here.
+    # No tensor is stored inside another: padding costs no copy on a GPU.
     return Builder(mod, ops, params, groups).build()

@@ -1,12 +1,12 @@
-"""Steps that check indices before an operator reads or writes where they point.
+"""Steps that check indices before an operator reads or writes with them.
 
-With `checks: indices` every tensor of indices is checked, each against the axis that it counts along. A run
-ends with KILN_BAD_INDEX at the first index outside. Without it nothing is checked but indices along an axis
-that may be empty: others are clamped or dropped (kernels/operators/indices.py), and there is no element to
-clamp to.
+With `checks: indices` every tensor of indices is checked against the size of the axis that it indexes. A run
+ends with KILN_BAD_INDEX at the first index out of range. Without that key only indices along an axis that may
+be empty are checked: other indices are clamped or dropped (kernels/operators/indices.py), but an empty axis
+has no element to clamp to.
 
-A check is a call of `CHECK` on the indices; its result is the indices themselves, which the operator then
-reads, so that a check stands before it. Indices that are constants are checked here, once.
+A check is a call of `CHECK` on the indices. Its result is the same indices, which the operator then reads, so
+that the check runs before the operator. Constant indices are checked here, at build time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _WRITES = ("relax.scatter_elements", "relax.scatter_nd")
 
 @dataclass(frozen=True)
 class _Indices:
-    """A tensor of indices as the model has it; `rebuilt` makes of a checked one what the operator reads.
+    """A tensor of indices as the model has it (`raw`), before the importer converts it for the operator.
 
-    `wraps`: negative ones count from the end.
+    `wraps`: negative indices count from the end. `rebuilt`: converts the checked tensor for the operator.
     """
 
     raw: Any
@@ -44,9 +44,9 @@ class _Indices:
 
 
 def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """The pass. `wanted`: the model asks for checks. `gpu`: there can be none.
+    """The pass. `wanted`: the model has `checks: indices`. `gpu`: kernels run on a GPU, without checks.
 
-    Raises KilnError for a constant index outside of its axis, and for a check on a GPU.
+    Raises KilnError for a constant index outside of its axis, and where a GPU would need a check.
     """
 
     def run(mod: tvm.IRModule) -> tvm.IRModule:
@@ -74,14 +74,16 @@ def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.I
                 call.op, [call.args[0], found.rebuilt(checked), *call.args[2:]], call.attrs, call.ty_args
             )
 
-        found = rewrite_calls(mod, dict.fromkeys((*_READS, *_WRITES), rule))
-        return relax.transform.DeadCodeElimination()(found)  # what counted unchecked indices from the end
+        checked_mod = rewrite_calls(mod, dict.fromkeys((*_READS, *_WRITES), rule))
+        return relax.transform.DeadCodeElimination()(
+            checked_mod
+        )  # removes the conversions of unchecked indices
 
     return run
 
 
 def _axes(call: Any) -> dict[int, Any]:
-    """By axis of the data its size, for each that indices count along; -1: all of them as one."""
+    """Sizes of the axes of the data that `call` indexes, by axis; -1: all axes flattened into one."""
     shape = shape_of(call.args[0])
     name = operator(call)
     if name in ("relax.gather_nd", "relax.scatter_nd"):
@@ -95,7 +97,7 @@ def _axes(call: Any) -> dict[int, Any]:
 
 
 def _may_be_empty(dims: Dims, size: Any) -> bool:
-    """Whether a size can be 0; a size that cannot be computed is taken for one that can."""
+    """Whether a size can be 0; true for a size that cannot be computed."""
     if isinstance(size, int):
         return size == 0
     try:
@@ -105,7 +107,10 @@ def _may_be_empty(dims: Dims, size: Any) -> bool:
 
 
 def _indices(rewriter: CallRewriter, expr: Any) -> _Indices:
-    """Indices before they are counted from the front and made of another type, where that can be seen."""
+    """`expr` as `_Indices`: without the casts and the handling of negative indices that are recognised.
+
+    Negative indices are handled as where(i < 0, i + size, i).
+    """
     made = rewriter.definition(expr)
     if operator(made) == "relax.astype" and str(made.args[0].ty.dtype) in ("int32", "int64"):
         inner = _indices(rewriter, made.args[0])
@@ -136,6 +141,7 @@ def _indices(rewriter: CallRewriter, expr: Any) -> _Indices:
 
 
 def _check_constant(what: str, values: Any, axes: dict[int, int], wraps: bool) -> None:
+    """Raise KilnError for the first constant index that is outside of its axis."""
     columns = values.reshape(-1, len(axes)) if len(axes) > 1 else values.reshape(-1, 1)
     for column, (axis, size) in zip(columns.T, axes.items(), strict=True):
         low = -size if wraps else 0
@@ -145,7 +151,7 @@ def _check_constant(what: str, values: Any, axes: dict[int, int], wraps: bool) -
 
 
 def _check(rewriter: CallRewriter, name: str, found: _Indices, axes: dict[int, Any]) -> Any:
-    """The indices behind a check for each axis."""
+    """Add a check for each axis of `axes`; returns the checked indices."""
     value = found.raw
     if str(value.ty.dtype) not in ("int32", "int64"):
         value = rewriter.emit(relax.op.astype(value, "int64"))

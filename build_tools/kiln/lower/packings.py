@@ -1,15 +1,15 @@
-"""In how many forms a weight is stored: chosen for all buckets and special cases of a model together.
+"""The forms in which a weight is stored, chosen for all buckets and special cases of a model together.
 
 A float32 weight is packed for direct convolution, or for Winograd convolution with tiles of 2x2 or 4x4
-outputs. Each kernel would take what is fastest at its sizes, so that a weight might be stored in all of them.
-Where the forms that a weight would get take more than `weight_growth` times its size, one set of forms that
-keeps the limit is chosen: the one with which the uses take the fewest times their best, in sum, by the
-estimates of kernels/cpu/winograd_cost.py. So a bucket for small sizes counts as much as one for large ones.
-Kernels then choose within the set, and pack panels of one width. The columns that fill up the last panel of
-every packing are no growth.
+outputs. Each kernel alone would choose the form that is fastest at its sizes, so that a weight might be
+stored in all three. Where the forms of a weight together exceed `weight_growth` times its size, one set of
+forms within that limit is chosen: the set with the least sum, over all uses of the weight, of estimated time
+divided by the best time of that use (estimates of kernels/cpu/winograd_cost.py). So a bucket for small sizes
+counts as much as a bucket for large ones. Kernels then choose within the set, and pack panels of one width.
+The columns that fill up the last panel of a packing do not count as growth.
 
-Works on the graph before fusion, with open sizes at their greatest. Weights whose forms keep the limit are
-free: nothing is said of them, and their kernels are what they are without other buckets.
+Works on the graph before fusion, with dynamic dimensions at their greatest sizes. Weights whose forms are
+within the limit are not restricted: their kernels are the same as without other buckets.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from kiln.lower.dims import Dims
 from kiln.params import store
 from kiln.tir.builder import Machine
 
-# By digest of a weight (params/store.py): the forms that it may be stored in; those not named are free.
+# Digest of a weight (params/store.py) → the forms it may be stored in; other weights are not restricted.
 Packings = Mapping[str, Sequence[int]]
 
 _Packing = tuple[int, int, bool]  # form, vectors of a panel, whether the last panel is one of pairs
 _FORMS = (DIRECT, 2, 4)
-_UNWANTED = 1e6  # how much worse than any other a form is that the model's policy does not name
+_UNWANTED = 1e6  # factor on the estimated time of a form that the model's Winograd policy excludes
 
 
 @dataclass(frozen=True)
 class Use:
-    """A product or convolution with a constant weight, at its greatest sizes."""
+    """A matmul or convolution (`conv`, at its greatest sizes) with the constant weight of digest `weight`."""
 
     weight: str
     conv: Convolution
     can_transform: bool  # whether Winograd convolution is possible
-    is_open: bool
+    is_open: bool  # whether the data has a dynamic dimension
 
 
 def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
@@ -90,28 +90,28 @@ def _use(call: Any, weight: Array, x: list[int], out: list[int]) -> Use | None:
 
 
 def limits(modules: Iterable[tvm.IRModule], model: str, machine: Machine) -> dict[str, list[int]]:
-    """The forms of the weights that would grow too large over all uses in `modules`: see Packings."""
+    """`Packings` of the weights whose forms over all uses in `modules` exceed the machine's weight_growth."""
     by_weight: dict[str, list[Use]] = {}
     for mod in modules:
         for use in uses_of(mod, model):
             by_weight.setdefault(use.weight, []).append(use)
-    found = {}
+    allowed = {}
     for weight, uses in by_weight.items():
         forms = [form for form, _, _ in {_packing(use, machine) for use in uses}]
         if len(uses) > 1 and _size(forms) > machine.weight_growth + 1e-9:
-            found[weight] = _best(uses, machine)
-    return found
+            allowed[weight] = _best(uses, machine)
+    return allowed
 
 
 def limited(machine: Machine, forms: Sequence[int] | None) -> Machine:
-    """`machine` for kernels of a weight that may have these forms, all with panels of one width."""
+    """`machine` restricted to `forms` of a weight, with panels of one width; unchanged for None."""
     if forms is None:
         return machine
     return replace(machine, forms=tuple(forms), choices={}, pairs=False)
 
 
 def _packing(use: Use, machine: Machine) -> _Packing:
-    """What a kernel would choose by itself."""
+    """The packing that the kernel of `use` chooses where forms are not restricted."""
     conv = use.conv
     if use.is_open:
         machine = replace(machine, choices={})
@@ -124,18 +124,18 @@ def _packing(use: Use, machine: Machine) -> _Packing:
 
 
 def _size(forms: Iterable[int]) -> float:
-    """How many times its size a weight takes in packings of these forms."""
+    """Size of a weight's packings in `forms` together, as a multiple of the weight's size."""
     return sum(growth(form) if form else 1.0 for form in forms)
 
 
 def _best(uses: Sequence[Use], machine: Machine) -> list[int]:
-    """The set of forms within the limit that costs all uses least; of equal ones the smallest."""
+    """The set of forms within the limit with the least total cost of `uses`; of equal sets the smallest."""
     policy = (DIRECT,) if machine.winograd == "off" else wanted(machine)
     if machine.winograd == "auto":
         policy = (DIRECT, *policy)
 
     def cost(use: Use, forms: Sequence[int]) -> float:
-        """Of the best of these forms that are possible."""
+        """Estimated time of `use` with the best form of `forms` that is possible for it."""
         possible = [form for form in forms if form == DIRECT or use.can_transform]
         return min(estimate(use.conv, m, machine) * (1 if m in policy else _UNWANTED) for m in possible)
 

@@ -1,4 +1,4 @@
-"""packings: the forms of the weights that a model's buckets share, where each alone would store another."""
+"""packings: the forms of weights shared by a model's buckets, where each bucket alone would add a form."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Write packings.json into the folder `args.out`."""
     target = Target.model_validate(read_json(args.target))
     cases = [case for folder in args.sources for case in cases_of(store.load(folder))]
     with atomic_dir(args.out) as folder:
@@ -34,9 +35,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def packings_of(cases: Sequence[Case], config: Mapping[str, Any], target: Target) -> dict[str, list[int]]:
-    """By digest of a weight the forms that its kernels may choose from, where it would grow too large.
+    """The forms that kernels may choose from, by digest of a weight, for weights that would grow too large.
 
-    `cases`: those of all buckets. Nothing for a GPU, whose kernels read weights as they are.
+    `cases`: the cases of all buckets. Empty for a GPU, whose kernels read weights unpacked.
     """
     if target.cuda is not None:
         return {}

@@ -43,7 +43,7 @@ def tvm_target(target: Target) -> tvm.target.Target:
 def machine_of(
     target: Target, threads: str, winograd: str = "off", choices: Choices | None = None
 ) -> Machine:
-    """What schedules need to know of a target, and of the model's policy."""
+    """The `Machine` that schedules read: properties of `target`, and the model's choices."""
     return Machine(
         isa=target.vector.isa,
         vector_bits=target.vector.bits,
@@ -74,24 +74,24 @@ def lower(
     checks: str | None = None,
     packings: Packings | None = None,
 ) -> Steps:
-    """Lower a simplified module whose parameters are constants.
+    """Lower a simplified module, whose parameters are constants, to kernels and steps for `target`.
 
-    `choices`: what was measured on the target's CPU; None: nothing. `external`: passes that give parts of the
-    graph to libraries. `precision`: of tensors between kernels; other than fp32 on GPUs only. `checks`:
-    "indices" adds steps that check indices. `packings`: the forms of weights that other buckets or cases read
-    too; None: all are free.
+    `dump`: a folder for the IR after each pass. `choices`: tuning records measured on the target's CPU; None:
+    no records. `external`: passes that assign subgraphs to libraries. `precision`: precision of the tensors
+    between kernels; other than fp32 only on GPUs. `checks`: "indices" adds steps that check indices.
+    `packings`: the forms that weights shared with other buckets or cases may be stored in; None: any form.
     """
     if target.cuda is not None:
-        from kiln.lower import gpu  # with TVM's schedules for GPUs, which no other target needs
+        from kiln.lower import gpu  # imports TVM's schedules for GPUs, which no other target needs
 
         mod = index_checks(model, checks == "indices", gpu=True)(mod)
         return gpu.lower(mod, model, target, machine_of(target, threads), precision, dump, external)
     params: store.Tensors = {}
 
     passes = [
-        # Phase 0: what libraries compute, by patterns of operators
+        # Phase 0: subgraphs for libraries, found by patterns of operators
         *([] if external is None else external.before()),
-        # Phase 1: the graph as kernels want it
+        # Phase 1: the graph in the form that kernels need
         ("padding", explicit_padding),
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),
@@ -106,12 +106,12 @@ def lower(
         ("concats_apart", keep_concats_apart),
         ("fuse", relax.transform.FuseOps(2)),
         ("fuse_tir", attach.fuse_tir),
-        ("barriers", cancel_transposes),  # the reshapes that kept fusion apart
+        ("barriers", cancel_transposes),  # removes the reshapes that stopped fusion
         ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
-        # and, by the op info of what has been fused
+        # subgraphs for libraries, found by the op info of fused groups
         *([] if external is None else external.after(params)),
-        # What no parameter is needed for
+        # constants that a formula replaces
         ("recompute", recompute(params)),
     ]
     mod = run(mod, passes, dump)

@@ -1,19 +1,21 @@
-"""Which parameters each step fetches for later ones, so that memory is read while arithmetic takes the time.
+"""Prefetch of parameters across steps: memory is read for later steps while a step is bound by arithmetic.
 
-Some layers read more bytes than memory brings while they compute, others far fewer; each by itself takes as
-long as the slower of the two, and the more cores compute, the more layers wait for memory. So steps that
-compute fetch what later ones read. Parameters lie in the order of steps: a stream of prefetches runs ahead of
-them, through the cache that cores share, by a distance that grows in some steps and shrinks in others.
+Some layers read more bytes than memory delivers while they compute, others far fewer; each layer alone takes
+as long as the slower of the two, and the more cores compute, the more layers wait for memory. So steps that
+are bound by arithmetic prefetch what later steps read. Parameters are stored in the order of steps: one
+stream of prefetches runs ahead of the steps, into the cache that the cores share, by a distance that grows in
+some steps and shrinks in others.
 
-    room[i]   bytes that memory brings while step i computes
-    need[i]   how far ahead the stream has to be when step i begins, from the last step backwards:
-              need[i] = need[i + 1] + bytes[i] - room[i], at least 0 and at most what the cache holds
-    ahead[i]  how far it is, from the first step on: as far as needed, or as room has allowed
+    room[i]   bytes that memory delivers while step i computes
+    need[i]   distance in bytes by which the stream must be ahead when step i begins, from the last step
+              backwards: need[i] = need[i + 1] + bytes[i] - room[i], at least 0 and at most the cache's share
+    ahead[i]  distance by which the stream is ahead, from the first step on: need[i], or what room has allowed
 
-Step i fetches from ahead[i] behind the beginning of its parameters to ahead[i + 1] behind their end, besides
-the next panel of its own. Steps that cannot fetch leave the distance to the others; among them are Winograd's
-that read each weight once: fetching more made them 15 % slower. Parameters that all fit the shared cache stay
-there from run to run: then nothing is fetched (MobileNet-v2 took 9 % longer).
+Step i prefetches from ahead[i] bytes after the beginning of its parameters to ahead[i + 1] bytes after their
+end, in addition to the next panel of its own. Steps that cannot prefetch leave the distance to the other
+steps; among them are Winograd steps that read each weight once: with more prefetches they were 15 % slower.
+Parameters that all fit the shared cache stay there from run to run: then no step prefetches for later ones
+(with prefetches MobileNet-v2 took 9 % longer).
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from dataclasses import dataclass, replace
 
 from kiln.lower.fused_steps import Groups, Made
 
-# What memory brings for all cores together, at the least.
+# Memory bandwidth for all cores together, a lower bound.
 BYTES_A_CYCLE = 8
-# A part of the shared cache is for what is fetched ahead: one in so many. Measured on a Zen 5 with 32 MiB: of
-# a half some is gone before it is read, since all that a core's own cache gives up passes through.
+# Prefetched bytes may fill 1 / SHARE of the shared cache. Measured on a Zen 5 with 32 MiB: of a half, some
+# lines are evicted before they are read, since all lines evicted from a core's own cache pass through it.
 SHARE = 4
-# Bytes that are not worth a kernel of its own.
+# Fewest prefetched bytes that are worth a separate kernel.
 LEAST = 128 << 10
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one step: bytes of parameters, cycles of its arithmetic on all cores, and whether it can fetch."""
+    """Cost of one step: bytes of its parameters, cycles of its arithmetic, and whether it can prefetch."""
 
     bytes: int
     cycles: float
@@ -42,23 +44,29 @@ class Cost:
 
 
 def regions(costs: Sequence[Cost], most: int) -> list[tuple[int, int] | None]:
-    """The bytes that each step fetches, from the beginning of its parameters; None: its own panels only."""
+    """For each step the range (first, end) of bytes to prefetch, relative to the start of its parameters.
+
+    None: the step prefetches its own panels only. `most`: greatest distance of the stream in bytes.
+    """
     room = [cost.cycles * BYTES_A_CYCLE if cost.fetches else 0.0 for cost in costs]
     need = [0.0] * (len(costs) + 1)
     for i in reversed(range(len(costs))):
         need[i] = min(most, max(0.0, need[i + 1] + costs[i].bytes - room[i]))
     ahead = 0.0
-    found: list[tuple[int, int] | None] = []
+    ranges: list[tuple[int, int] | None] = []
     for i, cost in enumerate(costs):
         after = max(0.0, min(need[i + 1], ahead + room[i] - cost.bytes))
         first, end = (ahead or cost.bytes), cost.bytes + after
-        found.append((int(first), int(end)) if cost.fetches and end - first >= LEAST else None)
+        ranges.append((int(first), int(end)) if cost.fetches and end - first >= LEAST else None)
         ahead = after
-    return found
+    return ranges
 
 
 def look_ahead(groups: Groups) -> None:
-    """Make the kernels of steps that fetch for others anew; one of several steps as the furthest needs it."""
+    """Lower the kernels of steps that prefetch for later ones again, with their ranges.
+
+    A kernel that several steps share gets the range that ends furthest.
+    """
     machine, steps = groups.machine, groups.steps.steps
     wanted: dict[str, tuple[int, int]] = {}
     makers: dict[str, Made] = {}

@@ -32,7 +32,7 @@ def _pad_before_conv2d(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def explicit_padding(mod: tvm.IRModule) -> tvm.IRModule:
-    """Padding becomes an op of its own, so that convolution kernels read without checks."""
+    """Make the padding of each conv2d a separate op, so that its kernel reads without bounds checks."""
     return rewrite_calls(mod, {"relax.nn.conv2d": _pad_before_conv2d})
 
 
@@ -42,10 +42,10 @@ def _keep(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def store_quantised(mod: tvm.IRModule) -> tvm.IRModule:
-    """What is quantised is stored as integers.
+    """Store quantised tensors as integers: a reshape to the same shape follows each relax.quantize.
 
-    Fusion would put the next op's dequantize behind the producer and store floats, four times as many
-    bytes. A reshape to the same shape costs nothing at run time, and fusion stops at it.
+    Fusion would otherwise append the next op's dequantize to the producer, which then stores floats, four
+    times as many bytes. The reshape costs nothing at run time, and fusion stops at it.
     """
     return rewrite_calls(mod, {"relax.quantize": _keep})
 
@@ -55,7 +55,7 @@ def _as_reshape(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def free_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
-    """squeeze, expand_dims and flatten become reshapes, which move no data."""
+    """Replace squeeze, expand_dims and flatten by reshapes, which move no data."""
     names = ("relax.squeeze", "relax.expand_dims", "relax.flatten")
     return rewrite_calls(mod, dict.fromkeys(names, _as_reshape))
 
@@ -67,20 +67,20 @@ def _clipped(_rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.take(call.args[0], call.args[1], axis, "clip")
 
 
-def _of_a_picture(rewriter: CallRewriter, call: Any) -> Any:
-    """The first of the five numbers of each region, which picture it is in, held within the batch."""
-    pictures, regions = shape_of(call.args[0])[0], call.args[1]
-    if not isinstance(pictures, int):
+def _clip_image_index(rewriter: CallRewriter, call: Any) -> Any:
+    """Clip the first of the five numbers of each region, the index of its image, to the batch."""
+    images, regions = shape_of(call.args[0])[0], call.args[1]
+    if not isinstance(images, int):
         name = str(call.op.name).removeprefix("relax.vision.")
         raise KilnError(f"operator '{name}' cannot be compiled: its batch has a dynamic size")
     op, emit = relax.op, rewriter.emit
-    first = emit(op.clip(emit(op.strided_slice(regions, [1], [0], [1])), 0, pictures - 1))
+    first = emit(op.clip(emit(op.strided_slice(regions, [1], [0], [1])), 0, images - 1))
     rest = emit(op.strided_slice(regions, [1], [1], [5]))
-    held = emit(op.concat([first, rest], 1))
-    return relax.Call(call.op, [call.args[0], held], call.attrs, call.ty_args)
+    clipped = emit(op.concat([first, rest], 1))
+    return relax.Call(call.op, [call.args[0], clipped], call.attrs, call.ty_args)
 
 
 def safe_indices(mod: tvm.IRModule) -> tvm.IRModule:
-    """Indices that come from data are clipped to the tensor; TVM's default reads wherever they point."""
+    """Clip indices that come from data to the tensor; TVM's default reads outside of it."""
     regions = ("relax.vision.roi_align", "relax.vision.roi_pool")
-    return rewrite_calls(mod, {"relax.take": _clipped, **dict.fromkeys(regions, _of_a_picture)})
+    return rewrite_calls(mod, {"relax.take": _clipped, **dict.fromkeys(regions, _clip_image_index)})

@@ -1,12 +1,12 @@
 """Large constants that a formula describes are computed where kernels read them, and not stored.
 
-What comes from no parameter, such as ConstantOfShape and Range, arrives here as constants: importers and the
-folding of constants have computed it. A load of such a tensor becomes its formula (kiln.params.formulas), so
-nothing is stored and nothing lies in the arena.
+Results of operators that depend on no input, such as ConstantOfShape and Range, arrive here as constants:
+importers and constant folding have computed them. A load of such a tensor becomes its formula
+(kiln.params.formulas), so that the tensor is neither stored nor placed in the arena.
 
 Applies where at least LEAST bytes are saved, all readers of the tensor load its elements, and none of them
-is a product: the weights of products and convolutions are packed, and stay parameters. The same goes for what
-libraries read, and for the operands of concats of images, which may have no kernel
+is a matmul or convolution: weights are packed, and stay parameters. Tensors that libraries read stay
+parameters too, and so do operands of concats of images, which may have no kernel
 (lower/views/in_place_concat.py).
 """
 
@@ -30,14 +30,17 @@ from kiln.opinfo.kinds import nests_of
 from kiln.params.formulas import ONCE, Affine, Array, Formula, Repeated, formula
 from kiln.params.store import Tensors
 
-# Two equal kernels whose constants differ become two: that is the code of one.
+# About the code size of a kernel: kernels that differ only in formulas are no longer shared.
 LEAST = 4096
 
 Formulas = Mapping[int, Formula]  # by position among the tensors of a function
 
 
 def recompute(params: Tensors) -> Pass:
-    """The pass; `params`: the values of main's parameters by name, to which shorter ones are added."""
+    """The pass. `params`: values of main's parameters by name.
+
+    The pass adds to `params` the shorter tensors that replace repeated ones (`Repeated`).
+    """
 
     def step(mod: tvm.IRModule) -> tvm.IRModule:
         return _Recompute(mod, params).module()
@@ -58,7 +61,7 @@ class _Recompute:
         self.shorter: dict[str, Any] = {}  # parameter → the variable that takes its place
 
     def module(self) -> tvm.IRModule:
-        """The module whose functions compute what they can."""
+        """The module, with functions that compute constants in place of loading them."""
         found = self._formulas()
         if not found:
             return self.mod
@@ -87,7 +90,7 @@ class _Recompute:
         return relax.transform.DeadCodeElimination(["main"])(mod)
 
     def _formulas(self) -> dict[Any, Formula]:
-        """By variable that stands for a parameter its formula, where every reader can do with it."""
+        """Formulas by variable, for the parameters that all readers can compute."""
         readers: list[Any] = []
         refused: set[str] = set()
         for binding in self.bindings:
@@ -113,7 +116,7 @@ class _Recompute:
         return {item: made for item, made in made_of.items() if made is not None}
 
     def _named(self, expr: Any) -> set[str]:
-        """The parameters that an expression reads."""
+        """Names of the parameters that an expression reads."""
         found: set[str] = set()
 
         def visit(one: Any) -> None:
@@ -124,7 +127,7 @@ class _Recompute:
         return found
 
     def _call(self, value: Any, found: Mapping[Any, Formula], make: Any) -> Any:
-        """A call of a function that computes what it read; any other expression as it is."""
+        """The call `value` of a function that computes the constants in `found`, or `value` itself."""
         if operator(value) != "relax.call_tir" or not any(item in found for item in _tensors(value)):
             return value
         position, arguments, formulas = 0, [], []
@@ -149,7 +152,7 @@ class _Recompute:
 
 
 class _Key:
-    """A formula as a key: of a shorter tensor only its shape is part of the code."""
+    """A formula as a dictionary key; of a repeated tensor only the shape counts, as its values are loaded."""
 
     def __init__(self, made: Formula) -> None:
         self.formula = made
@@ -172,7 +175,7 @@ def _tensors(call: Any) -> list[Any]:
 
 
 def _all_formulas(value: Array, shapes: set[tuple[int, ...]]) -> dict[tuple[int, ...], Formula]:
-    """A formula for each shape in which `value` is read; empty where that does not save enough."""
+    """A formula for each shape in which `value` is read; empty where one is missing or saves too little."""
     if value.nbytes < LEAST:
         return {}
     found: dict[tuple[int, ...], Formula] = {}
@@ -187,13 +190,13 @@ def _all_formulas(value: Array, shapes: set[tuple[int, ...]]) -> dict[tuple[int,
 
 
 def constant_formula(value: Array, shape: Sequence[Any]) -> Affine | None:
-    """The formula of a constant that is copied to an output, where that is shorter than its bytes."""
+    """The affine formula of a constant that is copied to an output; None below LEAST bytes or without one."""
     made = formula(value.reshape([int(size) for size in shape])) if value.nbytes >= LEAST else None
     return made if isinstance(made, Affine) else None
 
 
 def _refuses(func: tirx.PrimFunc, position: int) -> bool:
-    """Whether a function has to find one of its tensors in memory."""
+    """Whether `func` must load its tensor `position` from memory."""
     ops = attach.of(func)
     if len(ops) == 1 and ops[0]["name"] == "concat" and len(attach.tensors(func)[-1].shape) == 4:
         return True
@@ -210,7 +213,10 @@ def _refuses(func: tirx.PrimFunc, position: int) -> bool:
 
 
 def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:
-    """`func` with formulas in the place of loads of some of its tensors, which are then no parameters."""
+    """`func` with formulas in place of loads of some of its tensors.
+
+    A tensor with an affine formula is no longer a parameter; a repeated one becomes a shorter parameter.
+    """
     places = attach.tensors(func)
     by_buffer = {places[position]: made for position, made in formulas.items()}
     shorter = {
@@ -256,7 +262,7 @@ def _whole(buffer: Any) -> list[Any]:
 
 
 def _without(op: OpInfo, formulas: Formulas, gone: Sequence[int]) -> OpInfo:
-    """The entry of an operator in a function that has lost the tensors `gone`."""
+    """Op info `op` with arguments renumbered for a function without the tensors at the positions `gone`."""
 
     def moved(arg: Mapping[str, Any]) -> Mapping[str, Any]:
         position = arg.get("param")
@@ -271,7 +277,7 @@ def _without(op: OpInfo, formulas: Formulas, gone: Sequence[int]) -> OpInfo:
 
 
 def element(made: Affine, indices: Sequence[Any]) -> Any:
-    """The element at `indices`: a constant, or arithmetic in int32, or float32 where a step is a fraction."""
+    """Expression of the element at `indices`: a constant, or arithmetic in int32 (float for fractions)."""
     if made.is_uniform:
         return tirx.const(made.start, made.dtype)
     whole = all(isinstance(number, int) for number in (made.start, *made.steps))

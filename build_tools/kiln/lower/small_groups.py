@@ -1,8 +1,8 @@
-"""Groups whose code stays small where producers are written out at every use, as TVM's schedules for GPUs do.
+"""Limit the code size of fused groups on GPUs, where TVM's schedules inline a producer at every use.
 
-A value that is read twice doubles such code, and a chain of such values makes it exponential. An operator
-whose element would hold more than LARGEST_TREE operators is marked opaque: it becomes a kernel of its own and
-its readers read memory. Kernels for CPUs need no such marks, see tir/inline.py.
+A value that is read twice doubles the inlined code, and a chain of such values makes it exponential. An
+operator whose element would contain more than LARGEST_TREE operators is marked opaque: it becomes a separate
+kernel, and its readers load the result from memory. Kernels for CPUs need no such marks, see tir/inline.py.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kiln.graph.bindings import CallRewriter, operator
 from kiln.lower.views.in_place_padding import OPAQUE
 from kiln.tir.inline import LARGEST_TREE
 
-# The greatest op_pattern of operators that are computed inside their readers (OpPatternKind: injective).
-_WRITTEN_OUT = 2
+# The greatest op_pattern of operators that are inlined into their readers (OpPatternKind: injective).
+_INLINED = 2
 
 
 def small_groups(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass. Needs AnnotateTIROpPattern, and comes before fusion."""
+    """The pass; runs after AnnotateTIROpPattern and before fusion."""
     calls = [
         binding
         for block in mod["main"].body.blocks
@@ -34,7 +34,7 @@ def small_groups(mod: tvm.IRModule) -> tvm.IRModule:
     for number, binding in enumerate(calls):
         func = mod[binding.value.args[0]]
         total = 1 + sum(size.get(item, 0) for item in binding.value.args[1].fields)
-        if int(func.attrs["op_pattern"]) <= _WRITTEN_OUT:
+        if int(func.attrs["op_pattern"]) <= _INLINED:
             size[binding.var] = total
             if total > LARGEST_TREE:
                 cut.add(number)
@@ -43,9 +43,9 @@ def small_groups(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _with_opaque(mod: tvm.IRModule, cut: set[int]) -> tvm.IRModule:
-    """`mod` with the calls of these numbers, in order, to functions that fuse with nothing."""
+    """`mod` where the call_tir calls with an index in `cut` call copies of their functions marked opaque."""
     seen = 0
-    made: dict[Any, Any] = {}
+    opaque: dict[Any, Any] = {}  # variable of a function → of its opaque copy
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
         nonlocal seen
@@ -53,10 +53,10 @@ def _with_opaque(mod: tvm.IRModule, cut: set[int]) -> tvm.IRModule:
         if seen - 1 not in cut:
             return None
         variable = call.args[0]
-        if variable not in made:
+        if variable not in opaque:
             func: PrimFunc = mod[variable].with_attr("op_pattern", OPAQUE)
-            made[variable] = rewriter.builder_.add_func(func, f"{variable.name_hint}_apart")
-        return relax.Call(call.op, [made[variable], *call.args[1:]], call.attrs, call.ty_args)
+            opaque[variable] = rewriter.builder_.add_func(func, f"{variable.name_hint}_apart")
+        return relax.Call(call.op, [opaque[variable], *call.args[1:]], call.attrs, call.ty_args)
 
     rewriter = CallRewriter(mod, {"relax.call_tir": rule})
     rewriter.builder_.update_func(mod.get_global_var("main"), rewriter.visit_expr(mod["main"]))

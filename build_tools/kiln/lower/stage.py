@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Lower all cases of a bucket; write module.json, params.safetensors and steps.json into `args.out`."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
@@ -41,9 +42,11 @@ def run(args: argparse.Namespace) -> None:
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     values: store.Tensors = {}
     cases: list[dict[str, Any]] = []
-    found = cases_of(store.load(args.source))
-    packings = read_json(args.packings)["forms"] if args.packings else packings_of(found, config, target)
-    for number, case in enumerate(found):
+    bucket_cases = cases_of(store.load(args.source))
+    packings = (
+        read_json(args.packings)["forms"] if args.packings else packings_of(bucket_cases, config, target)
+    )
+    for number, case in enumerate(bucket_cases):
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
         steps = lower(
             case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
@@ -63,6 +66,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _lifted(module: tvm.IRModule) -> dict[str, Any]:
-    """The parameters as they come into this stage: by name their bytes and a digest of their content."""
-    _, found = store.split(module)
-    return {name: {"bytes": value.nbytes, "sha256": store.digest(value)} for name, value in found.items()}
+    """Parameters of `module` before lowering: by name the size in bytes and the SHA-256 of the content."""
+    _, params = store.split(module)
+    return {name: {"bytes": value.nbytes, "sha256": store.digest(value)} for name, value in params.items()}

@@ -1,6 +1,6 @@
-"""What `lower` has made of a model, as plain data: tensors, kernels, steps, parameters.
+"""Result of the `lower` stage as plain data: tensors, kernels, steps, parameters.
 
-Nothing after this stage needs to know Relax.
+No stage after `lower` needs Relax to read it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from kiln.config.sizes import SizeExpr
 from kiln.tir.builder import Array
 from kiln.tir.view import TensorView
 
-# By dimension its least and greatest size.
+# (least, greatest) size by dimension.
 Box = Mapping[str, tuple[int, int]]
 
 
 @dataclass
 class Tensor:
-    """A tensor of the plan. `alias`: it is the same memory as that tensor, seen with another shape.
+    """A tensor of the plan.
 
-    `slack`: bytes behind it that a library may read."""
+    `alias`: name of the tensor whose memory it uses, with another shape; None: memory of its own. `slack`:
+    bytes after its end that a library may read.
+    """
 
     name: str
     dtype: str
@@ -35,7 +37,7 @@ class Tensor:
     slack: int = 0
 
     def describe(self, box: Box | None = None) -> dict[str, Any]:
-        """Its entry in steps.json; `bytes` are those of the greatest sizes of `box`."""
+        """Entry of the tensor in steps.json; `bytes`: its size at the greatest sizes of `box`, with slack."""
         elements = 1
         for size in self.shape:
             elements *= sizes.bounds(size, box or {})[1]
@@ -56,7 +58,7 @@ class Steps:
     params: dict[str, Array] = field(default_factory=dict)
     functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     box: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # By tensor which part of its memory it takes, where that is not all of it.
+    # tensor name → its place in the memory of a larger tensor, where it does not use all of that memory.
     views: dict[str, TensorView] = field(default_factory=dict)
     _count: int = 0
 
@@ -71,31 +73,31 @@ class Steps:
         }
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Add a tensor that has a name of its own."""
+        """Add `tensor` under its own name and return it."""
         self.tensors[tensor.name] = tensor
         return tensor
 
     def new(
         self, dtype: str, shape: list[SizeExpr], kind: str = "activation", alias: str | None = None
     ) -> Tensor:
-        """Add a tensor under a new name."""
+        """Add a tensor under a new name and return it."""
         self._count += 1
         return self.add(Tensor(f"t{self._count}", dtype, shape, kind, alias))
 
     def constant(self, name: str, value: Array) -> Tensor:
-        """Add a parameter and the tensor that holds it."""
+        """Add a parameter; returns the tensor that holds it."""
         self.params[name] = value
         return self.add(Tensor(name, str(value.dtype), list(value.shape), "param"))
 
     def root(self, name: str) -> Tensor:
-        """The tensor whose memory a tensor is."""
+        """The tensor that owns the memory of tensor `name`: the last one of its chain of aliases."""
         tensor = self.tensors[name]
         while tensor.alias is not None:
             tensor = self.tensors[tensor.alias]
         return tensor
 
     def drop_unused(self) -> None:
-        """Forget tensors that no step names, such as parameters that only their packed forms stand for."""
+        """Remove tensors that no step uses, such as weights of which only packed forms are used."""
         used = {name for step in self.steps for name in step["args"] if isinstance(name, str)}
         used |= set(self.inputs) | set(self.outputs)
         for name in list(used):

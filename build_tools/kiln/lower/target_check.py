@@ -1,6 +1,6 @@
-"""What LLVM knows of a target's CPU and features.
+"""Check a target's CPU and features against LLVM.
 
-What LLVM does not know it ignores, with a warning only.
+LLVM itself ignores unknown names, with only a warning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kiln.frontend.quiet import quiet_stderr
 
 
 def check(target: Target) -> None:
-    """Raise KilnError for a CPU or a feature that LLVM does not know for the target's architecture."""
+    """Raise KilnError for a CPU or feature that LLVM does not support for the target's architecture."""
     with quiet_stderr():
         plain = TvmTarget({"kind": "llvm", "mtriple": target.triple})
         cpus = sorted(str(name) for name in codegen.llvm_get_cpu_archlist(plain))
@@ -39,10 +39,10 @@ def check(target: Target) -> None:
 
 
 def cpu_features_of(target: Target) -> list[str]:
-    """The features that kiln_open asks the processor for, names of config/cpu_features.py.
+    """The CPU features that kiln_open checks at run time, by their names in config/cpu_features.py.
 
-    None for kernels on a GPU, and where there is no operating system to ask. Raises KilnError for a feature
-    that a processor cannot be asked for.
+    Empty for kernels on a GPU, and for freestanding targets, which have no operating system to query. Raises
+    KilnError for a feature that cannot be detected at run time.
     """
     if target.cuda is not None or target.deployment == "freestanding":
         return []

@@ -22,21 +22,21 @@ from kiln.tir.symbols import simplify
 
 
 def _is_tensor(argument: Any) -> bool:
-    """Whether an argument of a call is a tensor; the others are sizes."""
+    """Whether an argument of a call is a tensor; all other arguments are sizes."""
     return isinstance(argument.ty, relax.TensorType)
 
 
 def _is_empty(ty: Any) -> bool:
-    """Whether there is nothing to compute: no result has an element."""
+    """Whether no tensor of type `ty`, a tensor or tuple type, has elements, so that nothing is computed."""
     fields = ty.fields if isinstance(ty, relax.TupleType) else [ty]
     return all(any(isinstance(n, tirx.IntImm) and int(n) == 0 for n in field.shape) for field in fields)
 
 
 class Builder:
-    """Walks `main` once and adds steps to those of `groups`.
+    """Walks `main` once and adds its steps to `groups.steps`.
 
-    `ops`: by function its op info. `params`: the values of main's parameters behind the inputs. `placement`:
-    tensors may lie inside larger ones; None: none does.
+    `ops`: op info by function name. `params`: values of the parameters of `main` that follow its inputs.
+    `placement`: adds the steps of tensors that are stored inside larger ones; None: no tensor is.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Builder:
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
 
     def build(self) -> Steps:
-        """The steps of `main`."""
+        """Add the steps of `main`; returns all steps, without unused tensors."""
         main = self.mod["main"]
         count = int(main.attrs["num_input"])
         for index, variable in enumerate(main.params):
@@ -74,7 +74,7 @@ class Builder:
         return self.steps
 
     def _new(self, ty: Any, alias: str | None = None) -> str:
-        """A tensor of this type; its name."""
+        """Add a tensor of type `ty` and return its name."""
         return self.steps.new(str(ty.dtype), self.groups.dims.shape(ty), alias=alias).name
 
     def _value(self, expr: Any) -> Any:
@@ -90,26 +90,27 @@ class Builder:
         raise KilnError(f"{self.model}: cannot compile the expression {type(expr).__name__} in main")
 
     def _bind(self, var: Any, value: Any) -> Any:
+        """Add the steps that compute `value`, which `var` is bound to; a tensor name or a list of names."""
         if not isinstance(value, relax.Call):
             return self._value(value)
         name = operator(value)
         if name == "relax.reshape":
             return self._new(value.ty, alias=self._value(value.args[0]))
         if name == "relax.call_dps_packed":
-            given = value.args[1].fields
-            inputs = [self._value(item) for item in given if _is_tensor(item)]
-            numbers = [size for item in given if not _is_tensor(item) for size in item.values]
+            arguments = value.args[1].fields
+            inputs = [self._value(item) for item in arguments if _is_tensor(item)]
+            numbers = [size for item in arguments if not _is_tensor(item) for size in item.values]
             if str(value.args[0].global_symbol).startswith(CHECK):
                 return self._check(value, inputs[0], numbers)
             return self._externals.add(value, inputs, numbers)
         if name != "relax.call_tir":
             library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None
-            known = library or (name or str(value.op)).removeprefix("relax.")
-            raise KilnError(f"{self.model}: operator '{known}' cannot be compiled{self._origin(known)}")
+            called = library or (name or str(value.op)).removeprefix("relax.")
+            raise KilnError(f"{self.model}: operator '{called}' cannot be compiled{self._origin(called)}")
         return self._call(var, value)
 
     def _check(self, call: Any, indices: str, numbers: list[Any]) -> str:
-        """Add a step that checks indices; the tensor that its readers read, which is the same memory."""
+        """Add a step that checks the tensor `indices`; returns the name of an alias of `indices`."""
         about = json.loads(str(call.args[0].global_symbol).removeprefix(CHECK))
         dtype = str(call.ty.dtype)
         symbol, result = f"kiln_check_indices_{dtype}", self._new(call.ty, alias=indices)
@@ -132,12 +133,12 @@ class Builder:
         return result
 
     def _origin(self, operator: str) -> str:
-        """Which nodes of the model's file became an operator, where the importer has left that."""
+        """': NODE, …': nodes of the model file that became `operator`; empty if the importer lists none."""
         nodes = json.loads(str(self.mod["main"].attrs.get("kiln.nodes", "{}"))).get(operator)
         return f": {', '.join(nodes)}" if nodes else ""
 
     def _call(self, var: Any, call: Any) -> Any:
-        """Add the steps of a fused group."""
+        """Add the steps of the fused group `call`; returns the tensor name of its result, or a list."""
         name = call.args[0].name_hint
         inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]
         func, ops = self._function(call), self.ops.get(name, [])
@@ -153,7 +154,7 @@ class Builder:
         return outputs if several else outputs[0]
 
     def _function(self, call: Any) -> tirx.PrimFunc:
-        """The function of a call; what its parameters that are sizes stand for is noted."""
+        """The function of `call`; `groups.given` receives the values of its parameters that are sizes."""
         func = self.mod[call.args[0]]
         scalars = [param for param in func.params if not tirx.is_buffer_var(param)]
         if not scalars:
@@ -161,12 +162,15 @@ class Builder:
         sizes = [item for item in call.args[1].fields if not _is_tensor(item)]
         if len(call.args) > 2:
             sizes += list(call.args[2].values)
-        given = dict(zip(scalars, sizes, strict=True))
-        self.groups.given[func] = {param: self.groups.dims.size(value) for param, value in given.items()}
+        passed = dict(zip(scalars, sizes, strict=True))
+        self.groups.given[func] = {param: self.groups.dims.size(value) for param, value in passed.items()}
         return func
 
     def _own_output(self, index: int, name: str) -> str:
-        """The tensor of output `index`: one that no input, parameter or other output shares memory with."""
+        """The tensor name of output `index`: `name`, or a copy where its memory is not the output's alone.
+
+        Copied are inputs, parameters, tensors that another output shares, and tensors with slack.
+        """
         root = self.steps.root(name)
         taken = {self.steps.root(other).name for other in self.steps.outputs}
         if root.kind == "activation" and root.name not in taken and not root.slack:

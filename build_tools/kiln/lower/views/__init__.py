@@ -1,1 +1,1 @@
-"""Tensors that are parts of others: in-place padding and in-place concat."""
+"""Tensors that are stored inside larger ones: in-place padding and in-place concat."""

@@ -1,12 +1,12 @@
 """In-place concat: each producer writes into its slice of the concat's result, so no copy kernel runs.
 
-The result is allocated from its first operand on, and each operand is a view into it, as in
+The result is allocated when its first operand is computed, and each operand is a view of it, as in
 in_place_padding.py. An operand that has no producer, such as an input of the model, is copied into its slice.
 This saves reading and writing the tensor once. Since the result lives longer, a concat is done in place only
 where that does not raise the peak: the most bytes alive at any step, in the order of the model's steps.
 
-Applies to images (four axes) of known sizes, where at least half of the bytes are written in place and where
-fusion would not have put the concat into a kernel that does more than copy.
+Applies to images (four axes) of static shape, where at least half of the bytes are written in place and where
+fusion would not have merged the concat into a kernel that does more than copy.
 """
 
 from __future__ import annotations
@@ -28,23 +28,27 @@ from kiln.tir.fused import Fused, NotSimple
 from kiln.tir.symbols import is_open
 from kiln.tir.view import TensorView
 
-# Who has these among its operators computes whole rows, or reads its operands as flat memory.
+# A group with one of these operators computes whole rows, or reads its operands as flat memory.
 _NOT_INSIDE = (
     "matmul", "reshape", "einsum", "nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.rms_norm",
 )  # fmt: skip
-# Who reads a tensor that FuseOps would have made of its own anyhow.
+# Operators that FuseOps does not fuse with a concat that they read.
 _READERS = ("nn.conv2d", "nn.pad", "nn.max_pool2d", "nn.avg_pool2d", "concat")
-# No padding has this value: none takes the place of an operand for its own inside.
+# NaN equals no padding value, so that an operand is never taken for the inside of a padded tensor.
 _NO_BORDER = math.nan
 
 
 @dataclass(frozen=True)
 class Join:
-    """A concat without a kernel: its operands in order, each inside the whole; `direct` are written there."""
+    """A concat without a kernel.
+
+    `views`: place of each operand in the result, in order. `direct`: whether its producer writes it there;
+    otherwise it is copied. `place`: place of the result itself, which may be stored in a padded tensor.
+    """
 
     views: tuple[TensorView, ...]
     direct: tuple[bool, ...]
-    place: TensorView  # of the result, which may lie in a padded tensor
+    place: TensorView
 
 
 def _is_concat(ops: Sequence[OpInfo]) -> bool:
@@ -57,16 +61,16 @@ def _calls(mod: tvm.IRModule) -> list[Any]:
 
 
 def _is_image(call: Any) -> bool:
-    """Whether a call makes one tensor of four axes, out of tensors, all of known sizes."""
+    """Whether a call has one result, a tensor of four axes, and all tensors are of static shape."""
     types = [call.ty, *(operand.ty for operand in call.args[1].fields)]
     return all(_sizes(ty) is not None for ty in types) and len(call.ty.shape) == 4
 
 
 def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark concats of images where fusion would gain nothing.
+    """Mark as opaque the concats of images for which fusion would gain nothing.
 
-    Those that convolutions, pools or paddings read, and of whose operands at least half, in bytes, are made
-    by kernels that no concat is fused with: resizing and slicing are done by the concat's own kernel.
+    These are read by convolutions, pools, paddings or concats only, and at least half of their operands, in
+    bytes, are computed by kernels that no concat is fused with. Resizing and slicing are fused with a concat.
     """
     calls = _calls(mod)
     made = {binding.var: binding.value for binding in calls}
@@ -80,7 +84,7 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
         return any(op["name"] not in _READERS for op in ops[name])
 
     def alone(operand: Any) -> bool:
-        """Whether a kernel of its own makes `operand`, up to what is fused behind it."""
+        """Whether a separate kernel computes `operand`, up to elementwise operators fused after it."""
         while (call := made.get(operand)) is not None:
             kind = ops[call.args[0].name_hint][-1]["kind"]
             if kind not in ("elementwise", "broadcast"):
@@ -107,9 +111,9 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def find_joins(
-    mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], haloed: Mapping[Any, TensorView]
+    mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], padded: Mapping[Any, TensorView]
 ) -> dict[Any, Join]:
-    """The concats of `main` that need no kernel, by variable; `haloed` are tensors inside padded ones."""
+    """The concats of `main` that are done in place, by variable; `padded`: views inside padded tensors."""
     calls = _calls(mod)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     made = {binding.var: binding.value for binding in calls}
@@ -122,13 +126,14 @@ def find_joins(
     def named(call: Any) -> list[OpInfo]:
         return ops.get(call.args[0].name_hint, [])
 
-    def can_lie_inside(operand: Any) -> bool:
+    def can_be_view(operand: Any) -> bool:
+        """Whether the producer of `operand` can write into the result, and all readers can read there."""
         producer = made.get(operand)
-        if producer is None or operand in blocked or operand in haloed or _is_concat(named(producer)):
+        if producer is None or operand in blocked or operand in padded or _is_concat(named(producer)):
             return False
         if not _is_simple(mod, named(producer), producer) or operand in taken:
             return False
-        # A convolution reads its first operand by its own sizes, which are then not the memory's.
+        # A convolution addresses its first operand by the operand's shape, which differs from the parent's.
         return all(
             _is_concat(named(call))
             or (
@@ -145,37 +150,38 @@ def find_joins(
             continue
         operands = list(call.args[1].fields)
         shapes = [list(operand.ty.shape) for operand in operands]
-        direct = tuple(operands.count(one) == 1 and can_lie_inside(one) for one in operands)
+        direct = tuple(operands.count(item) == 1 and can_be_view(item) for item in operands)
         sizes = [math.prod(int(size) for size in shape) for shape in shapes]
-        inside = [one for one, is_direct in zip(operands, direct, strict=True) if is_direct]
+        inside = [item for item, is_direct in zip(operands, direct, strict=True) if is_direct]
         written = sum(size for size, is_direct in zip(sizes, direct, strict=True) if is_direct)
         if 2 * written < sum(sizes) or not inside:
             continue
         more = {**taken, **dict.fromkeys(inside, binding.var)}
-        if _peak(bindings, mod["main"], more, haloed) > _peak(bindings, mod["main"], taken, haloed):
+        if _peak(bindings, mod["main"], more, padded) > _peak(bindings, mod["main"], taken, padded):
             continue
         taken = more
-        joins[binding.var] = _join(named(call)[0], call, shapes, direct, haloed.get(binding.var))
+        joins[binding.var] = _join(named(call)[0], call, shapes, direct, padded.get(binding.var))
     return joins
 
 
 def _join(
-    op: OpInfo, call: Any, shapes: Sequence[Any], direct: tuple[bool, ...], halo: TensorView | None
+    op: OpInfo, call: Any, shapes: Sequence[Any], direct: tuple[bool, ...], outer: TensorView | None
 ) -> Join:
+    """The `Join` of `call`; `outer`: place of the result inside a padded tensor."""
     axis, length = int(op["attrs"]["axis"]) % 4, [int(size) for size in call.ty.shape]
-    place = TensorView((0,) * 4, (0,) * 4, 0.0) if halo is None else halo
+    place = TensorView((0,) * 4, (0,) * 4, 0.0) if outer is None else outer
     views, first = [], 0
     for shape in shapes:
-        behind = length[axis] - first - int(shape[axis])
+        remaining = length[axis] - first - int(shape[axis])
         origin = tuple(at + (first if number == axis else 0) for number, at in enumerate(place.before))
-        after = tuple(at + (behind if number == axis else 0) for number, at in enumerate(place.after))
+        after = tuple(at + (remaining if number == axis else 0) for number, at in enumerate(place.after))
         views.append(TensorView(origin, after, _NO_BORDER))
         first += int(shape[axis])
     return Join(tuple(views), direct, place)
 
 
 def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:
-    """Whether a group's code has the form that tensors inside others need: nests, of images."""
+    """Whether a group's code can use views: loop nests that compute one image (four axes)."""
     if not ops or any(op["name"] in _NOT_INSIDE for op in ops):
         return False
     try:
@@ -186,9 +192,12 @@ def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:
 
 
 def _peak(
-    bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], haloed: Mapping[Any, TensorView]
+    bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], padded: Mapping[Any, TensorView]
 ) -> int:
-    """The most bytes alive at once; `inside`: by tensor the one it lies in."""
+    """The most bytes alive at any step.
+
+    `inside`: tensor → the tensor that it is stored in. `padded`: views inside padded tensors.
+    """
     owner: dict[Any, Any] = dict(inside)
     first: dict[Any, int] = {}
     last: dict[Any, int] = {}
@@ -212,15 +221,15 @@ def _peak(
             owner.setdefault(binding.var, binding.value.args[0])
         elif name == "relax.call_tir":
             (source, *others) = binding.value.args[1].fields or [None]
-            view = None if others else haloed.get(source)
+            view = None if others else padded.get(source)
             if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
-                # the padding is there already
+                # an in-place padding: the producer has filled its parent
                 owner.setdefault(binding.var, source)
         read(binding.value, at)
         whole = root(binding.var)
         first.setdefault(whole, at)
         last[whole] = at
-        view = haloed.get(binding.var)
+        view = padded.get(binding.var)
         size[binding.var] = _bytes(binding.var.ty, None if view is None else _full(binding.var, view))
     read(main.body.body, len(bindings))
     change = [0] * (len(bindings) + 2)
@@ -235,20 +244,20 @@ def _peak(
 
 
 def _sizes(ty: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor; None where that is open, or for what is no tensor."""
+    """The shape of a tensor of type `ty`; None for a dynamic shape, or for a type other than a tensor."""
     if not isinstance(ty, relax.TensorType) or any(is_open(extent) for extent in ty.shape):
         return None
     return tuple(int(extent) for extent in ty.shape)
 
 
 def _full(variable: Any, view: TensorView) -> tuple[int, ...] | None:
-    """The shape of the tensor that a haloed one lies in; None for open sizes."""
+    """The shape of the padded tensor that `variable` is stored in as `view`; None for dynamic shapes."""
     shape = _sizes(variable.ty)
     return None if shape is None else tuple(int(size) for size in view.parent_shape(shape))
 
 
 def _bytes(ty: Any, full: tuple[int, ...] | None = None) -> int:
-    """Of a tensor of shape `full`, or of its own; 0 for open sizes."""
+    """Bytes of a tensor of type `ty`, or of shape `full` where given; 0 for dynamic shapes."""
     if isinstance(ty, relax.TupleType):
         return sum(_bytes(field) for field in ty.fields)
     shape = full or _sizes(ty)

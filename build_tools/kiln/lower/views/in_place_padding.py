@@ -1,9 +1,9 @@
 """In-place padding: a producer writes into the inside of the padded tensor, so no copy kernel runs.
 
 A convolution with padding reads a larger tensor whose border holds the padding value. Instead of copying,
-the producer stores into the inside of that larger tensor, and a small kernel fills the border. Everyone
-else who reads the producer's result reads the inside too. What this saves is a copy of the tensor, in time
-and in the arena.
+the producer stores into the inside of that larger tensor, and a small kernel fills the border. All other
+readers of the producer's result read the inside too. This saves a copy of the tensor, in time and in the
+arena.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from kiln.tir.symbols import Extent, greatest, is_open, product, simplify
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.view import TensorView
 
+# op_pattern of functions that FuseOps fuses with nothing (OpPatternKind: opaque).
 OPAQUE = 8
 
 
 def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
-    """(amounts before and after each axis, value) of a constant padding of H and W of an NHWC tensor."""
+    """(amounts before and after each axis, value) of a constant padding of H and W in NHWC, or None."""
     if len(ops) != 1 or ops[0]["name"] != "nn.pad":
         return None
     attrs = ops[0]["attrs"]
@@ -53,7 +54,7 @@ def spatial_padding(ops: list[OpInfo]) -> tuple[list[int], float] | None:
 
 
 def padded_view(ops: list[OpInfo]) -> TensorView | None:
-    """Where in its result a spatial padding puts what it pads."""
+    """Place of a spatial padding's operand in its result; None for other operators."""
     padding = spatial_padding(ops)
     if padding is None:
         return None
@@ -62,7 +63,7 @@ def padded_view(ops: list[OpInfo]) -> TensorView | None:
 
 
 def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInfo]]:
-    """A function that copies a tensor, and its op info; sizes that are no numbers are open."""
+    """A function that copies a tensor, and its op info; sizes that are not integers become variables."""
     extents = [size if isinstance(size, int) else te.var(f"n{at}", "int64") for at, size in enumerate(shape)]
     data = te.placeholder(extents, dtype=dtype, name="data")
     info: OpInfo = {"name": "copy", "kind": "elementwise", "attrs": {}, "out_dtype": dtype}
@@ -70,7 +71,7 @@ def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInf
 
 
 def keep_padding_apart(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark spatial paddings so that fusion leaves them alone: as ops of their own they can disappear."""
+    """Mark spatial paddings as opaque to fusion: as separate ops they can be done in place."""
     for variable, func in list(mod.functions_items()):
         if isinstance(func, PrimFunc) and spatial_padding(of(func)) is not None:
             mod.update_func(variable, func.with_attr("op_pattern", OPAQUE))
@@ -78,13 +79,14 @@ def keep_padding_apart(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def apart(machine: Machine, channels: int, dtype: str) -> int:
-    """Elements to leave free behind each pixel of an image that depthwise convolutions read.
+    """Elements to leave free after each pixel of an image that depthwise convolutions read.
 
-    These go through few channels of many pixels at a time. Where a pixel is a multiple of 512 bytes long, its
-    neighbours' same channels fall into an eighth of the sets of a cache, or fewer, and drive each other out;
-    one cache line more from pixel to pixel spreads them over all sets. Measured on a Zen 5 with AVX-512:
-    14x14x512 and 28x28x256 take 1.6 to 1.9 times as long without it, 56x56x128 1.15 times. Narrower vectors
-    need it only where all fall into one set: with AVX2 7x7x1024 takes 1.7 times as long, 14x14x512 no longer.
+    A depthwise convolution reads few channels of many pixels at a time. Where a pixel is a multiple of 512
+    bytes long, the same channels of neighbouring pixels map to an eighth of the sets of a cache, or fewer,
+    and evict each other; one cache line more from pixel to pixel spreads them over all sets. Measured on a
+    Zen 5 with AVX-512: 14x14x512 and 28x28x256 take 1.6 to 1.9 times as long without the gap, 56x56x128 1.15
+    times. Narrower vectors need the gap only where all pixels map to one set: with AVX2 7x7x1024 takes 1.7
+    times as long without the gap, 14x14x512 does not take longer.
     """
     size = -(-tvm.DataType(dtype).bits // 8)
     sets = CACHE_SETS // 8 if machine.vector_bits // 8 >= CACHE_LINE else CACHE_SETS
@@ -92,7 +94,7 @@ def apart(machine: Machine, channels: int, dtype: str) -> int:
 
 
 def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Machine) -> dict[Any, TensorView]:
-    """The variables of `main` whose tensors can be haloed, each with the view to use."""
+    """The variables of `main` whose tensors can be stored inside padded ones, each with its view."""
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     calls = [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
@@ -113,8 +115,8 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
         for item in binding.value.args[1].fields:
             readers.setdefault(item, []).append(binding)
 
-    def apart_for(padded: Any) -> int:
-        """What `apart` says, where every reader is a depthwise convolution of this image."""
+    def gap_for(padded: Any) -> int:
+        """`apart` of `padded` if every reader is a depthwise convolution of that image, else 0."""
         channels = int(padded.ty.shape[3])
         for reader in readers.get(padded, []):
             op = (ops.get(reader.value.args[0].name_hint) or [{"name": "", "attrs": {}}])[0]
@@ -139,12 +141,12 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
             continue
         view = padded_view(ops[binding.value.args[0].name_hint])
         if view is not None:
-            views[source] = view.with_pixel_gap(apart_for(binding.var))
+            views[source] = view.with_pixel_gap(gap_for(binding.var))
     return views
 
 
 def used_otherwise(main: Any, bindings: list[Any]) -> set[Any]:
-    """Variables that something else than a kernel reads: outputs, reshapes, tuples."""
+    """Variables that are outputs or tuples, or that an expression other than a kernel call reads."""
     found: set[Any] = set()
 
     def note(expr: Any) -> None:
@@ -168,7 +170,7 @@ def _is_simple(func: PrimFunc) -> bool:
 
 
 def with_views(func: PrimFunc, views: Mapping[int, TensorView]) -> PrimFunc:
-    """`func` with some parameters, by position, seen inside larger tensors."""
+    """`func` with a larger tensor for the parameter at each position in `views`; it uses only the view."""
     params = list(func.params)
     replaced: dict[Any, tuple[Any, TensorView]] = {}
     for position, view in views.items():
@@ -196,31 +198,31 @@ def with_views(func: PrimFunc, views: Mapping[int, TensorView]) -> PrimFunc:
 
 
 def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int) -> Kernel:
-    """A kernel that fills what lies around a view of shape `inner` (N, H, W, C; C is a number)."""
+    """A kernel that fills the border around a view of shape `inner` (N, H, W, C; C is an integer)."""
     images, height, width, channels = view.parent_shape(inner)
     _, top, left, _ = view.before
     line, rows = width * channels, inner[1]
     fill = tirx.const(int(view.value) if "int" in dtype else view.value, dtype)
 
     def body(buffers: list[Any], _begin: Expr, _end: Expr) -> None:
-        def part(first: Expr, size: int) -> None:
+        def fill_vector(first: Expr, size: int) -> None:
             with vector(size) as lane:
                 store(buffers[0], [first + lane], fill)
 
         def run(first: Expr, count: Extent) -> None:
             if is_open(count):
-                blocks(count, lanes, lambda offset, size: part(first + offset, size))
+                blocks(count, lanes, lambda offset, size: fill_vector(first + offset, size))
                 return
-            whole = count // lanes
-            if whole:
-                with serial(whole) as block:
-                    part(first + block * int64(lanes), lanes)
-            for offset, size in chunks(count - whole * lanes, lanes):
-                part(first + int64(whole * lanes + offset), size)
+            vectors = count // lanes
+            if vectors:
+                with serial(vectors) as block:
+                    fill_vector(first + block * int64(lanes), lanes)
+            for offset, size in chunks(count - vectors * lanes, lanes):
+                fill_vector(first + int64(vectors * lanes + offset), size)
 
         with serial(images) as image:
             base = image * int64(height * line)
-            # In memory the end of one row and the start of the next lie together.
+            # The end of one row and the start of the next are adjacent in memory.
             sides = (left + view.after[2]) * channels
             start = simplify((top * width + left) * channels)
             if is_open(start) or start:

@@ -1,6 +1,6 @@
-"""Tensors that lie inside others: which steps write there, copy there, and fill what lies around.
+"""Steps for tensors stored inside larger ones: kernels that write there, copies, and fills of borders.
 
-in_place_padding.py chooses results of padding, in_place_concat.py results of concat.
+in_place_padding.py chooses the paddings that are done in place, in_place_concat.py the concats.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kiln.tir.view import TensorView
 
 
 class Placement:
-    """Adds the steps of calls whose results lie inside other tensors."""
+    """Adds the steps of calls whose results are stored inside larger tensors."""
 
     def __init__(self, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], groups: Groups) -> None:
         self.groups, self.steps = groups, groups.steps
         self._views = find_views(mod, ops, groups.machine)
         self._joins = find_joins(mod, ops, self._views)
-        self._parts = self._find_parts(mod)  # operand of a joined concat → the concat, its view
-        self._joined: dict[Any, Tensor] = {}  # concat → the tensor that its operands lie in
+        self._operands = self._find_operands(mod)  # operand of an in-place concat → (concat, view)
+        self._results: dict[Any, Tensor] = {}  # in-place concat → the tensor that holds its operands
 
-    def _find_parts(self, mod: tvm.IRModule) -> dict[Any, tuple[Any, TensorView]]:
+    def _find_operands(self, mod: tvm.IRModule) -> dict[Any, tuple[Any, TensorView]]:
         calls = {b.var: b.value for block in mod["main"].body.blocks for b in block.bindings}
         return {
             operand: (concat, view)
@@ -48,41 +48,41 @@ class Placement:
     ) -> str | None:
         """Add the steps of the group `func`, called `name`, whose result is the variable `var` of main.
 
-        The tensor of the result, or None where it lies inside no other: then nothing is added.
+        Returns the tensor name of the result; None, without a step, where the result is stored separately.
         """
         if len(inputs) == 1 and inputs[0] in self.steps.views and self._is_border(ops, inputs[0]):
             return self._whole(inputs[0])
         if var in self._joins:
             return self._join(var, inputs)
-        if var in self._parts:
-            concat, place = self._parts[var]
+        if var in self._operands:
+            concat, place = self._operands[var]
             whole = self._whole_of(concat)
             return self._inside(func, name, self.groups.dims.shape(var.ty), inputs, ops, place, whole)
         view = self._views.get(var)
         if view is not None:
-            return self._haloed(func, name, self.groups.dims.shape(var.ty), inputs, ops, view)
+            return self._padded(func, name, self.groups.dims.shape(var.ty), inputs, ops, view)
         view = padded_view(ops)
-        if view is not None:  # nobody could write inside: a copy does, row by row without a condition
+        if view is not None:  # no producer writes inside: copy rows, without conditions
             source = self.steps.tensors[inputs[0]]
             func, copies, name = _copy(source)
-            return self._whole(self._haloed(func, name, source.shape, inputs, copies, view))
+            return self._whole(self._padded(func, name, source.shape, inputs, copies, view))
         return None
 
     def _is_border(self, ops: list[OpInfo], name: str) -> bool:
-        """Whether this padding is the one whose result the tensor's producer has written already."""
+        """Whether `ops` is the padding whose result already contains tensor `name` as a view."""
         return padded_view(ops) == self.steps.views[name].with_pixel_gap(0)
 
     def _whole(self, name: str) -> str:
-        """The tensor that one lies inside of."""
+        """Name of the tensor that tensor `name` is stored in."""
         whole = self.steps.tensors[name].alias
         assert whole is not None
         return whole
 
-    def _haloed(
+    def _padded(
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
         view: TensorView,
     ) -> str:  # fmt: skip
-        """Add a group whose result, of `shape`, lies inside a padded tensor, and the step for the border."""
+        """Add a group whose result, of `shape`, is `view` of a padded tensor, and the step for the border."""
         dtype = str([param for param in func.params if tirx.is_buffer_var(param)][-1].dtype)
         whole = self._around(view, shape, dtype)
         inner = self._inside(func, name, shape, inputs, ops, view, whole)
@@ -90,7 +90,7 @@ class Placement:
         return inner
 
     def _around(self, view: TensorView, shape: Sequence[SizeExpr], dtype: str) -> Tensor:
-        """The tensor in which one of `shape` lies as `view` says."""
+        """Add the tensor that holds a tensor of `shape` as `view`."""
         around = [before + after for before, after in zip(view.before, view.after, strict=True)]
         outer = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
         whole = self.steps.new(dtype, outer)
@@ -102,21 +102,22 @@ class Placement:
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
         view: TensorView, whole: Tensor,
     ) -> str:  # fmt: skip
-        """Add a group whose result, of `shape`, lies inside another tensor."""
+        """Add a group whose result, of `shape`, is stored as `view` in `whole`; returns the result's name."""
         inner = self._inner(view, shape, whole)
         self.groups.add(func, ops, inputs, [inner], name)
         return inner
 
     def _inner(self, view: TensorView, shape: list[SizeExpr], whole: Tensor) -> str:
+        """Add a tensor of `shape` that is `view` of `whole`; returns its name."""
         inner = self.steps.new(whole.dtype, shape, alias=whole.name)
         self.steps.views[inner.name] = view
         return inner.name
 
     def _border(self, view: TensorView, inner: str, whole: Tensor) -> None:
-        """Add the step that fills what lies around a view."""
+        """Add the step that fills the border around tensor `inner`, which is `view` of `whole`."""
         groups = self.groups
         shape = self.steps.tensors[inner].shape
-        # Sizes that are open get variables of the kernel's own, so that equal borders are one kernel.
+        # Dynamic sizes become variables of the kernel's own, so that equal borders share one kernel.
         extents: list[Any] = [
             size if isinstance(size, int) else tirx.Var(f"n{axis}", "int64")
             for axis, size in enumerate(shape)
@@ -137,14 +138,14 @@ class Placement:
             groups.step(symbol, part, [info], arguments, [whole.name], values)
 
     def _whole_of(self, concat: Any) -> Tensor:
-        """The tensor of a joined concat, there from its first operand on."""
-        if concat not in self._joined:
+        """The tensor that holds the result of an in-place concat; added with its first operand."""
+        if concat not in self._results:
             shape = self.groups.dims.shape(concat.ty)
-            self._joined[concat] = self._around(self._joins[concat].place, shape, str(concat.ty.dtype))
-        return self._joined[concat]
+            self._results[concat] = self._around(self._joins[concat].place, shape, str(concat.ty.dtype))
+        return self._results[concat]
 
     def _join(self, concat: Any, inputs: list[str]) -> str:
-        """What a concat still needs whose operands lie in its place: copies of the others, a border."""
+        """Add the copies and the border fill of an in-place concat; returns the name of its result."""
         join, whole = self._joins[concat], self._whole_of(concat)
         for source, view, direct in zip(inputs, join.views, join.direct, strict=True):
             if not direct:
@@ -159,7 +160,7 @@ class Placement:
 
 
 def _copy(source: Tensor) -> tuple[tirx.PrimFunc, list[OpInfo], str]:
-    """The group that copies a tensor into another, and what it is called."""
+    """The function that copies `source`, its op info, and a name for the group."""
     func, copies = copy_of(source.shape, source.dtype)
     return func, copies, f"copy of {source.shape} {source.dtype}"
 
