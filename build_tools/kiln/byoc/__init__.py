@@ -1,1 +1,1 @@
-"""External libraries: what of a graph they can compute, and the C that calls them. A backend is a file."""
+"""External libraries (BYOC): which subgraphs they can compute, and the C that calls them. One file each."""

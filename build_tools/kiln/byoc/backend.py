@@ -1,6 +1,7 @@
-"""What a backend says of itself: its library, the targets it serves, its patterns, how its calls are written.
+"""Declaration of a backend: its library, supported targets, patterns, and the generator of its calls.
 
-SCons reads these files too, to know early what a build needs; so they import TVM only inside of functions.
+SCons imports the backends' files at the start of a build, to find what the build needs; so a backend imports
+TVM only inside functions.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 class Wheel:
     """Files of one wheel on PyPI. `files`: path in the wheel → (path in the library's folder, SHA-256).
 
-    `platform` and `python` are the wheel's tags, so that every machine takes the same one. `link`: which of
-    them programs are linked with; the others are what those need. `licence`: of all these files together (an
-    SPDX expression); empty: the library's.
+    `platform` and `python` are the wheel's tags, so that every machine downloads the same wheel. `link`:
+    file names of the libraries that programs are linked with; the other files are their dependencies.
+    `licence`: SPDX expression for all files of the wheel; empty: the library's licence.
     """
 
     package: str
@@ -34,9 +35,12 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Deb:
-    """Files of one of Debian's packages. `path`: in Debian's archive, with its version; `files`: path in the
-    package → (path in the library's folder, SHA-256); several may be `licence.txt`, one after the other.
-    `licence`: of what it holds (an SPDX expression). Programs are linked with all of its libraries."""
+    """Files of one Debian package. Programs are linked with all of its libraries.
+
+    `path`: path in Debian's archive, which contains the version; `files`: path in the package → (path in the
+    library's folder, SHA-256); several files named `licence.txt` are concatenated. `licence`: SPDX expression
+    for the package's files.
+    """
 
     path: str
     files: Mapping[str, tuple[str, str]]
@@ -44,21 +48,20 @@ class Deb:
 
     @property
     def version(self) -> str:
-        """`libxnnpack0 0.0~git20220216.ae108ef-2`"""
+        """Package and version, such as `libxnnpack0 0.0~git20220216.ae108ef-2`."""
         name, version, _ = self.path.rsplit("/", 1)[1].split("_")
         return f"{name} {version}"
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library as it is linked.
+    """An external library, and where its files come from.
 
-    `wheels` and `debs`: by architecture, the pinned packages that Kiln fetches by itself. Where there are
-    none, `headers` and `shared` (file names, .so or .a) are looked for in the folder that the target's
-    `libraries:` names, then in `folder`, then where Debian's `package` puts them. `defines` are for compiling
-    against a wheel.
-    `heap`: who owns the memory that the library takes at run time, "none" or "library". `symbols` are what
-    generated C calls.
+    `wheels` and `debs`: by architecture, the pinned packages that Kiln downloads. Where there are none,
+    `headers` and `shared` (file names, .so or .a) are searched in the folder that the target's `libraries:`
+    names, else in `folder`, else where Debian's `package` installs them. `defines`: macros for C that is
+    compiled against a wheel. `heap`: who owns memory that the library allocates at run time, "none" or
+    "library". `symbols`: the functions that generated C calls.
     """
 
     name: str
@@ -76,9 +79,10 @@ class Library:
 
 @dataclass(frozen=True)
 class Facts:
-    """What code generators may know of a target. `threads`: how many may run tasks of one step.
+    """The properties of target and model that generated code may depend on.
 
-    `gpu`: the newest of its GPUs' architectures, such as 90; 0: none. `precision`: the model's.
+    `threads`: the greatest number of threads that run tasks of one step. `gpu`: the newest GPU architecture
+    of the target, such as 90; 0: no GPU. `precision`: the model's.
     """
 
     arch: str
@@ -90,7 +94,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel of a GPU is launched: blocks along x, y and z (sizes may be open), threads of each."""
+    """Launch configuration of a GPU kernel along x, y and z.
+
+    `grid`: numbers of blocks, which may depend on dynamic dimensions; `block`: threads of a block.
+    """
 
     grid: tuple[Any, Any, Any]
     block: tuple[int, int, int]
@@ -98,42 +105,45 @@ class Launch:
 
 @dataclass(frozen=True)
 class Code:
-    """The C of one subgraph: a function in the form of the kernel ABI.
+    """Generated C for one subgraph: a function that follows the kernel ABI.
 
     `source` defines `void SYMBOL(const T *operand, …, T *output[, int32_t size, …][, int32_t begin, int32_t
-    end])`; SYMBOL is replaced by a name made from the source. `operands`: names of the match, in order of the
-    parameters. `constants`: by operand the form in which a constant is stored (packed at build time).
-    `sizes`: expressions of open sizes, passed as int32. `tasks`: the function then computes tasks
-    [begin, end), which are independent of each other. `in_place`: operands of which each element is read only
-    to compute the output's element of the same index. `reads_past`: so many bytes behind an operand are read
-    too, whatever they hold; Kiln sees to it that there are some.
+    end])`; SYMBOL is replaced by a name that contains a hash of the source.
 
-    `opens`: the library makes something ready once, such as weights in an order of its own. The source then
+    `operands`: names of the match's operands, in order of the parameters.
+    `constants`: by operand, the stored form of a constant (packed at build time).
+    `sizes`: expressions of dynamic dimensions, passed as int32.
+    `tasks`: number of independent tasks; the function computes tasks [begin, end). None: no such parameters.
+    `in_place`: operands of which each element is read only to compute the output's element of the same index.
+    `reads_past`: number of bytes after an operand that may be read, whatever they contain; Kiln makes sure
+    that they can be read.
+
+    `opens`: the library initialises something once, such as weights packed in its own order. The source then
     defines two functions, which return 0 or a positive number, the library's own status (`kiln_open` or the
-    run ends with KILN_LIBRARY, whose text names the part of the model and the number):
+    run ends with KILN_LIBRARY, whose text names the subgraph and the number):
 
         static int32_t SYMBOL_make(const T *constant, …)   the operands of `constants`, in order
-        int32_t SYMBOL(…)                                  as above, but for its result
+        int32_t SYMBOL(…)                                  parameters as above
 
-    `kiln_open` has SYMBOL_make called once in a process, however many sessions open at once
-    (byoc/init_once.py); where it fails, a later `kiln_open` tries again. What it makes is static in the
-    source, is never given back, and serves every session and thread: SYMBOL runs in several of them at
-    the same time. The constants' addresses are good only during the call that gets them: what is kept is
-    copied. SYMBOL's name holds the constants then, so that equal shapes with other weights are other
-    functions.
+    `kiln_open` calls SYMBOL_make once in a process, however many sessions are opened at the same time
+    (byoc/init_once.py); if it fails, a later `kiln_open` tries again. The initialised data is static in the
+    source, is never freed, and is shared by all sessions and threads, several of which may run SYMBOL at the
+    same time. The constants' addresses are valid only during the call that receives them: SYMBOL_make must
+    copy the values that it keeps. SYMBOL's name then also depends on the constants, so that equal shapes with
+    different weights are different functions.
 
-    `launch`: the source is CUDA C++ then, and SYMBOL a kernel of the bundle's image, which the plan launches.
-    It is defined on a line of its own: `extern "C" __global__ void … SYMBOL(const T *operand, …, T *output[,
+    `launch`: the source is CUDA C++, and SYMBOL a kernel of the model's GPU image, which the plan launches.
+    Its definition starts on a new line: `extern "C" __global__ void … SYMBOL(const T *operand, …, T *output[,
     int size, …]) {`. Only for a backend whose device is a GPU, without `tasks` and `opens`.
 
-    Without `launch`, such a backend's source is C for the host: `int32_t SYMBOL(kiln_cuda_call *call, const
-    void *const *args)`, as kiln_cuda.h has it; `args` are addresses on the GPU in the order above, then
-    the sizes.
+    Without `launch`, the source of a GPU backend is C for the host: `int32_t SYMBOL(kiln_cuda_call *call,
+    const void *const *args)`, as declared in kiln_cuda.h; `args` are addresses on the GPU in the order above,
+    then the sizes.
 
-    `dtypes`: by operand, and `output`, the type that the function reads or writes where it is not that of the
-    graph; Kiln converts (for `patterns` only, and not constants, which are stored as they are given).
+    `dtypes`: by operand, and for `output`, the type that the function reads or writes if it differs from the
+    graph's; Kiln inserts the conversions (for `patterns` only; constants are stored unconverted).
 
-    `scratch`: bytes that the function may use while it runs, behind the output among its parameters.
+    `scratch`: bytes of temporary memory; its address follows the output among the parameters.
     """
 
     source: str
@@ -153,12 +163,12 @@ class Code:
 class Backend:
     """One external library.
 
-    `patterns` are matched in the graph, before it is lowered; `groups` in fused functions afterwards, by
-    their op info. Of both, what stands first is tried first. `generate` gets a match and writes its C; None:
-    this one is not for the library. `layouts` says in which layouts operands must be, by kind of pattern.
-    `device`: where it computes, "cpu" or "cuda" (targets with a `cuda:` section). `include_folders`: of the
-    headers that its kernels are compiled with. `runtime`: C files that its calls need, compiled once into the
-    model's library; one of a GPU defines `const kiln_cuda_library kiln_library_<name>`.
+    `patterns` are matched in the graph before lowering, `groups` in fused functions after it, by their op
+    info; both are tried in order. `generate` returns the code for a match, or None if the library is not to
+    compute it. `layouts` documents the operands' layouts, by kind of pattern. `device`: where the library
+    computes, "cpu" or "cuda" (targets with a `cuda:` section). `include_folders`: include folders for
+    compiling the backend's kernels. `runtime`: C files that the generated calls need, compiled once into the
+    model's library; that of a GPU library defines `const kiln_cuda_library kiln_library_<name>`.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""byoc_casts: IRModule → IRModule. What has 16 bits, was widened and is narrowed again is read as it was.
+"""byoc_casts: IRModule → IRModule. Removes conversions from 16 bits to a wider type and back.
 
-Between two calls of libraries that compute in 16 bits stand two conversions (`Code.dtypes`); the second gives
-the first one's operand back, bit by bit.
+Between two calls of libraries that compute in 16 bits there are two conversions (`Code.dtypes`); the second
+one returns the first one's operand exactly, bit by bit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Canceller(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
 
 
 def cancel_casts(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass. What nothing reads any more is left to dead-code elimination."""
+    """Return the module with cancelled casts; dead-code elimination removes the conversions left unread."""
     canceller = _Canceller(mod)
     canceller.builder_.update_func(mod.get_global_var("main"), canceller.visit_expr(mod["main"]))
     return relax.transform.DeadCodeElimination()(canceller.builder_.get().with_attrs(dict(mod.attrs or {})))

@@ -11,7 +11,7 @@ from kiln.graph.pipeline import Pass
 class External(Protocol):
     """Passes that replace subgraphs by calls of external libraries (relax.call_dps_packed).
 
-    The generated code is left in the module's attribute `kiln.externals`.
+    The passes store the generated code in the module's attribute `kiln.externals`.
     """
 
     def before(self) -> list[tuple[str, Pass]]:

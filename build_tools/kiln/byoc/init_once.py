@@ -1,8 +1,8 @@
-"""What a library makes ready is made once in a process: the guard around a generated SYMBOL_make.
+"""Once-only initialisation: the generated guard that calls a library's SYMBOL_make once in a process.
 
-Sessions may be opened by several threads at the same time. The first one makes; the others wait, and see what
-it has made: the guard's last store releases, their load acquires (C11 7.17.3). No thread library is needed,
-as there may be none to link.
+Several threads may open sessions at the same time. The first thread initialises; the others wait and then see
+the result, because the guard's last store has release order and the waiting threads' load has acquire order
+(C11 7.17.3). The guard uses no thread library, as there may be none to link.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ int32_t SYMBOL_open({parameters}) {{
 
 
 def guard(count: int) -> str:
-    """C of `int32_t SYMBOL_open(const void *constant, …)` for so many constants."""
+    """C source of `int32_t SYMBOL_open(const void *constant, …)` with `count` constants."""
     names = [f"c{i}" for i in range(count)]
     parameters = ", ".join(f"const void *{name}" for name in names) or "void"
     return _GUARD.format(parameters=parameters, arguments=", ".join(names))

@@ -1,4 +1,4 @@
-"""Patterns of a backend, and what was matched, in a form that does not depend on where it was found."""
+"""Patterns of a backend, and matches in one form for both the graph and fused functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor: sizes are ints, or TIR expressions where they are open. `value`: of a constant."""
+    """A tensor. Sizes in `shape` are ints, or TIR expressions of dynamic dimensions.
+
+    `value`: the elements of a constant; None for a computed tensor.
+    """
 
     expr: Any
     shape: tuple[Any, ...]
@@ -28,12 +31,13 @@ class Operand:
 
     @classmethod
     def of(cls, expr: Any, value: Array | None = None) -> Operand:
-        found = constant(expr) if value is None else value
-        return cls(expr, tuple(shape_of(expr)), str(expr.ty.dtype), found)
+        """The operand for a Relax expression; `value`: its elements, else those of a constant expression."""
+        elements = constant(expr) if value is None else value
+        return cls(expr, tuple(shape_of(expr)), str(expr.ty.dtype), elements)
 
     @property
     def is_open(self) -> bool:
-        """Whether a size is known only at run time."""
+        """Whether a size is dynamic, that is known only at run time."""
         return not all(isinstance(size, int) for size in self.shape)
 
     def __str__(self) -> str:
@@ -44,13 +48,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Match:
-    """One subgraph that a pattern found.
+    """One subgraph that a pattern matches.
 
-    `operands` by the pattern's names; `ops`: op info of its operators in order, the `anchor` first among
-    those that matter; `options`: what the pattern itself says (`{"bias": True, "activation": "relu"}`).
-    `depth`: multiply-adds for one element of the output, where they are known; `limits`:
-    what an activation that was found in op info keeps values between. `calls`: of a match in the graph its
-    operators in order, each with the variable that it is bound to.
+    `operands`: by the pattern's names; `ops`: op info of the operators in order; `anchor`: op info of the
+    main operator, a matmul or convolution; `options`: the variant of the pattern, such as
+    `{"bias": True, "activation": "relu"}`; `depth`: multiply-adds for one element of the output, 0 if
+    unknown; `limits`: least and greatest value that an activation read from op info lets pass. `calls`: for a
+    match in the graph, its (variable, call) pairs in order.
     """
 
     pattern: str
@@ -86,7 +90,7 @@ Check = Callable[[Match], bool]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern of relax.dpl. `operands` and `anchor` are parts of `root`; `check` may refuse a match."""
+    """A pattern of relax.dpl. `operands` and `anchor` are inside `root`; `check` can reject a match."""
 
     name: str
     root: Any
@@ -99,24 +103,24 @@ class Pattern:
     def match(
         self, call: Any, definitions: Any, variables: Mapping[Any, Any]
     ) -> tuple[Match, list[Any]] | None:
-        """The match that ends in `call`, and all calls of it; None where there is none.
+        """The match that ends in `call`, and all of its calls; None if there is no match.
 
-        `definitions`: the expression of each variable; `variables`: the other way round.
+        `definitions`: the expression of each variable; `variables`: the variable of each expression.
         """
         matched = self.root.extract_matched_expr(call, definitions)
         if matched is None:
             return None
-        # What a variable stands for is matched in its place; operands are wanted as they are read.
-        found = {part: variables.get(expr, expr) for part, expr in matched.items()}
-        inside = _between(call, [found[part] for part in self.operands.values()], definitions)
-        operands = {name: Operand.of(found[part]) for name, part in self.operands.items()}
-        ops = [{**describe(one), "kind": "opaque"} for one in inside]
+        # Relax matches the expression that a variable is bound to; the call must read the variable.
+        exprs = {pattern: variables.get(expr, expr) for pattern, expr in matched.items()}
+        inside = _between(call, [exprs[pattern] for pattern in self.operands.values()], definitions)
+        operands = {name: Operand.of(exprs[pattern]) for name, pattern in self.operands.items()}
+        ops = [{**describe(item), "kind": "opaque"} for item in inside]
         anchor = matched[self.anchor]
-        made = Match(
+        match = Match(
             self.name, operands, Operand.of(call), ops, {**describe(anchor), "kind": "opaque"}, self.options
         )
-        made = replace(made, calls=[(variables[one], one) for one in inside])
-        return (replace(made, depth=self.depth(made)), inside) if self.check(made) else None
+        match = replace(match, calls=[(variables[item], item) for item in inside])
+        return (replace(match, depth=self.depth(match)), inside) if self.check(match) else None
 
 
 def _between(root: Any, operands: Sequence[Any], definitions: Any) -> list[Any]:
@@ -143,9 +147,9 @@ def _between(root: Any, operands: Sequence[Any], definitions: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Group:
-    """A pattern for fused functions: it sees their op info and their tensors, not their code.
+    """A pattern for fused functions, matched on their op info and tensors, not on their code.
 
-    `read` gets the function, for its op info, and its tensors, the output last; it returns the match or None.
+    `read` receives the function (for its op info) and its tensors, the output last; returns a match or None.
     """
 
     name: str
@@ -153,5 +157,5 @@ class Group:
 
 
 def element_count(shape: Sequence[Any]) -> int:
-    """The number of elements of a shape that is known."""
+    """Number of elements of a static shape."""
     return int(np.prod([int(size) for size in shape], dtype=np.int64))

@@ -1,9 +1,9 @@
-"""Partitioning: IRModule → IRModule. What a backend's patterns match becomes a call of an extern symbol.
+"""Partitioning: IRModule → IRModule. A subgraph that a backend's pattern matches becomes an extern call.
 
 The call is relax.call_dps_packed: its output is allocated by the caller, so Kiln's planner places it. The
-generated C is collected in the module's attribute `external_mods`, one TVM C-source module a symbol, and what
-the plan has to know of each in `kiln.externals` (JSON). Passes can be run one after the other, with different
-backends: what one has taken is opaque to the next.
+generated C is collected in the module's attribute `external_mods`, one TVM C-source module for each symbol;
+the plan reads the symbols' properties from `kiln.externals` (JSON). Passes with different backends can run
+one after the other: a call that one pass has created is opaque to the next.
 
     before lowering:  Partition.graph(backend)   patterns of relax.dpl on operators
     after fusion:     Partition.groups(backend)  op info of fused PrimFuncs
@@ -34,9 +34,9 @@ Choose = Callable[[Backend, Match, Code], bool]
 
 
 def symbol_of(backend: str, match: Match, code: Code) -> str:
-    """kilnx_<backend>_<pattern>_<hash of the source>: equal code is one symbol, in any model.
+    """Symbol kilnx_<backend>_<pattern>_<hash>, equal for equal code in any model.
 
-    What is made ready at open belongs to a symbol, and so do the constants that it is made of.
+    The hash covers the source and, with `opens`, the constants that the library prepares at open.
     """
     stem = re.sub(r"[^a-z0-9]+", "_", match.pattern.lower())
     digest = hashlib.sha256(f"{backend}\0{code.source}".encode())
@@ -46,19 +46,22 @@ def symbol_of(backend: str, match: Match, code: Code) -> str:
 
 
 def _opened(code: Code) -> dict[int, Any]:
-    """The constants that are handed over at open, by their place among the operands."""
+    """The constants that are passed at open, by their index among the operands; empty without `opens`."""
     places = [i for i, name in enumerate(code.operands) if name in code.constants]
     return {i: code.constants[code.operands[i]] for i in places} if code.opens else {}
 
 
 def externals(mod: tvm.IRModule) -> dict[str, Any]:
-    """By symbol what the plan has to know of it."""
-    found = mod.attrs.get(EXTERNALS) if mod.attrs else None
-    return dict(json.loads(str(found))) if found else {}
+    """The entries of the module's attribute `kiln.externals`, by symbol."""
+    text = mod.attrs.get(EXTERNALS) if mod.attrs else None
+    return dict(json.loads(str(text))) if text else {}
 
 
-class _Found:
-    """A match with its code, and the expressions that its call gets."""
+class _Replacement:
+    """A match with its generated code and the symbol of its function.
+
+    Raises KilnError if the code names an operand that the pattern does not have.
+    """
 
     def __init__(self, backend: Backend, match: Match, code: Code) -> None:
         self.match, self.code = match, code
@@ -71,7 +74,7 @@ class _Found:
             )
 
     def call(self, visit: Callable[[Any], Any]) -> Any:
-        """The call that takes the subgraph's place."""
+        """The call that replaces the subgraph; `visit` rewrites the expression of an operand."""
         arguments = []
         for name in self.code.operands:
             operand = self.match.operands[name]
@@ -84,16 +87,16 @@ class _Found:
         numbers = [*code.sizes, *([] if code.tasks is None else [code.tasks])]
         numbers += [] if code.launch is None else code.launch.grid
         if numbers:
-            whole = [tirx.IntImm("int64", n) if isinstance(n, int) else n for n in numbers]
-            arguments.append(relax.ShapeExpr(whole))
+            values = [tirx.IntImm("int64", n) if isinstance(n, int) else n for n in numbers]
+            arguments.append(relax.ShapeExpr(values))
         output = self.match.output
         dtype = self.code.dtypes.get("output", output.dtype)
         ty = relax.TensorType(output.expr.ty.shape, dtype)
-        made = relax.call_dps_packed(self.symbol, relax.Tuple(arguments), ty)
-        return made if dtype == output.dtype else relax.op.astype(made, output.dtype)
+        result = relax.call_dps_packed(self.symbol, relax.Tuple(arguments), ty)
+        return result if dtype == output.dtype else relax.op.astype(result, output.dtype)
 
     def describe(self, backend: Backend) -> dict[str, Any]:
-        """Its entry in `kiln.externals`."""
+        """The symbol's entry in `kiln.externals`."""
         source = self.code.source + (guard(len(_opened(self.code))) if self.code.opens else "")
         return {
             "backend": backend.name,
@@ -113,12 +116,14 @@ class _Found:
 
 @mutator
 class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    def __init__(self, mod: tvm.IRModule, found: Mapping[Any, _Found]) -> None:
+    """Replaces calls by extern calls. `replacements`: by the last call of each subgraph."""
+
+    def __init__(self, mod: tvm.IRModule, replacements: Mapping[Any, _Replacement]) -> None:
         super().__init__(mod)
-        self.found = found
+        self.replacements = replacements
 
     def visit_call_(self, call: Any) -> Any:
-        match = self.found.get(call)
+        match = self.replacements.get(call)
         return self.visit_expr_post_order(call) if match is None else match.call(self.visit_expr)
 
 
@@ -129,7 +134,7 @@ class Partition:
         self.facts, self.choose = facts, choose
 
     def graph(self, backend: Backend) -> Callable[[tvm.IRModule], tvm.IRModule]:
-        """The pass that gives a backend what its graph patterns match."""
+        """The pass that replaces the subgraphs which a backend's graph patterns match."""
 
         def run(mod: tvm.IRModule) -> tvm.IRModule:
             main = mod["main"]
@@ -137,7 +142,7 @@ class Partition:
             bindings = [binding for block in main.body.blocks for binding in block.bindings]
             variables = {binding.value: binding.var for binding in bindings}
             patterns = backend.patterns()
-            found: dict[Any, _Found] = {}
+            replacements: dict[Any, _Replacement] = {}
             taken: set[Any] = set()
             for binding in reversed(bindings):
                 call = binding.value
@@ -148,30 +153,31 @@ class Partition:
                     if result is None:
                         continue
                     match, inside = result
-                    inner = [one for one in inside if not one.same_as(call)]
-                    # What something else reads too, or has been given away, must stay.
-                    if any(one in taken or uses.get(variables.get(one)) != 1 for one in inner):
+                    inner = [item for item in inside if not item.same_as(call)]
+                    # A call that is read outside the subgraph, or is part of another one, must stay.
+                    if any(item in taken or uses.get(variables.get(item)) != 1 for item in inner):
                         continue
                     code = backend.generate(match, self.facts)
                     if code is not None:
-                        # Left to Kiln is the whole of it: the library does not get a shorter form instead.
+                        # A subgraph that `choose` leaves to Kiln is left completely: no shorter pattern is
+                        # tried on it.
                         taken.update(inside)
                         if self.choose(backend, match, code):
-                            found[call] = _Found(backend, match, code)
+                            replacements[call] = _Replacement(backend, match, code)
                         break
-            return self._rewritten(mod, backend, found)
+            return self._rewritten(mod, backend, replacements)
 
         return run
 
     def groups(self, backend: Backend, values: Mapping[str, Any]) -> Callable[[tvm.IRModule], tvm.IRModule]:
-        """The pass that gives a backend fused functions, after lowering.
+        """The pass that replaces fused functions which a backend's groups match, after lowering.
 
         `values`: constants by the name of their variable in `main`.
         """
 
         def run(mod: tvm.IRModule) -> tvm.IRModule:
             known = {param: values.get(param.name) for param in mod["main"].params}
-            found: dict[Any, _Found] = {}
+            replacements: dict[Any, _Replacement] = {}
             for block in mod["main"].body.blocks:
                 for binding in block.bindings:
                     call = binding.value
@@ -185,24 +191,27 @@ class Partition:
                         code = None if match is None else backend.generate(match, self.facts)
                         if match is not None and code is not None:
                             if self.choose(backend, match, code):
-                                found[call] = _Found(backend, match, code)
+                                replacements[call] = _Replacement(backend, match, code)
                             break
-            return self._rewritten(mod, backend, found)
+            return self._rewritten(mod, backend, replacements)
 
         return run
 
-    def _rewritten(self, mod: tvm.IRModule, backend: Backend, found: Mapping[Any, _Found]) -> tvm.IRModule:
-        if not found:
+    def _rewritten(
+        self, mod: tvm.IRModule, backend: Backend, replacements: Mapping[Any, _Replacement]
+    ) -> tvm.IRModule:
+        """The module with the calls replaced, and its attributes with the code of the new symbols."""
+        if not replacements:
             return mod
         modules = list(mod.attrs[MODULES]) if mod.attrs and MODULES in mod.attrs else []
         records = externals(mod)
-        rewriter = _Rewriter(mod, found)
+        rewriter = _Rewriter(mod, replacements)
         variable = mod.get_global_var("main")
         rewriter.builder_.update_func(variable, rewriter.visit_expr(mod["main"]))
         result = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
         create = tvm_ffi.get_global_func("runtime.CSourceModuleCreate")
-        for one in found.values():
-            if one.symbol not in records:
-                records[one.symbol] = one.describe(backend)
-                modules.append(create(records[one.symbol]["source"], "c", [one.symbol], []))
+        for item in replacements.values():
+            if item.symbol not in records:
+                records[item.symbol] = item.describe(backend)
+                modules.append(create(records[item.symbol]["source"], "c", [item.symbol], []))
         return result.with_attrs({MODULES: modules, EXTERNALS: json.dumps(records, sort_keys=True)})

@@ -1,4 +1,4 @@
-"""The partitioning passes of one build: every backend in turn, and once more after fusion."""
+"""The partitioning passes of one build: all backends before lowering, and again after fusion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiln.graph.pipeline import Pass
 
 
 def facts_of(target: Target, threads: str, precision: str = "fp32") -> Facts:
-    """What code generators may know of a target."""
+    """The Facts of a target for code generators. `threads`: pthread or none."""
     gpu = 0 if target.cuda is None else int(target.cuda.newest.removeprefix("sm_"))
     return Facts(target.arch, target.vector.isa, 1 if threads == "none" else target.cores, gpu, precision)
 
@@ -26,8 +26,10 @@ def facts_of(target: Target, threads: str, precision: str = "fp32") -> Facts:
 def external_passes(
     config: Mapping[str, Any], target: Target, threads: str, precision: str = "fp32"
 ) -> Passes:
-    """The passes that byoc.json asks for: {"byoc": the section, "backends": names}, and with `auto`
-    {"chosen": by subgraph the backend that computes it}."""
+    """The passes that byoc.json (`config`) specifies.
+
+    `config`: {"byoc": the section, "backends": names} and, with `auto`, {"chosen": {subgraph: backend}}.
+    """
     byoc = Byoc.model_validate(config["byoc"])
     backends = [load(name) for name in config["backends"]]
     facts = facts_of(target, threads, precision)
@@ -35,8 +37,10 @@ def external_passes(
 
 
 class Chosen:
-    """Whether a library computes a subgraph: as the configuration's globs say and, where times have decided
-    (`chosen`), as these say."""
+    """Decides whether a library computes a subgraph: by the configuration's globs and by `chosen`.
+
+    `chosen`: with `auto`, the backend that was fastest for each subgraph, by the subgraph's key.
+    """
 
     def __init__(self, byoc: Byoc, chosen: Mapping[str, str] | None = None) -> None:
         self.byoc, self.chosen = byoc, chosen
@@ -54,7 +58,7 @@ def _any(globs: list[str], key: str) -> bool:
 
 
 class Passes:
-    """See kiln.byoc.external.External."""
+    """Implements kiln.byoc.external.External with one Partition for all backends."""
 
     def __init__(self, backends: list[Backend], partition: Partition) -> None:
         self.backends, self.partition = backends, partition

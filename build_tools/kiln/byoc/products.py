@@ -1,11 +1,11 @@
-"""Pattern tables that several backends share: products and convolutions with what can follow them.
+"""Pattern tables that several backends share: matmuls and convolutions with their epilogues.
 
     dense    x (…, k) · constant w (k, n)           conv2d   NHWC data, constant HWIO weights
     matmul   a (…, m, k) · b (…, k, n), both computed at run time, with equal batch axes
 
-each with a bias (a constant of n elements), a residual (a tensor of the output's shape) and ReLU or a clip
-behind it, the longest form first. In the graph they are relax.dpl patterns; in fused functions they are read
-from op info (opinfo/match.py).
+dense and conv2d may be followed by a bias (a constant of n elements), a residual (a tensor of the output's
+shape) and ReLU or a clip; the longest form is listed first. In the graph the patterns are relax.dpl patterns;
+in fused functions they are read from op info (opinfo/match.py).
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ ACTIVATIONS = ("clip", "relu", None)
 
 
 def _forms() -> Iterator[tuple[bool, bool, str | None]]:
-    """(bias, residual, activation), the longest first."""
+    """All epilogues as (bias, residual, activation), the longest first."""
     forms = itertools.product((True, False), (True, False), ACTIVATIONS)
     return iter(sorted(forms, key=lambda form: -sum(map(bool, form))))
 
 
 def _either(name: str, one: Any, other: Any) -> Any:
+    """The pattern of a commutative operator with its operands in either order."""
     return is_op(name)(one, other) | is_op(name)(other, one)
 
 
 def _followed(
     anchor: Any, bias: bool, residual: str | None, activation: str | None
 ) -> tuple[Any, dict[str, Any]]:
-    """The pattern of `anchor` with what follows it, and the operands that this adds.
+    """The pattern of `anchor` with an epilogue, and the patterns of the epilogue's operands by name.
 
-    `residual`: on which side of the sum it stands. Where both sides are products, only one of them may be
-    read by this sum alone, and a pattern that allows either side finds the first.
+    `residual`: the side of the sum on which the residual is. The sides are separate patterns because both may
+    be matmuls of which only one is read by this sum alone; a pattern that allows either side would match the
+    first of them.
     """
     operands: dict[str, Any] = {}
     root = anchor
@@ -64,41 +66,43 @@ def _followed(
 
 
 def _table(name: str, anchor_name: str, fixed: Any, check: Any, depth: Any) -> list[Pattern]:
-    found = []
+    """Patterns of the operator `anchor_name` with each epilogue; `fixed` makes the pattern of the weights."""
+    table = []
     forms = [(*form, side) for form in _forms() for side in (("right", "left") if form[1] else (None,))]
     for bias, residual, activation, side in forms:
         x, w = wildcard(), fixed()
         anchor = is_op(anchor_name)(x, w)
         root, operands = _followed(anchor, bias, side, activation)
         options = {"bias": bias or None, "residual": residual or None, "activation": activation}
-        found.append(Pattern(name, root, anchor, {"x": x, "w": w, **operands}, check, options, depth))
-    return found
+        table.append(Pattern(name, root, anchor, {"x": x, "w": w, **operands}, check, options, depth))
+    return table
 
 
 def dense() -> list[Pattern]:
-    """x · w with w a constant matrix."""
+    """Patterns of dense layers, x · w with w a constant matrix, with their epilogues."""
     return _table("dense", "relax.matmul", is_const, is_dense, lambda match: match.operands["w"].shape[0])
 
 
 def conv2d() -> list[Pattern]:
-    """NHWC convolutions, of which `groups` may be any."""
+    """Patterns of NHWC convolutions with any number of groups, with their epilogues."""
     return _table("conv2d", "relax.nn.conv2d", is_const, is_conv2d, _conv_depth)
 
 
 def matmul() -> list[Pattern]:
-    """Products of two tensors computed at run time."""
+    """The pattern of matmuls of two tensors that are both computed at run time."""
     x, w = wildcard(), wildcard()
     root = is_op("relax.matmul")(x, w)
     return [Pattern("matmul", root, root, {"x": x, "w": w}, is_matmul)]
 
 
 def _conv_depth(match: Match) -> int:
+    """Multiply-adds for one element of a convolution's output."""
     shape = match.operands["w"].shape
     return int(np.prod(shape[:3]))
 
 
 def _plain(match: Match) -> bool:
-    """Floats only, each operand of the size that its part asks for."""
+    """Whether all tensors are float32 and bias, residual and limits have the expected shapes."""
     operands = match.operands
     if any(operand.dtype != FLOAT for operand in [*operands.values(), match.output]):
         return False
@@ -118,13 +122,13 @@ def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def is_dense(match: Match) -> bool:
-    """Whether this is a dense layer of floats."""
+    """Whether the match is a dense layer in float32."""
     w, x = match.operands["w"], match.operands["x"]
     return _plain(match) and w.value is not None and w.value.ndim == 2 and len(x.shape) >= 1
 
 
 def is_conv2d(match: Match) -> bool:
-    """Whether this is an NHWC convolution of floats with constant weights, dense or depthwise."""
+    """Whether the match is an NHWC convolution in float32 with constant weights and any number of groups."""
     attrs, w = match.anchor["attrs"], match.operands["w"]
     return (
         _plain(match)
@@ -136,7 +140,7 @@ def is_conv2d(match: Match) -> bool:
 
 
 def is_product(match: Match) -> bool:
-    """Whether a convolution is a product of its rows of channels with a matrix: 1x1, stride 1, unpadded."""
+    """Whether a convolution is a matmul of pixels by channels: 1x1, stride 1, unpadded, one group."""
     attrs = match.anchor["attrs"]
     return (
         tuple(match.operands["w"].shape[:2]) == (1, 1)
@@ -147,7 +151,7 @@ def is_product(match: Match) -> bool:
 
 
 def is_matmul(match: Match) -> bool:
-    """Whether this is a product of two tensors of floats with equal batch axes."""
+    """Whether the match is a matmul of two computed float32 tensors with equal batch axes."""
     x, w = match.operands["x"], match.operands["w"]
     if not _plain(match) or w.value is not None or x.value is not None:
         return False
@@ -160,11 +164,13 @@ _CHECKS = {"dense": is_dense, "conv2d": is_conv2d}
 
 
 def groups(*names: str) -> list[Group]:
-    """Fused functions that are a product of one of these names (dense, conv2d) with what can follow it."""
+    """Patterns of fused functions: the named kinds (dense, conv2d) with their epilogues."""
     return [Group(name, _reader(name)) for name in names]
 
 
 def _reader(name: str) -> Any:
+    """`Group.read` for the kind `name`, dense or conv2d."""
+
     def read(func: PrimFunc, tensors: Sequence[Operand]) -> Match | None:
         product = read_product(func)
         if product is None or isinstance(product.attrs, Convolution) != (name == "conv2d"):
@@ -189,7 +195,7 @@ def _reader(name: str) -> Any:
 
 
 def limits(match: Match) -> tuple[float, float] | None:
-    """What the activation keeps values between; None without one."""
+    """Least and greatest value that the activation lets pass; None if there is no activation."""
     if match.limits is not None:
         return match.limits
     if match.options.get("activation") == "relu":
@@ -202,6 +208,6 @@ def limits(match: Match) -> tuple[float, float] | None:
 
 
 def bias_of(match: Match) -> Array | None:
-    """The bias as a vector."""
+    """The bias as a vector; None if there is no bias or it is not constant."""
     bias = match.operands.get("bias")
     return None if bias is None or bias.value is None else bias.value.reshape(-1)

@@ -1,4 +1,4 @@
-"""Finds backends by name: the user's own in ./backends, then Kiln's."""
+"""Backend registry: finds backends by name, a user's own in ./backends first, then Kiln's."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from kiln.config.byoc import Byoc
 from kiln.config.check import choices
 from kiln.errors import KilnError
 
-# Kiln's own. A new one is a file here and a word in this line.
+# Kiln's own backends. To add one, add a file to backends/ and its name here.
 OWN = ("openblas", "onednn", "xnnpack", "cutlass", "cublas", "cudnn")
-USER = "backends"  # folder of the user's own, in the one that is built in
+USER = "backends"  # folder of a user's own backends, below the working folder
 
 
 def names() -> list[str]:
-    """Every backend that can be named."""
-    found = [path.stem for path in sorted(Path.cwd().joinpath(USER).glob("*.py"))]
-    return [*OWN, *(name for name in found if name not in OWN)]
+    """Names of all backends: Kiln's own, then the user's."""
+    stems = [path.stem for path in sorted(Path.cwd().joinpath(USER).glob("*.py"))]
+    return [*OWN, *(name for name in stems if name not in OWN)]
 
 
 def source(name: str) -> Path | None:
-    """The file of a backend of the user's own; None for Kiln's."""
+    """The file of a user's own backend; None if there is no such file."""
     path = Path.cwd() / USER / f"{name}.py"
     return path if path.is_file() else None
 
 
 def load(name: str) -> Backend:
-    """The backend of that name. Raises KilnError for an unknown one and for a file that is none."""
+    """Load the backend called `name`. Raises KilnError if it is unknown or its file is invalid."""
     path = source(name)
     if path is None:
         if name not in OWN:
@@ -52,7 +52,7 @@ def load(name: str) -> Backend:
 
 
 def refusal(backend: Backend, target: Target) -> str | None:
-    """Why a backend cannot be for a target, whatever is installed; None where it can."""
+    """Why a backend does not support a target, regardless of what is installed; None if it does."""
     place = _place(backend.name, target).removesuffix(": ")
     if (target.cuda is not None) != (backend.device == "cuda"):
         runs = "on a CPU" if target.cuda is None else "on a GPU"
@@ -66,15 +66,15 @@ def refusal(backend: Backend, target: Target) -> str | None:
 
 
 def _place(name: str, target: Target) -> str:
-    """How a line about a backend begins."""
+    """The prefix of messages about a backend for a target."""
     return f"byoc: backend '{name}' for target '{target.name}': "
 
 
 def wanted(byoc: Byoc, target: Target) -> list[Backend]:
-    """The backends that a configuration names; of `auto` alone, all that can serve the target.
+    """The backends that a configuration names; for `auto` without names, all that support the target.
 
-    None where `auto` has nothing to compare by, see `incomparable`. Raises KilnError for one that is named
-    and cannot serve the target.
+    The list is empty if `auto` cannot compare on this target (see `incomparable`). Raises KilnError for a
+    named backend that does not support the target.
     """
     if byoc.auto and not byoc.named:
         found = [backend for backend in map(load, names()) if refusal(backend, target) is None]
@@ -88,10 +88,10 @@ def wanted(byoc: Byoc, target: Target) -> list[Backend]:
 
 
 def incomparable(target: Target) -> str | None:
-    """Why `auto` cannot compare Kiln's own kernels with libraries on a target; None where it can.
+    """Why `auto` cannot compare Kiln's own kernels with libraries on a target; None if it can.
 
-    A model of times on GPUs, such as a roofline with the share of it that each side reaches, would have those
-    shares from no measurement: Kiln's own kernels have never been timed on one.
+    On GPUs there are no measured times, and a model of them, such as a roofline with the fraction that each
+    side reaches, could not be calibrated: Kiln's own kernels have never been timed on a GPU.
     """
     if target.cuda is None:
         return None
@@ -102,9 +102,9 @@ def incomparable(target: Target) -> str | None:
 
 
 def nothing_to_ask(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
-    """One line for `auto` without a backend: that Kiln's own kernels compute everything, and why.
+    """Message for `auto` without a backend: Kiln's own kernels compute everything, and the reason.
 
-    `absent`: by name why a backend that could serve the target cannot be had.
+    `absent`: for each backend that supports the target but is not available, the reason.
     """
     reason = incomparable(target)
     if reason is not None:

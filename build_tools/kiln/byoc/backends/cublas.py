@@ -1,10 +1,10 @@
-"""cuBLASLt: dense layers, 1x1 convolutions and products of activations on NVIDIA GPUs.
+"""cuBLASLt: dense layers, 1x1 convolutions and matmuls of activations on NVIDIA GPUs.
 
-The library is loaded on the device when a session is opened; it is several hundred megabytes and comes with
-CUDA there, so no bundle holds it, and a program starts without it. What it is asked, and how, is
-runtime_c/cuda/cuda_cublas.c; the C that is generated here only holds the sizes. With `precision: fp16` or
-bf16 numbers of 16 bits are multiplied and added in float32, the bias is one of them, and 16 bits are stored;
-with `precision: tf32` the library rounds float32 to tf32 where it multiplies.
+The library is loaded on the device when a session is opened; it has several hundred megabytes and is
+installed there with CUDA, so it is not part of a bundle, and a program starts without it.
+runtime_c/cuda/cuda_cublas.c calls the library; the C generated here only holds the sizes. With
+`precision: fp16` or bf16 the inputs, the bias and the stored output have 16 bits, and the library multiplies
+and adds in float32; with `precision: tf32` it rounds float32 to tf32 where it multiplies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARY = Library(
     symbols=("cublasLtMatmul",),
     heap="library",
 )
-# What NVIDIA's documentation recommends (cuBLAS, "cuBLAS Workspace"): 32 MiB from Hopper on, else 4 MiB.
+# NVIDIA's documentation (cuBLAS, "cuBLAS Workspace") recommends 32 MiB from Hopper on, else 4 MiB.
 _WORKSPACE = {True: 32 << 20, False: 4 << 20}
 _HOPPER = 90
 _TYPES = {"float32": "KILN_CUBLAS_FLOAT", "float16": "KILN_CUBLAS_HALF", "bfloat16": "KILN_CUBLAS_BRAIN"}
@@ -47,14 +47,18 @@ int32_t SYMBOL(kiln_cuda_call *call, const void *const *args) {{
 
 
 def patterns() -> list[Any]:
-    """Products first; a convolution is refused by `generate` unless it is one."""
+    """Graph patterns, matmuls first; `generate` rejects convolutions that are not matmuls."""
     from kiln.byoc import products
 
     return [*products.dense(), *products.matmul(), *products.conv2d()]
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
-    """One call of cublasLtMatmul: bias and ReLU are its epilogue, the residual is the matrix that it adds."""
+    """Generate one call of cublasLtMatmul: bias and ReLU are the epilogue, the residual is the C matrix.
+
+    Returns None for other limits than ReLU's, for a convolution that is not a matmul, and for constants that
+    exceed the range of the model's precision.
+    """
     from kiln.byoc import products
     from kiln.tir.symbols import product
 
@@ -100,7 +104,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
 
 
 def runtime() -> list[Path]:
-    """What loads the library, and calls it."""
+    """C file that loads the library and calls it."""
     from kiln.paths import data_dir
 
     return [data_dir("runtime_c") / "cuda" / "cuda_cublas.c"]

@@ -1,10 +1,10 @@
 """cuDNN: convolutions on NVIDIA GPUs.
 
-The library is loaded on the device when a session is opened; it is several hundred megabytes, so no bundle
-holds it, and a program starts without it. What it is asked, and how, is runtime_c/cuda/cuda_cudnn.c; the C
-that is generated here only holds the sizes. With `precision: fp16` or bf16 numbers of 16 bits are multiplied
-and added in float32, the bias is one of them, and 16 bits are stored; with `precision: tf32` the library
-rounds float32 to tf32 where it multiplies.
+The library is loaded on the device when a session is opened; it has several hundred megabytes, so it is not
+part of a bundle, and a program starts without it. runtime_c/cuda/cuda_cudnn.c calls the library; the C
+generated here only holds the sizes. With `precision: fp16` or bf16 the inputs, the bias and the stored output
+have 16 bits, and the library multiplies and adds in float32; with `precision: tf32` it rounds float32 to tf32
+where it multiplies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARY = Library(
     symbols=("cudnnConvolutionBiasActivationForward",),
     heap="library",
 )
-_WORKSPACE = 32 << 20  # algorithms that want more are passed over
+_WORKSPACE = 32 << 20  # algorithms that need more are not used
 _TYPES = {"float32": "KILN_CUDNN_FLOAT", "float16": "KILN_CUDNN_HALF", "bfloat16": "KILN_CUDNN_BRAIN"}
 _SIZES = ("batch", "height", "width", "rows", "columns")
 
@@ -49,17 +49,18 @@ int32_t SYMBOL(kiln_cuda_call *call, const void *const *args) {{
 
 
 def patterns() -> list[Any]:
-    """Convolutions with what can follow them."""
+    """Graph patterns: convolutions with their epilogues."""
     from kiln.byoc import products
 
     return products.conv2d()
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
-    """One cudnnConvolutionBiasActivationForward; None for what it does not compute.
+    """Generate one call of cudnnConvolutionBiasActivationForward.
 
-    That is: a convolution without a bias, in groups, with other limits than ReLU's, with a padding that
-    differs from side to side, or with constants that the model's precision cannot hold.
+    Returns None for a convolution that the function does not compute: without a bias, in groups, with other
+    limits than ReLU's, with asymmetric padding, or with constants that exceed the range of the model's
+    precision.
     """
     from kiln.byoc import products
 
@@ -99,7 +100,7 @@ def _pair(numbers: Any) -> str:
 
 
 def runtime() -> list[Path]:
-    """What loads the library, and calls it."""
+    """C file that loads the library and calls it."""
     from kiln.paths import data_dir
 
     return [data_dir("runtime_c") / "cuda" / "cuda_cudnn.c"]

@@ -1,13 +1,13 @@
-"""CUTLASS: dense layers, products of activations and NHWC convolutions, as kernels in the bundle's image.
+"""CUTLASS: dense layers, matmuls of activations and NHWC convolutions, as kernels in the model's GPU image.
 
-CUTLASS is headers: nvcc makes its kernels at build time, and the device needs no library. A kernel is made of
-its threadblock-level parts (byoc/backends/cuda/kiln_cutlass.cuh), with the sizes of the subgraph as
-constants; float32 is computed by FFMA instructions, no rounding to tf32. Weights are stored with the depth
-inside.
+CUTLASS consists of headers: nvcc compiles the kernels at build time, and the device needs no library. A
+kernel is composed of CUTLASS's threadblock-level templates (byoc/backends/cuda/kiln_cutlass.cuh), with the
+sizes of the subgraph as constants; float32 is computed by FFMA instructions, without rounding to tf32.
+Weights are stored with the depth as the innermost axis.
 
-With `precision: fp16` or bf16 tensor cores multiply numbers of 16 bits, add in float32 (the bias too), and
-store 16 bits. They load several numbers at a time: a depth that is odd is not for them. With `precision:
-tf32` they multiply float32 numbers rounded to tf32.
+With `precision: fp16` or bf16 tensor cores multiply 16-bit numbers, accumulate in float32 (the bias too), and
+store 16 bits. Tensor cores load several numbers at a time, so a subgraph of odd depth is left to Kiln. With
+`precision: tf32` they multiply float32 numbers rounded to tf32.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ LIBRARY = Library(
     heap="none",
 )
 
-# Tiles of the output, the largest first: rows and columns of a block, then those of one of its warps.
+# Tiles of the output, the largest first: rows and columns of a block, then of a warp.
 _TILES = ((128, 128, 32, 64), (128, 64, 64, 32), (64, 64, 32, 32), (64, 32, 32, 32))
 # With tensor cores a warp's tile is larger along the rows; a tile that is 32 columns wide is too narrow.
 _TENSOR_TILES = ((128, 128, 64, 32), (128, 64, 64, 32), (64, 64, 32, 32))
 _ELEMENTS = {"float32": "float", "float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
 _ENOUGH = 96  # blocks: about as many as a GPU has multiprocessors
-_LEAST = 8  # rows: with fewer most of a tile is idle, and a product is a matter of reading the weights
-_MOST = 65535  # blocks along z: products of one call
-_LARGEST = 32  # rows or columns of a filter: CUTLASS keeps a bit for each
+_LEAST = 8  # rows: with fewer most of a tile is idle, and the time is that of reading the weights
+_MOST = 65535  # blocks along z: the greatest batch of one call
+_LARGEST = 32  # rows or columns of a filter: CUTLASS stores one bit for each
 
 _TEXT = """\
 #include "kiln_cutlass.cuh"
@@ -63,21 +63,21 @@ extern "C" __global__ void __launch_bounds__({threads}) SYMBOL({parameters}) {{
 
 
 def include_folders() -> list[Path]:
-    """CUTLASS's headers, those that it needs, and Kiln's own."""
+    """Include folders: Kiln's own headers, CUTLASS's, and the CUDA C++ headers that CUTLASS includes."""
     from kiln.sources.cuda_headers import cutlass_headers
 
     return [Path(__file__).parent / "cuda", *cutlass_headers()]
 
 
 def patterns() -> list[Any]:
-    """Products and convolutions with what can follow them."""
+    """Graph patterns: dense layers, matmuls and convolutions, with their epilogues."""
     from kiln.byoc import products
 
     return [*products.dense(), *products.matmul(), *products.conv2d()]
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
-    """One kernel; None for few rows, convolutions in groups, and filters that are too large."""
+    """Generate one kernel; None for few rows, grouped convolutions, and filters that are too large."""
     from kiln.byoc import products
     from kiln.tir.symbols import product
 
@@ -92,12 +92,15 @@ def generate(match: Match, facts: Facts) -> Code | None:
     attrs = match.anchor["attrs"]
     if attrs["groups"] != 1 or max(w[:2]) > _LARGEST:
         return None
-    made = _product if products.is_product(match) else _convolution
-    return made(match, facts, rows)
+    generator = _product if products.is_product(match) else _convolution
+    return generator(match, facts, rows)
 
 
 class _Sizes:
-    """Sizes as C: constants, or the kernel's arguments where they are open."""
+    """Sizes as C text: constants, or names of the kernel's parameters for dynamic dimensions.
+
+    `open`: the dynamic sizes by the name of their parameter.
+    """
 
     def __init__(self) -> None:
         self.open: dict[str, Any] = {}
@@ -136,7 +139,7 @@ def _convolution(match: Match, facts: Facts, rows: Any) -> Code | None:
     n, h, w, c = (sizes.text(*item) for item in zip(names, match.operands["x"].shape, strict=True))
     p, q = (sizes.text(*item) for item in zip(("rows", "columns"), match.output.shape[1:3], strict=True))
     r, s, _, k = value.shape
-    # Padding below and right follows from the sizes of the output.
+    # The padding at the bottom and right follows from the sizes of the output.
     numbers = [n, h, w, c, k, r, s, p, q, *attrs["padding"][:2], *attrs["strides"], *attrs["dilation"]]
     size = f"{{{_joined(numbers)}, cutlass::conv::Mode::kCrossCorrelation, 1, 1}}"
     weights = value.transpose(3, 0, 1, 2).copy()
@@ -158,9 +161,12 @@ def _code(
     match: Match, facts: Facts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any], sizes: _Sizes,
     numbers: str, weights: Any,
 ) -> Code | None:  # fmt: skip
-    """`extents`: rows, columns and batch of the output; `weights`: as they are stored, None: computed.
+    """The code of one kernel.
 
-    `inner`: the innermost axes of what is read.
+    `kernel`: template text; `extents`: rows, columns and batch of the output; `inner`: innermost sizes of the
+    tensors that are read, which limit the width of a load; `sizes`: the dynamic sizes; `numbers`: C text of
+    the sizes; `weights`: as stored, None if computed. Returns None if tensor cores cannot load the operands
+    or the weights exceed the precision's range.
     """
     from kiln.byoc import products
     from kiln.tir.symbols import ceil_div
@@ -204,13 +210,13 @@ def _code(
 
 
 def _aligned(size: Any, most: int) -> int:
-    """How many numbers can be loaded at once from rows of this size; `most`: as 16 bytes hold."""
+    """Numbers per load from rows of this size; `most`: as many as 16 bytes hold."""
     fits = (n for n in (8, 4, 2, 1) if n <= most)
     return next(n for n in fits if n == 1 or (isinstance(size, int) and size % n == 0))
 
 
 def _tile(rows: Any, columns: Any, batch: Any, tiles: Sequence[tuple[int, int, int, int]]) -> Any:
-    """The largest tile with enough blocks for a GPU; a middle one where sizes are open."""
+    """The largest tile that yields enough blocks for a GPU; a middle one for dynamic sizes."""
     if not all(isinstance(size, int) for size in (rows, columns, batch)):
         return tiles[-1] if isinstance(columns, int) and columns <= 32 else tiles[2]
     fits = (tile for tile in tiles if -(-rows // tile[0]) * -(-columns // tile[1]) * batch >= _ENOUGH)

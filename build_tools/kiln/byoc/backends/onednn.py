@@ -1,15 +1,16 @@
-"""oneDNN: convolutions with any groups, strides and dilation, dense layers, products of activations.
+"""oneDNN: convolutions with any groups, strides and dilation, dense layers, matmuls of activations.
 
-Primitives are made once, when a model is opened, for exactly the sizes of a subgraph; bias, residual and
-activation are their post-ops. The library runs in the thread that calls it: Kiln's threads share rows of an
-image or of a matrix, cut where the build says, so that results do not depend on how many there are.
+Primitives are created once, when a model is opened, for exactly the sizes of a subgraph; bias, residual and
+activation are post-ops. The library runs in the thread that calls it: Kiln's threads divide the rows of an
+image or of a matrix among them, in ranges fixed at build time, so that results do not depend on the number of
+threads.
 
-Weights of products and of depthwise convolutions are stored in the form that the library's code for the
-target's vector unit reads, and are read in place. For other convolutions it chooses the block of output
-channels (8 to 64) by the processor's caches, and computes with any other form a thousand times slower:
-those are stored as they are and reordered when a model is opened, once in a process, into memory of the
-library. On a processor with another vector unit than the target's the same happens to what it cannot use as
-stored.
+Weights of matmuls and of depthwise convolutions are stored in the layout that the library's code for the
+target's vector unit reads, and are used in place. For other convolutions the library chooses the block of
+output channels (8 to 64) by the processor's caches, and is a thousand times slower with any other layout:
+their weights are stored in their original layout and reordered when a model is opened, once in a process,
+into memory of the library. On a processor with a different vector unit than the target's, the library also
+reorders weights whose stored layout it cannot use.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ if TYPE_CHECKING:
 
 _LANES = {"avx512": 16, "avx2": 8}  # channels in a block of depthwise weights
 _TASK = 1 << 20  # multiply-adds below which a task is not worth its call
-_ROWS = 64  # of an open product: a primitive for so many, and one for the rest
-_VECTOR = 8  # rows; for fewer, the library's code for any number of rows is faster than for a known one
+_ROWS = 64  # rows of a task if their number is dynamic: one primitive for 64 rows, one for the remainder
+_VECTOR = 8  # rows; below, the library's code for a dynamic number of rows is faster than for a static one
 
 
 def patterns() -> list[Any]:
-    """Products and convolutions with what can follow them."""
+    """Graph patterns: dense layers, matmuls and convolutions, with their epilogues."""
     from kiln.byoc import products
 
     return [*products.dense(), *products.matmul(), *products.conv2d()]
 
 
 def groups() -> list[Any]:
-    """The same, in fused functions."""
+    """Patterns of fused functions: dense layers and convolutions, with their epilogues."""
     from kiln.byoc import products
 
     return products.groups("dense", "conv2d")
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
-    """Primitives for the sizes of the match; None for a convolution of open height or width."""
+    """Generate primitives for the sizes of the match; None for a convolution of dynamic height or width."""
     from kiln.byoc import products
 
     if match.pattern == "matmul":
@@ -57,7 +58,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
 
 
 def _convolution(match: Match, facts: Facts) -> Code | None:
-    """A task is some rows of an image; one thread does all images at once where their number is known."""
+    """A convolution; a task computes rows of an image or, with one thread and a static batch, all images."""
     from kiln.byoc.backends.onednn_rows import cut
     from kiln.tir.symbols import product
 
@@ -109,7 +110,10 @@ def _convolution(match: Match, facts: Facts) -> Code | None:
 
 
 def _depthwise(match: Match, facts: Facts) -> tuple[Array | None, str | None]:
-    """Weights of a depthwise convolution, channels in whole blocks, and the library's name for that."""
+    """Weights of a depthwise convolution, channels padded to whole blocks, and oneDNN's tag of that layout.
+
+    (None, None) for other convolutions and for targets without such a layout.
+    """
     import numpy as np
 
     weights, lanes = match.operands["w"].value, _LANES.get(facts.isa)
@@ -122,7 +126,7 @@ def _depthwise(match: Match, facts: Facts) -> tuple[Array | None, str | None]:
 
 
 def _product(match: Match, facts: Facts) -> Code:
-    """A product with a constant matrix; a task is some of its rows."""
+    """A matmul with a constant matrix; a task computes some of the rows."""
     from kiln.tir.symbols import ceil_div, product
 
     weights = match.operands["w"].value
@@ -175,7 +179,7 @@ def _product(match: Match, facts: Facts) -> Code:
 
 
 def _blocked(weights: Array) -> Array:
-    """(depth, columns) in blocks of 16 x 64, blocks of a column one after the other, filled up with zeros."""
+    """Weights (depth, columns) in blocks of 16 x 64, the blocks of a column adjacent, padded with zeros."""
     import numpy as np
 
     depth, columns = weights.shape
@@ -185,7 +189,7 @@ def _blocked(weights: Array) -> Array:
 
 
 def _batched(match: Match, facts: Facts) -> Code:
-    """Products of two matrices for each place in the batch axes; a task is one of them, or all are one."""
+    """A batch matmul; a task is one matmul of the batch, or the whole batch if there is one thread."""
     from kiln.tir.symbols import product
 
     x, w = match.operands["x"].shape, match.operands["w"].shape
@@ -211,12 +215,13 @@ def _batched(match: Match, facts: Facts) -> Code:
 
 
 def _rows_table(parts: list[Any]) -> list[str]:
+    """C table of the number of rows of each primitive; None in `parts` is a dynamic number."""
     sizes = ", ".join("DNNL_RUNTIME_DIM_VAL" if rows is None else str(rows) for rows in parts)
     return [f"static const int64_t rows_of[PARTS] = {{{sizes}}};"]
 
 
 def _residual(match: Match, count: str) -> list[str]:
-    """The library adds to what is in the output."""
+    """C that copies the residual to the output, as the library's post-op adds to the output's content."""
     if "residual" not in match.operands:
         return []
     return ["if (residual != y)", f"    memcpy(to, residual + (to - y), sizeof *y * (size_t)({count}));"]
@@ -238,7 +243,7 @@ def _code(
     sizes: list[tuple[str, Any]],
     constants: Mapping[str, Any],
 ) -> Code:
-    """The generated C of a subgraph: `body` does one of `total` tasks; `kind` is conv or product."""
+    """The generated C of a subgraph: `body` computes one of `total` tasks; `kind` is conv or product."""
     from kiln.byoc import products
 
     limits, bias = products.limits(match), products.bias_of(match)
@@ -281,7 +286,7 @@ def _code(
 
 
 def _source(name: str) -> str:
-    """Text of c/onednn_NAME.c: the part of the generated C that is the same for all subgraphs."""
+    """Text of c/onednn_NAME.c: the lines of the generated C that are the same for all subgraphs."""
     return (Path(__file__).parent / "c" / f"onednn_{name}.c").read_text(encoding="utf-8")
 
 

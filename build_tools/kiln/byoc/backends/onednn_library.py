@@ -1,4 +1,4 @@
-"""oneDNN as it is fetched: wheels of its build for CPUs on GCC's OpenMP; docs/libraries.md says why."""
+"""Pinned packages of oneDNN: wheels of the CPU build with GCC's OpenMP; docs/libraries.md explains why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CPU, _DEVEL = (f"{name}-{_VERSION}" for name in ("onednn_cpu_gomp", "onednn_dev
 
 LIBRARY = Library(
     name="oneDNN",
-    # As its THIRD-PARTY-PROGRAMS says of Xbyak, ITT, Level Zero's headers, Boost and LLVM.
+    # oneDNN's own, and those of Xbyak, ITT, Level Zero's headers, Boost and LLVM (THIRD-PARTY-PROGRAMS).
     licence="Apache-2.0 AND BSD-3-Clause AND MIT AND BSL-1.0 AND Apache-2.0 WITH LLVM-exception",
     symbols=("dnnl_primitive_execute",),
     headers=tuple(f"oneapi/dnnl/{name}" for name in _HEADERS),

@@ -1,4 +1,4 @@
-"""An image cut into ranges of output rows, each a convolution of its own over the rows that it reads."""
+"""Splits a convolution into ranges of output rows: each is a convolution of the input rows that it reads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rows:
-    """Output rows [out_first, out_first + out_rows), made from `rows` input rows that begin at `first`.
+    """Output rows [out_first, out_first + out_rows), computed from `rows` input rows starting at `first`.
 
-    `top`, `bottom`: rows of padding that these add. Input rows after the last that is read belong to none.
+    `top`, `bottom`: rows of padding above and below these input rows. Input rows that no output row reads are
+    in no range.
     """
 
     first: int
@@ -23,12 +24,12 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """What decides the primitive: input rows, output rows, padding."""
+        """The properties on which the primitive depends: input rows, output rows, top and bottom padding."""
         return self.rows, self.out_rows, self.top, self.bottom
 
 
 def cut(height: int, out_height: int, kernel: int, attrs: Mapping[str, Any], chunks: int) -> list[Rows]:
-    """At most `chunks` ranges, as even as they can be; one, where a range would read nothing but padding."""
+    """Split into at most `chunks` ranges of about equal size; one if a range would read only padding."""
     stride, dilation = attrs["strides"][0], attrs["dilation"][0]
     top, bottom = attrs["padding"][0], attrs["padding"][2]
     if chunks == 1:

@@ -1,8 +1,8 @@
-"""OpenBLAS: dense layers, products of activations, and convolutions that are such a product (1x1, stride 1).
+"""OpenBLAS: dense layers, matmuls of activations, and convolutions that are matmuls (1x1, stride 1).
 
-The library is told to use one thread, and Kiln's own threads share the rows (of few rows, the columns) of a
-product: a session then runs on as many threads as its caller gave it, and never on more. OpenBLAS takes its
-buffers from the operating system at the first call and keeps them.
+The library is set to one thread, and Kiln's own threads divide the rows (if they are few, the columns) of a
+matmul among them: a session then runs on as many threads as its caller gave it, and never on more. OpenBLAS
+allocates its buffers from the operating system at the first call and keeps them.
 """
 
 from __future__ import annotations
@@ -41,21 +41,24 @@ static void one_thread(void) {
 
 
 def patterns() -> list[Any]:
-    """Products first; a convolution is refused by `generate` unless it is one."""
+    """Graph patterns, matmuls first; `generate` rejects convolutions that are not matmuls."""
     from kiln.byoc import products
 
     return [*products.dense(), *products.matmul(), *products.conv2d()]
 
 
 def groups() -> list[Any]:
-    """The same, in fused functions."""
+    """Patterns of fused functions: dense layers and convolutions, with their epilogues."""
     from kiln.byoc import products
 
     return products.groups("dense", "conv2d")
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
-    """One cblas_sgemm a task, with the bias and the residual as the matrix that it adds to."""
+    """Generate one cblas_sgemm for each task, which adds to the sum of bias and residual in the output.
+
+    Returns None for a convolution that is not a matmul.
+    """
     from kiln.byoc import products
 
     if match.pattern == "matmul":
@@ -66,7 +69,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
 
 
 def _product(match: Match, facts: Facts) -> Code:
-    """A product with a constant matrix. A task is some of the rows or, where they are few, of the columns."""
+    """A matmul with a constant matrix. A task computes some rows or, if there are few rows, some columns."""
     from kiln.byoc import products
     from kiln.tir.symbols import ceil_div, product
 
@@ -102,7 +105,7 @@ def _product(match: Match, facts: Facts) -> Code:
         _TEXT,
         _signature(operands, [] if known else ["rows"], shared),
         "    one_thread();",
-        # One call a task, whoever runs them: results must not depend on the number of threads.
+        # One call for each task on any thread: results must not depend on the number of threads.
         f"    for (int64_t task = {'begin; task < end' if shared else '0; task < 1'}; task++) {{",
         *(f"        {line}" for line in body),
         "    }",
@@ -146,7 +149,7 @@ def _limited(place: str, limits: tuple[float, float]) -> str:
 
 
 def _batched(match: Match, facts: Facts) -> Code:
-    """Products of two matrices for each place in the batch axes; a task is one of them."""
+    """A batch matmul; a task is one matmul of the batch."""
     from kiln.tir.symbols import product
 
     x, w = match.operands["x"].shape, match.operands["w"].shape

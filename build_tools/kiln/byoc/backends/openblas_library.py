@@ -1,6 +1,6 @@
-"""OpenBLAS as it is fetched: a wheel for x86_64 and aarch64, Debian 12's packages for armv7.
+"""Pinned packages of OpenBLAS: a wheel for x86_64 and aarch64, Debian 12's packages for armv7.
 
-Debian's libraries are for glibc 2.34 or later, aarch64's libgcc_s for 2.35.
+Debian's libraries need glibc 2.34 or later, aarch64's libgcc_s 2.35.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _HEADERS = {
 }
 _LICENCE = "51b0d449fdce3b1fabfead1af1cc6eff1df46a70b378c27dc0f5663afc6cc66a"
 _VERSION = "0.3.31.188.0"
-# What the wheels hold beside OpenBLAS itself.
+# Licences of the other libraries in the wheels.
 _LICENCES = {
     "libgfortran": "GPL-3.0-or-later WITH GCC-exception-3.1",
     "libquadmath": "LGPL-2.1-or-later",
@@ -35,13 +35,13 @@ def _wheel(platform: str, config: str, shared: dict[str, str]) -> Wheel:
 
 _GCC = "pool/main/g/gcc-12/{}_12.2.0-14+deb12u1_{}.deb"
 _GCC_LICENCE = {
-    # libgcc-s1's and libgfortran5's folder of documentation is gcc-12-base's.
+    # libgcc-s1 and libgfortran5 have their copyright file in gcc-12-base.
     "usr/share/doc/gcc-12-base/copyright": (
         "licence.txt",
         "da8191658b3452ce9caf31638ba61dab31a38c619fa39df119812e050f592fd3",
     ),
 }
-# What the wheel's libgfortran asks for and takes for part of every system.
+# Dependencies of the wheel's libgfortran, which the wheel expects in every system.
 _NEEDED_BY_GFORTRAN = [
     Deb(
         "pool/main/z/zlib/zlib1g_1.2.13.dfsg-1_arm64.deb",
@@ -163,5 +163,5 @@ LIBRARY = Library(
         ],
     },
     debs={"aarch64": _NEEDED_BY_GFORTRAN, "armv7": _ARMV7},
-    defines=("KILN_OPENBLAS=scipy_",),  # what the wheel's symbols begin with
+    defines=("KILN_OPENBLAS=scipy_",),  # prefix of the wheel's symbols
 )

@@ -1,13 +1,13 @@
-"""XNNPACK: convolutions in NHWC, depthwise ones too, and dense layers, with bias and clip in the operator.
+"""XNNPACK: NHWC convolutions (also depthwise) and dense layers, with bias and clip in the operator.
 
-An operator is made at open: XNNPACK packs the weights for the CPU that it finds. It does so in memory of its
-own. That cannot be the caller's: the header of this version (2022-02-16) has no weights cache, and the
-allocator that xnn_initialize takes is one for the whole process, chosen by whoever comes first.
+An operator is created when a model is opened: XNNPACK packs the weights for the CPU that it detects, into
+memory that XNNPACK allocates. The caller cannot provide that memory: the header of this version (2022-02-16)
+has no weights cache, and the allocator passed to xnn_initialize is process-wide, set by the first caller.
 
-An operator has one owner at a time, because the addresses of a run are set in it; so each has a lock, and
-sessions that run at the same time take turns at it. The library uses the thread that calls it. Where several
-threads of Kiln's share a step, each task is an operator of its own for some of the output channels, with that
-part of the weights: no weight is packed twice, and results do not depend on the number of threads.
+An operator stores the addresses of a run, so only one thread at a time can use it: each has a lock, and
+sessions that run at the same time take turns. The library runs in the thread that calls it. Where several of
+Kiln's threads share a step, each task is a separate operator for some of the output channels, with the
+weights of those channels: no weight is packed twice, and results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.byoc.match import Match
 
 _READS_PAST = 16  # XNN_EXTRA_BYTES
-_CHANNELS = 32  # of a part at least; an operator for fewer does not fill the library's tiles
+_CHANNELS = 32  # least output channels of an operator; fewer do not fill the library's tiles
 
 _TEXT = """\
 #include <math.h>
@@ -98,22 +98,24 @@ _RESIDUAL = """
 
 
 def patterns() -> list[Any]:
-    """Convolutions and dense layers."""
+    """Graph patterns: convolutions and dense layers, with their epilogues."""
     from kiln.byoc import products
 
     return [*products.conv2d(), *products.dense()]
 
 
 def groups() -> list[Any]:
-    """The same, in fused functions."""
+    """Patterns of fused functions: convolutions and dense layers, with their epilogues."""
     from kiln.byoc import products
 
     return products.groups("conv2d", "dense")
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
-    """Operators for parts of the output channels. None where a clip leaves one value or none: XNNPACK refuses
-    that."""
+    """Generate one or more operators, each for a range of output channels.
+
+    Returns None if the least value of a clip is not below the greatest, which XNNPACK rejects.
+    """
     from kiln.byoc import products
     from kiln.tir.symbols import product
 
@@ -161,7 +163,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
 
 
 def _about_conv(match: Match, groups: int, width: int) -> dict[str, Any]:
-    """What a convolution is created with, and where the data of a part's groups begins in a pixel."""
+    """C text of a convolution's parameters, and of the offset in a pixel where an operator's groups start."""
     attrs, weights = match.anchor["attrs"], match.operands["w"].shape
     top, left, bottom, right = attrs["padding"]
     numbers = [top, right, bottom, left, *weights[:2], *attrs["strides"], *attrs["dilation"]]
@@ -176,7 +178,7 @@ def _about_conv(match: Match, groups: int, width: int) -> dict[str, Any]:
 
 
 def _parts(width: int, groups: int, threads: int) -> tuple[int, int]:
-    """How many operators, and the output channels of each but the last. Groups are not divided."""
+    """Number of operators, and the output channels of all but the last. Groups are not divided."""
     step = _CHANNELS * (1 if groups == 1 else width // groups)
     channels = -(-width // (threads * step)) * step if threads > 1 else width
     return -(-width // channels), channels

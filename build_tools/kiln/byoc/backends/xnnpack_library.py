@@ -1,4 +1,4 @@
-"""XNNPACK and what it needs, as Debian 12 has them; for aarch64 and x86-64, with glibc 2.35 or later."""
+"""Pinned Debian 12 packages of XNNPACK and its dependencies: aarch64 and x86-64, glibc 2.35 or later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GCC = "pool/main/g/gcc-12/{}_12.2.0-14+deb12u1"
 
 
 def _package(place: str, name: str, arch: str, library: tuple[str, str], licence: str) -> Deb:
-    """A package with one library: its path and SHA-256."""
+    """A Debian package with one library; `library`: the library's path in the package, and its SHA-256."""
     path, digest = library
     files = {
         path: (f"lib/{path.rsplit('/', 1)[1]}", digest),
@@ -31,7 +31,7 @@ def _header(place: str, name: str, arch: str, header: str, digest: str) -> Deb:
 
 
 def _debs(arch: str, folder: str, xnnpack: str, pthreadpool: str, cpuinfo: str) -> list[Deb]:
-    """The packages of Debian 12; by library its SHA-256. Headers of FP16 and FXdiv are compiled in."""
+    """The packages of Debian 12; each library's SHA-256 is given. FP16 and FXdiv are compiled in."""
     place = f"usr/lib/{folder}/lib"
     return [
         _header(
@@ -86,7 +86,7 @@ LIBRARY = Library(
                 "f626c468a961bfb1083d7d3fd6a8c28cd56da5c9fe0d97e13e86b0e80a284958",
                 "b340a23e9a28b82e7789ff04b4ad525cdee88dcedb03192ac32e465efb2442ed",
             ),
-            # XNNPACK there calls one function of GCC's own library, which not every system has.
+            # On aarch64 XNNPACK calls one function of libgcc_s, which not every system has.
             Deb(
                 f"{_GCC.format('libgcc-s1')}_arm64.deb",
                 {

@@ -1,4 +1,4 @@
-"""Files of Debian's packages: fetched from its archive, checked, taken out; nothing is installed or run."""
+"""Downloads Debian packages and extracts pinned files from them; nothing is installed or run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from kiln.byoc.backend import Deb
 from kiln.errors import KilnError
 from kiln.sources import cache
 
-# Where packages are, and where those of releases that have left the first place are.
+# The archive of current releases, and that of releases which are no longer in the first.
 MIRRORS = ("https://deb.debian.org/debian/", "http://archive.debian.org/debian/")
-_SECONDS = 60  # without a word from a server
+_SECONDS = 60  # timeout while a server sends nothing
 _DATA = "data.tar.xz"
 
 
 def fetch(deb: Deb, folder: Path, mirrors: Iterable[str] = MIRRORS) -> None:
-    """Put the package's files into `folder`, each from the cache of what was fetched before if it is there.
+    """Put the package's files into `folder`; download the package if a file is not in the cache.
 
-    Raises KilnError for a package that cannot be had and for a file with another content than expected.
+    Raises KilnError if the package cannot be downloaded or a file's SHA-256 differs.
     """
     absent = []
     for path, (name, digest) in deb.files.items():
@@ -49,6 +49,7 @@ def fetch(deb: Deb, folder: Path, mirrors: Iterable[str] = MIRRORS) -> None:
 
 
 def _put(path: Path, folder: Path, name: str) -> None:
+    """Copy a file to `folder`/`name`; append it if it is a further licence.txt."""
     out = folder / name
     if out.name == "licence.txt" and out.exists():
         with out.open("ab") as stream:

@@ -1,4 +1,4 @@
-"""Where a backend's library is: pinned wheels, a folder that the target names, or Debian's places."""
+"""Locates a backend's library: in pinned packages, in a folder that the target names, or in the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.packages import DEBIAN_ARCH, how_to_install
 
-# Folders of Debian's that hold an architecture's files.
+# Debian's multiarch folders.
 _FOLDERS = {
     "x86_64": "x86_64-linux-gnu",
     "aarch64": "aarch64-linux-gnu",
@@ -21,7 +21,7 @@ _FOLDERS = {
 
 @dataclass(frozen=True)
 class Located:
-    """Packages to fetch, or the `files` themselves: path in the library's folder → where it lies."""
+    """Packages to fetch, or files to copy: `files` are (path in the library's folder, path of the file)."""
 
     wheels: tuple[Wheel, ...] = ()
     debs: tuple[Deb, ...] = ()
@@ -29,9 +29,9 @@ class Located:
 
 
 def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Located:
-    """Where the library is; nothing is fetched. `root`: where the system's own are looked for.
+    """Locate the backend's library without fetching anything. `root`: where system libraries are searched.
 
-    Raises KilnError, one line that says what is missing, where it was looked for and how to get it.
+    Raises KilnError, one line that names the missing files, the folder searched and how to get them.
     """
     library = backend.library
     given = target.libraries.get(backend.name, library.folder)
@@ -68,7 +68,7 @@ def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Locat
 
 
 def _packages(library: Library, arch: str) -> Located | None:
-    """What Kiln fetches by itself, if there is something."""
+    """The pinned packages of a library for an architecture; None if there are none."""
     wheels, debs = library.wheels.get(arch, ()), library.debs.get(arch, ())
     return Located(tuple(wheels), tuple(debs)) if wheels or debs else None
 
@@ -78,7 +78,7 @@ def _libc(target: Target) -> str:
 
 
 def _search(base: Path, kind: str, name: str, arch: str, system: bool) -> Path | None:
-    """A file below include/ or lib/. In the system a library lies in its architecture's folders."""
+    """Find a file below `base`; None if absent. `kind`: include or lib; `system`: `base` is the system's."""
     for folder in _folders(base, kind, arch, system):
         if (folder / name).exists():
             return (folder / name).resolve()
@@ -86,11 +86,12 @@ def _search(base: Path, kind: str, name: str, arch: str, system: bool) -> Path |
 
 
 def _folders(base: Path, kind: str, arch: str, system: bool) -> Iterator[Path]:
+    """The folders to search, in order."""
     own = _FOLDERS[arch]
     roots = [base] if system else [base, base / "usr"]
     for root in roots:
         yield root / kind / own
-        # Alternatives of one library lie in folders of their own: openblas-pthread/.
+        # Variants of one library are in subfolders, such as openblas-pthread/.
         yield from sorted(path for path in root.joinpath(kind, own).glob("*") if path.is_dir())
         if kind == "include" or not system:
             yield root / kind

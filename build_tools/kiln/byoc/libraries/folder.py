@@ -1,4 +1,4 @@
-"""Folders of libraries as the stages after `library` read them."""
+"""Reads the output of the `library` stage, and makes the compiler and linker flags for it."""
 
 from __future__ import annotations
 
@@ -14,43 +14,48 @@ LIST = "libraries.json"  # in a bundle's lib/
 
 @dataclass(frozen=True)
 class LibraryFolder:
-    """One folder of the `library` stage, and what its library.json says."""
+    """An output folder of the `library` stage; `about` is the content of its library.json."""
 
     path: Path
     about: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> LibraryFolder:
+        """Read the folder `path`. Raises KilnError if library.json cannot be read."""
         return cls(path, read_json(path / "library.json"))
 
     @property
     def compile_flags(self) -> list[str]:
-        """What C that calls it is compiled with."""
+        """Compiler flags for C that calls the library."""
         return [f"-I{self.path / 'include'}", *(f"-D{define}" for define in self.about["defines"])]
 
     @property
     def linked(self) -> list[Path]:
-        """What a program that calls it is linked with."""
+        """Files that a program which calls the library is linked with."""
         return [self.path / "lib" / name for name in self.about["link"]]
 
 
 def bundled(folder: Path) -> list[dict[str, Any]]:
-    """The libraries of a bundle, or of the link stage's folder; none for most."""
+    """The entries of lib/libraries.json in a bundle or the link stage's folder; empty if there is no file."""
     path = folder / "lib" / LIST
     return list(read_json(path)["libraries"]) if path.is_file() else []
 
 
 def link_flags(folder: Path) -> list[str]:
-    """How a program is linked with the libraries of a bundle, to be found there and beside it."""
+    """Linker flags for a program that uses a bundle's libraries.
+
+    At run time the libraries are searched in the bundle's lib/ and next to the program.
+    """
     files = [str(folder / "lib" / name) for about in bundled(folder) for name in about["link"]]
     return with_rpath(files, [str((folder / "lib").resolve()), "$ORIGIN"])
 
 
 def with_rpath(files: Sequence[str], places: Iterable[str]) -> list[str]:
-    """Libraries to link; shared ones are looked for in `places` when the program starts."""
+    """Linker arguments for `files`; shared libraries are searched in the folders `places` at run time."""
     if not any(".so" in Path(name).name for name in files):
         return list(files)
-    # A library may have been built for a newer C library than the oldest that the target allows. And one
-    # that only other libraries need is found only where the program itself needs it (ld.so(8), DT_RUNPATH).
+    # --allow-shlib-undefined: a library may need a newer C library than the oldest that the target allows.
+    # --no-as-needed: DT_RUNPATH applies to direct dependencies only (ld.so(8)), so that a library needed only
+    # by another library is found only if the program itself depends on it.
     flags = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
     return [*flags, *files, *(f"-Wl,-rpath,{place}" for place in places)]

@@ -1,4 +1,4 @@
-"""library: headers and objects of one external library for one target, in a folder that says what it is."""
+"""library: collect headers and library files of one external library for one target, and library.json."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "armv7": "EM_ARM"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare --backend, --target and --out."""
     parser.add_argument("--backend", required=True, help="name of the backend")
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--out", type=Path, required=True, help="folder for include/, lib/ and library.json")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the folder, whole or not at all."""
+    """Write the output folder, completely or not at all."""
     target = Target.model_validate(read_json(args.target))
     backend = load(args.backend)
     with atomic_dir(args.out) as folder:
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
-    """Put the library's files into `folder`; what library.json says of it."""
+    """Put the library's files into `folder`; return the content of library.json."""
     library, located = backend.library, locate(backend, target)
     for wheel in located.wheels:
         _fetch(wheel, folder)
@@ -64,23 +65,24 @@ def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
         "version": "+".join(versions) or "of the system",
         "defines": list(library.defines) if located.wheels else [],
         "heap": library.heap,
-        # What a program is linked with; a library's own needs lie beside it and are found when it is loaded.
+        # A program is linked with these only; their own dependencies are found next to them at load time.
         "link": [name for name in files if _stem(name) in _wanted(backend, located)],
         "files": files,
     }
 
 
 def _inside(deb: Deb) -> list[str]:
-    """The libraries of a package."""
+    """File names of the libraries in a package."""
     return [Path(name).name for name, _ in deb.files.values() if name.startswith("lib/")]
 
 
 def _stem(name: str) -> str:
-    """`libopenblas` of libopenblas.so.0 and libopenblas.a."""
+    """Name without .so, version or .a: `libopenblas` for libopenblas.so.0 and libopenblas.a."""
     return name.split(".so")[0].removesuffix(".a")
 
 
 def _wanted(backend: Backend, located: Located) -> set[str]:
+    """Stems of the libraries that programs are linked with."""
     if located.files:
         return {_stem(name) for name in backend.library.shared}
     names = [name for wheel in located.wheels for name in wheel.link]
@@ -88,7 +90,7 @@ def _wanted(backend: Backend, located: Located) -> set[str]:
 
 
 def _fetch(wheel: Wheel, folder: Path) -> None:
-    """The files of a wheel, each from the cache of what was fetched before if it is there."""
+    """Put a wheel's files into `folder`; download the wheel if a file is not in the cache."""
     absent = []
     for path, (name, digest) in wheel.files.items():
         found = cache.lookup(digest, Path(path).name)
@@ -117,11 +119,11 @@ def _fetch(wheel: Wheel, folder: Path) -> None:
 
 
 def _copy(path: Path, folder: Path, name: str) -> None:
-    """A file of the system; a shared library under the name by which programs will look for it."""
+    """Copy a file to `folder`/`name`; a shared library is named by its soname, which programs search for."""
     out = folder / name
     if name.startswith("lib/") and ".so" in path.name:
         out = folder / "lib" / (_soname(path) or path.name)
-    out.parent.mkdir(parents=True, exist_ok=True)  # headers may lie in folders
+    out.parent.mkdir(parents=True, exist_ok=True)  # headers may be in subfolders
     try:
         shutil.copyfile(path, out)
     except OSError as error:
@@ -129,6 +131,7 @@ def _copy(path: Path, folder: Path, name: str) -> None:
 
 
 def _soname(path: Path) -> str | None:
+    """DT_SONAME of a shared library, or None. Raises KilnError if the file is not an ELF file."""
     try:
         elf = ELFFile(io.BytesIO(path.read_bytes()))
     except (OSError, ELFError) as error:
@@ -139,7 +142,7 @@ def _soname(path: Path) -> str | None:
 
 
 def _check(path: Path, target: Target, backend: Backend) -> None:
-    """Whether a shared library is for the target's architecture."""
+    """Raise KilnError if a shared library is not for the target's architecture."""
     if ".so" not in path.name:
         return
     try:
