@@ -192,7 +192,7 @@ def test_a_picture(project: Project, refused: Refused) -> None:
     assert refused("x86_64", "fine.onnx", "run", "image=absent.png") == "image 'absent.png': no such file"
     (project.folder / "text.png").write_text("no picture")
     line = refused("x86_64", "fine.onnx", "run", "image=text.png")
-    assert line == "model 'fine' takes no picture: its configuration has no 'preprocess'"
+    assert line == "model 'fine' accepts no image: its configuration has no 'preprocess'"
 
 
 def test_an_output_that_is_off(project: Project) -> None:

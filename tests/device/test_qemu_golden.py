@@ -87,5 +87,5 @@ def test_run_prints_a_summary(make: Maker) -> None:
     done = made.stage("device-run", "--plan", str(plan), "--config", str(config), "--image", "cat.jpg")
     assert done.returncode == 2
     assert (
-        done.stderr == "kiln: error: model 'tiny' takes no picture: its configuration has no 'preprocess'\n"
+        done.stderr == "kiln: error: model 'tiny' accepts no image: its configuration has no 'preprocess'\n"
     )

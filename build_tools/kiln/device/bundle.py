@@ -20,9 +20,10 @@ _PROGRAM = ("run_vectors.c", "check_errors.c", "check_shapes.c", "harness.c")
 
 @dataclass(frozen=True)
 class Vector:
-    """One golden vector: its name, and golden.json's entry and the values of each tensor.
+    """One golden vector: its name, the values of its tensors, and golden.json's entries of its outputs.
 
-    `bucket` is the one that must serve it, and `dims` its sizes; empty for a model without buckets.
+    `bucket` is the name of the bucket that must serve the vector, `dims` the sizes of the model's dimensions;
+    both are empty for a model without buckets.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle's folder and the name of the model in it."""
+    """A bundle: its folder and the name of its model."""
 
     folder: Path
     name: str
@@ -51,27 +52,27 @@ class Bundle:
         return self.folder / "lib" / f"lib{self.name}.a"
 
     def beside(self) -> dict[str, Path]:
-        """Files that a program of this bundle needs beside itself where it runs: shared libraries by name."""
+        """Shared libraries, by file name, that must be next to a program of this bundle when it runs."""
         names = [name for about in external.bundled(self.folder) for name in about["files"] if ".so" in name]
         return {name: self.folder / "lib" / name for name in names}
 
     @property
     def shared_library(self) -> Path:
-        """The shared library; absent where programs are linked statically."""
+        """Path of the shared library; the file is absent where programs are linked statically."""
         return self.folder / "lib" / f"lib{self.name}.so"
 
     @property
     def params(self) -> Path:
-        """params.bin; absent where the parameters are linked in."""
+        """Path of params.bin; the file is absent where the parameters are linked into the library."""
         return self.folder / "params.bin"
 
     def golden(self) -> Mapping[str, Any]:
-        """golden.json. Raises KilnError when it is missing or damaged."""
+        """The content of golden.json. Raises KilnError when the file is missing or damaged."""
         content: Mapping[str, Any] = read_json(self.folder / "golden" / "golden.json")
         return content
 
     def padding(self) -> Mapping[str, float]:
-        """The mean part of padding, by name, of the buckets that pad."""
+        """The mean fraction of padding of each pad bucket, by the bucket's name."""
         path = self.folder / "golden" / "padding.json"
         found = read_json(path)["buckets"] if path.is_file() else []
         return {bucket["name"]: bucket["mean_padding"] for bucket in found}
@@ -91,16 +92,16 @@ class Bundle:
         return found
 
     def tolerance(self) -> Mapping[str, Any]:
-        """The limits of golden/tolerance.json; empty, which stands for the defaults, where there is none."""
+        """The limits in golden/tolerance.json; empty, which means the defaults, where the file is absent."""
         path = self.folder / "golden" / "tolerance.json"
         return limits_of(read_json(path)) if path.is_file() else {}
 
     def link_program(
         self, target: Target, work: Path, main: str = "run_vectors", *, shared: bool = False
     ) -> Path:
-        """The program of programs/<main>.c that runs this bundle's model on vector files.
+        """Link programs/<main>.c, which runs this bundle's model on vector files; returns the program's path.
 
-        With `shared` it holds no model: it loads the shared library that lies beside it.
+        With `shared` the program does not contain the model: it loads the shared library next to it.
         """
         flags = [
             "-O2",
@@ -125,7 +126,7 @@ class Bundle:
         )
 
     def _typed_plan(self) -> str:
-        """The call of the model's own `…_plan`, which takes every dimension that an input has."""
+        """C text that calls the model's `…_plan`, which has a parameter for each dimension of an input."""
         golden = self.golden()
         mentioned = {
             n for entry in golden.get("inputs") or [] for s in entry["shape"] for n in sizes.names(s)
@@ -136,13 +137,13 @@ class Bundle:
 
 
 def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tolerance in a slice of a model's configuration, or a tolerance as it is."""
+    """The tolerance in `config`, a slice of a model's configuration; `config` itself if it is a tolerance."""
     limits: Mapping[str, Any] = config.get("tolerance", config)
     return limits
 
 
 def open_bundle(folder: Path) -> Bundle:
-    """The bundle in `folder`. Raises KilnError when there is none."""
+    """The bundle in `folder`. Raises KilnError when lib/ does not have exactly one library of a model."""
     others = {name for about in external.bundled(folder) for name in about["files"]}
     libraries = sorted(path for path in (folder / "lib").glob("lib*.a") if path.name not in others)
     if len(libraries) != 1:

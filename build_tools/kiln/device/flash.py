@@ -1,4 +1,4 @@
-"""Bring a bundle to a device: copy what is new, have it checked and tried there, then switch over."""
+"""Install a bundle on a device: copy new contents, check them, run the golden vectors there, then switch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from kiln.files import read_json, write_json
 
 # Folders and files of a bundle that no program reads when it runs (`contents: run` leaves them out).
 _TO_BUILD_WITH = ("include/", "src/", "cmake/", "pkgconfig/", "golden/", "report.html")
-_SPARE = 256 << 10  # bytes beside the files: folders, the lock, the vectors' outputs
+_SPARE = 256 << 10  # bytes needed in addition to the files: folders, the lock, the vectors' outputs
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """device-test's flags, --device device.json; --list names the commands and does nothing."""
+    """device-test's flags, --device device.json, [--list], which only prints the commands."""
     test.add_arguments(p)
     p.add_argument("--list", action="store_true", help="print what would be executed on the device")
     for action in p._actions:
@@ -45,7 +45,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Flash, and say how it went; --out gets the same as JSON."""
+    """Flash, print the result, and write it to --out as JSON."""
     device = read_device(args.device)
     if args.list:
         print(listing.listing("flash", device, args.bundle.name))
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
 
 @dataclass
 class _Flash:
-    """One bundle on its way to one device."""
+    """The installation of one bundle on one device."""
 
     store: Store
     device: Device
@@ -75,7 +75,10 @@ class _Flash:
     manifest: Mapping[str, Any]
 
     def run(self) -> dict[str, Any]:
-        """Everything between taking the lock and giving it back."""
+        """Install, test and switch; returns the content of flash.json without the time.
+
+        The caller holds the lock. Raises KilnError, and SystemExit where the golden vectors fail.
+        """
         model, store = str(self.manifest["name"]), self.store
         files = bundle_files(self.args.bundle, self.manifest, self.device.contents)
         why = files_obstacle(store.facts, {file.name: file.source for file in files})
@@ -94,7 +97,7 @@ class _Flash:
             if fresh:
                 store.switch(model, version)
         except (KilnError, SystemExit):
-            # Without a connection this cannot be done either; the next flash does it then.
+            # Without a connection this fails too; then the next flash cleans up.
             with contextlib.suppress(KilnError):
                 store.clean(model, _kept(state), AFTER)
             raise
@@ -109,7 +112,10 @@ class _Flash:
         }  # fmt: skip
 
     def _install(self, model: str, identity: str, files: Sequence[File], state: State) -> str:
-        """Copy and lay out a version, and read it back."""
+        """Copy a version to the device and read it back; returns its name.
+
+        Raises KilnError where there is no space, or a file reads back damaged.
+        """
         store = self.store
         new = {file.sha256: file.bytes for file in files if file.sha256 not in state.blobs}
         why = space_obstacle(store.facts, sum(new.values()) + _SPARE, store.root)
@@ -149,12 +155,12 @@ class _Flash:
         return self.store.damaged(model, version, hashes, sum(file.bytes for file in files))
 
     def _try_out(self, model: str) -> None:
-        """The golden vectors, there, through the shared library that was flashed where there is one.
+        """Run the golden vectors on the device, through the shared library if the bundle has one.
 
-        Raises SystemExit, with the reason told, where the outputs differ.
+        Raises SystemExit, after printing the reason, where an output exceeds its tolerance.
         """
         library = open_bundle(self.args.bundle).shared_library
-        # By its content, so it is the file that the version's folder holds: a hard link to it, or a copy.
+        # The runner finds files by content, so this is the flashed file: a hard link to the blob, or a copy.
         beside = {library.name: library} if library.is_file() else {}
         with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
             given = argparse.Namespace(**{**vars(self.args), "out": Path(folder, "test.json")})
@@ -163,9 +169,9 @@ class _Flash:
 
 
 def bundle_files(bundle: Path, manifest: Mapping[str, Any], contents: str) -> list[File]:
-    """The bundle's files that belong on a device, in order of names.
+    """The bundle's files to install on a device, sorted by name; `contents: run` excludes build-time files.
 
-    Raises KilnError where one is missing, is not what the manifest says, or has a name that cannot be used.
+    Raises KilnError where a file is missing, differs from the manifest, or has a name that cannot be used.
     """
     wanted = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
     if contents == "run":
@@ -182,12 +188,12 @@ def _to_build_with(name: str) -> bool:
 
 
 def version_id(files: Sequence[File]) -> str:
-    """Equal for equal files."""
+    """A hash of the names and contents of `files`, in hexadecimal."""
     return hashlib.sha256("".join(f"{file.sha256} {file.name}\n" for file in files).encode()).hexdigest()
 
 
 def _previous(state: State) -> str | None:
-    """The version before the current one, where it is still there."""
+    """The version before the current one, if it is still on the device."""
     previous = state.installed["previous"] if state.installed else None
     return previous if previous in state.versions else None
 

@@ -1,4 +1,4 @@
-"""What is installed on a device: go back to the bundle before, or compare with the bundle built here."""
+"""The stage for installed bundles: roll back to the version before, or compare with the bundle built here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do it and say how it is now."""
+    """Roll back or read the status, and print the result."""
     device = read_device(args.device)
     if args.list:
         print(listing.listing(args.goal, device, args.model))
@@ -36,9 +36,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def rollback(store: Store, model: str) -> dict[str, str]:
-    """Use the version before the current one again, after reading it back.
+    """Switch to the version before the current one, after reading it back; returns the rows to print.
 
-    Raises KilnError, with the device as it was, when there is none or it is damaged.
+    Raises KilnError, and changes nothing, when there is no earlier version or it is damaged.
     """
     who, state = store.transport.description, store.state(model)
     if state.current is None:
@@ -58,7 +58,7 @@ def rollback(store: Store, model: str) -> dict[str, str]:
 
 
 def status(store: Store, args: argparse.Namespace) -> dict[str, str]:
-    """What is installed, whether it is whole, and how it differs from the bundle built here."""
+    """Rows to print: the installed version, the state of its files, how it differs from the local bundle."""
     state = store.state(args.model)
     if state.current is None:
         return {"in use": "nothing"}

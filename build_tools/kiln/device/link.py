@@ -16,9 +16,10 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
 def link_flags(target: Target, threads: str) -> list[str]:
-    """What a whole program needs besides its objects: dead code dropped, C library as the target says.
+    """Compiler flags to link a program: dead code removed, the C library static if the target says so.
 
-    Without an operating system no start-up code names `main` for the linker, which would drop all of it.
+    Without an operating system no start-up code refers to `main`, and the linker would remove all code; so
+    `main` is made the entry.
     """
     flags = ["-std=c11", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
     if target.deployment == "freestanding":
@@ -41,12 +42,12 @@ def link(
     work: Path,
     name: str,
 ) -> Path:
-    """Compile and link `sources` with `libraries`, then `more` flags; the program lies in `work`.
+    """Compile and link `sources` with `libraries`, then `more` flags; returns the program's path in `work`.
 
-    An equal program made before is taken again, another one of that name is removed. Raises KilnError with
-    the compiler's first error.
+    A program linked earlier from equal inputs is reused, other programs of that name are removed. Raises
+    KilnError with the compiler's first error.
     """
-    command = toolchain.oldest_cpu_command(target)  # a program that can say what the processor lacks
+    command = toolchain.oldest_cpu_command(target)  # so that the program can report what the CPU lacks
     program = work / f"{name}-{_key([*command, *flags, *more, name], sources, include, libraries)}"
     if program.is_file():
         return program
@@ -67,7 +68,7 @@ def link(
 def _key(
     words: Sequence[str], sources: Sequence[Path], include: Sequence[Path], libraries: Sequence[Path]
 ) -> str:
-    """Hash of everything that decides what the program does, paths excepted."""
+    """Hash of all inputs of a program: command line, sources, headers and libraries, without their paths."""
     digest = hashlib.sha256("\0".join(words).encode())
     headers = [path for folder in include for path in sorted(folder.glob("*.h"))]
     siblings = [path for source in sources for path in sorted(source.parent.glob("*.h"))]

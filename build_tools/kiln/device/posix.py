@@ -1,4 +1,4 @@
-"""What every device with a POSIX shell does alike: files over the pipe, commands as text for its shell."""
+"""Common code for transports to devices with a POSIX shell: quoting of commands, and files over pipes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from kiln.device.deploy.transports import TIMEOUT, Answer
 from kiln.errors import KilnError
 
-# A login shell need not be a POSIX one: csh and fish read quotes, ! and line ends in ways of their own.
+# The login shell may not be a POSIX shell: csh and fish treat quotes, ! and line ends differently.
 _WORD = frozenset(string.ascii_letters + string.digits + "+=:,./_-")
 _PLAIN = _WORD | {" ", "'", "@"}
-_SHORT = 1000  # characters
-BYTES_PER_SECOND = 50_000  # what a file's time limit assumes of a slow line
+_SHORT = 1000  # characters of a command that every server and shell accepts
+BYTES_PER_SECOND = 50_000  # rate of a slow connection, assumed for the time limits of file transfers
 
 
 def as_text(command: Sequence[str]) -> str:
-    """The command as one text that any login shell (sh, csh, fish) turns into exactly these arguments.
+    """The command as one text that any login shell (sh, csh, fish) parses into exactly these arguments.
 
-    Raises ValueError for a character that no argument of a program can hold.
+    Raises ValueError for a null character, which no argument of a program can contain.
     """
     if any("\0" in word for word in command):
         raise ValueError("a null character in an argument")
@@ -34,9 +34,9 @@ def as_text(command: Sequence[str]) -> str:
 
 
 def as_text_and_input(command: Sequence[str], stdin: bytes | Path | None) -> tuple[str, bytes | Path | None]:
-    """`as_text`; a long command is the first line of its own input, since servers and shells have limits.
+    """The command as text, and its standard input; a long command becomes the first line of its input.
 
-    dropbear takes 9000 characters, adb of old devices 4096, csh 1024 a word.
+    Servers and shells have limits: dropbear 9000 characters, adb of old devices 4096, csh 1024 per word.
     """
     text = as_text(command)
     if len(text) <= _SHORT or isinstance(stdin, Path):
@@ -46,12 +46,15 @@ def as_text_and_input(command: Sequence[str], stdin: bytes | Path | None) -> tup
 
 
 def _octal(text: str) -> str:
-    """For printf: all that is not a plain letter or digit as an escape."""
+    """`text` for printf, with an octal escape for every byte outside of `_WORD`."""
     return "".join(chr(b) if chr(b) in _WORD else f"\\{b:03o}" for b in text.encode())
 
 
 class PosixTransport(ABC):
-    """send and fetch on top of run: by tar where there is one, else file by file through cat."""
+    """A Transport that implements `send` and `fetch` with `run`.
+
+    Several files are sent by tar where the device has it; otherwise each file goes through cat.
+    """
 
     has_shell = True
     _tar: bool | None = None
@@ -101,7 +104,7 @@ class PosixTransport(ABC):
 
 
 def _pack(files: Mapping[str, Path], out: Path) -> None:
-    """A tar file of `files` (name in it → file here), without owners and dates."""
+    """Write a tar file of `files` (name in the tar file → file here), without owners and dates."""
     with tarfile.open(out, "w", format=tarfile.GNU_FORMAT) as tar:
         for name, path in files.items():
             entry = tarfile.TarInfo(name)

@@ -1,4 +1,4 @@
-"""Client programs of this machine (ssh, adb): started with a limit, stopped with all that they started."""
+"""Client programs of this machine (ssh, adb): run with a time limit, stopped with their child processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_parent() -> None:
-    """In a new process: be killed when the one that waits for it is, so that nothing stays behind."""
+    """Make the kernel kill this process when its parent ends.
+
+    For `preexec_fn`. Does nothing outside of Linux.
+    """
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def client(program: str) -> str:
-    """Path of a client program. Raises KilnError with the command that installs it."""
+    """Path of a client program. Raises KilnError, with the command that installs it, when it is missing."""
     found = shutil.which(program)
     if found is None:
         raise KilnError(packages.missing_program(program))
@@ -43,7 +46,7 @@ def run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Run a program to its end. `who` is the device, for errors.
+    """Run a program to its end. `who` names the device in error messages.
 
     Raises KilnError when it cannot be started or is still running after `timeout` seconds.
     """
@@ -77,9 +80,9 @@ def run(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all that it started in its session.
+    """Kill a process and all processes of its session.
 
-    Its output is not waited for: the connection that ssh shares holds the other ends of these pipes for as
+    Does not wait for the end of its output: ssh's shared connection holds the other ends of the pipes open as
     long as the command on the device runs.
     """
     with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A program on a microcontroller: load it, compare memory with it, run it, try golden vectors in it."""
+"""A program on a microcontroller: load it, compare it with memory, run it, or test it with golden vectors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--goal", choices=sorted(_GOALS), required=True)
     p.add_argument("--device", type=Path, required=True, help="device.json: one behind a gdb server")
     p.add_argument("--program", type=Path, required=True, help="ELF file, linked for the device's memory")
-    p.add_argument("--bundle", type=Path, help="the bundle whose golden vectors `test` gives to the program")
+    p.add_argument("--bundle", type=Path, help="the bundle with the golden vectors for `test`")
     p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
     p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the program to end")
-    p.add_argument("--out", type=Path, required=True, help="results, JSON; beside it the files that it made")
+    p.add_argument("--out", type=Path, required=True, help="results, JSON; the program's files go next to it")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do it and say how it went."""
+    """Execute the goal, print the result, and write it to --out as JSON."""
     image = read_image(args.program)
     with _connected(args.device) as (name, transport):
         result = _GOALS[args.goal](args, image, transport, ImageRunner(name, transport))
@@ -57,7 +57,7 @@ def _connected(path: Path) -> Iterator[tuple[str, Loads]]:
 
 
 def _flash(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRunner) -> dict[str, Any]:
-    """Load what is not there yet, check all of it, leave the core stopped at its beginning."""
+    """Load the blocks that differ, check the whole program, leave the core at its first instruction."""
     began = time.monotonic()
     written = transport.load(image)
     transport.reset(image)
@@ -87,7 +87,7 @@ def _status(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRu
 
 
 def _run(args: argparse.Namespace, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
-    """Load and run it to its end, print what it prints, keep the files that it makes."""
+    """Load the program and run it to its end; print its output, and store its files next to --out."""
     done = runner.run(args.program, [], send={}, fetch={}, timeout=args.timeout)
     for line in done.stdout.splitlines():
         print(printable(line, 2000))
@@ -103,7 +103,10 @@ def _run(args: argparse.Namespace, image: Image, transport: Loads, runner: Image
 
 
 def _test(args: argparse.Namespace, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
-    """Give it the golden inputs as inputs.bin; what it leaves as outputs.bin has to be the golden outputs."""
+    """Run the program with the golden inputs as inputs.bin; compare its outputs.bin with the golden outputs.
+
+    Raises SystemExit, after printing the reason, where an output exceeds its tolerance.
+    """
     if args.bundle is None:
         raise KilnError("test with program=: say model=…, whose golden vectors it is to compute")
     bundle = open_bundle(args.bundle)

@@ -1,4 +1,4 @@
-"""Vector files: tensors on their way to a target and back. `programs/harness.h` has the format."""
+"""Vector files: tensors sent to a target and back. The comment in `programs/harness.h` defines the format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAGIC = b"KILNVEC1"
 
 
 def encode(vectors: Sequence[Sequence[Array]]) -> bytes:
-    """The file that holds these vectors, each a sequence of as many tensors, little-endian."""
+    """A vector file of `vectors`, little-endian; all vectors have equally many tensors."""
     parts = [_MAGIC, struct.pack("<II", len(vectors), len(vectors[0]) if vectors else 0)]
     for vector in vectors:
         for tensor in vector:
@@ -28,7 +28,7 @@ def encode(vectors: Sequence[Sequence[Array]]) -> bytes:
 
 
 def encode_shapes(vectors: Sequence[Sequence[Sequence[int]]], tensors: int) -> bytes:
-    """A file of vectors of `tensors` shapes each, without elements: for sizes that are never run."""
+    """A vector file of shapes without elements, `tensors` shapes per vector: for inputs that are refused."""
     parts = [_MAGIC, struct.pack("<II", len(vectors), tensors)]
     for vector in vectors:
         parts += [struct.pack(f"<IIQ{len(shape)}q", len(shape), 0, 0, *shape) for shape in vector]
@@ -36,9 +36,9 @@ def encode_shapes(vectors: Sequence[Sequence[Sequence[int]]], tensors: int) -> b
 
 
 def decode(content: bytes, dtypes: Sequence[str]) -> list[list[Array]]:
-    """The vectors of a file whose tensors have these dtypes, in order.
+    """Decode a vector file; `dtypes` are the element types of the tensors of each vector.
 
-    Raises KilnError when the file ends too early or does not fit: the program that wrote it was cut short.
+    Raises KilnError when the file is truncated or its header differs, as after a killed program.
     """
     try:
         magic, count, tensors = struct.unpack_from("<8sII", content)

@@ -1,4 +1,4 @@
-"""How fast a bundle is where it runs: whole runs and steps, timed there by the monotonic clock."""
+"""Benchmark of a bundle on its target: whole runs and single steps, timed by the target's monotonic clock."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 
-_SECONDS = 2.0  # of runs for each bucket
-_SLOWEST = 12  # steps that are shown
+_SECONDS = 2.0  # time spent on runs of each bucket
+_SLOWEST = 12  # number of steps in the printed table
 
 
 @dataclass
 class Timed:
-    """Nanoseconds by bucket: of every run, and the median of every step; the sizes that were run."""
+    """Times by bucket in nanoseconds: of every run, and the median of every step.
+
+    And the sizes of the run.
+    """
 
     runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -42,7 +45,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     """--bundle folder, --target target.json, --plan plan.json, --work folder, --out bench.json [--device]."""
     p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
     p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--plan", type=Path, required=True, help="plan.json: what the steps are")
+    p.add_argument("--plan", type=Path, required=True, help="plan.json: the steps")
     p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
     p.add_argument("--device", type=Path, help="device.json: run there")
     p.add_argument("--steps", action="store_true", help="show the slowest steps, measure the core's peak")
@@ -76,11 +79,11 @@ def profile(
     *,
     peak: bool = True,
 ) -> dict[str, Any]:
-    """What profile.json holds: times of whole runs and of every step, on one thread and on all cores.
+    """The content of profile.json: times of whole runs and of every step, on one thread and on all cores.
 
-    `plan` is plan.json and `work` a folder where linked programs are kept. With `peak` the greatest rate of
-    one core is measured before and after, since the clock may fall while a device gets warm. Raises KilnError
-    as Runner.run.
+    `plan` is plan.json and `work` a folder where linked programs are kept. With `peak` the peak rate of one
+    core is measured before and after the runs, since the clock frequency may fall while a device gets warm.
+    Raises KilnError as Runner.run does.
     """
     program = bundle.link_program(target, work, "time_runs")
     before = dict(runner.identity)
@@ -107,13 +110,16 @@ def profile(
 
 
 def _cores(target: Target, identity: Mapping[str, Any]) -> int:
-    """The cores that the target's programs have where they run: on a device, or under this process here."""
+    """Number of cores available to the target's programs: on the device, or to this process."""
     here = target.cores if "device" in identity else len(os.sched_getaffinity(0))
     return min(target.cores, int(identity.get("cores", here)))
 
 
 def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Timed:
-    """Run programs/time_runs.c. Raises KilnError as Runner.run."""
+    """Run programs/time_runs.c with `threads` threads; returns its times.
+
+    Raises KilnError as Runner.run does, and where the program fails or prints nothing.
+    """
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         given = Path(folder, "inputs")
         given.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
@@ -142,7 +148,7 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
 
 
 def _summary(runs: Sequence[int]) -> dict[str, float]:
-    """Milliseconds."""
+    """Minimum, median and 90th percentile of `runs` (nanoseconds), in milliseconds."""
     ordered = sorted(runs)
     chosen = {
         "least": ordered[0],
@@ -160,7 +166,7 @@ def _row(figure: Mapping[str, Any]) -> list[str]:
 def _steps(
     plan: Mapping[str, Any], timed: Mapping[int, Timed], threads: int, peak: float | None
 ) -> list[dict[str, Any]]:
-    """Every step of every bucket that was run, in the plan's order."""
+    """Entries of profile.json for every step of every bucket that was run, in the plan's order."""
     found: list[dict[str, Any]] = []
     names, alone = [dim["name"] for dim in plan["dims"]], timed[1]
     for number, bucket in enumerate(plan["buckets"]):
@@ -179,7 +185,7 @@ def _steps(
 
 
 def _step(step: Step, total: float, peak: float | None) -> dict[str, Any]:
-    """`ms` and what follows from it are those of one thread."""
+    """The entry of profile.json for one step; `ms` and values computed from it are for one thread."""
     share = step.of_peak(None if peak is None else peak * 1e9)
     return {
         "index": step.index,

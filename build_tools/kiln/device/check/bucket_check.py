@@ -1,4 +1,4 @@
-"""Which bucket served a vector: held against golden.json, and shown."""
+"""Checks that each golden vector was served by the bucket that golden.json names, and prints the buckets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kiln.device.check.execute import Check, Outcome
 
 
 def check_buckets(vectors: Sequence[Vector], outcome: Outcome) -> list[Check]:
-    """For each vector of a model with buckets whether the one that must serve it did, or a case of it."""
+    """A check for each vector of a model with buckets: the expected bucket, or a special case of it, ran."""
     checks = []
     for vector, planned, ran in zip(vectors, outcome.buckets, outcome.ran, strict=True):
         if not vector.bucket:
@@ -25,15 +25,15 @@ def check_buckets(vectors: Sequence[Vector], outcome: Outcome) -> list[Check]:
 
 
 def in_order(golden: Mapping[str, Any], vectors: Sequence[Vector]) -> list[int]:
-    """The positions of the vectors, those of one bucket together."""
+    """Indices of the vectors, grouped by bucket in the order of golden.json."""
     rank = {bucket["name"]: index for index, bucket in enumerate(golden.get("buckets") or [])}
     return sorted(range(len(vectors)), key=lambda index: rank.get(vectors[index].bucket, -1))
 
 
 def print_bucket(golden: Mapping[str, Any], padding: Mapping[str, float], name: str, arena: int) -> None:
-    """One line over a bucket's vectors: its sizes, the bytes of arena it has run in, the part of padding.
+    """Print a heading for the vectors of the bucket `name`: sizes, `arena` in bytes, the fraction of padding.
 
-    `padding`: the mean part by bucket, of those that pad.
+    `padding` is the mean fraction of padding of each pad bucket, by name.
     """
     entry = next(bucket for bucket in golden["buckets"] if bucket["name"] == name)
     waste = (
@@ -43,7 +43,7 @@ def print_bucket(golden: Mapping[str, Any], padding: Mapping[str, float], name: 
 
 
 def sizes_text(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    """The sizes of a bucket as people write them: `batch 1, seq 17..64 padded to 64`."""
+    """The sizes of a bucket as text: `batch 1, seq 17..64 padded to 64`."""
     shown = []
     for name, part in parts.items():
         span = str(part["min"]) if part["min"] == part["max"] else f"{part['min']}..{part['max']}"

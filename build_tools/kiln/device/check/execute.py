@@ -1,4 +1,4 @@
-"""Run a bundle's model on input tensors, on whatever runs its target's programs."""
+"""Run a bundle's model on input tensors, on a Runner of its target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT = 900.0  # seconds, for all vectors together; emulated large models need
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the program's own findings: what was tried, whether it was right, what it said."""
+    """One check that the test program made: its name, whether it passed, and a text for the user."""
 
     name: str
     passed: bool
@@ -26,7 +26,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Refused:
-    """What a run with wrong shapes gave: its status, what was wrong with the answer if anything, its text."""
+    """Result of a run with wrong shapes: the status, the answer's fault (empty: none), the error text."""
 
     status: str
     fault: str
@@ -35,10 +35,10 @@ class Refused:
 
 @dataclass
 class Outcome:
-    """What came out: per vector the outputs, the nanoseconds of its first run, and its arena's bytes.
+    """Results of the test program: per vector the outputs, nanoseconds of the first run, bytes of the arena.
 
-    `buckets` are those that were planned for, `ran` those that ran. And all checks, and the answer to each
-    of the shapes that were to be refused.
+    `buckets` holds the bucket that kiln_plan chose for each vector, `ran` the bucket or special case that
+    ran. `checks` holds all checks, `refused` the result for each set of shapes that the model must refuse.
     """
 
     outputs: list[list[Array]] = field(default_factory=list)
@@ -61,11 +61,11 @@ def execute(
     refused: Sequence[Sequence[Sequence[int]]] = (),
     timeout: float = TIMEOUT,
 ) -> Outcome:
-    """Start `program` once and run every vector (one tensor an input) through it.
+    """Start `program` once and run it on every vector (one tensor per input).
 
-    `dtypes` are those of the outputs; `check` adds the checks of programs/run_vectors.c, and `refused` (each
-    a shape for every input) what must not run. Raises KilnError when the program cannot be started, does not
-    end in time, or gives up, with its reason.
+    `dtypes` are the element types of the outputs. `check` adds the checks of programs/run_vectors.c, on
+    `refused` too: sets of shapes, one shape per input, that the model must refuse. Raises KilnError when the
+    program cannot be started, does not end within `timeout` seconds, or fails, with its reason.
     """
     try:
         return _execute(bundle, program, runner, vectors, dtypes, refused if check else None, timeout)

@@ -1,4 +1,4 @@
-"""Whether this machine can execute a target's code, and what an emulator needs to."""
+"""Whether this machine can execute a target's code, and whether an emulator needs a C library for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from kiln.config import Target
 from kiln.config.host import LEVELS, read_flags
 
-# LLVM's names of features where /proc/cpuinfo has other ones.
+# Names in /proc/cpuinfo of features that have another name in LLVM: LLVM's name -> /proc/cpuinfo's.
 _KERNEL_NAMES = {
     "sse3": "pni",
     "sse4.1": "sse4_1",
@@ -30,10 +30,10 @@ _MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
 def missing(cpu: str, features: Iterable[str], flags: frozenset[str]) -> str | None:
-    """What a CPU with /proc/cpuinfo's `flags` lacks for code made for LLVM's `cpu` and `features`.
+    """The reason why a CPU with /proc/cpuinfo's `flags` cannot run code for LLVM's `cpu` and `features`.
 
-    None when nothing. Features with `-` ask for nothing. A `cpu` that is neither a level of the x86-64 ABI
-    nor `generic` counts as lacking: what its code uses beyond `features` is not known here.
+    None when it can. Features with `-` are ignored. A `cpu` that is neither a level of the x86-64 ABI nor
+    `generic` is rejected, since the features that its code uses beyond `features` are not known here.
     """
     levels: dict[str, Iterable[str]] = {**dict(LEVELS), "generic": ()}
     if cpu not in levels:
@@ -44,12 +44,12 @@ def missing(cpu: str, features: Iterable[str], flags: frozenset[str]) -> str | N
 
 
 def machine() -> str:
-    """The architecture of this machine, by the name that targets use where they have one."""
+    """The architecture of this machine, by Kiln's name for it where Kiln has one."""
     return _MACHINES.get(platform.machine(), platform.machine())
 
 
 def obstacle(target: Target) -> str | None:
-    """Why this machine cannot run the target's programs directly, None when it can."""
+    """The reason why this machine cannot run the target's programs directly; None when it can."""
     if platform.system() != "Linux" or "linux" not in target.triple:
         return f"its programs are for {target.triple}"
     if machine() != target.arch:
@@ -58,7 +58,10 @@ def obstacle(target: Target) -> str | None:
 
 
 def loads_foreign_libc(target: Target) -> bool:
-    """Whether QEMU has to be told where the C library is that the target's programs load."""
+    """Whether QEMU needs an option -L: the target's programs load the C library of another architecture.
+
+    False where the user gives a -L or QEMU_LD_PREFIX.
+    """
     emulator = target.emulator
     given = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
     native = machine() == target.arch

@@ -1,7 +1,7 @@
-"""Inputs that a model with buckets must refuse: one step outside of what each dimension allows.
+"""Inputs that a model with buckets must refuse: sizes one step outside of each dimension's range.
 
-The shapes are made here, from golden.json, and run by programs/check_shapes.c; what comes back is judged
-here. So the bundle's own idea of its ranges is not what it is held against.
+The shapes are made here from golden.json and run by programs/check_shapes.c; the results are checked here
+too. So the expected ranges do not come from the bundle's own C code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Outside:
-    """Inputs of these shapes must give `status`, in a text that holds each of `words`."""
+    """A test case: inputs with `shapes` must give `status` and an error text that contains all `words`."""
 
     name: str
     shapes: Shapes
@@ -29,7 +29,7 @@ class Outside:
 
 
 def outside(golden: Mapping[str, Any]) -> list[Outside]:
-    """What must be refused of the bundle that golden.json is about; nothing for a model without buckets."""
+    """Test cases that the bundle of this golden.json must refuse; empty for a model without buckets."""
     inputs = golden.get("inputs") or []
     places = _axes(inputs)
     dims = [dim for dim in golden.get("dims") or [] if dim["name"] in places]
@@ -55,7 +55,10 @@ def outside(golden: Mapping[str, Any]) -> list[Outside]:
 
 
 def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
-    """Whether each was refused as it must be; one that was never tried counts as failed."""
+    """A check for each test case: it was refused with the right status and text.
+
+    A case without an answer fails.
+    """
     checks = []
     for index, case in enumerate(cases):
         name = f"refuses {case.name}"
@@ -76,20 +79,20 @@ def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
 
 
 def _unserved(dims: Sequence[str], buckets: Sequence[Entry], given: Mapping[str, int]) -> list[str]:
-    """What a refusal must say of sizes that no bucket holds.
+    """Words that the error message must contain for sizes that no bucket accepts.
 
-    At fault is the first dimension of which no bucket takes the size, or else the first of all; what it is
-    told are the nearest sizes of it that buckets take: in the latter case those that take the others as they
-    are.
+    The message blames the first dimension whose size no bucket accepts; if some bucket accepts each size and
+    only the combination is refused, the first dimension. It lists the nearest accepted sizes of that
+    dimension; in the second case, those of the buckets that accept the sizes of all other dimensions.
     """
 
-    def takes(bucket: Entry, name: str) -> bool:
+    def accepts(bucket: Entry, name: str) -> bool:
         return bool(bucket["dims"][name]["min"] <= given[name] <= bucket["dims"][name]["max"])
 
-    alone = [name for name in dims if not any(takes(bucket, name) for bucket in buckets)]
+    alone = [name for name in dims if not any(accepts(bucket, name) for bucket in buckets)]
     name = (alone or dims)[0]
     others = [] if alone else [other for other in dims if other != name]
-    near = [b["dims"][name] for b in buckets if all(takes(b, other) for other in others)]
+    near = [b["dims"][name] for b in buckets if all(accepts(b, other) for other in others)]
     below = max((part["max"] for part in near if part["max"] < given[name]), default=None)
     above = min((part["min"] for part in near if part["min"] > given[name]), default=None)
     nearest = ", ".join(str(size) for size in (below, above) if size is not None)
@@ -97,7 +100,7 @@ def _unserved(dims: Sequence[str], buckets: Sequence[Entry], given: Mapping[str,
 
 
 def _axes(inputs: Sequence[Entry]) -> dict[str, list[tuple[int, int]]]:
-    """By dimension the (input, axis) pairs that have it plainly, in the order in which they are checked."""
+    """For each dimension the (input, axis) pairs whose size is that dimension, in the order of the checks."""
     found: dict[str, list[tuple[int, int]]] = {}
     for index, entry in enumerate(inputs):
         for axis, size in enumerate(entry["shape"]):
@@ -112,7 +115,7 @@ def _disagreements(
     places: Mapping[str, Sequence[tuple[int, int]]],
     around: Mapping[str, int],
 ) -> Iterator[Outside]:
-    """The last axis of each shared dimension with another allowed size than the first."""
+    """Test cases where the last axis of a shared dimension has another allowed size than its first axis."""
     for dim in dims:
         name = dim["name"]
         size = around[name]

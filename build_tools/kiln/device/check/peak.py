@@ -1,4 +1,4 @@
-"""What one core can do at most: a program of multiply-adds alone (programs/peak.c), run where bundles run."""
+"""Peak arithmetic rate of one core: programs/peak.c, which does only multiply-adds, run on the target."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from kiln.device.link import PROGRAMS, link, link_flags
 from kiln.errors import KilnError
 
 _TIMEOUT = 60.0  # seconds; it takes less than one
-# Kernels come from LLVM: a compiler of C may never have been told what the vector unit can do.
+# Kernels are compiled by LLVM; the C compiler's command may lack the flags for the vector unit, so they are
+# added here.
 _FLAGS = {"sse4": ["-msse4.2"], "avx2": ["-mavx2"], "avx512": ["-mavx512f"]}
 
 
 def peak_program(target: Target, work: Path) -> Path:
-    """The program, which prints GFLOP/s in float32 at the target's vector width. Raises KilnError."""
+    """Link the program that prints float32 GFLOP/s at the target's vector width; returns its path.
+
+    Raises KilnError where it cannot be linked.
+    """
     vector = target.vector
     flags = [
         "-O2",
@@ -30,7 +34,10 @@ def peak_program(target: Target, work: Path) -> Path:
 
 
 def measure_peak(target: Target, runner: Runner, work: Path) -> float:
-    """GFLOP/s of one core of where `runner` runs programs. Raises KilnError where it cannot be had."""
+    """Peak float32 GFLOP/s of one core of the machine behind `runner`.
+
+    Raises KilnError where the program prints no number.
+    """
     done = runner.run(peak_program(target, work), [], send={}, fetch={}, timeout=_TIMEOUT)
     try:
         return float(done.stdout)

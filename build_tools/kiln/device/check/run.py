@@ -1,4 +1,4 @@
-"""Run a bundle on one picture, or on its first golden input, and show what it says."""
+"""Run a bundle on one image, or on its first golden input, and print the result."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
         help="plan.json or interface.json: inputs and outputs of the model",
     )
     p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
-    p.add_argument("--image", type=Path, help="a picture in place of the model's own")
+    p.add_argument("--image", type=Path, help="an image in place of the model's own")
     p.add_argument("--device", type=Path, help="device.json: run there")
-    p.add_argument("--out", type=Path, help="what was shown, as JSON")
+    p.add_argument("--out", type=Path, help="the printed result, as JSON")
     p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the run")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Classify the picture and print the best classes; of other models print a summary of the outputs."""
+    """Classify the image and print the best classes; for other models print a summary of the outputs."""
     target = Target.model_validate(read_json(args.target))
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         show(args, target, runner)
 
 
 def show(args: argparse.Namespace, target: Target, runner: Runner) -> None:
-    """`run` on an open runner."""
+    """Run the bundle on `runner`, print the result, and write it to `args.out`."""
     bundle = open_bundle(args.bundle)
     config, interface = read_json(args.config), read_json(args.plan)
-    given, source, picture = _inputs(bundle, config, interface, args.image)
+    given, source, is_image = _inputs(bundle, config, interface, args.image)
     program = bundle.link_program(target, args.work)
     dtypes = [entry["dtype"] for entry in interface["outputs"]]
     outcome = execute(bundle, program, runner, [given], dtypes, timeout=args.timeout)
@@ -63,8 +63,8 @@ def show(args: argparse.Namespace, target: Target, runner: Runner) -> None:
         "input": source,
         "device": dict(runner.identity),
     }
-    # Classes mean something for a picture only, and their names have to be known.
-    if picture and config.get("labels"):
+    # Classes are only meaningful for an image, and need labels.
+    if is_image and config.get("labels"):
         shown["classes"] = _classes(outcome, config, interface)
         _print_classes(bundle, target, runner, source, shown["classes"], outcome.nanoseconds[0])
     else:
@@ -77,13 +77,13 @@ def show(args: argparse.Namespace, target: Target, runner: Runner) -> None:
 def _inputs(
     bundle: Bundle, config: Mapping[str, Any], interface: Mapping[str, Any], image: Path | None
 ) -> tuple[list[Array], str, bool]:
-    """One tensor an input, what they were made of, and whether that is a picture.
+    """One tensor per input, the name of their source, and whether the source is an image.
 
-    Inputs that are no picture come from the first golden vector.
+    Without an image, the inputs are those of the first golden vector.
     """
     if config.get("preprocess") is None or (image is None and config.get("run") is None):
         if image is not None:
-            raise KilnError(f"model '{bundle.name}' takes no picture: its configuration has no 'preprocess'")
+            raise KilnError(f"model '{bundle.name}' accepts no image: its configuration has no 'preprocess'")
         first = bundle.vectors()[0]
         return first.inputs, f"golden vector {first.name}", False
     from kiln.sources import fetch
@@ -106,12 +106,12 @@ def _inputs(
 def _sizes_of(
     tensor: Array, entry: Mapping[str, Any], interface: Mapping[str, Any], model: str
 ) -> dict[str, int]:
-    """The sizes of the dimensions that a picture's tensor decides. Raises KilnError where it does not fit."""
+    """Sizes of the dimensions that follow from an image's tensor. Raises KilnError where it does not fit."""
     found: dict[str, int] = {}
     match_sizes(entry, tensor.shape, found)
     for dim in interface.get("dims", []):
         if dim["name"] in found:
-            check_size(dim, found[dim["name"]], f"model '{model}': the picture, preprocessed")
+            check_size(dim, found[dim["name"]], f"model '{model}': the preprocessed image")
     known = all(sizes.names(size) <= found.keys() for size in entry["shape"])
     if not known or [sizes.evaluate(size, found) for size in entry["shape"]] != list(tensor.shape):
         shape = ", ".join(map(sizes.show, entry["shape"]))
@@ -123,7 +123,10 @@ def _sizes_of(
 
 
 def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
-    """All inputs of the first golden vector with the sizes that the picture has."""
+    """All inputs of the first golden vector that has the sizes `chosen`, those of the image.
+
+    Raises KilnError where no golden vector has them.
+    """
     for vector in bundle.vectors():
         if all(vector.dims.get(name, size) == size for name, size in chosen.items()):
             return vector.inputs
@@ -132,7 +135,7 @@ def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
 
 
 def _named(entries: list[Mapping[str, Any]], name: str | None, model: str) -> int:
-    """Position of the tensor called `name`; the first one where `name` is None."""
+    """Index of the tensor called `name`, or 0 where `name` is None. Raises KilnError for an unknown name."""
     for index, entry in enumerate(entries):
         if name in (None, entry["name"], entry["c_name"]):
             return index
@@ -143,7 +146,10 @@ def _named(entries: list[Mapping[str, Any]], name: str | None, model: str) -> in
 def _classes(
     outcome: Outcome, config: Mapping[str, Any], interface: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The best classes in falling order of score: reals, after softmax where the model asks for it."""
+    """The best classes by descending score.
+
+    Scores are reals, after softmax where the configuration has it.
+    """
     from kiln.sources.labels import load_labels
 
     run_config, labels = config.get("run") or {}, load_labels(config["labels"])
@@ -159,7 +165,7 @@ def _classes(
 
 
 def real_values(tensor: Array, quant: Mapping[str, Any] | None) -> Array:
-    """The reals that a tensor's elements stand for, as float64."""
+    """The dequantised elements of a tensor as float64; without `quant`, the elements themselves."""
     values = tensor.astype(np.float64)
     return (values - quant["zero_point"]) * quant["scale"] if quant else values
 

@@ -1,4 +1,4 @@
-"""The steps of a bucket with the time that each took: operators, work, bytes moved."""
+"""The steps of a bucket with their times, operators, operations and bytes moved."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kiln.config import sizes
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the plan and how long it took."""
+    """A step of the plan and its time in seconds."""
 
     index: int
     kernel: str
     family: str
-    label: str  # its operators' names
+    label: str  # names of the operators
     ops: Sequence[Mapping[str, Any]]  # {name, attrs} of each operator
     seconds: float
     operations: int  # a multiply-accumulate counts two
-    dtype: str  # of its first argument
+    dtype: str  # element type of the first argument
     params: int  # bytes read that no earlier step of the same run has read
-    read: int  # bytes of its other inputs
+    read: int  # bytes of the other inputs
     written: int
 
     @property
@@ -32,13 +32,13 @@ class Step:
 
     @property
     def bytes(self) -> int:
-        """Of all arguments: what it has to read and write at least."""
+        """Bytes of all arguments: the least that the step has to read and write."""
         return self.params + self.read + self.written
 
     def of_peak(self, flops: float | None) -> float | None:
-        """The share of its time that its arithmetic alone would take at `flops` operations per second.
+        """The step's rate as a fraction of `flops`, the peak in operations per second.
 
-        None: there is next to none, or it is not in float32, or `flops` is not known.
+        None where the step has next to no arithmetic or is not in float32, or where `flops` is not known.
         """
         if flops is None or self.dtype != "float32" or self.rate < 0.1:
             return None
@@ -48,13 +48,13 @@ class Step:
 def steps_of(
     plan: Mapping[str, Any], seconds: Sequence[float], bucket: int = 0, dims: Mapping[str, int] | None = None
 ) -> list[Step]:
-    """The steps of a bucket of plan.json with a time for each; what depends on sizes is that for `dims`."""
+    """The steps of one bucket of plan.json with a time for each; symbolic sizes are evaluated with `dims`."""
     kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
     steps = []
     for index, (step, time) in enumerate(zip(plan["buckets"][bucket]["steps"], seconds, strict=True)):
         kernel = kernels[step["kernel"]]
         moved = {"params": 0, "read": 0, "written": 0}
-        for argument, about in zip(step["args"], kernel["args"], strict=False):  # open sizes come behind
+        for argument, about in zip(step["args"], kernel["args"], strict=False):  # dynamic sizes come last
             which = "params" if argument["at"] == "params" else "read" if about.get("const") else "written"
             moved[which] += sizes.evaluate(argument.get("bytes", 0), dims or {})
         operations = 2 * sizes.evaluate(step.get("macs", 0), dims or {}) or kernel["flops"] or 0

@@ -25,7 +25,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     """--bundle folder, --target target.json, --work folder, --out test.json [--tolerance] [--timeout]."""
     p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
     p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--plan", type=Path, help="plan.json; the bundle says all that is needed of it")
+    p.add_argument("--plan", type=Path, help="plan.json; not used, the bundle contains all that is needed")
     p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
     p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
     p.add_argument("--device", type=Path, help="device.json: run there")
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace, target: Target, runner: Runner, *, shared: bool = False) -> None:
-    """`run` on an open runner; with `shared` by the shared library, which the runner lays beside it."""
+    """Test the bundle on `runner`; with `shared`, through the shared library that the runner provides."""
     bundle = open_bundle(args.bundle)
     tolerance = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
     vectors = bundle.vectors()
@@ -96,7 +96,7 @@ def _compare(vector: Vector, outputs: Sequence[Any], tolerance: Mapping[str, Any
 
 
 def _print_vector(vector: Vector, results: Sequence[Comparison], nanoseconds: int) -> None:
-    """One line: the output that comes nearest to its limit, or lies farthest beyond it."""
+    """Print a line for the output that is closest to its limit, or farthest beyond it."""
     worst = max(results, key=lambda r: (not r.passed, r.error / r.limit if r.limit else r.error))
     unit = f" {worst.unit}" if worst.unit else ""
     verdict = "ok" if worst.passed else "FAILED"
@@ -122,7 +122,7 @@ def _results(
     compared: Sequence[Sequence[Comparison]],
     outcome: Outcome,
 ) -> dict[str, Any]:
-    """Everything but times, so that equal bundles give equal results."""
+    """The content of test.json; without times, so that equal bundles give equal results."""
     return {
         "format": 1,
         "model": bundle.name,

@@ -1,1 +1,1 @@
-"""Bringing files to a device: transports, what is there, switching over in one step."""
+"""Deployment of bundles to devices: transports, the files on a device, and the atomic switch of versions."""

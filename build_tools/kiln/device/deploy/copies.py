@@ -1,6 +1,6 @@
-"""Copies files to a device: only contents that the device lacks, each checked there.
+"""Copies files to a device: only contents that the device lacks, each checked on the device.
 
-A file is copied under its SHA-256 as its name, and is kept when the device computes the same hash.
+Each file is copied under its SHA-256 as its name, and is kept when the device computes this hash for it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from kiln.device.deploy import script
 from kiln.device.deploy.transports import TIMEOUT, Transport
 from kiln.errors import KilnError
 
-READ = 5_000_000  # bytes a second that a slow device is given to read back what it has
+READ = 5_000_000  # assumed rate, bytes per second, at which a slow device reads its files; for time limits
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class File:
-    """One file of a version: its name there, and the file here with its content's hash."""
+    """One file of a version: its name on the device, the local file, and the content's hash and size."""
 
     name: str
     source: Path
@@ -31,7 +31,10 @@ class File:
 
 
 def file_of(name: str, source: Path, executable: bool = False) -> File:
-    """`source` as a version's file. Raises KilnError for a name that could leave the version's folder."""
+    """Hash `source` as a file of a version; `name` is its path in the version's folder.
+
+    Raises KilnError for a name that could leave the folder, and where `source` cannot be read.
+    """
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts) or not name.isprintable() or name != name.strip():
         raise KilnError(f"file name {name!r}: cannot be used on a device")
@@ -47,9 +50,10 @@ def file_of(name: str, source: Path, executable: bool = False) -> File:
 
 
 class Copies:
-    """The contents below `root`.
+    """The contents of files on a device, stored below `root`.
 
-    `present`: SHA-256 of each content on the device; None before the device was asked. `moved`: bytes sent.
+    `present` is the set of SHA-256 of the contents on the device; None before it was read. `moved` is the
+    number of bytes sent.
     """
 
     def __init__(self, transport: Transport, root: str, token: str, checksum: str) -> None:
@@ -58,7 +62,7 @@ class Copies:
         self.moved = 0
 
     def put(self, files: Iterable[File]) -> None:
-        """Copy the contents that the device lacks, and have it compare each with its SHA-256.
+        """Copy the contents that the device lacks; the device compares each with its SHA-256.
 
         Raises KilnError when a file arrives damaged twice.
         """
@@ -91,7 +95,7 @@ class Copies:
                 yield digest
 
     def forget(self, digests: Iterable[str]) -> None:
-        """Remove contents that are damaged."""
+        """Remove damaged contents from the device, by their SHA-256."""
         wrong = [digest for digest in digests if _SHA256.fullmatch(digest)]
         if wrong and self.present is not None:
             self.present.difference_update(wrong)

@@ -1,4 +1,4 @@
-"""`devices`: those known, and whether they answer."""
+"""The stage `devices`: lists the configured devices, and whether each answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kiln.errors import KilnError
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """None."""
+    """The stage has no arguments."""
 
 
 def run(args: argparse.Namespace) -> None:
-    """Ask all of them at once; print a line for each."""
+    """Connect to all devices at the same time, and print a line for each."""
     known = list_devices()
     if not known:
         print("no devices: one is a file devices/NAME.yaml, see docs/devices.md")

@@ -1,4 +1,4 @@
-"""What a device says of itself: its identity for results, and what decides whether a bundle fits."""
+"""Facts about a device, read from the device: its identity for results, and what a bundle needs to fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MACHINES = {"arm64": "aarch64", "amd64": "x86_64", "armv7l": "armv7", "armv8l":
 
 @dataclass(frozen=True)
 class Facts:
-    """One reading. Numbers are bytes; None where the device does not tell."""
+    """Facts about a device at one time. Sizes are in bytes; None where the device does not report a value."""
 
     home: str
     machine: str
@@ -41,7 +41,7 @@ class Facts:
 
 
 def read_facts(transport: Transport, folder: str) -> Facts:
-    """Ask the device. Raises KilnError where it lacks what Kiln cannot do without."""
+    """Read the facts of a device. Raises KilnError where it has no SHA-256 tool or no usable home folder."""
     said: dict[str, list[str]] = {}
     for line in script.run(transport, "facts", folder).splitlines():
         key, _, value = line.partition("\t")
@@ -78,7 +78,7 @@ def read_facts(transport: Transport, folder: str) -> Facts:
 
 
 def resolve(folder: str, facts: Facts) -> str:
-    """The device's folder as an absolute path there."""
+    """The device's folder as an absolute path on the device."""
     return facts.home + folder[1:] if folder.startswith("~/") else folder
 
 
@@ -89,7 +89,7 @@ def _first(said: dict[str, list[str]], key: str) -> str | None:
 def _identity(
     said: dict[str, list[str]], table: dict[str, str], cores: list[str], machine: str
 ) -> dict[str, Any]:
-    """What tells the figures of two devices apart."""
+    """The facts to store with measurements, by name: CPU, cores, governor, clock, temperature, system."""
     cpu = table.get("model name") or " + ".join(cores) or f"{machine} part {table.get('CPU part', '?')}"
     degrees = [_degrees(value) for value in said.get("temperature", [])]
     known = [value for value in degrees if value is not None]
@@ -133,7 +133,7 @@ def _memory(said: dict[str, list[str]], key: str) -> int | None:
 
 
 def _free(lines: list[str]) -> int | None:
-    """`df -P -k`: the fourth column of the last line, in units of 1024 bytes."""
+    """Free bytes, from the output of `df -P -k`: the fourth column of the last line, in units of 1 KiB."""
     match = re.search(r"\s([0-9]+)\s+([0-9]+)\s+(-?[0-9]+)\s+[0-9-]+%", lines[-1]) if lines else None
     return int(match[3]) * 1024 if match else None
 
@@ -147,7 +147,10 @@ def _libc(values: list[str]) -> tuple[str, str] | None:
 
 
 def _degrees(value: str) -> float | None:
-    """A thermal zone's millidegrees; some drivers give degrees, and some nonsense."""
+    """Degrees Celsius from a thermal zone's text, in millidegrees or, with some drivers, in degrees.
+
+    None for implausible values.
+    """
     match = re.match(r"(-?[0-9]{1,7})\b", value)
     if not match:
         return None

@@ -1,4 +1,4 @@
-"""Whether a bundle can run on a device: asked before anything is copied."""
+"""Checks whether a bundle can run on a device, before anything is copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiln.device.check.host_cpu import missing
 from kiln.device.deploy.facts import Facts
 from kiln.errors import KilnError
 
-# /proc/cpuinfo's features that code for these LLVM CPUs may use, beyond the architecture's base.
+# Features in /proc/cpuinfo that code for these LLVM CPUs may use, beyond the architecture's base.
 _V8 = ("fp", "asimd", "crc32")
 _V8_CRYPTO = {"aes": ("aes", "pmull"), "sha2": ("sha1", "sha2")}
 _V82 = (*_V8, "atomics", "asimdrdm", "fphp", "asimdhp", "lrcpc", "dcpop")
@@ -30,18 +30,22 @@ _CPUS: dict[str, tuple[str, ...]] = {
 
 
 def obstacle(facts: Facts, target: Target) -> str | None:
-    """Why this device cannot run the target's programs; None when it can, as far as it tells."""
+    """The reason why this device cannot run the target's programs.
+
+    None when no fact of it speaks against it.
+    """
     machine = "armv7" if facts.machine == "aarch64" and facts.bits == 32 else facts.machine
-    # A 64-bit kernel runs 32-bit programs too, on most cores; without a C library to load, the try-out tells.
-    as_well = facts.machine == "aarch64" and target.arch == "armv7" and target.libc.static
-    if machine != target.arch and not as_well:
+    # A 64-bit kernel runs 32-bit programs too, on most cores. A static program needs no C library there, so
+    # it is left to the run of the golden vectors to find out.
+    may_run_32_bit = facts.machine == "aarch64" and target.arch == "armv7" and target.libc.static
+    if machine != target.arch and not may_run_32_bit:
         return f"it is {machine}, and target '{target.name}' is {target.arch}"
     lacking = _features(facts, target)
     return lacking or _libc(facts, target)
 
 
 def memory_obstacle(facts: Facts, manifest: Mapping[str, Any]) -> str | None:
-    """Why the model's arena and parameters would not find room in memory."""
+    """The reason why the model's arena and parameters do not fit into memory; None when they do."""
     arena = max((bucket["arena_bytes"] for bucket in manifest["buckets"]), default=0)
     needed = arena + manifest["params"]["bytes"]
     if facts.memory is not None and needed > facts.memory:
@@ -53,10 +57,13 @@ def memory_obstacle(facts: Facts, manifest: Mapping[str, Any]) -> str | None:
 
 
 def files_obstacle(facts: Facts, files: Mapping[str, Path]) -> str | None:
-    """Why programs and libraries would not find their symbols: an external library may have been built for a
-    newer glibc than its target asks for. `files`: by name; those that are no ELF files are left out."""
+    """The reason why programs and libraries lack symbols of glibc on the device; None when they do not.
+
+    An external library may have been built for a newer glibc than the target's. `files`: local paths by name;
+    files that are not ELF files are ignored.
+    """
     if facts.libc is None or facts.libc[0] != "glibc" or not facts.libc[1]:
-        return None  # of another C library `obstacle` tells
+        return None  # `obstacle` reports another C library
     wanted = {name: needed for name, path in files.items() if (needed := needed_glibc(path)) is not None}
     name = max(sorted(wanted), key=lambda one: _numbers(wanted[one]), default=None)
     if name is None or _numbers(wanted[name]) <= _numbers(facts.libc[1]):
@@ -65,9 +72,9 @@ def files_obstacle(facts: Facts, files: Mapping[str, Path]) -> str | None:
 
 
 def needed_glibc(path: Path) -> str | None:
-    """The newest version of glibc that an ELF file has symbols of (`GLIBC_2.35`), None without any.
+    """The newest version of glibc that an ELF file needs symbols of, such as `2.35`; None without any.
 
-    By its section .gnu.version_r. Raises KilnError for a damaged ELF file.
+    Read from the section .gnu.version_r. Raises KilnError for a damaged ELF file.
     """
     try:
         with path.open("rb") as stream:
@@ -84,7 +91,7 @@ def needed_glibc(path: Path) -> str | None:
 
 
 def space_obstacle(facts: Facts, needed: int, folder: str) -> str | None:
-    """Why `needed` more bytes would not find room in the device's folder."""
+    """The reason why `needed` more bytes do not fit on the device's disk; None when they do."""
     if facts.free is not None and needed > facts.free:
         return f"no space: {needed:,} bytes needed in {folder}, {facts.free:,} free"
     return None
@@ -92,7 +99,7 @@ def space_obstacle(facts: Facts, needed: int, folder: str) -> str | None:
 
 def _features(facts: Facts, target: Target) -> str | None:
     if not facts.features:
-        return None  # the golden vectors tell
+        return None  # not known; the run of the golden vectors will show it
     if target.arch == "x86_64":
         return missing(target.cpu, target.features, facts.features)
     off = {feature[1:] for feature in target.features if feature.startswith("-")}
@@ -119,7 +126,7 @@ def _libc(facts: Facts, target: Target) -> str | None:
     if wanted.static or wanted.name not in ("glibc", "musl"):
         return None
     if facts.libc is None:
-        return None  # the golden vectors tell
+        return None  # not known; the run of the golden vectors will show it
     name, version = facts.libc
     if name != wanted.name:
         return f"its C library is {name}, and target '{target.name}' links to {wanted.name}"

@@ -1,4 +1,4 @@
-"""What the goals about devices print: a short table, and with -n the commands that would be run there."""
+"""Output of the goals about devices: tables, and with -n the commands that would run on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiln.device.deploy.copies import File
 _ONCE = ("facts", "lock", "state")
 _COPY = ("incoming", "adopt")
 _RUN = ("run", "end")
-# What is executed there beside scripts: (goals, the script after which it is, the command).
+# Commands on the device other than scripts: (goals, the script after which the command runs, the command).
 _RUNS_A_PROGRAM = ("flash", "test", "run", "bench", "profile")
 _PLAIN = (
     (("flash",), "state", "rm -f ROOT/.kiln/blobs/SHA256 …      (only what is found to be damaged)"),
@@ -31,7 +31,7 @@ _PLAIN = (
     ),
     (_RUNS_A_PROGRAM, "run", "sh -c '… cat \"$1\" …' FILE         (what the program wrote: outputs.bin)"),
 )
-# The scripts of each goal in their order. `beat` is run every few seconds meanwhile.
+# The scripts of each goal in order. `beat` runs every few seconds in the meantime.
 _GOALS = {
     "flash": (*_ONCE, *_COPY, "stage", "verify", *_RUN, "switch", "clean", "beat", "unlock"),
     "rollback": (*_ONCE, "verify", "switch", "beat", "unlock"),
@@ -39,7 +39,7 @@ _GOALS = {
     "test": (*_ONCE, *_COPY, *_RUN, "beat", "unlock"),
 }
 _ALL, _LOADS, _RUNS = ("flash", "status", "run", "test"), ("flash", "run", "test"), ("run", "test")
-# (packets, what they do, the goals that send them), in this order
+# (packets, what they do, goals that send them), in the order of sending
 _PACKETS = (
     ("qSupported, QStartNoAckMode", "what the server can do", _ALL),
     ("qXfer:memory-map:read", "which memory is flash", _ALL),
@@ -55,7 +55,7 @@ _PACKETS = (
 
 
 def rows(title: str, entries: Mapping[str, str]) -> None:
-    """A table of two columns on stdout."""
+    """Print a table with a title and two columns, keys and values."""
     console = Console(file=sys.stdout, highlight=False)
     width = min(len(title), console.width)
     table = Table(title=title, title_justify="left", show_header=False, min_width=width)
@@ -65,7 +65,7 @@ def rows(title: str, entries: Mapping[str, str]) -> None:
 
 
 def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """A table on stdout."""
+    """Print a table with the column titles `head`."""
     table = Table(*head)
     for line in lines:
         table.add_row(*map(Text, line))
@@ -73,9 +73,9 @@ def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 
 
 def listing(goal: str, device: Device, model: str) -> str:
-    """What would be executed on the device, in this order; texts of scripts stand at the end, once each.
+    """Text of the commands that `goal` would run on the device, in order, then the text of each script.
 
-    Words in capitals stand for what is known once the device has answered.
+    Words in capitals are placeholders for values that are known once the device has answered.
     """
     names = _GOALS.get(goal, _GOALS["test"])
     lines = [f"{_place(device)}, for {model}:"]
@@ -94,7 +94,7 @@ def listing(goal: str, device: Device, model: str) -> str:
 
 
 def program_listing(goal: str, device: Device, program: str) -> str:
-    """What a gdb server would be asked to do with a program, packet by packet of gdb's protocol."""
+    """Text of the packets of gdb's protocol that `goal` would send for a program, in order."""
     lines = [f"{_place(device)}, for {program}:"]
     lines += [f"  {packets:<28} {what}" for packets, what, goals in _PACKETS if goal in goals]
     return "\n".join(lines)
@@ -107,10 +107,10 @@ def _place(device: Device) -> str:
 
 
 def sizes(files: Sequence[File]) -> str:
-    """`14 files, 1,234 bytes`."""
+    """Number and total size of files as text: `14 files, 1,234 bytes`."""
     return f"{len(files)} file{'' if len(files) == 1 else 's'}, {sum(file.bytes for file in files):,} bytes"
 
 
 def when(installed: Mapping[str, Any]) -> str:
-    """`2026-11-21 08:45:12 UTC by ann@desk, target aarch64`."""
+    """Origin of an installed version as text: `2026-11-21 08:45:12 UTC by ann@desk, target aarch64`."""
     return f"{installed['installed']} by {installed['by']}, target {installed['target']}"

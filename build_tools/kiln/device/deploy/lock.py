@@ -1,8 +1,9 @@
-"""One host at a time on a device: a folder made by mkdir, which exactly one host can make.
+"""A lock that admits one host at a time to a device: a folder, since mkdir succeeds for exactly one host.
 
-The host that holds it writes a new count into it every few seconds. Another host waits; when the count
-stands still for long enough, by the waiting host's own clock, the holder is gone and the lock is taken over.
-A holder on this same machine is looked up instead, so that nobody waits for a build that was stopped.
+The host that holds the lock writes a new count into the folder every few seconds. Another host waits; when
+the count has not changed for long enough, by the waiting host's own clock, the holder is considered gone and
+its lock is removed. For a holder on this machine, the waiting host checks instead whether the process still
+exists, so that it does not wait for a build that was killed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from kiln.device.deploy import script
 from kiln.device.deploy.transports import AFTER, Transport, printable
 from kiln.errors import KilnError
 
-BEAT = 5.0  # seconds between signs of life
-SILENCE = 45.0  # seconds without one after which a host counts as gone
-PATIENCE = 120.0  # seconds to wait for a host that is alive
+BEAT = 5.0  # seconds between heartbeats
+SILENCE = 45.0  # seconds without a heartbeat after which a host counts as gone
+PATIENCE = 120.0  # seconds to wait for a host with a heartbeat
 
 
 class Lock:
-    """The lock on a device's folder, from `take` until `release`; `token` proves it to the scripts."""
+    """The lock on a device's folder, held from `take` until `release`.
+
+    Scripts compare `token` with the token in the lock's folder before they change anything.
+    """
 
     def __init__(self, transport: Transport, root: str) -> None:
         self._transport, self._root = transport, root
@@ -36,7 +40,10 @@ class Lock:
         self._beating: threading.Thread | None = None
 
     def take(self, patience: float = PATIENCE, silence: float = SILENCE) -> None:
-        """Wait for the lock. Raises KilnError naming who has it when that takes longer than `patience`."""
+        """Wait for the lock and take it. Raises KilnError, with the holder's name, after `patience` seconds.
+
+        The lock of a holder without a heartbeat for `silence` seconds is removed.
+        """
         began, told = time.monotonic(), False
         seen, since = "", began
         while True:
@@ -68,7 +75,10 @@ class Lock:
         self._beating.start()
 
     def release(self) -> None:
-        """Give the lock back. Where the connection is lost it stays, and the next host finds it silent."""
+        """Release the lock.
+
+        Where the connection is lost, the lock stays until another host's wait times out.
+        """
         self._ended.set()
         if self._beating is not None:
             self._beating.join()
@@ -85,17 +95,17 @@ class Lock:
 
 
 def _owner() -> str:
-    """user@host, the process, and the boot that its number belongs to."""
+    """The owner of a lock as text: user@host, the process number, and the boot of its machine."""
     return f"{getpass.getuser()}@{socket.gethostname()} {os.getpid()} {_boot()}"
 
 
 def _shown(owner: str) -> str:
-    """An owner as people are told: `ann@desk`."""
+    """The name of an owner for messages: `ann@desk`."""
     return printable(owner.split(" ")[0], 80) or "another host"
 
 
 def _is_gone(owner: str) -> bool:
-    """Whether the owner is a process of this machine, in this boot, that has ended."""
+    """Whether the owner is a process of this machine and boot that has ended."""
     match owner.split(" "):
         case [_, number, boot] if boot == _boot() != "-" and number.isdigit():
             return not Path("/proc", number).exists()
@@ -103,7 +113,7 @@ def _is_gone(owner: str) -> bool:
 
 
 def _boot() -> str:
-    # Without it a container's process numbers would be taken for those of the machine around it.
+    # Includes the PID namespace, since a container's process numbers differ from those of its host.
     try:
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + space.replace(" ", "")

@@ -1,4 +1,4 @@
-"""Devices by name: devices/*.yaml as checked objects, whose `transport` the files of transports/ describe."""
+"""Devices by name: files devices/*.yaml as validated objects; modules of transports/ define `transport`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from kiln.files import read_json, write_json
 
 
 def load_device(name: str | os.PathLike[str]) -> Device:
-    """The device of that name, or of a path to a .yaml. Raises KilnError with file and line of a mistake."""
+    """Load a device by its name or by the path of its .yaml.
+
+    Raises KilnError, with file and line, for a mistake in the file.
+    """
     path = find_device(name)
     read = document.read(path)
     if isinstance(read.data, dict):
@@ -30,25 +33,25 @@ def load_device(name: str | os.PathLike[str]) -> Device:
 
 
 def device_config(device: Device) -> dict[str, Any]:
-    """All of a device as plain data: what device.json holds."""
+    """The content of device.json: all of a device's settings as plain data."""
     return device.model_dump(mode="json")
 
 
 def read_device(path: Path) -> Device:
-    """The device of a device.json."""
+    """Load a device from a device.json."""
     return device_type().model_validate(read_json(path))
 
 
 @functools.cache
 def device_type() -> type[Device]:
-    """Device with `transport` as one of the Settings of transports/, chosen by its `kind`."""
+    """The class Device, with `transport` a union of the Settings of transports/, discriminated by `kind`."""
     settings = tuple(way.Settings for way in ways().values())
     kind = Annotated[Union[settings], Field(discriminator="kind", description="how it is reached")]  # type: ignore[valid-type]  # noqa: UP007
     return cast(type[Device], create_model("Device", __base__=Device, transport=(kind, ...)))
 
 
 def _anchor(transport: Any, folder: Path) -> None:
-    """Make the paths of a transport's settings absolute: they are relative to the YAML they stand in."""
+    """Make the paths in a transport's settings absolute; `folder` is the folder of the YAML file."""
     if not isinstance(transport, dict):
         return
     way = ways().get(str(transport.get("kind")))

@@ -1,4 +1,7 @@
-"""The shell scripts that Kiln runs on a device: constant texts, whose arguments reach them as they are."""
+"""Shell scripts that Kiln runs on a device: constant texts.
+
+Arguments are passed separately, never inserted.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,26 @@ _FOLDER = Path(__file__).resolve().parent / "scripts"
 
 @functools.cache
 def text(name: str) -> str:
-    """A script, with what all of them begin with."""
+    """The text of a script, preceded by the prelude that all scripts share."""
     return source("prelude") + source(name)
 
 
 def purpose(name: str) -> str:
-    """The script's first line: its arguments, and what it does."""
+    """The script's first line: its name, arguments, and what it does."""
     return source(name).splitlines()[0].lstrip("# ")
 
 
 def command(name: str, *arguments: str) -> list[str]:
-    """The command that runs a script."""
+    """The command line that runs a script with `arguments`."""
     return ["sh", "-c", _without_comments(text(name)), name, *arguments]
 
 
 def run(
     transport: Transport, name: str, *arguments: str, lines: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> str:
-    """Run a script on a device, `lines` on its standard input; what it prints.
+    """Run a script on a device, with `lines` on standard input; returns its standard output.
 
-    Raises KilnError with what it complains about, when it cannot do its work.
+    Raises KilnError, with the script's last line on stderr, when it fails.
     """
     answer = attempt(transport, name, *arguments, lines=lines, timeout=timeout)
     if answer.status:
@@ -44,7 +47,7 @@ def run(
 def attempt(
     transport: Transport, name: str, *arguments: str, lines: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> Answer:
-    """Run a script that may fail."""
+    """Run a script that may fail; returns its status and output."""
     given = "".join(f"{line}\n" for line in lines).encode()
     return transport.run(command(name, *arguments), stdin=given, timeout=timeout)
 
@@ -55,5 +58,5 @@ def _without_comments(script: str) -> str:
 
 @functools.cache
 def source(name: str) -> str:
-    """A script as it is written."""
+    """The text of a script's file, with comments."""
     return (_FOLDER / f"{name}.sh").read_text(encoding="utf-8")

@@ -1,13 +1,14 @@
-"""What lies on a device, below its `folder`, and how it changes.
+"""The files on a device below its `folder`, and the operations that change them.
 
     .kiln/blobs/SHA256                one file for each content, read-only, shared by all versions and models
-    .kiln/lock/                       who is at work
+    .kiln/lock/                       the lock, with its holder
     MODEL/versions/NAME/              the files of one bundle: hard links to blobs, or copies; never changed
-    MODEL/versions/NAME/installed.json  from which build, when, by whom, and the version before
+    MODEL/versions/NAME/installed.json  the build, the time, the user, and the version before
     MODEL/current                     a link to versions/NAME, or a small file that names it
 
-A version's folder is made under another name, filled, renamed and checked. `current` changes by one rename.
-So whatever is interrupted where, a program that follows `current` finds one whole bundle.
+A version's folder is created under a temporary name, filled, renamed and checked. `current` changes by one
+rename. So at whatever point an operation is interrupted, a program that follows `current` finds one complete
+bundle.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 
 @dataclass
 class State:
-    """What a device holds; `installed` is the current version's installed.json, checked."""
+    """The files on a device: SHA-256 of contents, names of versions, the current version.
+
+    `installed` is the current version's installed.json, validated; None where it is missing or damaged.
+    """
 
     blobs: set[str] = field(default_factory=set)
     versions: list[str] = field(default_factory=list)
@@ -45,7 +49,10 @@ class State:
 
 
 class Store:
-    """One device's folder, over an open connection. All methods raise KilnError when it is lost."""
+    """One device's folder, over an open connection.
+
+    All methods raise KilnError when the connection is lost.
+    """
 
     def __init__(self, device: Device, transport: Transport) -> None:
         self.device, self.transport = device, transport
@@ -61,7 +68,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other hosts out."""
+        """Hold the lock on the device's folder while the block runs."""
         self._lock.take()
         try:
             yield
@@ -69,7 +76,10 @@ class Store:
             self._lock.release()
 
     def state(self, model: str = "") -> State:
-        """What is there. What an interrupted host left behind is removed, so this wants the lock."""
+        """Read the state of `model` on the device; the caller holds the lock.
+
+        Also removes the temporary files of interrupted operations.
+        """
         found = State()
         text = script.run(self.transport, "state", self.root, model, self.facts.checksum, timeout=TIMEOUT * 5)
         head, _, installed = text.partition("\ninstalled\t")
@@ -87,13 +97,13 @@ class Store:
         return found
 
     def put(self, files: Iterable[File]) -> None:
-        """Copy the contents that the device lacks, and have it compare each with its SHA-256."""
+        """Copy the contents that the device lacks; the device compares each with its SHA-256."""
         if self.copies.present is None:
             self.state()
         self.copies.put(files)
 
     def stage(self, model: str, version: str, files: Sequence[File]) -> None:
-        """Lay out a version's folder from contents that are there."""
+        """Create a version's folder from contents that are on the device."""
         lines = [f"{file.sha256} {'x' if file.executable else '-'} {file.name}" for file in files]
         limit = TIMEOUT + sum(file.bytes for file in files) / READ
         script.run(
@@ -101,7 +111,10 @@ class Store:
         )
 
     def damaged(self, model: str, version: str, hashes: Mapping[str, str], total: int) -> list[str]:
-        """Names of the version's files whose content, read back there, has not the SHA-256 of `hashes`."""
+        """Names of the version's files whose content, read back on the device, differs from `hashes`.
+
+        `hashes`: SHA-256 by file name; `total`: bytes of all files, for the time limit.
+        """
         folder = f"{self.root}/{model}/versions/{version}"
         limit = TIMEOUT + total / READ
         said = script.run(
@@ -111,15 +124,15 @@ class Store:
         return [name for name, digest in hashes.items() if there.get(name) != digest]
 
     def switch(self, model: str, version: str) -> None:
-        """Make this version the one in use."""
+        """Make `version` the version in use, atomically."""
         script.run(self.transport, "switch", self.root, self._lock.token, model, version, timeout=TIMEOUT * 5)
 
     def clean(self, model: str, versions: Sequence[str], timeout: float = TIMEOUT) -> None:
-        """Remove the model's other versions, and contents that nothing needs."""
+        """Remove all versions of the model but `versions`, and contents that no version needs."""
         script.run(self.transport, "clean", self.root, self._lock.token, model, *versions, timeout=timeout)
 
     def installed(self, model: str, version: str) -> dict[str, Any] | None:
-        """What a version's installed.json says; None where it says nothing that can be used."""
+        """The content of a version's installed.json; None where the file is missing or damaged."""
         with tempfile.TemporaryDirectory(prefix="kiln-installed-") as folder:
             path = Path(folder, "installed.json")
             there = f"{self.root}/{model}/versions/{version}/installed.json"
@@ -133,9 +146,10 @@ class Store:
         fetch: Mapping[str, Path],
         timeout: float,
     ) -> Answer:
-        """Run the program words[0], one of `files`, in an empty folder that holds them all.
+        """Run the program words[0], one of `files`, in a new folder that contains `files`.
 
-        The contents stay on the device until another run with the same `keep`.
+        After the run, copies the files of `fetch` (name there → file here) back. The contents of `files` stay
+        on the device until another run with the same `keep`.
         """
         lines = [f"{file.sha256} {file.name}" for file in files]
         folder = f"{self.root}/.kiln/runs/{self._lock.token}"
@@ -146,14 +160,14 @@ class Store:
                 for name, destination in fetch.items():
                     self.transport.fetch(f"{folder}/{name}", destination, timeout=TIMEOUT)
         finally:
-            with contextlib.suppress(KilnError):  # what went wrong before it is what is told
+            with contextlib.suppress(KilnError):  # an earlier error is the one to report
                 script.attempt(self.transport, "end", self.root, self._lock.token, timeout=AFTER)
         return done
 
 
 @contextmanager
 def open_store(device: Device) -> Iterator[Store]:
-    """Connect to the device, until the block ends."""
+    """Connect to the device, and close the connection when the block ends."""
     transport = open_transport(device)
     try:
         yield Store(device, transport)
@@ -162,7 +176,7 @@ def open_store(device: Device) -> Iterator[Store]:
 
 
 def _checked(text: str) -> dict[str, Any] | None:
-    """installed.json as the device gives it: None unless every value that is used is what it must be."""
+    """Parse the text of an installed.json; None unless every value that Kiln uses has the right form."""
     try:
         data = json.loads(text)
         files = data["files"]

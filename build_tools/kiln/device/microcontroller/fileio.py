@@ -1,6 +1,7 @@
-"""Files for a program without a file system: gdb's File-I/O, which semihosting of Cortex-M becomes.
+"""Files for a program without a file system: gdb's File-I/O, to which a gdb server maps Cortex-M semihosting.
 
-Only the names that the run was given can be opened, so nothing that a device asks for reaches another file.
+Files exist in memory only, under the names of the files that were sent or created, so a device cannot reach
+any file of this machine.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from kiln.device.microcontroller.rsp import Rsp
 
 _ENOENT, _EBADF, _EINVAL, _ENOSYS = 2, 9, 22, 88
 _WRITE, _CREATE, _TRUNCATE, _APPEND = 0x3, 0x200, 0x400, 0x8
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of files that a program makes
-_MOST = 1 << 28  # bytes of one file: a program that runs wild must not fill this machine's memory
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # names of files that a program may create
+_MOST = 1 << 28  # limit of bytes per file, so that a faulty program cannot fill this machine's memory
 
 
 @dataclass
@@ -27,7 +28,7 @@ class _Open:
 
 @dataclass
 class Files:
-    """Contents by name, and what the program printed."""
+    """The files of a program: contents by name, and its output on stdout and stderr."""
 
     contents: dict[str, bytearray] = field(default_factory=dict)
     stdout: bytearray = field(default_factory=bytearray)
@@ -35,11 +36,11 @@ class Files:
     _open: dict[int, _Open] = field(default_factory=dict)
 
     def give(self, files: Mapping[str, bytes]) -> None:
-        """Put files there."""
+        """Add files, contents by name."""
         self.contents.update({name: bytearray(content) for name, content in files.items()})
 
     def serve(self, rsp: Rsp, packet: bytes) -> None:
-        """Do what the packet `F…` asks for, and answer it."""
+        """Execute the File-I/O request in the packet `F…`, and send the reply."""
         name, *words = packet[1:].split(b",")
         calls: dict[bytes, Callable[..., int]] = {
             b"open": self._open_file, b"close": self._close, b"read": self._read, b"write": self._write,
@@ -113,7 +114,7 @@ class Files:
         return file.at
 
     def _fstat(self, rsp: Rsp, number: bytes, address: bytes) -> int:
-        """struct stat of File-I/O: 64 bytes, big-endian, of which only the size means something."""
+        """Write File-I/O's struct stat to the device: 64 bytes, big-endian; only the size is set."""
         file = self._open.get(int(number, 16))
         if file is None:
             return -_EBADF

@@ -1,4 +1,4 @@
-"""A program for a microcontroller: what of an ELF file goes into memory where, and which cores it is for."""
+"""A program for a microcontroller: the contents and addresses in an ELF file, and the cores it can run on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiln.device.microcontroller.rsp import Region
 from kiln.errors import KilnError
 
 EXIT = "kiln_exit"
-_BLOCK = 1024  # bytes of memory that are compared at a time, where nothing is erased
+_BLOCK = 1024  # bytes compared at a time in memory that is not flash
 
 # Tag_CPU_arch of M-profile code. Source: "Addenda to, and Errata in, the ABI for the Arm Architecture".
 _ARCHITECTURES = {
@@ -24,7 +24,7 @@ _ARCHITECTURES = {
 }  # fmt: skip
 _V6, _V7 = ("Armv6-M",), ("Armv6-M", "Armv7-M")
 _V8 = (*_V7, "Armv7E-M", "Armv8-M baseline", "Armv8-M")
-# The part number in a core's CPUID register: LLVM's name of the core, and the architectures that it runs.
+# Part number in the CPUID register -> LLVM's name of the core, and the architectures whose code it runs.
 CORES = {
     0xC20: ("cortex-m0", _V6), 0xC60: ("cortex-m0plus", _V6), 0xC21: ("cortex-m1", _V6),
     0xC23: ("cortex-m3", _V7), 0xC24: ("cortex-m4", (*_V7, "Armv7E-M")),
@@ -36,9 +36,10 @@ CORES = {
 
 @dataclass(frozen=True)
 class Image:
-    """`parts` are (address, content) in order of addresses; the first begins with the vector table.
+    """A program in memory: `parts` are (address, content), sorted by address; the first has the vector table.
 
-    `exit` is the address of kiln_exit, None where there is none; `architecture` is None where it is not told.
+    `exit` is the address of kiln_exit, None where the symbol is absent; `architecture` is None where the ELF
+    file does not state it.
     """
 
     path: Path
@@ -49,13 +50,13 @@ class Image:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Total bytes of all parts."""
         return sum(len(content) for _, content in self.parts)
 
     def blocks(self, flash: list[Region]) -> Iterator[tuple[Region | None, int, list[tuple[int, bytes]]]]:
-        """The image in blocks: (flash region, the block's address, what of the image lies in it).
+        """The image in blocks: (flash region or None, address of the block, pieces of the image in it).
 
-        In flash a block is what is erased at a time, and all of the image that lies in it comes at once.
+        A piece is (address, content). A block in flash is the unit of erasing.
         """
         found: dict[tuple[Region | None, int], list[tuple[int, bytes]]] = {}
         for address, content in self.parts:
@@ -78,7 +79,7 @@ def is_image(path: Path) -> bool:
 
 
 def read_image(path: Path) -> Image:
-    """The image in an ELF file. Raises KilnError where it is none for a Cortex-M."""
+    """Read the image in an ELF file. Raises KilnError where it is not a linked program for Cortex-M."""
     try:
         with path.open("rb") as stream:
             digest = hashlib.sha256(stream.read()).hexdigest()

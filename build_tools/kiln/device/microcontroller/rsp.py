@@ -1,4 +1,4 @@
-"""The remote protocol of gdb, as gdb servers of microcontrollers speak it: packets over TCP.
+"""A client for gdb's remote serial protocol over TCP, with the packets that microcontroller servers support.
 
 Source: the appendices "Remote Protocol" and "File-I/O Remote Protocol Extension" of the manual of GDB.
 """
@@ -19,7 +19,10 @@ _ESCAPED = b"}#$*"
 
 @dataclass(frozen=True)
 class Region:
-    """A part of the memory map; `block` bytes are erased at a time, 0 where nothing has to be."""
+    """A region of the memory map.
+
+    `block` is the number of bytes erased at a time, 0 where none need erasing.
+    """
 
     start: int
     bytes: int
@@ -27,7 +30,10 @@ class Region:
 
 
 class Rsp:
-    """One connection. Every method raises KilnError when the server is gone, silent or says no."""
+    """One connection to a gdb server.
+
+    Every method raises KilnError when the server is gone, does not answer in time, or reports an error.
+    """
 
     def __init__(self, address: tuple[str, int], who: str, timeout: float) -> None:
         self._who, self._timeout, self._acks, self._buffer = who, timeout, True, b""
@@ -41,33 +47,34 @@ class Rsp:
         told = self.ask(b"qSupported:hwbreak+;swbreak+").split(b";")
         size = next((word[11:] for word in told if word.startswith(b"PacketSize=")), b"400")
         self._chunk = max(64, (int(size, 16) - 64) // 2)
-        self._has_crc = True  # until it is seen to have none
+        self._has_crc = True  # until a qCRC packet gets no answer
         self._has_map = b"qXfer:memory-map:read+" in told
         if b"qXfer:features:read+" in told:
-            # QEMU lets single registers be set by those only who have read what registers there are.
+            # QEMU accepts packets for single registers only after the client has read the register
+            # description.
             self.ask(b"qXfer:features:read:target.xml:0,%x" % self._chunk)
         if b"QStartNoAckMode+" in told and self.ask(b"QStartNoAckMode") == b"OK":
             self._acks = False
 
     def ask(self, packet: bytes, timeout: float | None = None) -> bytes:
-        """Send a packet; the answer to it. Empty where the server does not know the packet."""
+        """Send a packet and return the answer; it is empty where the server does not support the packet."""
         self.send(packet)
         return self.receive(timeout)
 
     def must(self, packet: bytes, what: str, timeout: float | None = None) -> None:
-        """Send a packet that has to be answered with OK."""
+        """Send a packet; raises KilnError, with `what`, unless the answer is OK."""
         answer = self.ask(packet, timeout)
         if answer != b"OK":
             raise KilnError(f"{self._who}: {what}: the gdb server says {answer[:40].decode('latin-1')!r}")
 
     def send(self, packet: bytes) -> None:
-        """Send a packet."""
+        """Send a packet, with escapes and checksum."""
         body = b"".join(b"}" + bytes([c ^ 0x20]) if c in _ESCAPED else bytes([c]) for c in packet)
         with self._lost_is_one_line():
             self._socket.sendall(b"$" + body + b"#%02x" % (sum(body) & 0xFF))
 
     def receive(self, timeout: float | None = None) -> bytes:
-        """The next packet, acknowledgements left out."""
+        """The next packet from the server, without acknowledgements."""
         end = time.monotonic() + (timeout or self._timeout)
         while True:
             found = re.search(rb"\$([^#]*)#([0-9a-fA-F]{2})", self._buffer, re.DOTALL)
@@ -85,7 +92,7 @@ class Rsp:
             return _plain(found[1])
 
     def waiting(self, seconds: float) -> bool:
-        """Whether the server begins a packet within that time."""
+        """Whether the server starts to send a packet within `seconds`."""
         end = time.monotonic() + seconds
         while b"$" not in self._buffer:
             if not select.select([self._socket], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -94,7 +101,7 @@ class Rsp:
         return True
 
     def read(self, address: int, count: int) -> bytes:
-        """Memory."""
+        """Read `count` bytes of memory."""
         parts = []
         for at in range(address, address + count, self._chunk):
             wanted = min(self._chunk, address + count - at)
@@ -105,14 +112,14 @@ class Rsp:
         return b"".join(parts)
 
     def write(self, address: int, content: bytes) -> None:
-        """Memory that needs no erasing."""
+        """Write memory that is not flash."""
         for at in range(0, len(content), self._chunk):
             part = content[at : at + self._chunk]
             packet = b"M%x,%x:%s" % (address + at, len(part), part.hex().encode())
             self.must(packet, f"cannot write memory at 0x{address + at:x}")
 
     def erase_and_write(self, region: Region, address: int, content: bytes) -> None:
-        """Flash memory, in whole blocks."""
+        """Write flash memory, after erasing all blocks that `content` touches."""
         first = address - (address - region.start) % region.block
         count = -(-(address + len(content) - first) // region.block) * region.block
         self.must(b"vFlashErase:%x,%x" % (first, count), f"cannot erase flash at 0x{first:x}", 60)
@@ -124,7 +131,7 @@ class Rsp:
         self.must(b"vFlashDone", "cannot write flash", 60)
 
     def flash_regions(self) -> list[Region]:
-        """Those parts of the memory map that are flash; none where the server has no map."""
+        """The flash regions of the memory map; empty where the server has no memory map."""
         text, at = b"", 0
         while self._has_map:
             answer = self.ask(b"qXfer:memory-map:read::%x,%x" % (at, self._chunk))
@@ -139,12 +146,12 @@ class Rsp:
         return [Region(*(int(word, 16) for word in match)) for match in found if int(match[2], 16) > 0]
 
     def crc(self, address: int, count: int) -> int | None:
-        """The server's checksum of memory; None where it computes none."""
+        """The server's CRC-32 of memory; None where the server does not support qCRC."""
         answer = self.ask(b"qCRC:%x,%x" % (address, count), 60)
         return int(answer[1:], 16) if re.fullmatch(rb"C[0-9a-fA-F]{1,8}", answer) else None
 
     def holds(self, address: int, content: bytes) -> bool:
-        """Whether memory has this content: by the server's checksum, else read back."""
+        """Whether memory at `address` has this content: by the server's CRC-32, else by reading it back."""
         there = self.crc(address, len(content)) if self._has_crc else None
         if there is None:
             self._has_crc = False
@@ -152,23 +159,23 @@ class Rsp:
         return there == crc32(content)
 
     def set_register(self, number: int, value: int) -> None:
-        """One register of 32 bits."""
+        """Set one 32-bit register."""
         packet = b"P%x=%s" % (number, value.to_bytes(4, "little").hex().encode())
         self.must(packet, f"cannot set register {number}")
 
     def register(self, number: int) -> int:
-        """One register of 32 bits."""
+        """Read one 32-bit register."""
         answer = self.ask(b"p%x" % number)
         if re.fullmatch(rb"[0-9a-fA-F]{8}", answer) is None:
             raise KilnError(f"{self._who}: cannot read register {number}")
         return int.from_bytes(bytes.fromhex(answer.decode()), "little")
 
     def interrupt(self) -> None:
-        """Stop the program; its answer is the stop."""
+        """Interrupt the running program; the server then sends a stop packet."""
         self._raw(b"\x03")
 
     def close(self) -> None:
-        """Go, and leave the core stopped: to detach in form (packet D) would let it run on from anywhere."""
+        """Close the connection and leave the core stopped; a detach (packet D) would let it continue."""
         self._socket.close()
 
     def _raw(self, content: bytes) -> None:
@@ -198,7 +205,7 @@ class Rsp:
 
 
 def _plain(body: bytes) -> bytes:
-    """A packet's content without escapes and run lengths."""
+    """A packet's content with escapes and run lengths decoded."""
     out, at = bytearray(), 0
     while at < len(body):
         if body[at : at + 1] == b"}" and at + 1 < len(body):
@@ -214,7 +221,7 @@ def _plain(body: bytes) -> bytes:
 
 
 def crc32(content: bytes) -> int:
-    """The checksum of qCRC: polynomial 0x04c11db7, the highest bit first, begun with ones, not inverted."""
+    """The CRC-32 of qCRC: polynomial 0x04c11db7, highest bit first, initial value all ones, not inverted."""
     value = 0xFFFFFFFF
     for byte in content:
         value ^= byte << 24

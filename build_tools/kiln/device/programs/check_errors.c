@@ -1,8 +1,7 @@
-/* check_errors.c: every wrong argument gives its own status and writes nothing.
+/* check_errors.c: checks that every wrong argument is refused with its own status.
  *
- * One argument at a time is made wrong. Each call must return the status that names this cause,
- * record the same one in the session with a text, and leave outputs, arena and the bytes around
- * them as they were.
+ * Each call has one wrong argument. It must return the status of this cause, record that status in
+ * the session with a text, and leave outputs, arena and the bytes around them unchanged.
  */
 #include <limits.h>
 #include <string.h>
@@ -18,8 +17,8 @@ static kiln_config right_config(void) {
     return workload_config(work, params);
 }
 
-/* `got` must lie in [low, high]; print what was tried and what is wrong with the answer, if
- * anything. */
+/* Print a `check` line for the call `what`: it fails unless `got` is in [low, high], nothing was
+ * written, and `detail` holds this status with a text. */
 static void judge(const char *what, const char *name, int axis, kiln_status got, kiln_status low,
                   kiln_status high, const kiln_detail *detail) {
     const char *fault = workload_written(work, FILL);
@@ -42,7 +41,7 @@ static void judge(const char *what, const char *name, int axis, kiln_status got,
     workload_fill(work, FILL);
 }
 
-/* Open with this configuration and run if that works: small arenas may be refused by either. */
+/* Open with this configuration, and run if that works: either call may refuse a small arena. */
 static void try_config(const char *what, const kiln_config *config, kiln_status low,
                        kiln_status high) {
     kiln_session session;
@@ -132,7 +131,7 @@ static void try_params(void) {
     }
 }
 
-/* Run with *view, which is one of work's tensors, as the caller has bent it; then put it back. */
+/* Run with *view, one of work's tensors, replaced by `bent`; then restore it. */
 static void try_view(const char *what, const kiln_tensor *about, int axis, DLTensor *view,
                      DLTensor bent, kiln_status low, kiln_status high) {
     kiln_config config = right_config();
@@ -147,9 +146,9 @@ static void try_view(const char *what, const kiln_tensor *about, int axis, DLTen
     kiln_close(&session);
 }
 
-/* An input's axis may have any size of its dimension, an output's only the one that this run has,
- * and so may an axis whose size is computed from dimensions: their numbers follow those of `dims`.
- */
+/* Try wrong sizes on every axis. An input's axis of a dynamic dimension may have any size of its
+ * range. An output's axis, and an axis whose size is computed from dimensions (numbered after those
+ * of `dims`), may only have the size of this run. */
 static void try_axes(const tensor *t, DLTensor *view) {
     int64_t shape[HARNESS_MAX_RANK], strides[HARNESS_MAX_RANK];
     const int input = t >= work->inputs && t < work->inputs + KILN_MODEL.inputs_count;
@@ -211,7 +210,7 @@ static void try_data(const tensor *t, DLTensor *view) {
 static void try_tensor(const tensor *t, DLTensor *view) {
     int64_t shape[HARNESS_MAX_RANK + 1] = {0};
     DLTensor bent = *view;
-    if (t->memory.bytes > 0) /* of a tensor without elements nobody looks at the data */
+    if (t->memory.bytes > 0) /* the data pointer of a tensor without elements is not checked */
         try_data(t, view);
     memcpy(shape, t->shape, sizeof t->shape);
     shape[t->about->rank] = 1;

@@ -1,8 +1,8 @@
-/* check_shapes.c: sizes that a model does not take are refused, and what it says of sizes is so.
+/* check_shapes.c: checks that wrong sizes are refused, and that the three plan functions agree.
  *
- * A refused run must give the status that names the cause, leave outputs, arena and the bytes
- * around them as they were, and be refused in the same words by kiln_plan, which runs nothing.
- * Which status is right is known where the shapes were made: it is printed.
+ * A refused run must leave outputs, arena and the bytes around them unchanged; kiln_plan, which
+ * runs nothing, must refuse it with the same status and text. The status is printed: the build
+ * machine, which made the shapes, compares it with the expected one.
  */
 #include <string.h>
 
@@ -21,7 +21,7 @@ static const char *refusal_fault(const workload *w, const DLTensor *inputs,
         harness_stop("cannot be opened", KILN_MODEL.name);
     *got = kiln_run(&session, inputs, w->output);
     kiln_detail_text(kiln_error(&session), text, size);
-    kiln_close(&session); /* its last error stays to be read */
+    kiln_close(&session); /* kiln_error still returns the last error */
     if (*got == KILN_OK)
         return "it ran";
     if (kiln_error(&session)->status != *got)

@@ -1,4 +1,4 @@
-/* harness.c: guarded memory, vector files and parameters for the programs that try a bundle. */
+/* harness.c: guarded memory, vector files and parameters for the programs that test a bundle. */
 #include "harness.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* harness.h: what the programs that try a bundle on its target share.
+/* harness.h: common code of the programs that test a bundle on its target.
  *
  * The bundle's header and model come from the build:
  *     -DKILN_HEADER="resnet.h" -DKILN_MODEL=resnet
@@ -19,15 +19,15 @@
 
 #define HARNESS_MAX_RANK 8
 
-/* Memory with a known pattern around it, so that a write beyond its ends is seen. */
+/* Memory with a known pattern around it, to detect writes beyond its ends. */
 typedef struct guarded {
-    unsigned char *block; /* what malloc gave */
+    unsigned char *block; /* from malloc */
     size_t block_bytes;
-    unsigned char *data; /* `bytes` of them at the alignment asked for, plus the skew */
+    unsigned char *data; /* inside the block: `bytes` bytes at a multiple of `align` plus `skew` */
     size_t bytes;
 } guarded;
 
-/* One tensor of a run and the memory it lies in. */
+/* One tensor of a run and its memory. */
 typedef struct tensor {
     const kiln_tensor *about;
     int64_t shape[HARNESS_MAX_RANK];
@@ -35,27 +35,27 @@ typedef struct tensor {
     DLTensor view;
 } tensor;
 
-/* Everything one vector needs. */
+/* Tensors, arena and plan of one vector. */
 typedef struct workload {
     tensor *inputs;   /* (inputs of the model) */
     tensor *outputs;  /* (outputs of the model) */
-    DLTensor *input;  /* the views alone, as kiln_run takes them */
-    DLTensor *output; /* likewise */
+    DLTensor *input;  /* (inputs of the model) the views, as arguments of kiln_run */
+    DLTensor *output; /* (outputs of the model) the views, as arguments of kiln_run */
     guarded arena;
     kiln_plan_result plan;
 } workload;
 
-/* Print to stderr and leave with status 3: the program could not do its work. */
+/* Print an error to stderr and exit with status 3. */
 _Noreturn void harness_stop(const char *what, const char *name);
 
 /* Memory of exactly `bytes` at a multiple of `align` plus `skew`, guarded, filled with `fill`. */
 guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill);
 void guarded_fill(const guarded *g, unsigned char fill);
 int guarded_holds(const guarded *g, unsigned char fill); /* 1: every byte is `fill` */
-int guarded_intact(const guarded *g);                    /* 1: nothing around it was written */
+int guarded_intact(const guarded *g);                    /* 1: the pattern around it is unchanged */
 void guarded_free(guarded *g);
 
-/* `count` elements of zero bytes, also for a count of 0. */
+/* Zeroed memory for `count` elements of `size` bytes; not null for a count of 0. */
 void *array_of(size_t count, size_t size);
 void array_free(void *memory);
 
@@ -64,39 +64,40 @@ FILE *vectors_create(const char *path, uint32_t vectors, uint32_t tensors);
 void vectors_close(FILE *file);
 void vectors_put(FILE *file, const tensor *t);
 
-/* Read one tensor of a vector file into memory of its own, freed with guarded_free. */
+/* Read one tensor of a vector file into newly allocated memory; free it with guarded_free. */
 void tensor_read(tensor *t, const kiln_tensor *about, FILE *file);
 
-/* Read the next vector's inputs; make outputs and arena as the plan for these inputs says.
- * Inputs and outputs get no more than their element's alignment: that is all the API asks for. */
+/* Read the next vector's inputs; allocate outputs and arena with the sizes of kiln_plan for these
+ * inputs. Inputs and outputs have only their element's alignment, which is all the API requires. */
 void workload_read(workload *w, FILE *file);
 void workload_fill(const workload *w, unsigned char fill); /* outputs and arena */
 int workload_intact(const workload *w);
 void workload_free(workload *w);
 
-/* The params image: the linked one's bytes, or `path` where the model keeps it in a file.
- * Aligned for Kiln, with `KILN_PARAMS_ALIGN` spare bytes after it; null: the model has none. */
+/* A copy of the params image: of the linked one, or of the file `path` where the model loads its
+ * parameters. Aligned for Kiln, with `KILN_PARAMS_ALIGN` spare bytes after it; null for a model
+ * without parameters. */
 unsigned char *params_copy(const char *path);
 
-/* Null when nothing but the inputs has been written since workload_fill(w, fill); what has else. */
+/* Null when nothing but the inputs has been written since workload_fill(w, fill); otherwise a text
+ * that names the memory written. */
 const char *workload_written(const workload *w, unsigned char fill);
 
-/* A configuration for this workload that is right in every part. */
+/* A valid configuration for this workload. */
 kiln_config workload_config(const workload *w, const unsigned char *image);
 
-/* Try wrong arguments one at a time on a workload that is otherwise right; print a `check` line
- * each. `image` is a params image (null: the model has none) that may be written to and is put
- * back. */
+/* Try wrong arguments, one at a time, on an otherwise valid workload; print a `check` line for
+ * each. `image` is a params image (null: the model has none) that is modified and restored. */
 void check_errors(const workload *w, unsigned char *image);
 
-/* Of these only what concerns the arena: the bucket's own bytes must do, one fewer must not. */
+/* Only the checks of check_errors for the arena: null, one byte too small, misaligned. */
 void check_arena(const workload *w, unsigned char *image);
 
-/* Run with the shapes of each vector in the file `path`; print a `refused` line each. */
+/* Run with the shapes of each vector in the file `path`; print a `refused` line for each. */
 void check_refused(const workload *w, unsigned char *image, const char *path);
 
-/* Null when kiln_plan_dims and the typed function, given as KILN_TYPED_PLAN(dims, result, detail),
- * say the same of this run as kiln_plan; what differs else. */
+/* Null when kiln_plan_dims and the typed function, called by KILN_TYPED_PLAN(dims, result, detail),
+ * give the result that kiln_plan gave for this run; otherwise a text with the difference. */
 const char *plan_fault(const workload *w);
 
 #endif

@@ -1,9 +1,9 @@
-/* peak.c: how many float32 operations one core does when nothing but multiply-adds is asked of it.
+/* peak.c: measures the peak rate of one core in float32 operations, with multiply-adds only.
  *
  * Prints GFLOP/s, the best of many short measurements. BITS is the width of a vector register and
  * REGISTERS how many there are; where they allow it, 24 independent accumulators cover a latency of
- * 4 cycles on two units threefold, else 12 do. Whether multiply and add are one instruction is the
- * compiler's choice for the processor that it is told; both count either way.
+ * 4 cycles on two units threefold, else 12 are used. Multiply and add count as two operations,
+ * whether or not the compiler fuses them into one instruction for the processor.
  */
 #define _POSIX_C_SOURCE 199309L
 #include <stdio.h>

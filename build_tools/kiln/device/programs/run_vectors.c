@@ -1,20 +1,20 @@
-/* run_vectors.c: run a model on every vector of a file and write what comes out.
+/* run_vectors.c: run a model on every vector of a file and write its outputs.
  *
  *     run_vectors INPUTS OUTPUTS PARAMS [check REFUSED]
  *
- * With `check` no run may change an input or touch a byte around arena and tensors, and what is
- * said of a run without running it must hold. The first vector of each bucket is run again on
- * several threads and again step by step, each time with other garbage in arena and outputs: all
- * must give the same bytes. Wrong arguments are tried on the first vector, and in between the
- * inputs of REFUSED, a vector file of shapes alone; a small arena on the first of each bucket.
+ * With `check` no run may change an input or touch a byte around arena and tensors, and the plan
+ * functions must agree. The first vector of each bucket is run again on several threads and again
+ * step by step, each time with other garbage in arena and outputs: all runs must give the same
+ * bytes. Wrong arguments, and the shapes in REFUSED, a vector file without elements, are tried on
+ * the first vector; wrong arenas on the first vector of each bucket.
  *
- * Prints one line for each finding, fields separated by tabs:
+ * Prints one line for each result, fields separated by tabs:
  *     vector   INDEX  NANOSECONDS  BUCKET  ARENA_BYTES  RAN
  *     check    NAME   ok | failed  TEXT
  *     refused  INDEX  STATUS  FAULT  TEXT
- * BUCKET is the one that kiln_plan tells of, RAN the one that ran: another where an input's content
- * has a function of its own.
- * Leaves with 0 when it could do its work, whatever it found.
+ * BUCKET is the bucket that kiln_plan returns, RAN the one that ran: a special case of BUCKET where
+ * the content of an input has one.
+ * Exits with 0 unless it cannot run at all; failed checks do not change the status.
  */
 #include "harness.h"
 
@@ -101,7 +101,7 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
     return spent;
 }
 
-/* The vector's outputs lie in w: they must come again, whatever happens in between. */
+/* w holds the vector's outputs: later runs must give the same bytes, after errors too. */
 static void repeat(const workload *w, uint32_t vector, unsigned char *params, const char *refused) {
     unsigned char *first = snapshot(w->outputs, KILN_MODEL.outputs_count);
     if (vector == 0) {

@@ -1,9 +1,9 @@
-/* time_runs.c: how long the first vector of each bucket takes, by the clock of where it runs.
+/* time_runs.c: time the first vector of each bucket, by the target's monotonic clock.
  *
  *     time_runs INPUTS PARAMS THREADS MILLISECONDS
  *
- * Runs every such vector for that long, AT_LEAST to AT_MOST times after one that does not count,
- * and then step by step. Prints lines, fields separated by tabs, times in nanoseconds:
+ * Runs each of these vectors for MILLISECONDS, AT_LEAST to AT_MOST times after one warm-up run, and
+ * then step by step. Prints lines, fields separated by tabs, times in nanoseconds:
  *
  *     run   BUCKET  TIME
  *     step  BUCKET  INDEX  TIME     (the median of STEPPED rounds or more, for a quarter as long)
@@ -16,7 +16,7 @@
 #include <time.h>
 
 #define AT_LEAST        5
-#define AT_MOST         2000 /* lines that have to travel */
+#define AT_MOST         2000 /* lines to send from the device */
 #define STEPPED         5
 #define AT_MOST_STEPPED 200
 

@@ -1,7 +1,7 @@
-"""Where a target's programs run. One file a way of running; each has `open_runner(target) -> Runner`.
+"""Runners execute a target's programs. Each module is one kind, with `open_runner(target) -> Runner`.
 
-A runner is handed a program, files to lay beside it, and the names of the files to bring back. Nothing
-else passes between the two sides, so a runner may be a process here, an emulator, or a machine far away.
+A runner gets a program, files to place next to it, and the names of the files to copy back. Nothing else
+passes between the two sides, so a runner may be a local process, an emulator, or a remote machine.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ class Completed:
 
 
 class Runner(Protocol):
-    """One way of running programs of one target."""
+    """One way to run the programs of one target."""
 
     @property
     def description(self) -> str:
-        """What runs the program, for people: `host CPU`, `qemu-arm -cpu cortex-a9`."""
+        """The runner as text for the user: `host CPU`, `qemu-arm -cpu cortex-a9`."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The device as it is now, to put beside figures: CPU, governor, temperature. Empty for none."""
+        """The current state of the device, stored with measurements: CPU, governor, temperature.
+
+        Empty where there is no device.
+        """
 
     def run(
         self,
@@ -49,22 +52,22 @@ class Runner(Protocol):
     ) -> Completed:
         """Run `program` in an empty folder that holds the files of `send` (name there → file here).
 
-        Afterwards the files named in `fetch` (name there → file here) are brought back, those that the
-        program did not write are left out. Raises KilnError when the program cannot be started, is killed
-        by a signal, or is still running after `timeout` seconds.
+        Afterwards the files named in `fetch` (name there → file here) are copied back; files that the program
+        did not write are skipped. Raises KilnError when the program cannot be started, is killed by a signal,
+        or is still running after `timeout` seconds.
         """
 
 
 def open_runner(name: str, target: Target) -> Runner:
-    """The runner implemented by the module `name` of this package. Raises KilnError when it cannot serve."""
+    """The runner of the module `name` of this package. Raises KilnError when it cannot run the target."""
     module = importlib.import_module(f"{__name__}.{name}")
     return cast(Runner, module.open_runner(target))
 
 
 def runner_for(target: Target) -> Runner:
-    """The default runner of a target: this machine when its CPU can, else the target's emulator.
+    """The default runner of a target: this machine when its CPU can run it, else the target's emulator.
 
-    Raises KilnError naming what the CPU lacks when there is neither.
+    Raises KilnError, with what the CPU lacks, when neither can.
     """
     obstacle = host_cpu.obstacle(target)
     if obstacle is None:

@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 
 
 class LocalRunner:
-    """Starts `prefix + [program]` in a folder of its own that is removed afterwards."""
+    """Runs `prefix + [program]` in a temporary folder, which is removed afterwards."""
 
     def __init__(
         self, description: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
@@ -31,12 +31,12 @@ class LocalRunner:
 
     @property
     def description(self) -> str:
-        """What runs the program, for people."""
+        """The runner as text for the user."""
         return self._description
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """No device of its own."""
+        """Empty: there is no device."""
         return {}
 
     def run(
@@ -79,7 +79,7 @@ class LocalRunner:
             try:
                 stdout, stderr = process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
-                # The whole session goes, so that nothing the program started outlives its limit.
+                # Kill the whole session, so that no process that the program started outlives the limit.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
@@ -100,7 +100,7 @@ class LocalRunner:
 
 
 def signal_name(status: int) -> str:
-    """The signal that ended a program, from subprocess's negative status."""
+    """Name of the signal that killed a program, from subprocess's negative status."""
     try:
         name = signal.Signals(-status).name
     except ValueError:
@@ -114,5 +114,5 @@ def _last_line(stderr: str) -> str:
 
 
 def open_runner(target: Target) -> LocalRunner:
-    """The runner of targets whose code this machine's CPU executes."""
+    """The runner for targets whose code this machine's CPU can execute."""
     return LocalRunner("host CPU")

@@ -1,4 +1,4 @@
-"""Runs Linux programs of another CPU under QEMU's user-mode emulation, the CPU pinned by the target."""
+"""Runs Linux programs of another CPU in QEMU's user-mode emulation; the target's YAML sets the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from kiln.errors import KilnError
 
 
 def open_runner(target: Target) -> LocalRunner:
-    """The runner of targets that name an emulator. Raises KilnError with the command that installs it."""
+    """The runner of targets that name an emulator.
+
+    Raises KilnError, with the command that installs the emulator, when it is missing.
+    """
     emulator = target.emulator
     if emulator is None:
         raise KilnError(f"target '{target.name}': it names no emulator (key 'emulator')")
@@ -27,9 +30,9 @@ def open_runner(target: Target) -> LocalRunner:
 
 
 def _sysroot(target: Target) -> list[str]:
-    """QEMU's -L for programs that load their C library when they start; nothing where they do not.
+    """QEMU's -L for programs that load a foreign C library at start-up; empty for other programs.
 
-    Raises KilnError with the command that installs the C library when it is missing.
+    Raises KilnError, with the command that installs the C library, when it is missing.
     """
     if not host_cpu.loads_foreign_libc(target):
         return []

@@ -1,4 +1,4 @@
-"""Runs programs on a device: files are kept there by content, so that only new ones are copied."""
+"""Runs programs on a device; files are stored there by content, so that only new ones are copied."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from kiln.errors import KilnError
 
 
 class RemoteRunner:
-    """See `kiln.device.check.runners.Runner`; `store` is locked while it is in use.
+    """A Runner on a device with a shell; the caller holds the lock of `store`.
 
-    `beside` are files (name there → file here) that lie beside every program.
+    `beside` are files (name there → file here) that are placed next to every program.
     """
 
     def __init__(self, store: Store, model: str = "run", beside: Mapping[str, Path] | None = None) -> None:
@@ -33,17 +33,17 @@ class RemoteRunner:
 
     @property
     def description(self) -> str:
-        """What runs the program, for people."""
+        """The device as text for the user."""
         return f"device '{self._store.device.name}', {short(self._store.facts.identity)}"
 
     @property
     def cores(self) -> list[str]:
-        """LLVM's names of its kinds of cores."""
+        """LLVM's names of the device's kinds of cores."""
         return self._store.facts.cores
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The device as it is now, with its governor and temperature."""
+        """The current state of the device, with governor and temperature."""
         facts = read_facts(self._store.transport, self._store.device.folder)
         return {"device": self._store.device.name, **facts.identity}
 
@@ -80,7 +80,10 @@ class RemoteRunner:
 
 @contextmanager
 def remote_runner(device: Device, target: Target, model: str) -> Iterator[Runner]:
-    """Connect, see that the device can run the target's programs, and keep other hosts out meanwhile."""
+    """Connect to a device and lock it; yields the runner.
+
+    Raises KilnError where the device cannot run the target's programs.
+    """
     transport = open_transport(device)
     try:
         if not transport.has_shell:
@@ -98,7 +101,7 @@ def remote_runner(device: Device, target: Target, model: str) -> Iterator[Runner
 
 @contextmanager
 def chosen_runner(target: Target, device: Path | None, model: str) -> Iterator[Runner]:
-    """The runner on the device of a device.json, or the target's default one."""
+    """Yield the runner on the device of a device.json, or the target's default runner for None."""
     if device is None:
         yield runner_for(target)
         return
@@ -107,19 +110,19 @@ def chosen_runner(target: Target, device: Path | None, model: str) -> Iterator[R
 
 
 class ImageRunner:
-    """For devices without a shell: the program is loaded into memory, the transport serves its files."""
+    """A Runner for devices without a shell: loads the program into memory; the transport serves its files."""
 
     def __init__(self, name: str, transport: Transport) -> None:
         self._name, self._transport = name, transport
 
     @property
     def description(self) -> str:
-        """What runs the program, for people."""
+        """The device as text for the user."""
         return self._transport.description
 
     @property
     def identity(self) -> dict[str, Any]:
-        """No more than its name: there is nobody to ask."""
+        """The device's name only: without a shell, its state cannot be read."""
         return {"device": self._name}
 
     def run(

@@ -1,4 +1,4 @@
-# adopt ROOT TOKEN TOOL: compare each copied file with its SHA-256, which is its name; keep it when they agree
+# adopt ROOT TOKEN TOOL: keep each copied file whose SHA-256 is equal to its name, remove the others
 mine "$1" "$2"
 for file in "$1/.kiln/incoming/$2"/*; do
     if [ "$(sum_of "$file" "$3")" = "${file##*/}" ]; then

@@ -1,2 +1,2 @@
-# beat ROOT TOKEN COUNT: show other hosts that this one is still at work
+# beat ROOT TOKEN COUNT: write a heartbeat for other hosts into the lock
 [ "$(owner_of "$1")" = "$2" ] && printf '%s\n' "$3" >"$1/.kiln/lock/beat"

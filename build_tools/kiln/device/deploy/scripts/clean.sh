@@ -1,4 +1,4 @@
-# clean ROOT TOKEN MODEL VERSION…: remove versions other than these, and files that no version needs any longer
+# clean ROOT TOKEN MODEL VERSION…: remove versions other than VERSION…, and contents that no version needs
 mine "$1" "$2"
 root=$1 model=$3 token=$2
 shift 3

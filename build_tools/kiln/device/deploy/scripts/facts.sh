@@ -1,4 +1,4 @@
-# facts FOLDER: what machine this is, what it has free, and which tools; writes nothing
+# facts FOLDER: print the machine's CPU, memory, disk space, system and tools; writes nothing
 say() { printf '%s\t%s\n' "$1" "$2"; }
 first() { if [ -r "$1" ]; then IFS= read -r line <"$1" && say "$2" "$line"; fi; }
 say home "$HOME"

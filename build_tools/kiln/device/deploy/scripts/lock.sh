@@ -1,4 +1,4 @@
-# lock ROOT TOKEN OWNER: take the device for this host, or tell who has it
+# lock ROOT TOKEN OWNER: take the lock of the device for this host, or print its holder
 mkdir -p "$1/.kiln/blobs" || exit 1
 if mkdir "$1/.kiln/lock" 2>/dev/null; then
     if printf '%s\n%s\n' "$2" "$3" >"$1/.kiln/lock/owner"; then

@@ -1,4 +1,4 @@
-# run ROOT TOKEN RUN KEEP SECONDS PROGRAM ARGUMENT…, with lines SHA256 NAME: run a program in an empty folder with files
+# run ROOT TOKEN RUN KEEP SECONDS PROGRAM ARGUMENT…, with lines SHA256 NAME: run a program in a new folder with the files NAME
 mine "$1" "$2"
 root=$1 folder=$1/.kiln/runs/$3 keep=$1/.kiln/keep/$4 seconds=$5
 shift 5

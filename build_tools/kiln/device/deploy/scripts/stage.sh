@@ -1,4 +1,4 @@
-# stage ROOT TOKEN MODEL VERSION, with lines SHA256 MODE NAME: lay out a version's folder; no program looks at it yet
+# stage ROOT TOKEN MODEL VERSION, with lines SHA256 MODE NAME: create a version's folder, which is not yet in use
 mine "$1" "$2"
 part=$1/$3/versions/.part-$4
 rm -rf "$part"

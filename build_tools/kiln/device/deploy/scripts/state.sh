@@ -1,4 +1,4 @@
-# state ROOT MODEL TOOL: which files are there and which bundle is in use; takes over what an interrupted copy left whole
+# state ROOT MODEL TOOL: print the contents, versions and the bundle in use; keeps complete files of interrupted copies
 for file in "$1"/.kiln/incoming/*/*; do
     if [ -f "$file" ] && [ "$(sum_of "$file" "$3")" = "${file##*/}" ]; then keep "$1" "$file"; fi
 done

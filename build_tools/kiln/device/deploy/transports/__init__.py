@@ -1,11 +1,11 @@
-"""How a device is reached. One file a way; each has its keys of a device's YAML and opens the connection.
+"""Transports: connections to devices. Each module is one kind, with its keys of a device's YAML:
 
-    class Settings(Section): kind: Literal["ssh"]; …     what the YAML says below `transport`
-    PATHS = ("identity",)                                which of them are paths here, relative to the YAML
-    PROGRAMS = ("ssh",)                                  programs of this machine that it starts
+    class Settings(Section): kind: Literal["ssh"]; …     the keys below `transport` in the YAML
+    PATHS = ("identity",)                                keys that are local paths, relative to the YAML
+    PROGRAMS = ("ssh",)                                  local programs that the transport starts
     def open_transport(device)           -> Transport    connects; KilnError with one line and what to do
 
-A new way of reaching devices is a new file here and nothing else.
+To add a kind of transport, add a module to this package; nothing else changes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from kiln.device.microcontroller.image import Image
 
 TIMEOUT = 120.0  # seconds for a command that has no reason to be slow
-AFTER = 20.0  # seconds for one that tidies up: the device may just have been found to hang
+AFTER = 20.0  # seconds for a command that cleans up: the device may have stopped answering
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a command there ended, and what it wrote."""
+    """Result of a command on a device: exit status and output."""
 
     status: int
     stdout: bytes
@@ -42,86 +42,96 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """The last line on stderr, fit for a terminal whatever the device sent; without one, the status.
+        """The last line on stderr, with control characters replaced; without one, a text with the status.
 
-        A negative status is the signal that ended the client here.
+        A negative status is the signal that killed the local client.
         """
         lines = [line for line in self.stderr.splitlines() if line.strip()]
         return printable(lines[-1]) if lines else f"it ended with status {self.status} and does not say why"
 
 
 class Transport(Protocol):
-    """A connection to one device. All raise KilnError when it is lost or `timeout` seconds have passed."""
+    """A connection to one device.
+
+    All methods raise KilnError when the connection is lost or `timeout` seconds have passed.
+    """
 
     @property
     def description(self) -> str:
-        """What is at the other end, for people: `pi4 (ssh pi4.local)`."""
+        """The device as text for the user: `device 'pi4' (ssh pi4.local)`."""
 
     @property
     def has_shell(self) -> bool:
-        """Whether there is a POSIX shell with a file system; without one, programs are loaded as images."""
+        """Whether the device has a POSIX shell and a file system; if not, programs are loaded as images."""
 
     def run(
         self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
     ) -> Answer:
-        """Run a program there with exactly these arguments, whatever characters they hold."""
+        """Run a program on the device with exactly these arguments, which may contain any characters."""
 
     def send(self, files: Mapping[str, Path], *, timeout: float = TIMEOUT) -> None:
-        """Copy files there: absolute path there → file here. What is there is written over."""
+        """Copy files to the device: absolute path there → file here. Existing files are overwritten."""
 
     def fetch(self, path: str, destination: Path, *, timeout: float = TIMEOUT) -> bool:
-        """Copy a file from there; False when there is none."""
+        """Copy a file from the device; returns False when it does not exist."""
 
     def close(self) -> None:
-        """End the connection. The device keeps nothing of it."""
+        """Close the connection. Nothing of it remains on the device."""
 
 
 class Loads(Transport, Protocol):
-    """A connection without a shell: programs are loaded into memory, and their files are kept here."""
+    """A connection to a device without a shell.
+
+    Programs are loaded into memory; their files are stored on this machine.
+    """
 
     def core(self) -> str | None:
-        """The core's name, LLVM's; None where it is none that Kiln knows."""
+        """LLVM's name of the core; None where Kiln does not recognise it."""
 
     def differing(self, image: Image) -> list[tuple[int, int]]:
-        """(address, bytes) of those parts of the image that are not in memory."""
+        """(address, bytes) of each part of the image that differs from the device's memory."""
 
     def load(self, image: Image) -> int:
-        """Write what of the image is not in memory yet, and check all of it; the bytes written.
+        """Write the blocks that differ from memory, and check the whole image; returns the bytes written.
 
-        Raises KilnError where the core cannot run it, before anything is written, or memory does not keep it.
+        Raises KilnError where the core cannot run the image, before anything is written, and where the memory
+        differs afterwards.
         """
 
     def reset(self, image: Image) -> None:
-        """Make the image, from its beginning, the next thing that runs."""
+        """Set the registers so that the image runs next, from its beginning."""
 
     def made(self) -> dict[str, int]:
-        """The files that programs have on this side: names and bytes."""
+        """The programs' files on this machine: size in bytes by name."""
 
 
 class Way(Protocol):
-    """What every module of this package has."""
+    """The names that every module of this package defines."""
 
     Settings: type
     PATHS: tuple[str, ...]
     PROGRAMS: tuple[str, ...]
 
     def open_transport(self, device: Device) -> Transport:
-        """Connect."""
+        """Connect to the device. Raises KilnError with one line that contains a remedy."""
 
 
 def ways() -> dict[str, ModuleType]:
-    """The modules of this package by name, which is the `kind` in a device's YAML."""
+    """The modules of this package by name; the name is the `kind` in a device's YAML."""
     names = sorted(entry.name for entry in pkgutil.iter_modules(__path__))
     return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
 
 
 def open_transport(device: Device) -> Transport:
-    """Connect to the device. Raises KilnError with one line that says what to do."""
+    """Connect to the device. Raises KilnError with one line that contains a remedy."""
     kind = str(device.transport.model_dump()["kind"])
     return cast(Way, importlib.import_module(f"{__name__}.{kind}")).open_transport(device)
 
 
 def printable(text: str, most: int = 200) -> str:
-    """Text of a device without what could drive a terminal; of a long one beginning and end."""
+    """Text from a device with control characters replaced.
+
+    Beyond `most` characters, its beginning and end.
+    """
     clean = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     return clean if len(clean) <= most else f"{clean[: most // 3]}…{clean[most // 3 + 1 - most :]}"

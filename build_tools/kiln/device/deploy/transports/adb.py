@@ -1,4 +1,4 @@
-"""An Android device behind adb, by its real client; which adb server it asks is adb's own setting."""
+"""Transport to an Android device through the program adb; adb's own settings choose the adb server."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ def _serial(value: str) -> str:
 
 
 class Settings(Section):
-    """Which device."""
+    """The YAML keys of an adb device."""
 
     kind: Literal["adb"] = Field(description="an Android device, through adb")
     serial: Annotated[str, AfterValidator(_serial)] = Field(description="as `adb devices` lists it")
 
 
 class AdbTransport(PosixTransport):
-    """Commands through adb's shell, which keeps output, errors and status apart; files by push and pull."""
+    """Runs commands with `adb shell`, which separates stdout, stderr and status.
+
+    Sends files with `adb push`.
+    """
 
     def __init__(self, name: str, serial: str) -> None:
         self._name, self._serial = name, serial
@@ -68,7 +71,7 @@ class AdbTransport(PosixTransport):
                 raise KilnError(f"{self.description}: cannot write {path}: {self._reason(done)}")
 
     def close(self) -> None:
-        """Nothing is open: each command is a connection of its own."""
+        """Do nothing: each command opens its own connection."""
 
     def _client(self, *words: str, stdin: bytes | Path | None = None, timeout: float = TIMEOUT) -> Answer:
         return process.run([*self._adb, *words], who=self.description, stdin=stdin, timeout=timeout)

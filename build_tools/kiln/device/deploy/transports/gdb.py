@@ -1,10 +1,10 @@
-"""A microcontroller behind a gdb server: OpenOCD, pyOCD, J-Link, Black Magic Probe, QEMU.
+"""Transport to a microcontroller behind a gdb server: OpenOCD, pyOCD, J-Link, Black Magic Probe, QEMU.
 
-There is no file system and no shell. What is sent is kept here until a program is run: that is loaded, as
-far as it is not there yet, into flash where the server's memory map says so, checked by the server's CRC or
-by reading it back, and started as its vector table says. Its files and output go through semihosting. It
-ends by a call of a function of its own, `kiln_exit(status)`, at which it is stopped, or by the server's word
-for an exit.
+The device has no file system and no shell. Files to send are stored on this machine until a program runs. The
+program's blocks that differ from memory are written, to flash where the server's memory map has flash, then
+all of it is checked by the server's CRC or by reading it back, and it starts from its vector table. Its files
+and output go through semihosting. The program ends with a call of its function `kiln_exit(status)`, where a
+breakpoint stops it, or with the server's packet for an exit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kiln.errors import KilnError
 PATHS: tuple[str, ...] = ()
 PROGRAMS: tuple[str, ...] = ()
 
-# Registers of M-profile cores in gdb's order, and the register that says where the vector table is.
+# Numbers of registers of M-profile cores in gdb's order; addresses of CPUID and of VTOR (vector table).
 _SP, _PC, _XPSR, _CPUID, _VTOR = 13, 15, 25, 0xE000ED00, 0xE000ED08
 _THUMB = 0x01000000
 
@@ -41,7 +41,7 @@ def _address(value: str) -> str:
 
 
 class Settings(Section):
-    """Where the gdb server is."""
+    """The YAML keys of a device behind a gdb server."""
 
     kind: Literal["gdb"] = Field(description="a microcontroller behind a gdb server")
     address: Annotated[str, AfterValidator(_address)] = Field(description="HOST:PORT")
@@ -49,7 +49,7 @@ class Settings(Section):
 
 
 class GdbTransport:
-    """One core, stopped except while a program runs."""
+    """A connection to one core, which is stopped except while a program runs."""
 
     has_shell = False
 
@@ -61,7 +61,7 @@ class GdbTransport:
         self._programs: dict[str, Path] = {}
 
     def send(self, files: Mapping[str, Path], *, timeout: float = TIMEOUT) -> None:
-        """Keep files for the next run. One that is an ELF file can be run."""
+        """Store files for the next run. ELF files are programs that can be run."""
         for name, path in files.items():
             if is_image(path):
                 self._programs[name] = path
@@ -69,7 +69,7 @@ class GdbTransport:
                 self._files.give({name: path.read_bytes()})
 
     def fetch(self, path: str, destination: Path, *, timeout: float = TIMEOUT) -> bool:
-        """A file that the program wrote, or was given."""
+        """Copy a file that the program wrote, or that was sent; returns False when it does not exist."""
         if path not in self._files.contents:
             return False
         destination.write_bytes(self._files.contents[path])
@@ -78,7 +78,7 @@ class GdbTransport:
     def run(
         self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
     ) -> Answer:
-        """Load and run a program that was sent. It has no command line: what it reads, it opens by name."""
+        """Load and run a program that was sent. It gets no command line: it opens its files by name."""
         if command[0] not in self._programs:
             raise KilnError(f"{self.description}: {command[0]} is no program for it")
         image = read_image(self._programs[command[0]])
@@ -90,24 +90,25 @@ class GdbTransport:
         return Answer(status, bytes(self._files.stdout), self._files.stderr.decode("utf-8", "replace"))
 
     def close(self) -> None:
-        """Let go of the core."""
+        """Close the connection; the core stays stopped."""
         self._rsp.close()
 
     def core(self) -> str | None:
-        """The core's name, from its CPUID register; None where it is none that Kiln knows."""
+        """LLVM's name of the core, by its CPUID register; None where Kiln does not recognise it."""
         return CORES[self._part()][0] if self._part() in CORES else None
 
     def differing(self, image: Image) -> list[tuple[int, int]]:
-        """(address, bytes) of those parts of the image that are not in memory, block by block."""
+        """(address, bytes) of each part of the image that differs from memory, block by block."""
         found = []
         for _, _, pieces in image.blocks(self._rsp.flash_regions()):
             found += [(at, len(content)) for at, content in pieces if not self._rsp.holds(at, content)]
         return found
 
     def load(self, image: Image) -> int:
-        """Write what of the image is not in memory yet, and check all of it; the bytes written.
+        """Write the blocks that differ from memory, and check the whole image; returns the bytes written.
 
-        Raises KilnError where the core cannot run it, before anything is written, or memory does not keep it.
+        Raises KilnError where the core cannot run the image, before anything is written, and where the memory
+        differs afterwards.
         """
         core = CORES.get(self._part())
         if core is not None and image.architecture is not None and image.architecture not in core[1]:
@@ -120,7 +121,7 @@ class GdbTransport:
             if all(self._rsp.holds(at, content) for at, content in pieces):
                 continue
             if region is not None:
-                # What else lies in the block is erased with it, and is written back.
+                # Erasing the block also erases its other contents, so these are read first and written back.
                 whole = bytearray(self._rsp.read(block, region.block))
                 for at, content in pieces:
                     whole[at - block : at - block + len(content)] = content
@@ -139,7 +140,7 @@ class GdbTransport:
         return written
 
     def reset(self, image: Image) -> None:
-        """Set the registers as after a reset: the next thing that runs is the image, from its beginning."""
+        """Set the registers as after a reset, so that the image runs next, from its beginning."""
         vectors, content = image.parts[0]
         self._rsp.write(_VTOR, vectors.to_bytes(4, "little"))
         self._rsp.set_register(_SP, int.from_bytes(content[:4], "little"))
@@ -147,11 +148,11 @@ class GdbTransport:
         self._rsp.set_register(_PC, int.from_bytes(content[4:8], "little") & ~1)
 
     def made(self) -> dict[str, int]:
-        """The files that programs have here: names and bytes."""
+        """The programs' files on this machine: size in bytes by name."""
         return {name: len(content) for name, content in self._files.contents.items()}
 
     def _part(self) -> int:
-        """The part number in CPUID; 0 where it cannot be read, or is another company's."""
+        """The part number in CPUID; 0 where it cannot be read, or the implementer is not Arm."""
         try:
             value = int.from_bytes(self._rsp.read(_CPUID, 4), "little")
         except KilnError:

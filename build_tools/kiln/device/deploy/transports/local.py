@@ -1,4 +1,4 @@
-"""A folder of this machine as a device: for trying things out, and for machines that build for themselves."""
+"""A folder of this machine as a device: for trials, and for machines that build for themselves."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PROGRAMS: tuple[str, ...] = ()
 
 
 class Settings(Section):
-    """Nothing to say: the device's `folder` is a folder here."""
+    """The YAML keys of a local device: only `kind`; the device's `folder` is a folder of this machine."""
 
     kind: Literal["local"] = Field(description="a folder of this machine")
 
 
 class LocalTransport(PosixTransport):
-    """Commands are processes of this machine."""
+    """Runs commands as processes of this machine."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class LocalTransport(PosixTransport):
         return process.run(command, who=self.description, stdin=stdin, timeout=timeout, cwd=Path("/"))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def open_transport(device: Device) -> LocalTransport:

@@ -1,8 +1,8 @@
-"""A device behind OpenSSH: the system's own client with the user's configuration, keys and jump hosts.
+"""Transport through OpenSSH: the system's client with the user's configuration, keys and jump hosts.
 
-A connection carries many commands (ssh's ControlMaster). It is a child of this process and ends with it.
-Whatever the user's configuration says, the host key is checked, nothing is asked for, and no port, agent or
-display is forwarded.
+One connection carries many commands (ssh's ControlMaster). Its client is a child of this process and ends
+with it. Whatever the user's configuration contains, the host key is checked, ssh never prompts, and no port,
+agent or display is forwarded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from kiln.errors import KilnError
 PATHS = ("config", "identity")
 PROGRAMS: tuple[str, ...] = ("ssh",)
 
-# First: ssh takes the first value that it meets, and these come before the user's configuration.
+# Passed on the command line: ssh uses the first value that it reads, so these override the user's
+# configuration.
 _ALWAYS = {
     "StrictHostKeyChecking": "yes",
     "NoHostAuthenticationForLocalhost": "no",
@@ -50,7 +51,8 @@ _ALWAYS = {
 
 
 def _word(value: str) -> str:
-    # Neither an option of ssh, nor a token of its configuration, nor a word for a ProxyCommand's shell.
+    # Rejects options of ssh, tokens of its configuration (%), and characters special to a ProxyCommand's
+    # shell.
     if not re.fullmatch(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*", value):
         raise ValueError(f"letters, digits and '._:-' expected, the first one no '-', got {value!r}")
     return value
@@ -60,7 +62,7 @@ Word = Annotated[str, AfterValidator(_word)]
 
 
 class Settings(Section):
-    """Where the device is. All but `host` may stand in the user's ~/.ssh/config instead."""
+    """The YAML keys of an ssh device. All but `host` may be set in the user's ~/.ssh/config instead."""
 
     kind: Literal["ssh"] = Field(description="a machine with an SSH server")
     host: Word = Field(description="a Host of the ssh configuration, a name or an address")
@@ -81,11 +83,12 @@ class Settings(Section):
 
 
 class SshTransport(PosixTransport):
-    """Commands run in sessions of a connection, on each connection one after the other.
+    """Runs each command in a session of a connection; each connection runs one command at a time.
 
-    dropbear 2022.83 ends a session that begins at the moment at which another one of its connection ends: its
-    command is killed, and the client ends with 255 and says nothing. So a command that runs beside another
-    one (the lock's sign of life) has a second connection. Where none can be had, both use the first.
+    dropbear 2022.83 ends a session that begins at the moment at which another session of the connection ends:
+    the new session's command is killed, and the client exits with 255 and no message. So a command that runs
+    at the same time as another one (the lock's heartbeat) uses a second connection. Where a second connection
+    cannot be opened, both use the first.
     """
 
     def __init__(self, name: str, settings: Settings) -> None:
@@ -102,7 +105,7 @@ class SshTransport(PosixTransport):
     def run(
         self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
     ) -> Answer:
-        """See Transport.run. Two threads may call it at a time."""
+        """See Transport.run. Two threads may call it at the same time."""
         if not self._first.lives:
             raise KilnError(f"{self.description}: the connection was lost")
         text, stdin = as_text_and_input(command, stdin)
@@ -123,16 +126,16 @@ class SshTransport(PosixTransport):
         return self._second or self._first
 
     def close(self) -> None:
-        """End the connections."""
+        """Close both connections."""
         for connection in (self._second, self._first):
             if connection is not None:
                 connection.close()
 
 
 class _Connection:
-    """A connection (ssh's ControlMaster) to `who`, or KilnError with what to do.
+    """One connection (ssh's ControlMaster) to the device `who`. Raises KilnError with a remedy.
 
-    `beside` is another one to the same device; when that is lost, this one is not waited for any longer.
+    `beside` is an open connection to the device; when it is lost, opening this one fails at once.
     """
 
     def __init__(self, who: str, settings: Settings, beside: _Connection | None = None) -> None:
@@ -149,11 +152,11 @@ class _Connection:
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs: where the device went away, ssh takes a while to see it."""
+        """Whether the client's process runs; ssh detects only after a while that a device has gone away."""
         return self._master is not None and self._master.poll() is None
 
     def run(self, text: str, stdin: bytes | Path | None, timeout: float) -> Answer:
-        """Run a command that is one text. Raises KilnError when the connection is lost."""
+        """Run the shell command `text` on the device. Raises KilnError when the connection is lost."""
         words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, text]
         answer = process.run(words, who=self._who, stdin=stdin, timeout=timeout)
         if answer.status == 255 and self._is_lost():
@@ -161,9 +164,9 @@ class _Connection:
         return answer
 
     def _is_lost(self) -> bool:
-        """255 is ssh's own; a program's 255 is told from it by the connection, which is still there.
+        """Whether a status of 255 means a lost connection; a program's own 255 leaves the connection open.
 
-        A connection that is given up ends its sessions first, and then itself.
+        A failing connection ends its sessions first, so its process may end up to a second later.
         """
         if self._master is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -171,7 +174,7 @@ class _Connection:
         return not self.lives or not self._answers()
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection and remove its temporary folder."""
         if self._master is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._master.pid, signal.SIGTERM)
@@ -219,7 +222,7 @@ class _Connection:
                 start_new_session=True,
                 preexec_fn=process.end_with_parent,
             )
-        # A jump host has its own time to connect, and both their greetings.
+        # Three times the timeout: a jump host has its own time to connect, and both servers send greetings.
         limit = time.monotonic() + 3 * self._settings.timeout
         socket = Path(self._folder, "socket")
         while not (socket.exists() and self._answers()):
@@ -239,7 +242,7 @@ class _Connection:
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
     def _reason(self) -> str:
-        """What ssh complained about, as one line with what to do."""
+        """ssh's error as one line with a remedy."""
         said = self._log.read_text(encoding="utf-8", errors="replace")
         by_hand = f"ssh {self._settings.host}"
         if "IDENTIFICATION HAS CHANGED" in said:
