@@ -1,13 +1,14 @@
-"""Products of two tensors that are both known only at run time: the batched matrix products of attention.
+"""Matmuls of two tensors that are both known only at run time: the batch matmuls of attention.
 
-Computation  y[batch, m, n] = f(sum over k of a[batch, m, k] * b[batch, k, n]), f = whatever was fused behind.
-             Both operands and the result may have their axes in any order, broadcast or repeated: what is
-             an axis of which operand is read from the indices of the fused function.
+Computation  y[batch, m, n] = f(sum over k of a[batch, m, k] * b[batch, k, n]), f = the fused epilogue.
+             Both operands and the result may have their axes in any order, broadcast or repeated: the
+             indices of the fused function show which axis belongs to which operand.
 Packing      The right operand, whose n is the last axis of the result, is read in place where its columns
-             are neighbours and few rows of the result use them. Else each task packs its panel of columns
-             as [k][NR] into scratch memory of its own; where k is contiguous, by transposing blocks in
-             registers.
-Schedule     Tile by kernels/cpu/gemm.py. A task is one panel of one batch: it packs, then goes down the rows.
+             are contiguous and few rows of the result use them. Otherwise each task packs its panel of
+             columns as [k][NR] into scratch memory of its own; where k is contiguous, by transposing blocks
+             in registers.
+Schedule     Tile by kernels/cpu/gemm.py. A task is one panel of one batch: it packs the panel, then computes
+             all rows.
 Applies      matmul and einsum of two float32 operands, one reduced axis; the last axis of the result must
              belong to one operand only.
 Accuracy     Sums run in order of k: the error of plain summation in float32.
@@ -52,19 +53,19 @@ from kiln.tir.tiled_loops import blocks, tasks_of
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor read at start + sum of index * stride over the axes of the nest (0: the axis is not its)."""
+    """A tensor read at start + sum of index * stride over the axes of the nest; stride 0: an absent axis."""
 
     buffer: Any
     strides: dict[Any, Extent]
     start: Extent
 
     def has(self, axis: Any) -> bool:
-        """Whether `axis` is one of the operand's."""
+        """Whether the operand varies along `axis`."""
         stride = self.strides[axis.var]
         return is_open(stride) or bool(stride)
 
     def offset(self, indices: dict[Any, Expr]) -> Expr:
-        """The position of the element at `indices`, those left out being 0."""
+        """The position in memory of the element at `indices`; an axis that is left out has index 0."""
         total: Expr = int64(self.start)
         for variable, index in indices.items():
             stride = self.strides[variable]
@@ -74,22 +75,23 @@ class Operand:
 
 
 def _operand(expr: Any, nest: Nest) -> Operand | None:
+    """The tensor that `expr` loads, with strides; None unless the position is linear in the axes."""
     if not isinstance(expr, TensorLoad):
         return None
     variables = [axis.var for axis in [*nest.axes, *nest.reduced]]
     position: Expr = int64(0)
     for index, size in zip(expr.indices, expr.source.shape, strict=True):
         position = position * size + index
-    found = sym.detect_linear_equation(sym.Analyzer().simplify(position), variables)
-    if len(found) != len(variables) + 1:
+    coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), variables)
+    if len(coefficients) != len(variables) + 1:
         return None
-    factors = [simplify(extent(factor)) for factor in found]
+    factors = [simplify(extent(factor)) for factor in coefficients]
     return Operand(expr.source, dict(zip(variables, factors[:-1], strict=True)), factors[-1])
 
 
 @dataclass(frozen=True)
 class Product:
-    """What is multiplied, and which axes are rows, columns and depth; `rows` is None for a vector."""
+    """A matmul: operands, and the axes of rows, columns, depth and batch; `rows` is None for a vector."""
 
     left: Operand
     right: Operand
@@ -104,7 +106,7 @@ def _extent(axis: Any) -> Extent:
 
 
 def read_product(nest: Nest) -> Product | None:
-    """`nest` as a product of two operands, or None when it is none that this family can compute."""
+    """The matmul that `nest` computes, or None when this family cannot compute `nest`."""
     if len(nest.reduced) != 1 or not nest.axes or not isinstance(nest.value, tirx.Add):
         return None
     before, term = nest.value.a, nest.value.b
@@ -118,7 +120,7 @@ def read_product(nest: Nest) -> Product | None:
     wide = [axis for axis in nest.axes if greatest(_extent(axis)) != 1]
     columns = wide[-1] if wide else nest.axes[-1]
     if first.has(columns) == second.has(columns):
-        return None  # an axis of both operands: vectors along it need no product's tiles
+        return None  # vectors along an axis of both operands need no tiles of a matmul
     left, right = (first, second) if second.has(columns) else (second, first)
     only_left = [axis for axis in wide if axis is not columns and left.has(axis) and not right.has(axis)]
     rows = max(only_left, key=lambda axis: greatest(_extent(axis)), default=None)
@@ -138,7 +140,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> boo
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
-    """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
+    """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     product = read_product(anchor)
     assert product is not None, op
     left, right = product.left, product.right
@@ -205,6 +207,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
 
 def _flat(buffer: Any) -> Argument:
+    """The kernel argument for `buffer`, as one-dimensional memory."""
     return Argument(buffer.name, [product_of(list(buffer.shape))], str(buffer.dtype))
 
 
@@ -218,7 +221,7 @@ def _sums(
     right_step: Extent,
     vectors: Sequence[tuple[int, int]],
 ) -> list[list[Any]]:
-    """Emit the loop over k of one tile; the sums, by row and vector, each a buffer of one vector."""
+    """Emit the loop over k of one tile; return the sums by row and vector, each a buffer of one vector."""
     sums = [[registers([width], "float32") for _, width in vectors] for _ in bases]
     for row in sums:
         for total, (_, width) in zip(row, vectors, strict=True):
@@ -236,7 +239,7 @@ def _sums(
 
 @dataclass(frozen=True)
 class _Result:
-    """Where the sums of a tile go: `columns` columns from `first`."""
+    """Destination of the sums of a tile: `columns` columns from column `first` of one batch."""
 
     element: Epilogue
     anchor: Nest
@@ -252,7 +255,7 @@ class _Result:
         self.element.store([bound[axis.var] for axis in self.anchor.axes], value)
 
     def store(self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile) -> None:
-        """Store the sums of one row, as far as its columns are real."""
+        """Store the sums of one row, without the columns that only pad the panel."""
         if is_open(self.columns):
             self._store_open(row, vectors, sums, tile)
             return
@@ -265,7 +268,7 @@ class _Result:
     def _store_open(
         self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile
     ) -> None:
-        """How many columns there are shows at run time: the row goes over memory."""
+        """Store a row whose number of columns is known only at run time: it is copied to memory first."""
         line = registers([tile.columns], "float32")
         for (offset, width), total in zip(vectors, sums, strict=True):
             with vector(width) as lane:

@@ -1,12 +1,13 @@
-"""Convolution on NHWC as an implicit matrix product; dense layers are its 1x1 case.
+"""Convolution on NHWC as an implicit matmul; dense layers are the 1x1 case.
 
-Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = whatever was fused behind.
-             Rows of the product are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
-Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group; gemm.py says what else the last panel can be.
-Schedule     Tile by kernels/cpu/gemm.py. Each panel of weights goes through all tiles of pixels, or, where x
-             exceeds the cache and the weights do not, through a part of them at a time (`part_of`).
-Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride, dilation and groups whose
-             outputs are not one channel (those are depthwise.py's). float32, or (u)int8 with int32 sums.
+Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = the fused epilogue.
+             Rows of the matmul are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
+Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group; `pack` of gemm.py may pack the last panel by
+             pairs.
+Schedule     Tile by kernels/cpu/gemm.py. Each panel of weights is used for all tiles of pixels or, where x
+             exceeds the cache and the weights do not, for some of the tiles at a time (`part_of`).
+Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride and dilation; groups, unless
+             each has one output channel (see depthwise.py). float32, or (u)int8 with int32 sums.
 Accuracy     Sums run in order of (i, j, c): the error of plain summation in float32, exact in int32.
 """
 
@@ -64,7 +65,7 @@ class Convolution:
     def of_sizes(
         cls, x: list[int], weights: list[int], out: list[int], attrs: Mapping[str, Any]
     ) -> Convolution:
-        """A convolution of x (NHWC, padded) with weights (HWIO) that gives `out` (NHWC).
+        """A convolution of x (NHWC, padded) with weights (HWIO) whose result has shape `out` (NHWC).
 
         `attrs`: strides, dilation and groups.
         """
@@ -76,7 +77,7 @@ class Convolution:
 
     @classmethod
     def dense(cls, x: list[int], weights: list[int]) -> Convolution:
-        """A dense layer: x (…, K) times weights (K, N)."""
+        """A dense layer: matmul of x (…, K) and weights (K, N)."""
         rows = int(np.prod(x[:-1], dtype=np.int64))
         attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
         conv = cls.of_sizes([1, 1, rows, x[-1]], [1, 1, *weights], [1, 1, rows], attrs)
@@ -86,9 +87,9 @@ class Convolution:
     def _set(
         self, x_shape: Sequence[Extent], k_shape: list[int], out: Sequence[Extent], attrs: Mapping[str, Any]
     ) -> None:
-        """Take over the sizes; `out`: rows and columns of an output image."""
+        """Set all sizes from shapes x (NHWC) and k (HWIO); `out`: height and width of an output image."""
         self.batch, self.height, self.width = x_shape[:3]
-        # Elements from pixel to pixel; lower/views/in_place_padding.py may leave a gap after the channels.
+        # Elements between adjacent pixels; lower/views/in_place_padding.py may add a gap after the channels.
         self.pitch = int(x_shape[3])
         self.kernel_h, self.kernel_w, self.depth, self.out_channels = k_shape
         self.stride_h, self.stride_w = attrs["strides"]
@@ -110,7 +111,7 @@ class Convolution:
         ]
 
     def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
-        """(n, h, w) of an output row."""
+        """(n, h, w) of the output pixel that is row `row` of the matmul."""
         image = product_of([self.out_h, self.out_w])
         one = same(self.batch, 1)
         inside = row if one else modulo(row, image)
@@ -121,14 +122,14 @@ class Convolution:
         )
 
     def base(self, row: Expr, group: int) -> Expr:
-        """Offset in x of the first element under output row `row`."""
+        """Offset in x of the first element of `group` that output row `row` reads."""
         n, h, w = self.pixel(row)
         line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
         column = w * int64(self.stride_w) + int64(self.left)
         return (line + column) * int64(self.pitch) + int64(group * self.depth)
 
     def choice(self, machine: Machine) -> Choice:
-        """What was measured to be fastest for this shape; the rules where it was not measured."""
+        """The tuning record for this shape; RULES (heuristics decide) where the shape was not measured."""
         if is_open(self.rows):
             return RULES
         x = (self.batch, self.height, self.width, self.channels)
@@ -139,7 +140,7 @@ class Convolution:
 
     @property
     def is_dense(self) -> bool:
-        """Whether output rows are the pixels of x, one behind the other."""
+        """Whether output rows are the pixels of x, in order."""
         all_pixels = same(self.height, self.out_h) and same(self.width, self.out_w)
         return all_pixels and self.kernel_h == self.kernel_w == self.stride_h == self.stride_w == 1
 
@@ -150,6 +151,8 @@ class Convolution:
 
 
 def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None, paired: bool) -> Pack:
+    """The function that packs the weights of `conv` at build time, one group after the other."""
+
     def transform(weights: Array) -> Array:
         depth = conv.kernel_h * conv.kernel_w * conv.depth
         matrix = weights.reshape(depth, conv.groups, conv.columns)
@@ -176,11 +179,11 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
 
 
 def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int, weights_bytes: int) -> int:
-    """How many tiles of rows each panel of weights goes through at a time; 0: all of them.
+    """Number of tiles of rows for which a panel of weights is used before the next panel; 0: all tiles.
 
-    All where x stays in the cache or the weights do not, provided that the panels divide among the cores.
-    Otherwise a part of x that leaves room in the cache (an eighth of it, or 8 tiles), of a size by which the
-    tiles divide among the cores.
+    All tiles where x stays in the L2 cache or the weights do not, provided that the panels divide among the
+    cores. Otherwise tiles whose part of x leaves room in the cache (an eighth of the cache, or 8 tiles), in a
+    number by which the tiles divide among the cores.
     """
     half = machine.l2_bytes // 2
     divides = panels % cores == 0 or panels >= 4 * cores
@@ -189,7 +192,7 @@ def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int,
     most = min(max(8, tiles * half // (4 * x_bytes)), _ceil(tiles, cores))
 
     def slowest(part: int) -> int:
-        """Tiles of the core that has most of them."""
+        """Number of tiles on the core with the most tiles."""
         return _ceil(_ceil(tiles, part), cores) * part
 
     return min(range(_ceil(most, 2), most + 1), key=lambda part: (slowest(part), -part))
@@ -202,7 +205,7 @@ def _ceil(count: int, size: int) -> int:
 def by_pairs(conv: Convolution, machine: Machine) -> bool:
     """Whether the last panel of float32 weights is packed by pairs.
 
-    Not in dense layers: those of one row and of many share their weights.
+    Never in dense layers: kernels for one row and for many rows share the weights.
     """
     if not machine.pairs or not conv.is_dense or conv.is_layer:
         return False
@@ -210,7 +213,7 @@ def by_pairs(conv: Convolution, machine: Machine) -> bool:
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
-    """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
+    """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
     conv = Convolution(op, fused, anchor)
     dtypes = [str(x_param.dtype), str(w_param.dtype)]
@@ -218,7 +221,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     integer = integer_product(
         machine, dtypes, w_param in fused.narrow, conv.loops(), most, conv.columns, greatest(conv.out_w)
     )
-    apart = conv.stride_w * conv.pitch * 4  # but for the ends of lines
+    apart = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
     choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
     tile = integer.tile if integer else choose_tile(machine, most, conv.columns, choice.tile, apart)
     panels, wide = _ceil(conv.columns, tile.columns), _ceil(conv.columns, tile.width)
@@ -245,7 +248,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     part = min(part or most_tiles, most_tiles)
     weights_outside = part == most_tiles
     parts = ceil_div(tiles, part)
-    # One row reads its weights as fast as they come: to ask for them ahead takes 5 to 15 % longer on Zen 5.
+    # A single row reads weights as fast as memory delivers them: prefetches cost 5 to 15 % on Zen 5.
     usual = 1 if most > 1 else 0
     fetch = (usual if choice.fetch is None else choice.fetch) if accumulator == "float32" else 0
     tasks = (wide if weights_outside else parts) if shared else None
@@ -326,7 +329,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
 
 def _unflatten(row: Expr, sizes: list[Extent]) -> list[Expr]:
-    """The indices of flat position `row` in an array of `sizes`."""
+    """The indices of flat position `row` in an array of shape `sizes`."""
     indices: list[Expr] = []
     for size in reversed(sizes):
         indices.insert(0, modulo(row, size) if len(indices) + 1 < len(sizes) else row)

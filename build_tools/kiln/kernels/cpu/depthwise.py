@@ -1,12 +1,12 @@
 """Depthwise convolution on NHWC: one input channel for each output channel.
 
-Computation  y[n,h,w,c] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,0,c]), f = whatever was fused behind.
+Computation  y[n,h,w,c] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,0,c]), f = the fused epilogue.
 Packing      none: [KH,KW,1,C] is already read in order.
 Schedule     The output is cut into tiles of pixels, of one row (strips) or a few; for each vector of channels
              the tile's sums stay in registers, and an input value that several pixels share is loaded once.
-             Channels are the inner loop, over a chunk of them for which the lines of x that an output row
-             needs stay in the first cache until the next row needs them. Tasks are the rows of tiles of each
-             chunk. depthwise_tile.py writes the tiles.
+             Channels are the inner loop, over a chunk of channels for which the lines of x that an output
+             row reads stay in the L1 cache until the next row reads them. Tasks are the rows of tiles of
+             each chunk. depthwise_tile.py emits the tiles.
 Applies      NHWC/HWIO, groups = channels, no padding left in the op; any kernel, stride and dilation.
 Accuracy     Sums run in order of (i, j): plain summation in float32, exact in int32.
 """
@@ -56,24 +56,25 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     return one_to_one and str(anchor.buffer.dtype) in ("float32", "int32")
 
 
-# Channels of a chunk lie together in at least so many bytes: shorter runs are fetched no faster.
+# Least contiguous bytes of the channels of a chunk: shorter runs load no faster.
 _RUN = 128
 
 
 def strip_length(machine: Machine, conv: Convolution) -> int:
-    """Output pixels in a strip: what takes a row the fewest cycles, by the estimate of `_cycles`.
+    """Output pixels in a strip: the number with the fewest cycles per output row, estimated by `_cycles`.
 
-    Sums and the shared inputs of one kernel row must fit the registers.
+    The sums and the shared inputs of one kernel row must fit the registers.
     """
     free, width = machine.registers - conv.kernel_w - 2, greatest(conv.out_w)
     fitting = [1]
     for length in range(2, min(8, width) + 1):
         inputs = (length - 1) * conv.stride_w + 1
         fits = length + min(inputs, conv.kernel_w + length) <= free + length // 2
-        if fits and 2 * length + 3 < machine.registers:  # 7 of 16 spill
+        if fits and 2 * length + 3 < machine.registers:  # 7 pixels spill with 16 registers
             fitting.append(length)
 
     def row(length: int) -> float:
+        """Estimated cycles of an output row, or per pixel where its width is dynamic."""
         if is_open(conv.out_w):
             return _cycles(conv, length) / length
         rest = width % length
@@ -82,22 +83,22 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
     return min(fitting, key=lambda length: (row(length), -length))
 
 
-# Columns and rows of a tile at most: larger ones hardly load less, and are longer code.
+# Most columns and rows of a tile: larger tiles save hardly any loads, and are longer code.
 _TILE = 4
 
 
 def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
-    """Columns and rows of tiles of several rows; None: strips.
+    """Columns and rows of a tile of several rows; None: strips instead of such tiles.
 
     A tile loads each line of x once for all of its rows. On AVX-512, where a vector is a cache line, strips
-    are as fast or faster as long as x stays in the second cache. Measured on a Zen 5: with AVX-512 112x112x32
+    are as fast or faster as long as x stays in the L2 cache. Measured on a Zen 5: with AVX-512 112x112x32
     1.35 times as fast and 7x7 on 64x64x256 1.5 times, with AVX2 14x14x384 1.2 and 7x7x960 1.5 times.
     """
     if is_open(conv.out_w) or is_open(conv.out_h) or conv.dilation_h > 1 or conv.stride_h > 1:
         return None
     if machine.vector_bits // 8 >= CACHE_LINE and not _is_outside(machine, conv):
         return None
-    # Sums of as many rows as the kernel has are alive at once, an input for each column, and taps.
+    # In registers at once: sums of as many rows as the kernel has, an input for each column, and taps.
     columns = min(_TILE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
     rows = -(-conv.out_h // -(-conv.out_h // _TILE))
     rows = next((size for size in range(_TILE, 1, -1) if conv.out_h % size == 0), rows)
@@ -105,9 +106,10 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
 
 
 def _cycles(conv: Convolution, length: int) -> float:
-    """Of one strip and one vector of channels: two multiply-adds, or a vector from the second cache, a cycle.
+    """Estimated cycles of a strip of `length` pixels, for one vector of channels.
 
-    And no less than a sum waits for itself: a multiply-add takes 4 cycles.
+    Per cycle: two multiply-adds, or one vector loaded from the L2 cache. Lower limit: the latency of the
+    additions to one sum, 4 cycles for each multiply-add.
     """
     taps: int = conv.kernel_h * conv.kernel_w
     inputs: int = conv.kernel_h * min((length - 1) * conv.stride_w + conv.kernel_w, length * conv.kernel_w)
@@ -115,10 +117,10 @@ def _cycles(conv: Convolution, length: int) -> float:
 
 
 def chunk_vectors(machine: Machine, conv: Convolution) -> int:
-    """Vectors of channels that go through all lines before the next ones do; 0: all of them.
+    """Vectors of channels in a chunk, which is computed for all lines before the next chunk; 0: no chunks.
 
-    As many as leave the lines of x under a line of output, and the weights, in the first cache: each line is
-    read for several lines of output. Measured on AVX-512 with 14x14x384 and 7x7x960: twice as fast.
+    As many as leave the lines of x that an output line reads, and the weights, in the L1 cache: each line is
+    read for several output lines. Measured on AVX-512 with 14x14x384 and 7x7x960: twice as fast.
     """
     lines = (conv.kernel_h - 1) * conv.dilation_h + 1
     width = greatest(conv.width)
@@ -132,41 +134,41 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
         most, least = 0 if most * step < _RUN else most, most // 2 + 1
     if not most or most >= whole:
         return 0
-    # Chunks alike need no code for a narrower one.
+    # Chunks of equal size need no code for a narrower one.
     return max((n for n in range(least, most + 1) if whole % n == 0), default=most)
 
 
 def _is_outside(machine: Machine, conv: Convolution) -> bool:
-    """Whether x comes from further away than the second cache."""
+    """Whether x is larger than the L2 cache."""
     return greatest(conv.height) * greatest(conv.width) * conv.channels * 4 > machine.l2_bytes
 
 
-def _from_outside(machine: Machine, conv: Convolution, one: int, whole: int) -> int:
-    """Vectors of a chunk at most, where x comes from further away than the second cache; 0: no chunks.
+def _from_outside(machine: Machine, conv: Convolution, line_bytes: int, count: int) -> int:
+    """Most vectors of channels in a chunk where x is larger than the L2 cache; 0: no chunks.
 
-    `one`: bytes that a vector of channels touches for a line of output, which counts too; `whole`: how many
-    there are. Where these lines are too long for the first cache they stay in the second.
+    `line_bytes`: bytes that a vector of channels reads and writes for one output line; `count`: number of
+    vectors. Where the lines are too long for the L1 cache they stay in the L2 cache.
 
     Measured on a Zen 5: with AVX-512, where a vector is a cache line, 1.3 to 1.7 times as fast, with AVX2 a
-    few per cent slower. Not where the columns of a line fall into few sets of the cache, as with 128 or 256
-    channels: they drive each other out however few there are.
+    few per cent slower. No chunks where the columns of a line map to few sets of the cache, as with 128 or
+    256 channels: the columns evict each other, however few there are.
     """
     step = machine.vector_bits // 8
     if step < CACHE_LINE:
         return 0
-    if one <= machine.l1_bytes:
-        room, most = machine.l1_bytes, max(1, machine.l1_bytes * 5 // 8 // one)
-    elif whole * one > machine.l2_bytes // 2:
-        room, most = machine.l2_bytes // 8, machine.l2_bytes // 8 // one
+    if line_bytes <= machine.l1_bytes:
+        room, most = machine.l1_bytes, max(1, machine.l1_bytes * 5 // 8 // line_bytes)
+    elif count * line_bytes > machine.l2_bytes // 2:
+        room, most = machine.l2_bytes // 8, machine.l2_bytes // 8 // line_bytes
     else:
         return 0
     column = conv.pitch * 4
     apart = math.gcd(CACHE_SETS, column // CACHE_LINE) if column % CACHE_LINE == 0 else 1
-    return 0 if one > 2 * room // apart else most
+    return 0 if line_bytes > 2 * room // apart else most
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
-    """The kernel of `anchor` and of what follows it up to `last`, and the buffers of its parameters."""
+    """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
     conv = Convolution(op, fused, anchor)
     accumulator = str(anchor.buffer.dtype)
@@ -183,18 +185,18 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     if tile is not None:
         strip = tile[0]
     rows = tile[1] if tile is not None else 1
-    full = whole // vectors if vectors else 0  # chunks; one more takes the channels that they leave
+    full = whole // vectors if vectors else 0  # full chunks; one more for the channels left
     chunked = full + (conv.channels > full * vectors * lanes)
     bands = ceil_div(conv.out_h, rows)  # rows of tiles in an image
     lines = product([conv.batch, bands])
-    # Fewer operations a load than a matrix product: it takes longer for the same number.
+    # Fewer operations per load than in a matmul: an equal number of operations takes longer.
     tasks = chunked * lines if machine.shares(4 * conv.macs // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
 
         def across(line: Expr, first: Expr, vectors: int, rest: int) -> None:
-            """A row of tiles: so many vectors of channels from `first`, then `rest` channels."""
+            """Emit a row of tiles: `vectors` vectors of channels from `first`, then `rest` channels."""
             bottom = 0 if rows == 1 else conv.out_h % rows
             if not bottom:
                 band(line, rows, first, vectors, rest)
@@ -206,7 +208,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                     band(line, bottom, first, vectors, rest)
 
         def band(line: Expr, height: int, first: Expr, vectors: int, rest: int) -> None:
-            """The same for tiles of `height` rows."""
+            """Emit a row of tiles of `height` output rows, for the channels given as in `across`."""
             n, h = divide(line, bands), modulo(line, bands) * int64(rows)
             if same(conv.batch, 1):
                 n, h = int64(0), line * int64(rows)
@@ -224,7 +226,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             blocks(conv.out_w, strip, pixels)
 
         with tasks_of(chunked * lines, tasks is not None, begin, end) as task:
-            # Lines of one chunk follow each other: what they share is in the cache.
+            # Consecutive tasks are lines of one chunk: the inputs that they share are in the cache.
             number, line = (divide(task, lines), modulo(task, lines)) if full else (int64(0), task)
             left = int64(full * vectors * lanes), whole - full * vectors, rest
             if not full:

@@ -14,7 +14,7 @@ from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, 
 
 @dataclass(frozen=True)
 class Place:
-    """Which output pixels: `rows` from row `h` of image `n`, `columns` from `column`."""
+    """Output pixels of a tile: `rows` rows from row `h` of image `n`, `columns` columns from `column`."""
 
     n: Expr
     h: Expr
@@ -27,7 +27,7 @@ def emit(
     conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
     accumulator: str, element: Epilogue,
 ) -> None:  # fmt: skip
-    """The pixels of `place`, for `width` channels from `channel`."""
+    """Emit the computation and store of the pixels of `place`, for `width` channels from `channel`."""
     tile = _Tile(conv, buffers, place, channel, width, accumulator)
     (tile.strip if place.rows == 1 else tile.several)()
     for row in range(place.rows):
@@ -35,20 +35,22 @@ def emit(
 
 
 class _Tile:
+    """Emits the sums of one register tile."""
+
     def __init__(
         self, conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
         accumulator: str,
     ) -> None:  # fmt: skip
         self.conv, self.place, self.channel, self.width = conv, place, channel, width
         self.x, self.weights, self.accumulator = buffers[0], buffers[1], accumulator
-        # A buffer a row: TVM puts buffers of more than 1 KiB on the heap.
+        # One buffer per row: TVM puts buffers of more than 1 KiB on the heap.
         self.sums = [registers([place.columns, width], accumulator) for _ in range(place.rows)]
         top = place.n * int64(conv.height) + place.h * int64(conv.stride_h) + int64(conv.top)
         self.top = bind(top * int64(conv.width))
         self.left = bind(place.column * int64(conv.stride_w) + int64(conv.left))
 
     def strip(self) -> None:
-        """One row of output, a kernel row at a time."""
+        """Emit the sums of one output row, one kernel row after the other."""
         conv = self.conv
         for index in range(self.place.columns):
             with vector(self.width) as lane:
@@ -59,9 +61,10 @@ class _Tile:
             self._add(line, [(0, taps, False)])
 
     def several(self) -> None:
-        """Rows of output together: each line of x is added to all rows that it lies under."""
+        """Emit the sums of several output rows: each line of x is added to all rows that read it."""
         conv = self.conv
-        reached: dict[int, list[tuple[int, int]]] = {}  # line → rows of the tile with the kernel's row
+        # Line of x → the rows of the tile that read it, each with the kernel row.
+        reached: dict[int, list[tuple[int, int]]] = {}
         for row in range(self.place.rows):
             for i in range(conv.kernel_h):
                 reached.setdefault(row * conv.stride_h + i * conv.dilation_h, []).append((row, i))
@@ -72,7 +75,7 @@ class _Tile:
             )
 
     def finish(self, row: int, element: Epilogue) -> None:
-        """Store a row of the tile."""
+        """Store row `row` of the tile, with the epilogue."""
         place = self.place
         for index in range(place.columns):
             with vector(self.width) as lane:
@@ -80,15 +83,16 @@ class _Tile:
                 element.store(indices, load(self.sums[row], [int64(index), lane]))
 
     def _line(self, number: Expr) -> Expr:
-        """Where in x the `number`th line under the tile begins."""
+        """Offset in x of input line `number` of the tile, counted from the first."""
         conv = self.conv
         position = self.top + number * int64(conv.width) + self.left
         return bind(position * int64(conv.pitch) + self.channel)
 
     def _add(self, line: Expr, rows: list[tuple[int, Expr, bool]]) -> None:
-        """Add the products with the line of x at `line`; `rows`: of the tile, their taps, whether they begin.
+        """Add the products of the line of x at `line` and rows of the kernel to rows of the tile.
 
-        Unrolled: which inputs the pixels of the tile share is then plain to LLVM.
+        `rows`: (row of the tile, offset of the weights, whether these are the first products of that row).
+        Unrolled, so that LLVM sees which inputs the pixels of the tile share.
         """
         conv = self.conv
         for j in range(conv.kernel_w):

@@ -1,14 +1,13 @@
-"""Everything without a family of its own: vectorised loops made from the fused expression itself.
+"""Loop nests without a family of their own: vectorised loops made from the fused expression itself.
 
 Computation  One nest: an elementwise, injective or broadcasting chain, or one reduction with the chain
-             that feeds it (pooling, sums, maxima, the parts of softmax and normalisations).
+             that feeds it (pooling, sums, maxima, the nests of softmax and normalisations).
 Schedule     The last axis of the output is cut into vectors; reductions run inside, with their sum in a
              register. When the output's last axis is shorter than a vector and a reduced axis is long,
-             lanes run along that reduced axis instead and are combined at the end. What reads a tensor
-             along another axis than it writes (a transpose) does so in tiles, so that every cache line
-             read is used while it is near. Tasks are the outer axes, flattened.
-Applies      Any nest that stores one value; matrix products without constant weights too, until they
-             have a family.
+             lanes run along that reduced axis instead and are combined at the end. A nest that reads a
+             tensor along another axis than it writes (a transpose) is tiled, so that every cache line
+             read is used while it is in the cache. Tasks are the outer axes, flattened.
+Applies      Any nest that stores one value, including matmuls that no family computes.
 Accuracy     Lanes along a reduced axis change the order of a float sum: its error becomes smaller.
 """
 
@@ -46,23 +45,26 @@ from kiln.tir.tiled_loops import blocks, tasks_of
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
 SMALL = 4096
-# Vector operations that one element of an expression takes, about: sums and products, loads and a store.
+# Approximate vector operations per element of an expression: sums and products, loads and a store.
 _STEPS = 4
 
 
-# Elements along the axis that a transposed operand lies along, of one tile: a cache line of float32.
+# Elements of a tile along the axis in which a transposed operand is contiguous: a cache line of float32.
 _TILE = 16
 
 
 def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
-    """Which outer axis is the last, in memory, of a tensor that is read across the output's last one."""
+    """Position of the outer axis along which a tensor read across the output's last axis is contiguous.
+
+    None where no tensor is read so, or where the nest is too small for tiles.
+    """
     if nest.reduced or len(nest.axes) < 2 or any(is_open(size) for size in nest.extents):
         return None
     inner = nest.axes[-1]
     if greatest(product(nest.extents)) < SMALL or nest.extents[-1] < _TILE:
         return None
     for read in reads:
-        if not read.indices:  # one number, in the same place for every element
+        if not read.indices:  # a scalar
             continue
         *before, last = read.indices
         while isinstance(last, tirx.Add | tirx.Sub) and isinstance(last.b, tirx.IntImm):
@@ -75,7 +77,7 @@ def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
 
 
 class _Writer:
-    """Writes the loops of one nest into the kernel being defined."""
+    """Emits the loops of one nest into the kernel being defined."""
 
     def __init__(self, fused: Fused, nest: Nest, buffers: dict[Any, Any], lanes: int) -> None:
         self.fused, self.nest, self.buffers, self.lanes = fused, nest, buffers, lanes
@@ -89,30 +91,32 @@ class _Writer:
 
     @contextlib.contextmanager
     def lanes_from(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> Iterator[Any]:
-        """A vector of elements: the axes at them, their lane, and the value there of an expression.
+        """Emit a vector of `width` elements along `axis` from `first`; the caller emits the loop's body.
 
-        What several parts of the element read is in registers by then.
+        Yields the index of every axis, the lane, and a function (expression, loads) → value at that lane.
+        Values that an element reads several times are computed into registers before.
         """
-        made: dict[Any, Any] = {}
+        computed: dict[Any, Any] = {}
 
         def at(lane: Expr) -> tuple[dict[Any, Expr], Expr, Any]:
             here = {**bound, axis.var: first + lane}
-            shared = {buffer: lambda _, one=one: load(one, [lane]) for buffer, one in made.items()}
+            shared = {buffer: lambda _, held=held: load(held, [lane]) for buffer, held in computed.items()}
             return here, lane, lambda expr, own: replace(expr, here, {**self.stop, **shared, **own})
 
         for step in self.expanded.steps:
             register = registers([width], str(step.buffer.dtype))
             with vector(width) as lane:
                 store(register, [lane], at(lane)[2](step.value, {}))
-            made[step.buffer] = register
+            computed[step.buffer] = register
         with vector(width) as lane:
             yield at(lane)
 
     def store(self, bound: dict[Any, Expr], value: Expr) -> None:
+        """Store `value` as the output's element at the axes `bound`."""
         store(self.output, [replace(index, bound, {}) for index in self.nest.store], value)
 
     def points(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> None:
-        """`width` neighbouring outputs along `axis` from `first`."""
+        """Emit `width` adjacent outputs along `axis` from `first`."""
         nest = self.nest
         if not nest.reduced:
             with self.lanes_from(bound, axis, first, width) as (here, _, value):
@@ -137,6 +141,7 @@ class _Writer:
             store(sums, [lane], value(self.expanded.value, own))
 
     def _reduce(self, axes: Sequence[Any], bound: dict[Any, Expr], inside: Any) -> None:
+        """Emit loops over `axes`, with inside(indices of all axes) as the body."""
         if not axes:
             inside(bound)
             return
@@ -148,7 +153,7 @@ class _Writer:
             self._reduce(axes[1:], {**bound, axes[0].var: index}, inside)
 
     def across(self, bound: dict[Any, Expr]) -> None:
-        """One output whose last reduced axis is cut into vectors of partial results."""
+        """Emit one output whose last reduced axis is cut into vectors of partial results."""
         nest = self.nest
         *before, last = nest.reduced
         term, length = term_of(nest), extent(last.dom.extent)
@@ -163,14 +168,14 @@ class _Writer:
 
 
 def _lanes_across(nest: Nest, lanes: int, expanded: Expanded) -> bool:
-    """Whether lanes should run along the last reduced axis."""
+    """Whether lanes should run along the last reduced axis instead of the last axis of the output."""
     if expanded.steps or not nest.reduced or not combines(nest):
         return False
     if greatest(nest.reduced[-1].dom.extent) < lanes:
         return False
     if not nest.axes or greatest(nest.extents[-1]) < min(lanes, 4):
         return True
-    # Where neighbouring outputs lie apart in what is read, and neighbouring terms together.
+    # Where adjacent outputs read distant elements, and adjacent terms read adjacent elements.
     inner, last = nest.axes[-1].var, nest.reduced[-1].var
     along = across = False
     for read in expanded.reads():
@@ -186,7 +191,7 @@ def _lanes_across(nest: Nest, lanes: int, expanded: Expanded) -> bool:
 
 
 def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -> None:
-    """An output of one number."""
+    """Emit an output that is a single number."""
     if across:
         writer.across(bound)
     else:
@@ -195,15 +200,15 @@ def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -
 
 
 def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> tuple[Kernel, list[Any]]:
-    """A kernel for one nest, and the buffers that its parameters stand for (the output last)."""
+    """Make the kernel of one nest; return it with the buffers of its parameters (the output last)."""
     inputs = fused.inputs(nest, stored)
     dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
     expanded = fused.expanded(nest, stored)
-    woven = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes)
-    if woven is not None:
-        return interleave.make(woven, fused, stored, machine, _STEPS)
-    # Vectors run along the last axis that has a length.
+    interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes)
+    if interleaved is not None:
+        return interleave.make(interleaved, fused, stored, machine, _STEPS)
+    # Vectors run along the last axis whose extent is not 1.
     wide = [axis for axis in nest.axes if is_open(axis.dom.extent) or int(axis.dom.extent) != 1]
     alone = {axis.var: int64(0) for axis in nest.axes if axis not in wide}
     in_place = fused.same_index(nest, stored, inputs)
@@ -216,7 +221,7 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
         sizes[tiled] = -(-sizes[tiled] // _TILE)
     count = product(sizes)
     work = greatest(product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
-    # A last axis that is alone (a vector) gives one task; long vectors are cut by their axis elsewhere.
+    # An output with a single axis (a vector) is one task.
     tasks = count if greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:

@@ -1,7 +1,7 @@
-"""What a group does with each element of its convolution: bias, residual, activation, quantisation.
+"""Epilogue of a convolution or matmul: bias, residual, activation, quantisation of each element.
 
-The expression comes from the fused function as it is, whatever was fused; families only say where an
-element lies and what was accumulated for it.
+The expression is copied from the fused function, whatever operators were fused; kernel families provide only
+the index of an element and its accumulated sum.
 """
 
 from __future__ import annotations
@@ -15,32 +15,38 @@ from kiln.tir.fused import Fused, Load, Nest, replace
 
 
 def parameters(fused: Fused, anchor: Nest, last: Nest) -> list[Any]:
-    """The buffers of a kernel for `anchor` … `last`: data, weights, what the epilogue reads, the output."""
-    found = list(fused.params[:2])
+    """The buffers of a kernel of nests `anchor` to `last`: data, weights, epilogue inputs, the output."""
+    buffers = list(fused.params[:2])
     if last is not anchor:
         stored = [*fused.params, anchor.buffer]
         extra = fused.inputs(last, stored)
-        found += [buffer for buffer in extra if buffer not in found and not buffer.same_as(anchor.buffer)]
-        # A residual that is the convolution's own input comes again, under its own shape.
-        found += [buffer for buffer in extra if buffer.same_as(fused.params[0])]
-    return [*found, last.buffer]
+        buffers += [buffer for buffer in extra if buffer not in buffers and not buffer.same_as(anchor.buffer)]
+        # A residual that is the convolution's own input is a second parameter, with a shape of its own.
+        buffers += [buffer for buffer in extra if buffer.same_as(fused.params[0])]
+    return [*buffers, last.buffer]
 
 
 def may_overwrite(fused: Fused, anchor: Nest, last: Nest, buffers: Sequence[Any]) -> tuple[int, ...]:
-    """Positions of residuals that the output may overwrite: each element is read just before its store."""
+    """Positions in `buffers` of residuals that the output may overwrite.
+
+    Each element of such a residual is read just before the output element of the same index is stored.
+    """
     if last is anchor:
         return ()
     stored = [*fused.params, anchor.buffer]
-    taken = fused.params[:2]
+    operands = fused.params[:2]
     return tuple(
         position
         for position in fused.same_index(last, stored, buffers)
-        if not any(buffers[position].same_as(other) for other in taken)
+        if not any(buffers[position].same_as(other) for other in operands)
     )
 
 
 class Epilogue:
-    """Stores elements of `last`, given elements of `anchor`."""
+    """Computes elements of nest `last` from sums of nest `anchor`, and stores them.
+
+    `buffers`: buffers of the fused function → buffers of the kernel.
+    """
 
     def __init__(self, fused: Fused, anchor: Nest, last: Nest, buffers: Mapping[Any, Any]) -> None:
         self.fused, self.anchor, self.last = fused, anchor, last
@@ -52,7 +58,7 @@ class Epilogue:
         }
 
     def store(self, indices: Sequence[Expr], accumulated: Expr) -> None:
-        """Compute and store the element at `indices`, whose sum is `accumulated`."""
+        """Emit the computation and store of the element at `indices`, whose sum is `accumulated`."""
         bound = {axis.var: index for axis, index in zip(self.last.axes, indices, strict=True)}
         place = [replace(position, bound, {}) for position in self.last.store]
         if self.last is self.anchor:

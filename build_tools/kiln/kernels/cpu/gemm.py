@@ -1,4 +1,4 @@
-"""The packed matrix product behind convolutions and dense layers: one register tile, many uses.
+"""The packed matmul behind convolutions and dense layers: one register tile, many uses.
 
 A tile is MR rows (output pixels, or rows of the left matrix) by NR columns (output channels); NR is NV
 vectors. Weights are packed offline as [column panel][k][NR], so that the inner loop reads them in order:
@@ -39,15 +39,15 @@ from kiln.tir.builder import (
     vector,
 )
 
-# finish(row value index, column, accumulated value) stores one element of the output
+# finish(row, column, sum) stores one element of the output.
 Finish = Callable[[Expr, Expr, Expr], None]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows of the register tile, vectors of a panel, `lanes` elements a vector, and panels side by side.
+    """A register tile: `rows` rows by `beside` adjacent panels of `vectors` vectors of `lanes` elements.
 
-    How weights are packed depends on the panel alone: kernels for one row and for many share them.
+    The packing of weights depends on the panel alone: kernels for one row and for many rows share weights.
     """
 
     rows: int
@@ -62,32 +62,32 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Columns of a tile."""
+        """Columns of the tile, over all adjacent panels."""
         return self.columns * self.beside
 
     def in_one(self) -> Tile:
-        """A tile as wide, of one panel."""
+        """The tile of equal width that has a single panel."""
         return Tile(self.rows, self.vectors * self.beside, self.lanes)
 
 
-# Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a thin one behind.
+# Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
 # Measured on Zen 5: 5 % faster on AVX-512, 8 to 12 % on AVX2.
 _THREE = {"avx2": 4, "avx512": 8}
-# Tiles along the rows of which the last one's width still counts.
+# Up to so many tiles along the rows, a low last tile still counts: tiles get equal heights.
 _FEW = 16
 
 
-# Ways of a set of the first cache that weights and results need besides the rows of x.
+# Ways of each L1 cache set that weights and results need in addition to the rows of x.
 _WAYS = 2
 
 
 def choose_tile(
     machine: Machine, rows: int, columns: int, wanted: tuple[int, int] | None = None, apart: int = 0
 ) -> Tile:
-    """The register tile for `rows` by `columns` outputs with a 32-bit accumulator.
+    """Choose the register tile for `rows` by `columns` outputs with a 32-bit accumulator.
 
-    `wanted`: rows and vectors where a measurement knows better. `apart`: bytes from a row of the left operand
-    to the next, where they are equal.
+    `wanted`: rows and vectors from a measurement, used instead of the heuristic. `apart`: bytes between
+    consecutive rows of the left operand where that distance is constant, else 0.
 
     Sizes leave registers for the NV weight vectors and one broadcast. Measured on AVX2: 6x2 vectors
     reaches 96 % of the peak, while 7x2 spills and tiles one vector wide are slow.
@@ -104,39 +104,39 @@ def choose_tile(
         best, vectors = _THREE[machine.isa], 3
     period = CACHE_LINE * CACHE_SETS
     if machine.isa == "avx512" and apart and apart % period == 0:
-        # All rows lie in one set of the first cache, which has to hold a line of each until that is read.
+        # All rows map to one set of the L1 cache, which has to hold a line of each row until it is read.
         # Zen 5: 3 to 6 % faster with 10 rows than with 14.
         best = max(1, min(best, machine.l1_bytes // period - _WAYS))
     if wanted is not None:
         best, vectors = wanted
     vectors = min(vectors, -(-columns // lanes))
     tiles = -(-rows // best)
-    if wanted is None and tiles <= _FEW:  # as many, but alike: one of two rows waits for its own sums
+    if wanted is None and tiles <= _FEW:  # as many tiles of equal height: two rows wait for their own sums
         best = -(-rows // tiles)
     return Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
 
 
-# Vectors of a tile of one row: a vector times a matrix needs sums that do not wait for each other.
+# Vectors of a tile of one row: a vector-matrix product needs independent sums to hide their latency.
 _ALONE = 4
 
 
 def panels_beside(rows: int, columns: int, vectors: int, lanes: int) -> int:
-    """How many panels of `vectors` a tile takes at once."""
+    """Number of adjacent panels of `vectors` vectors in a tile: 1 unless there is only one row."""
     if rows > 1:
         return 1
     return min(-(-_ALONE // vectors), -(-columns // (vectors * lanes)))
 
 
-# Where two numbers side by side are broadcast by one load, and registers suffice for a third kind of operand.
+# ISAs where one load broadcasts two adjacent numbers, and registers suffice for a third kind of operand.
 _PAIRS = ("avx512",)
 
 
 def pairs_pay(machine: Machine, rows: int, columns: int, depth: int) -> bool:
-    """Whether the last vector of columns, half empty, takes two steps of k at a time.
+    """Whether the last vector of columns, half empty, should process two steps of k at a time.
 
-    Lanes for an even k and for the odd one behind it take turns, and are added up at the end: half the
-    multiply-adds. For rows of x at equal distances only: else the loads of their addresses, which do not fit
-    the registers, take longer than what is saved.
+    Its lanes alternate between an even k and the following odd k, and are added up at the end: half the
+    multiply-adds. Only for rows of x at equal distances: otherwise the row addresses do not fit the
+    registers, and loading them takes longer than the time saved.
     """
     lanes = machine.lanes("float32")
     half_empty = 0 < columns % lanes <= lanes // 2
@@ -144,9 +144,9 @@ def pairs_pay(machine: Machine, rows: int, columns: int, depth: int) -> bool:
 
 
 def pack(weights: Array, tile: Tile, paired: bool = False) -> Array:
-    """[K, N] → [panels][K][NR], flat; N is padded with zeros.
+    """Pack weights [K, N] as [panels][K][NR], flat; N is padded with zeros.
 
-    `paired` (`pairs_pay`): the last panel is [K/2][2 * its whole vectors, a vector of pairs], then zeros.
+    `paired` (see `pairs_pay`): the last panel is [K/2][2 * its full vectors, a vector of pairs], then zeros.
     """
     full = padded(weights, 1, tile.columns)
     depth, columns = full.shape
@@ -154,16 +154,16 @@ def pack(weights: Array, tile: Tile, paired: bool = False) -> Array:
     if not paired:
         return panels.reshape(-1)
     lanes, last = tile.lanes, panels[-1].reshape(depth // 2, 2, tile.columns)
-    whole = (weights.shape[1] - 1) % tile.columns // lanes * lanes
-    pairs = last[:, :, whole : whole + lanes // 2].transpose(0, 2, 1).reshape(depth // 2, lanes)
-    made = np.concatenate([last[:, 0, :whole], last[:, 1, :whole], pairs], axis=1).reshape(-1)
-    rest = depth * tile.columns - made.size
-    return np.concatenate([panels[:-1].reshape(-1), made, np.zeros(rest, weights.dtype)])
+    unpaired = (weights.shape[1] - 1) % tile.columns // lanes * lanes
+    pairs = last[:, :, unpaired : unpaired + lanes // 2].transpose(0, 2, 1).reshape(depth // 2, lanes)
+    last_packed = np.concatenate([last[:, 0, :unpaired], last[:, 1, :unpaired], pairs], axis=1).reshape(-1)
+    rest = depth * tile.columns - last_packed.size
+    return np.concatenate([panels[:-1].reshape(-1), last_packed, np.zeros(rest, weights.dtype)])
 
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop of the reduction: `extent` steps of `x_stride` elements in x."""
+    """One loop of the reduction: `extent` iterations, `x_stride` elements of x apart."""
 
     extent: int
     x_stride: int
@@ -171,8 +171,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class Later:
-    """Weights of later kernels: `lines` cache lines from `first` on each time that a tile fetches its own, or
-    every `turns` times."""
+    """Prefetches on behalf of later kernels: `lines` cache lines, starting at element `first`.
+
+    A tile issues them whenever it prefetches its own panel; the address advances every `turns` times.
+    """
 
     first: Expr
     lines: int
@@ -180,25 +182,27 @@ class Later:
 
 
 def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> Later:
-    """What tile number `share` of `shares` fetches of a region: bytes behind the beginning of the weights.
+    """The prefetches of `region` that tile number `share` of `shares` issues for later kernels.
 
-    `times`: how often a tile fetches.
+    `region`: first byte and end, counted from the beginning of the weights. `times`: how often a tile
+    prefetches.
     """
     begin, end = region
     each = (end - begin) / (4 * LINE) / shares / times
     lines, turns = max(1, round(each)), 1
-    while each * turns < 0.7 and turns * 2 <= times:  # a line twice costs less than half of them never
+    while each * turns < 0.7 and turns * 2 <= times:  # each line twice costs less than half of them skipped
         turns *= 2
-    part = -(-times // turns) * lines
-    return Later(bind(int64(begin // 4) + share * int64(part * LINE)), lines, turns)
+    lines_per_tile = -(-times // turns) * lines
+    return Later(bind(int64(begin // 4) + share * int64(lines_per_tile * LINE)), lines, turns)
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Weights to bring into the cache while a tile is computed: cold weights cost as much as the sums.
+    """Prefetches of weights while a tile is computed: reading cold weights costs as much time as the sums.
 
-    From element `first` on, `lines` cache lines after each `steps` steps of the innermost loop. The address
-    may lie behind the weights (what follows is the next layer's): a prefetch never faults.
+    From element `first` on, `lines` cache lines for every `steps` iterations of the innermost loop. The
+    address may be past the end of the weights, where the next layer's begin: a prefetch never faults.
+    `later`: prefetches on behalf of later kernels.
     """
 
     first: Expr
@@ -207,24 +211,27 @@ class Ahead:
     later: Later | None = None
 
     def by_pairs(self) -> Ahead:
-        """The same where a step of the innermost loop is two; nothing for later kernels."""
+        """Prefetches at this rate for a loop that does two steps per iteration, without `later`."""
         if self.steps > 1:
             return Ahead(self.first, self.steps // 2, self.lines)
         return Ahead(self.first, 1, 2 * self.lines)
 
 
-LINE = CACHE_LINE // 4  # float32 elements in a cache line; on CPUs with shorter ones every second is fetched
+LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, every second is prefetched
 
 
 def ahead(
     tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1
 ) -> Ahead:
-    """What the `index`th of `tiles` such tiles fetches of the one `distance` behind that at `panel`."""
+    """The prefetches that tile `index` of `tiles` at `panel` issues for the panels `distance` tile widths on.
+
+    `loops`: the reduction, outermost first.
+    """
     depth = 1
     for loop in loops:
         depth *= loop.extent
     inner = next((loop.extent for loop in reversed(loops) if loop.extent > 1), 1)
-    each = max(1, tile.width // LINE)  # lines of one step
+    each = max(1, tile.width // LINE)  # cache lines per step of k
     steps = 1
     while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
         steps *= 2
@@ -240,18 +247,19 @@ def _ramp(start: Expr, lanes: int) -> Expr:
 
 
 def _prefetch(weights: Any, at: Expr) -> None:
+    """Emit a prefetch of weights[at] into the second-level cache."""
     address = script.address_of(load(weights, [at]))
     read, second_level, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
     builder.evaluate(script.call_llvm_intrin("void", "llvm.prefetch", address, read, second_level, data))
 
 
 def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, int]]:
-    """Add neighbours in sums[row][last] of each row; where the results of each lie: a buffer, its first lane.
+    """Add adjacent lanes of sums[row][last]; return the buffer and first lane of each row's results.
 
-    Two rows at a time: for one alone LLVM takes vhaddps, which knows 16 registers only, and spills others in
-    the loop before.
+    Two rows are added at a time: for a single row LLVM selects vhaddps, which can address only 16 registers,
+    and spills others in the preceding loop.
     """
-    place, found = [int64(last), _ramp(int64(0), lanes)], []
+    place, ends = [int64(last), _ramp(int64(0), lanes)], []
     for row in range(0, len(sums), 2):
         two = [load(sums[min(index, len(sums) - 1)], place) for index in (row, row + 1)]
         even, odd = (
@@ -259,8 +267,8 @@ def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, in
             for first in range(2)
         )
         store(sums[row], place, even + odd)
-        found += [(sums[row], 0), (sums[row], lanes // 2)]
-    return found[: len(sums)]
+        ends += [(sums[row], 0), (sums[row], lanes // 2)]
+    return ends[: len(sums)]
 
 
 def product(
@@ -280,14 +288,15 @@ def product(
 ) -> None:
     """Emit one tile: `rows` of the output by `columns` columns from `first_column`, where `panel` begins.
 
-    `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first. `fetch`: what
-    to fetch meanwhile. `paired`: the panel is that which `pack` says.
+    `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first.
+    `accumulator`: dtype of the sums. `finish`: stores one result. `fetch`: prefetches issued meanwhile.
+    `paired`: the panel is packed by pairs (see `pack`).
     """
     count, vectors, lanes = len(rows), -(-columns // tile.lanes), tile.lanes
     depth = 1
     for loop in loops:
         depth *= loop.extent
-    # A buffer a row: TVM puts buffers of more than 1 KiB, such as the whole tile on AVX-512, on the heap.
+    # One buffer per row: TVM puts buffers of more than 1 KiB, such as the whole tile on AVX-512, on the heap.
     sums = [registers([vectors, lanes], accumulator) for _ in range(count)]
     for row in range(count):
         for v in range(vectors):
@@ -300,19 +309,19 @@ def product(
         fetch = None if fetch is None else fetch.by_pairs()
 
     def pair_step(x_offset: Expr, step: Expr) -> None:
-        """Two steps of k, where the last vector takes both at once."""
-        whole, lane = (vectors - 1) * lanes, _ramp(int64(0), lanes)
-        at = first_weight + step * int64(2 * whole + lanes)
-        pair_weights = at + int64(2 * whole)
+        """Emit two steps of k; the last vector of columns computes both at once."""
+        unpaired, lane = (vectors - 1) * lanes, _ramp(int64(0), lanes)
+        at = first_weight + step * int64(2 * unpaired + lanes)
+        pair_weights = at + int64(2 * unpaired)
         for k in range(2):
             for row in range(count if vectors > 1 else 0):
                 left = load(x, [bases[row] + x_offset + int64(k)])
                 for v in range(vectors - 1):
                     with vector(lanes) as each:
-                        right = load(weights, [at + int64(k * whole + v * lanes) + each])
+                        right = load(weights, [at + int64(k * unpaired + v * lanes) + each])
                         place = [int64(v), each]
                         store(sums[row], place, load(sums[row], place) + left * right)
-        for row in range(count):  # behind the others: with all of their weights at once, 14 rows spill
+        for row in range(count):  # after the other vectors: with all weights loaded at once, 14 rows spill
             two = load(x, [_ramp(bases[row] + x_offset, 2)])
             both = tirx.Shuffle([two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)])
             place = [int64(vectors - 1), lane]
@@ -320,6 +329,7 @@ def product(
             store(sums[row], place, load(sums[row], place) + both * right)
 
     def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
+        """Emit the loops `remaining` of the reduction, at `x_offset` in x and step `step` of k."""
         if remaining:
             loop = remaining[0]
             if loop.extent == 1:

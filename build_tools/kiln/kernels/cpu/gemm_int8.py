@@ -1,21 +1,22 @@
-"""The matrix product of gemm.py on 8-bit integers, with the instructions that add several products at once.
+"""The matmul of gemm.py on 8-bit integers, with the instructions that add several products at once.
 
-Computation  sum[row][column] += x[row][k] * w[k][column], int8 or uint8 by int8, in int32. Four k make a
-             group: one load of four bytes of x, repeated in all lanes, meets four weights of each column.
-Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of bytes that lie together in x
-             (a kernel row of an NHWC image). The last group of a run that is no multiple of four begins
-             earlier, and its weights for what was counted already are zero: no byte outside is read.
-             Where the instruction wants x of the other sign, x is taken as x - 128 or x + 128 (one
-             exclusive or). Each panel then begins with the bits to turn over, and with the sums that undo
-             it, one int32 a column.
+Computation  sum[row][column] += x[row][k] * w[k][column], int8 or uint8 by int8, in int32. Four values of k
+             make a group: one load of four bytes of x, broadcast to all lanes, times four weights of each
+             column.
+Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of contiguous bytes of x (a kernel
+             row of an NHWC image). The last group of a run whose length is not a multiple of four begins
+             earlier, with zero weights for bytes that were counted already: no byte outside is read.
+             Where the instruction needs x of the other signedness, x - 128 or x + 128 is used (one
+             exclusive or). Each panel then begins with the bits to flip, and with the initial sums that
+             undo the shift, one int32 per column.
 Schedule     One of four methods, by the target's instructions:
              vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
-             sdot  the same on ARM, s8 x s8.
+             sdot  the ARM instruction for four products s8 x s8.
              sign  SSSE3 and AVX2: pmaddubsw(|x|, w with the sign of x), then pmaddwd by ones.
-             mull  other NEON: smull and smlal make two products a 16-bit lane, sadalp adds pairs.
+             mull  other NEON: smull and smlal put two products in a 16-bit lane, sadalp adds pairs.
 Applies      int8 weights; runs of at least four bytes. `sign` and `mull` keep two products in 16 bits and
-             turn signs of weights, so they need weights above -128 (2 * 128 * 127 < 2^15). The rest is
-             left to gemm.py.
+             change signs of weights, so they need weights above -128 (2 * 128 * 127 < 2^15). Other cases
+             are left to gemm.py.
 Accuracy     Exact: no step saturates or rounds.
 """
 
@@ -44,9 +45,9 @@ from kiln.tir.builder import (
     vector,
 )
 
-GROUP = 4
+GROUP = 4  # values of k in a group
 
-# The instructions of `sign`, by the number of sums in a vector.
+# LLVM's intrinsics of method `sign`, by the number of sums in a vector.
 _SIGN = {
     4: ("llvm.x86.ssse3.psign.b.128", "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
     8: ("llvm.x86.avx2.psign.b", "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
@@ -54,12 +55,12 @@ _SIGN = {
 
 
 def narrow(weights: Array) -> bool:
-    """Whether the methods with 16-bit products are exact for these weights."""
+    """Whether `sign` and `mull`, whose products are 16-bit, are exact for `weights`: int8 without -128."""
     return str(weights.dtype) == "int8" and int(weights.min(initial=0)) > -128
 
 
 def method_of(machine: Machine, weights_narrow: bool) -> str | None:
-    """The method for a machine, None where there is none."""
+    """Name of the method for a machine, or None where gemm.py has to compute."""
     if machine.dot in ("vnni", "sdot"):
         return machine.dot
     if not weights_narrow:
@@ -79,22 +80,22 @@ def _vector_load(buffer: Any, at: Expr, lanes: int) -> Expr:
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """One way to compute tiles; `runs` says where rows of x lie, the innermost loop being a run of bytes."""
+    """An int8 matmul by one method. `runs`: the reduction over x, innermost loop over contiguous bytes."""
 
     method: str
     arm32: bool
     tile: Tile
     runs: tuple[Loop, ...]
-    shift: int  # 128 or -128 is added to x, or 0
+    shift: int  # added to x: 128, -128 or 0
 
     @property
     def run(self) -> int:
-        """Bytes of x that lie together."""
+        """Contiguous bytes of x in the innermost loop of the reduction."""
         return self.runs[-1].extent
 
     @property
     def groups(self) -> int:
-        """Groups of four in the whole reduction."""
+        """Groups of four values of k in the whole reduction."""
         total = -(-self.run // GROUP)
         for loop in self.runs[:-1]:
             total *= loop.extent
@@ -107,11 +108,11 @@ class IntegerProduct:
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of a panel before its weights: the bits to turn over in a vector of x, one sum a column."""
+        """Bytes of a panel before its weights: bits to flip in a vector of x, one int32 sum per column."""
         return GROUP * (self.tile.lanes + self.tile.columns) if self.shift else 0
 
     def pack(self, weights: Array) -> Array:
-        """[K, N] → [panel][head, then group][NR][4], flat, int8."""
+        """Pack weights [K, N] as [panel][head, then group][NR][4], flat, int8."""
         full = padded(weights, 1, self.tile.columns)
         columns = full.shape[1]
         runs = full.reshape(-1, self.run, columns)
@@ -137,7 +138,7 @@ class IntegerProduct:
         self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
         weights: Any, panel: Expr, finish: Finish,
     ) -> None:  # fmt: skip
-        """Emit one tile, like gemm.product."""
+        """Emit one tile of sums; parameters as in gemm.product."""
         lanes = self.tile.lanes
         count, vectors = len(rows), -(-columns // lanes)
         size = GROUP * lanes
@@ -194,14 +195,14 @@ class IntegerProduct:
                         finish(rows[row], first_column + int64(v * lanes + offset) + lane, value)
 
     def _left(self, x: Any, at: Expr, flip: Expr | None) -> list[Expr]:
-        """Four bytes of x in every lane, in the form that `_multiply` takes.
+        """Load four bytes of x into every lane, in the form that `_multiply` expects.
 
-        `flip`: the top bit of every byte, to turn it over. As a constant LLVM would do that to the four
-        bytes before it repeats them: three instructions where one does it all.
+        `flip`: the top bit of every byte, for an exclusive or. If it were a constant, LLVM would flip the
+        four bytes before broadcasting them: three instructions instead of one.
         """
         lanes = self.tile.lanes
         if self.method == "mull":  # two pairs of bytes, each in every lane
-            if self.arm32:  # NEON there has no vectors of 32 bits, but repeats what it loads
+            if self.arm32:  # no vectors of 32 bits, but loads that broadcast
                 pairs = [tirx.reinterpret("int16", _vector_load(x, at + int64(2 * i), 2)) for i in range(2)]
             else:
                 four = bind(tirx.reinterpret("int16x2", _vector_load(x, at, GROUP)))
@@ -216,12 +217,13 @@ class IntegerProduct:
         return [left, bind(tirx.abs(left))] if self.method == "sign" else [left]
 
     def _right(self, weights: Any, at: Expr) -> list[Expr]:
-        """The weights of one group and one vector of columns."""
+        """Load the weights of one group and one vector of columns."""
         if self.method == "mull":
             return [bind(_vector_load(weights, at + int64(half * 8), 8)) for half in range(2)]
         return [bind(_vector_load(weights, at, GROUP * self.tile.lanes))]
 
     def _multiply(self, total: Expr, left: list[Expr], right: list[Expr]) -> Expr:
+        """`total` plus the four products of one group in each lane; operands from `_left` and `_right`."""
         lanes = self.tile.lanes
         int32, int16, int8 = f"int32x{lanes}", f"int16x{2 * lanes}", f"int8x{4 * lanes}"
         if self.method == "vnni":
@@ -241,7 +243,7 @@ class IntegerProduct:
 
 
 def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
-    """`loops` without those of one step, inner ones joined to the outer one that they fill."""
+    """Drop outer loops of extent 1, and fuse each loop with the inner loop that fills its stride."""
     result: list[Loop] = []
     for loop in reversed(loops):
         if result and loop.x_stride == result[0].extent * result[0].x_stride:
@@ -251,14 +253,14 @@ def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     return tuple(result)
 
 
-# Vectors of sums that a tile may hold, and the most vectors of a row. The rest of the registers holds
-# weights, x and products on their way.
+# By method: the most vectors of sums in a tile, and the most vectors in a row. The other registers hold
+# weights, x and intermediate products.
 _SUMS = {"vnni": (24, 4), "sdot": (24, 4), "mull": (16, 4), "sign": (8, 2)}
 _SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2)}
 
 
 def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:
-    """The register tile; `line` rows (pixels of an image row) lie at equal distances in x."""
+    """Choose the register tile; runs of `line` rows (pixels of an image row) are equally spaced in x."""
     lanes = machine.lanes("int32")
     sums, vectors = (_SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS)[method]
     vectors = min(vectors, -(-columns // lanes))
@@ -274,7 +276,8 @@ def integer_product(
 ) -> IntegerProduct | None:  # fmt: skip
     """How to compute `rows` x `columns` sums over `loops` with x and weights of `dtypes`.
 
-    None where gemm.product has to do it.
+    Returns None where gemm.product has to compute them. `weights_narrow`: the result of `narrow`. `line`:
+    number of consecutive rows that are equally spaced in x.
     """
     method = method_of(machine, weights_narrow)
     runs = merged(loops)

@@ -1,9 +1,9 @@
-"""Nests whose output has a short last axis: pictures of three channels, phases of a stride that are woven.
+"""Interleaved stores: outputs whose last axis is shorter than a vector (RGB images, stride phases).
 
-A vector along an axis of 3 or 2 elements is hardly one. Here the last two axes are one run: a block of
-`lanes` steps of the axis before the last is lanes * C neighbouring elements, C vectors. What is read at
-positions that are linear in both axes comes by loads of neighbouring elements too, from wherever they lie,
-and shuffles put them in the order of the output: three loads, not 24, for eight pixels of three planes.
+A vector along an axis of 3 or 2 elements would be mostly empty. Here the last two axes are treated as one: a
+block of `lanes` steps along the axis before the last is lanes * C adjacent elements, or C vectors. Tensors
+that are read at positions linear in both axes are loaded in vectors of adjacent elements too, and shuffles
+bring the elements into the order of the output: three loads, not 24, for eight pixels of three planes.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.symbols import Extent, extent, greatest, int64, is_open, product, simplify, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 
-# Loads that are put in order, of one nest: each takes as many registers as the output's block.
+# Most reads of one nest that are reordered: each needs as many registers as the output's block.
 _MOST = 4
 
 
 def flat_position(indices: Sequence[Expr], shape: Sequence[Extent]) -> Expr:
-    """The position of an element in memory."""
+    """The position in memory of the element at `indices` of a dense tensor of `shape`."""
     position: Expr = int64(0)
     for index, size in zip(indices, shape, strict=True):
         position = position * int64(extent(size)) + index
@@ -51,30 +51,30 @@ def flat_position(indices: Sequence[Expr], shape: Sequence[Extent]) -> Expr:
 
 
 def _linear(position: Expr, axes: Sequence[Any]) -> list[Extent] | None:
-    """(factor of each axis, rest) of a position, or None where it is not linear in them."""
-    found = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
-    if len(found) != len(axes) + 1:
+    """[coefficient of each axis, constant] of `position`, or None where it is not linear in `axes`."""
+    coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
+    if len(coefficients) != len(axes) + 1:
         return None
-    return [simplify(extent(factor)) for factor in found]
+    return [simplify(extent(coefficient)) for coefficient in coefficients]
 
 
 def windows(positions: Sequence[int], lanes: int) -> list[tuple[int, int]]:
-    """(first, width) of vectors that cover `positions`, and nothing before the first or behind the last."""
-    found: list[tuple[int, int]] = []
-    left = sorted(set(positions))
-    while left:
-        near = [place for place in left if place < left[0] + lanes]
-        for offset, width in chunks(near[-1] - left[0] + 1, lanes):
-            first = left[0] + offset
-            if any(first <= place < first + width for place in near):
-                found.append((first, width))
-        left = left[len(near) :]
-    return found
+    """(first, width) of vectors that cover `positions`, within the first and the last position."""
+    vectors: list[tuple[int, int]] = []
+    remaining = sorted(set(positions))
+    while remaining:
+        near = [position for position in remaining if position < remaining[0] + lanes]
+        for offset, width in chunks(near[-1] - remaining[0] + 1, lanes):
+            first = remaining[0] + offset
+            if any(first <= position < first + width for position in near):
+                vectors.append((first, width))
+        remaining = remaining[len(near) :]
+    return vectors
 
 
 @dataclass(frozen=True)
 class Weave:
-    """A nest whose last axis `inner` of `count` elements is woven with `outer`, the axis before it."""
+    """A nest whose last axis `inner`, of `count` elements, is interleaved with `outer`, the axis before."""
 
     nest: Nest
     outer: Any
@@ -83,7 +83,7 @@ class Weave:
     lanes: int
 
     def block(self, fused: Fused, buffers: Mapping[Any, Any], bound: Mapping[Any, Expr], first: Expr) -> None:
-        """The elements of `lanes` steps of the outer axis from `first`; `buffers` are flat memory."""
+        """Emit the elements of `lanes` steps of the outer axis from `first`; `buffers` are flat memory."""
         stop = {
             buffer: lambda where, buffer=buffer: tirx.BufferLoad(buffer, where)
             for buffer in buffers
@@ -102,20 +102,20 @@ class Weave:
         for number in range(self.count):
             with vector(self.lanes) as lane:
                 at = int64(number * self.lanes) + lane
-                step, part = tirx.floordiv(at, int64(self.count)), tirx.floormod(at, int64(self.count))
+                step, inner = tirx.floordiv(at, int64(self.count)), tirx.floormod(at, int64(self.count))
 
                 def on_load(read: Any, at: Expr = at) -> Any:
-                    known = next((r for other, r in ordered if tvm_ffi.structural_equal(other, read)), None)
-                    if known is None:
+                    ready = next((r for other, r in ordered if tvm_ffi.structural_equal(other, read)), None)
+                    if ready is None:
                         return load(buffers[read.source], list(read.indices))
-                    return load(known, [at])
+                    return load(ready, [at])
 
                 element = structural_map(value, ((TensorLoad, on_load),))
-                here = {self.outer.var: first + step, self.inner.var: part}
+                here = {self.outer.var: first + step, self.inner.var: inner}
                 store(output.memory, [place + at], replace(element, here, {}))
 
     def element(self, fused: Fused, buffers: Mapping[Any, Any], bound: Mapping[Any, Expr]) -> None:
-        """One element."""
+        """Emit the single element at the axes `bound`."""
         stop = {
             buffer: lambda where, target=target: load(target, where)
             for buffer, target in buffers.items()
@@ -125,20 +125,20 @@ class Weave:
         store(buffers[self.nest.buffer], place, fused.value(self.nest, bound, stop))
 
     def _factors(self, read: Any) -> list[Extent] | None:
-        """How far apart elements lie along the two axes, where that puts `read` in order; else None."""
-        found = _linear(flat_position(read.indices, read.source.shape), [self.outer, self.inner])
-        if found is None or str(read.source.dtype) == "bool" or is_open(found[0]):
+        """[stride along outer, stride along inner, constant] of `read`; None where it cannot be reordered."""
+        factors = _linear(flat_position(read.indices, read.source.shape), [self.outer, self.inner])
+        if factors is None or str(read.source.dtype) == "bool" or is_open(factors[0]):
             return None
-        if not is_open(found[0]) and not is_open(found[1]) and not found[0] and not found[1]:
-            return None  # one element for all: a broadcast
-        return found
+        if not is_open(factors[0]) and not is_open(factors[1]) and not factors[0] and not factors[1]:
+            return None  # a broadcast of one element
+        return factors
 
     def _ordered(self, read: Any, factors: list[Extent], buffer: Any, start: dict[Any, Expr]) -> Any:
-        """A register with what the block reads, in the order of the output."""
+        """Emit the loads of `read` for one block; return a register with them in the order of the output."""
         dtype = str(read.source.dtype)
         base = bind(replace(flat_position(read.indices, read.source.shape), start, {}))
         step, apart = factors[:2]
-        # By what must be added to `base`, which may be open, the positions of vectors that are read together.
+        # By group, the offset from `base`, which may be dynamic. Vectors never span two groups.
         groups: dict[int, Expr] = {}
         where: list[tuple[int, int]] = []
         for at in range(self.count * self.lanes):
@@ -146,9 +146,8 @@ class Weave:
             group = inner if is_open(apart) else 0
             groups.setdefault(group, int64(group) * apart if is_open(apart) else int64(0))
             where.append((group, outer * step + (0 if is_open(apart) else inner * apart)))
-        pieces: dict[
-            tuple[int, int], tuple[Any, int]
-        ] = {}  # position → the register that holds it, and where
+        # (group, position) → the register that holds the element, and the lane.
+        pieces: dict[tuple[int, int], tuple[Any, int]] = {}
         for group, more in groups.items():
             for offset, width in windows([p for g, p in where if g == group], self.lanes):
                 piece = registers([width], dtype)
@@ -168,32 +167,32 @@ def _ramp(first: int, lanes: int) -> Expr:
 
 
 def _picked(wanted: Sequence[tuple[Any, int]]) -> Expr:
-    """A vector of elements of several registers: shuffles of two at a time, which CPUs have."""
+    """A vector of (register, lane) elements, by shuffles of two registers at a time, which CPUs have."""
     lanes = len(wanted)
     sources: list[Any] = []
     for register, _ in wanted:
         if not any(register.same_as(other) for other in sources):
             sources.append(register)
 
-    def whole(register: Any) -> tuple[Expr, int]:
+    def load_all(register: Any) -> tuple[Expr, int]:
         width = int(register.shape[0])
         return (load(register, [_ramp(0, width) if width > 1 else int64(0)]), width)
 
-    made: Expr | None = None
+    vector_so_far: Expr | None = None
     for source in sources:
-        value, width = whole(source)
+        value, width = load_all(source)
         picks = [
             (index if register.same_as(source) else None)
             for register, index in wanted
         ]  # fmt: skip
-        if made is None:
-            several = [value] * max(1, lanes // width)  # no fewer than are picked
-            made = tirx.Shuffle(several, [_index(0 if pick is None else pick) for pick in picks])
+        if vector_so_far is None:
+            several = [value] * max(1, lanes // width)  # at least as many lanes as the result has
+            vector_so_far = tirx.Shuffle(several, [_index(0 if pick is None else pick) for pick in picks])
             continue
         order = [lane if pick is None else lanes + pick for lane, pick in enumerate(picks)]
-        made = tirx.Shuffle([made, value], [_index(pick) for pick in order])
-    assert made is not None
-    return made
+        vector_so_far = tirx.Shuffle([vector_so_far, value], [_index(pick) for pick in order])
+    assert vector_so_far is not None
+    return vector_so_far
 
 
 def _index(value: int) -> Any:
@@ -201,19 +200,19 @@ def _index(value: int) -> Any:
 
 
 def _reads(value: Expr) -> list[Any]:
-    """The loads of an expression, each once."""
-    found: list[Any] = []
+    """The loads in `value`, each once."""
+    reads: list[Any] = []
 
     def visit(read: Any) -> None:
-        if not any(tvm_ffi.structural_equal(read, other) for other in found):
-            found.append(read)
+        if not any(tvm_ffi.structural_equal(read, other) for other in reads):
+            reads.append(read)
 
     structural_walk(value, ((TensorLoad, visit),))
-    return found
+    return reads
 
 
 def read_weave(nest: Nest, value: Expr, lanes: int) -> Weave | None:
-    """How to weave the last axes of `nest`, which stores `value`; None where vectors along one axis do."""
+    """How to interleave the last axes of `nest`, which stores `value`; None where this does not apply."""
     wide = [axis for axis in nest.axes if is_open(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
     if nest.reduced or len(wide) < 2 or str(nest.buffer.dtype) == "bool":
         return None
@@ -224,18 +223,18 @@ def read_weave(nest: Nest, value: Expr, lanes: int) -> Weave | None:
     stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner])
     if stored is None or [factor for factor in stored[:2] if is_open(factor)] or stored[:2] != [count, 1]:
         return None
-    found = Weave(nest, outer, inner, count, lanes)
+    weave = Weave(nest, outer, inner, count, lanes)
     reads = _reads(value)
     guarded = _guarded(value)
     nested = any(_reads(index) for read in reads for index in read.indices)
     moved = [read for read in reads if _depends(read, outer, inner)]
-    if guarded or nested or len(moved) > _MOST or any(found._factors(read) is None for read in moved):
+    if guarded or nested or len(moved) > _MOST or any(weave._factors(read) is None for read in moved):
         return None
-    return found
+    return weave
 
 
 def _guarded(value: Expr) -> bool:
-    """Whether parts of an expression are computed under a condition: what they read may lie nowhere."""
+    """Whether `value` has conditional parts, whose loads may be out of bounds if evaluated always."""
 
     def visit(call: Any) -> Any:
         name = getattr(call.op, "name", "").removeprefix("tirx.")
@@ -245,6 +244,7 @@ def _guarded(value: Expr) -> bool:
 
 
 def _depends(read: Any, *axes: Any) -> bool:
+    """Whether the indices of `read` contain one of `axes`."""
     used = [variable for index in read.indices for variable in variables(index)]
     return any(axis.var.same_as(variable) for axis in axes for variable in used)
 
@@ -252,9 +252,9 @@ def _depends(read: Any, *axes: Any) -> bool:
 def make(
     woven: Weave, fused: Fused, stored: Sequence[Any], machine: Machine, steps: int
 ) -> tuple[Kernel, list[Any]]:
-    """A kernel for a woven nest, and the buffers that its parameters stand for (the output last).
+    """Make the kernel of an interleaved nest; return it with the buffers of its parameters (the output last).
 
-    `steps`: vector operations that an element takes, about.
+    `steps`: approximate number of vector operations per element.
     """
     nest, lanes = woven.nest, woven.lanes
     inputs = fused.inputs(nest, stored)
@@ -281,9 +281,9 @@ def make(
                 if width == lanes:
                     woven.block(fused, memory, bound, first)
                     return
-                with serial(width) as step, serial(woven.count) as part:
+                with serial(width) as step, serial(woven.count) as inner:
                     woven.element(
-                        fused, memory, {**bound, woven.outer.var: first + step, woven.inner.var: part}
+                        fused, memory, {**bound, woven.outer.var: first + step, woven.inner.var: inner}
                     )
 
             blocks(length, lanes, visit)

@@ -1,8 +1,8 @@
-"""The right operand of a product whose operands are both known only at run time, by panels of columns.
+"""The right operand of a matmul whose operands are both known only at run time, in panels of columns.
 
-A panel is read in place where its columns are neighbours and few rows of the result use them. Else it is
-copied to scratch memory as [k][NR], zeros behind its last column, as the inner loop of a product reads it:
-row by row, or where k is contiguous by transposing blocks in registers.
+A panel is read in place where its columns are contiguous and few rows of the result use them. Otherwise it is
+copied to scratch memory as [k][NR], with zeros after its last column, in the order in which the inner loop
+reads it. The copy goes row by row, or where k is contiguous by transposing blocks in registers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from kiln.tir.symbols import Extent, ceil_div, greatest, int64, is_open
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.transpose import transpose_block
 
-# Panels are packed when more tiles of rows than this read them, or when their rows lie further apart.
+# Where the rows of a panel are far apart, at most so many tiles of rows read the panel in place.
 _TILES_IN_PLACE = 2
 
 
 class Panels:
-    """The columns of the right operand, `tile.columns` at a time: in place, or packed into scratch."""
+    """The columns of the right operand, `tile.columns` at a time: in place, or packed into scratch memory."""
 
     def __init__(
         self, tile: Tile, rows: Extent, count: Extent, depth: Extent, column_step: Extent, step: Extent
     ) -> None:
-        """`count` columns that lie `column_step` apart, of `depth` elements that lie `step` apart."""
+        """Describe `count` columns, `column_step` elements apart, each of `depth` elements `step` apart.
+
+        `rows`: rows of the result, which all read the columns.
+        """
         self.tile, self.depth, self.count = tile, depth, count
         self.step, self.column_step = step, column_step
         close = not is_open(self.step) and self.step <= 2 * tile.columns
@@ -39,7 +42,7 @@ class Panels:
 
     @property
     def number(self) -> Extent:
-        """Panels that cover all columns."""
+        """Number of panels that cover all columns."""
         return ceil_div(self.count, self.tile.columns)
 
     @property
@@ -48,7 +51,7 @@ class Panels:
         return self.depth * self.tile.columns
 
     def vectors(self, columns: Extent) -> list[tuple[int, int]]:
-        """(offset, width) of the vectors that a panel with `columns` columns is computed with."""
+        """(offset, width) of each vector of a panel with `columns` columns."""
         lanes = self.tile.lanes
         if is_open(columns):
             columns = self.tile.columns
@@ -57,7 +60,7 @@ class Panels:
         return list(chunks(columns, lanes))
 
     def pack(self, source: Any, start: Expr, columns: Extent, target: Any, at: Expr) -> None:
-        """Copy the panel that begins at source[start] to target[at] as [k][NR], zeros behind its columns."""
+        """Copy the panel that begins at source[start] to target[at] as [k][NR], zeros after its columns."""
         width, lanes = self.tile.columns, self.tile.lanes
         for offset, _ in self.vectors(columns):
             if is_open(columns) or offset + lanes > columns:
@@ -74,11 +77,11 @@ class Panels:
                 blocks(columns, lanes, visit) if is_open(columns) else _cut(columns, lanes, visit)
             return
         square = lanes if not is_open(self.step) and self.step == 1 else 1
-        whole_columns, whole_depth = _whole(columns, square), _whole(self.depth, square)
+        whole_columns, whole_depth = _rounded_down(columns, square), _rounded_down(self.depth, square)
         if square > 1:
             across = serial(_quotient(whole_columns, square))
-            with across as block, serial(_quotient(whole_depth, square)) as part:
-                column, k = block * int64(square), part * int64(square)
+            with across as block, serial(_quotient(whole_depth, square)) as depth_block:
+                column, k = block * int64(square), depth_block * int64(square)
                 here = start + column * int64(self.column_step) + k
                 there = at + k * int64(width) + column
                 transpose_block(source, here, self.column_step, target, there, width, square)
@@ -96,7 +99,7 @@ class Panels:
         columns: tuple[Extent, Extent],
         depth: tuple[Extent, Extent],
     ) -> None:
-        """Copy a range of columns and of depth one element at a time."""
+        """Copy the elements in a range of columns and a range of depth, one at a time."""
         if any(not is_open(b) and not is_open(a) and a == b for a, b in (columns, depth)):
             return
         with (
@@ -108,24 +111,25 @@ class Panels:
 
 
 def _quotient(size: Extent, step: int) -> Extent:
-    """size / step, for a size that step divides."""
+    """size / step, for a size that is a multiple of `step`."""
     return divide(size, step) if is_open(size) else size // step
 
 
-def _whole(size: Extent, step: int) -> Extent:
-    """The part of `size` that whole steps cover."""
+def _rounded_down(size: Extent, step: int) -> Extent:
+    """`size` rounded down to a multiple of `step`."""
     return (
         size - modulo(size, step) if is_open(size) and step > 1 else size - (0 if step == 1 else size % step)
     )
 
 
 def _cut(size: int, lanes: int, visit: Any) -> None:
+    """visit(first, width) for each vector of a row of `size` elements."""
     for offset, width in chunks(size, lanes):
         visit(int64(offset), width)
 
 
 def one_panel(panels: Panels, number: Expr, visit: Callable[[Expr, Extent], None]) -> None:
-    """visit(first column, columns) for panel `number`, of which the last may be narrower."""
+    """Emit visit(first column, columns) for panel `number`; the last panel may be narrower."""
     width = panels.tile.columns
     if is_open(panels.count):
         whole = divide(panels.count, width)

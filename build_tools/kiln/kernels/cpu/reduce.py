@@ -1,4 +1,4 @@
-"""A sum, product or extreme along an axis of neighbouring elements, by vectors of partial results."""
+"""Sum, product, maximum or minimum along a contiguous axis, by vectors of partial results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTIAL = 4
 
 
 def combines(nest: Nest) -> bool:
-    """Whether a reduction's value is an operation on its own buffer and one more term."""
+    """Whether `nest` reduces by a sum, product, maximum or minimum of its own buffer and one term."""
     if not isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul):
         return False
     own = nest.value.a
@@ -26,12 +26,15 @@ def combines(nest: Nest) -> bool:
 
 
 def term_of(nest: Nest) -> Nest:
-    """`nest`, which `combines`, with only what it adds as its value."""
+    """`nest` with only the reduced term as its value, for a nest of which `combines` is true."""
     return Nest(nest.buffer, nest.axes, nest.reduced, nest.store, nest.value.b, nest.init)
 
 
 def sweep(length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, int], None]) -> None:
-    """visit(first, width, number) over [0, length): vectors, `parts` in turn, and then narrower ones."""
+    """Emit visit(first, width, number) over [0, length): full vectors, then narrower ones.
+
+    `number` cycles through [0, parts), so that consecutive vectors can use different partial results.
+    """
     step = parts * lanes
     most = greatest(length)
     if most >= step:
@@ -54,7 +57,7 @@ def sweep(length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, in
 
 
 class Partials:
-    """Partial results of `operation` along an axis of `length`, each of which begins as `start`."""
+    """Partial results of `operation` along an axis of `length` elements, each initialised to `start`."""
 
     def __init__(self, operation: Any, dtype: str, start: Expr, length: Extent, lanes: int) -> None:
         self.operation, self.dtype, self.length, self.lanes = operation, dtype, length, lanes
@@ -70,7 +73,7 @@ class Partials:
                 store(part, [lane], start)
 
     def sweep(self, term: Callable[[Expr], Expr]) -> None:
-        """Combine with term(position) at every position of the axis."""
+        """Emit the loop that combines term(position) of every position with the partial results."""
 
         def visit(first: Expr, width: int, number: int) -> None:
             part = self._parts[(number if width == self.lanes else PARTIAL, width)]
@@ -80,7 +83,7 @@ class Partials:
         sweep(self.length, self.lanes, PARTIAL, visit)
 
     def total(self) -> Any:
-        """A register of one element with all of them combined, halves by halves."""
+        """Combine all partial results, halving vectors in turn; return a register of one element."""
         waiting = sorted(self._parts.values(), key=lambda part: int(part.shape[0]), reverse=True)
         while len(waiting) > 1 or int(waiting[0].shape[0]) > 1:
             width = int(waiting[0].shape[0])

@@ -1,11 +1,11 @@
-"""Softmax, layer norm and their kind: what reduces the last axis and then uses the result along it.
+"""Row reductions (softmax, layer norm): reduce the last axis, then use the result along that axis.
 
 Computation  A chain over rows: sums or maxima of the last axis, and elementwise results that read them.
-Schedule     Row by row, so that a row stays in the first-level cache from its first sum to its result: each
-             reduction is one sweep with four vectors of partial results, combined as a tree; an elementwise
-             part that is costly and read again (the exponentials of softmax) is computed once and kept in
-             the place of the output. A division by what is one number for the row is a multiplication. Tasks
-             are rows.
+Schedule     Row by row, so that a row stays in the L1 cache from its first sum to its result: each reduction
+             is one sweep with four vectors of partial results, combined as a tree; an elementwise nest that
+             is costly and read again (the exponentials of softmax) is computed once and kept in the memory
+             of the output. A division by a value that is constant over the row becomes a multiplication.
+             Tasks are rows.
 Applies      Groups of more than one loop nest with one output, all over the same rows; any length.
 Accuracy     Partial sums make a float sum's error smaller; the multiplication instead of a division costs at
              most one unit in the last place.
@@ -45,7 +45,10 @@ from kiln.tir.tiled_loops import tasks_of
 
 @dataclass(frozen=True)
 class Rows:
-    """`nests` in order, each over rows of sizes `lead` with `length` elements; `kept` lies in the output."""
+    """`nests` in order, each over rows of `length` elements; `lead`: sizes of the axes before the last.
+
+    `kept`: an intermediate nest that is stored in the memory of the output.
+    """
 
     nests: list[Nest]
     lead: list[Extent]
@@ -55,7 +58,7 @@ class Rows:
 
 
 def _last_axis(nest: Nest, lead: list[Extent], length: Extent) -> Any:
-    """The axis along the row, or None when `nest` is not one over those rows."""
+    """The axis of `nest` along the row, or None when `nest` is not over rows of sizes `lead` and `length`."""
     extents = nest.extents
     if not same_shape(extents[: len(lead)], lead):
         return None
@@ -68,12 +71,13 @@ def _last_axis(nest: Nest, lead: list[Extent], length: Extent) -> Any:
 
 
 def _plain_store(nest: Nest) -> bool:
+    """Whether `nest` stores each element at the indices of its axes, in order."""
     places = zip(nest.store, nest.axes, strict=False)
     return len(nest.store) == len(nest.axes) and all(place.same_as(axis.var) for place, axis in places)
 
 
 def read_rows(fused: Fused) -> Rows | None:
-    """The nests of `fused` that must be computed, as a chain over rows; None when they are none."""
+    """The nests of `fused` that must be stored, as a chain over rows; None where they do not form a chain."""
     nests = fused.materialised()
     if len(nests) < 2 or len(fused.outputs) != 1 or not nests[0].reduced or len(nests[0].reduced) != 1:
         return None
@@ -101,17 +105,17 @@ def read_rows(fused: Fused) -> Rows | None:
 
 
 def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
-    """Whether `nest` reads what the chain made before for the very row, and element, that it computes.
+    """Whether `nest` reads results of the chain only at the row, and element, that it computes.
 
-    Sizes alone do not tell: a softmax along H of a square image has as many columns as rows have elements.
+    Sizes do not show this: a softmax along H of a square image has as many columns as rows have elements.
     """
     axis = _last_axis(nest, rows.lead, rows.length)
     own = [*nest.axes[: len(rows.lead)], axis]
-    made = {other.buffer: _as_it_is(other.buffer) for other in rows.nests if other is not nest}
+    computed = {other.buffer: _as_it_is(other.buffer) for other in rows.nests if other is not nest}
     reduced = {other.buffer for other in rows.nests if other.reduced}
 
     def visit(read: Any) -> Any:
-        if read.source not in made:
+        if read.source not in computed:
             return None
         places = own[:-1] if read.source in reduced else own
         here = all(
@@ -121,12 +125,12 @@ def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
         return None if here else tvm_ffi.VisitInterrupt(read)
 
     bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
-    value = fused.value(term_of(nest) if nest.reduced else nest, bound, made)
+    value = fused.value(term_of(nest) if nest.reduced else nest, bound, computed)
     return structural_walk(value, ((TensorLoad, visit),)) is None
 
 
 class _Row:
-    """Writes the sweeps over one row."""
+    """Emits the sweeps over one row."""
 
     def __init__(self, fused: Fused, rows: Rows, buffers: dict[Any, Any], lead: list[Expr]) -> None:
         self.fused, self.rows, self.lead = fused, rows, lead
@@ -136,7 +140,7 @@ class _Row:
         }
 
     def value(self, nest: Nest, position: Expr) -> Expr:
-        """What `nest` stores, or adds up, at `position` of this row."""
+        """The value that `nest` stores, or the term that it reduces, at `position` of this row."""
         axis = _last_axis(nest, self.rows.lead, self.rows.length)
         bound = {other.var: int64(0) for other in nest.axes}
         bound |= {other.var: index for other, index in zip(nest.axes, self.lead, strict=False)}
@@ -145,7 +149,7 @@ class _Row:
         return self.fused.value(term, bound, self.reads)
 
     def elementwise(self, nest: Nest, lanes: int) -> None:
-        """Store `nest` over the row, in the output."""
+        """Emit the sweep that stores the row of `nest` in the memory of the output."""
 
         def visit(first: Expr, width: int) -> None:
             with vector(width) as lane:
@@ -157,7 +161,7 @@ class _Row:
             self.reads[nest.buffer] = lambda where: load(self.output, [*self.lead, where[-1]])
 
     def reduce(self, nest: Nest, lanes: int) -> None:
-        """Combine the row into one number, which later nests read from a register."""
+        """Emit the reduction of the row to one number, which later nests read from a register."""
         dtype, start = str(nest.buffer.dtype), replace(nest.init, {}, {})
         partial = Partials(type(nest.value), dtype, start, self.rows.length, lanes)
         partial.sweep(lambda position: self.value(nest, position))
@@ -166,7 +170,10 @@ class _Row:
 
 
 def _by_reciprocal(value: Expr, position: Expr) -> Expr:
-    """`value` with float divisions by what does not depend on `position` turned into multiplications."""
+    """`value` with float32 divisions by an expression constant over the row as multiplications.
+
+    An expression is constant over the row where it does not contain the variables of `position`.
+    """
     variables: list[Any] = []
     structural_walk(position, ((tirx.Var, variables.append),))
 
@@ -186,7 +193,7 @@ def _by_reciprocal(value: Expr, position: Expr) -> Expr:
 
 
 def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ...]:
-    """Positions of inputs in whose place the output may lie: of each row they are read before its store."""
+    """Positions of inputs whose memory the output may reuse: each element is read before its store."""
     writers = [nest for nest in rows.nests if not nest.reduced]
     first = rows.nests.index(writers[0])
     shape, bits = list(rows.output.buffer.shape), _bits(rows.output.buffer)
@@ -217,6 +224,7 @@ def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ..
 
 
 def _as_it_is(buffer: Any) -> Any:
+    """A load function that reads `buffer` itself, for `Fused.value`."""
     return lambda indices: tirx.BufferLoad(buffer, indices)
 
 
@@ -225,7 +233,7 @@ def _bits(buffer: Any) -> int:
 
 
 def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]:
-    """The kernel of a whole group, and the buffers of its parameters (the output last)."""
+    """Make the kernel of a whole group; return it with the buffers of its parameters (the output last)."""
     stored = [*fused.params, *(nest.buffer for nest in rows.nests)]
     inputs: list[Any] = []
     for nest in rows.nests:

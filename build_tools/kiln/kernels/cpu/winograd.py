@@ -1,21 +1,21 @@
 """Winograd convolution: 3x3 weights, stride 1, with 2.25 (F2) or 4 (F4) times fewer multiplications.
 
 Computation  Output tiles of m x m (m = 2 or 4) from input tiles of (m+2) x (m+2): transform the inputs,
-             multiply plane by plane (tiles x channels by channels x outputs, (m+2)^2 products), transform
+             multiply plane by plane (tiles x channels by channels x outputs, (m+2)^2 matmuls), transform
              back. kernels/cpu/winograd_transforms.py holds the transforms.
 Packing      [3,3,C,O] → [plane][panel][C][NR]: 1.8 (F2) or 4 (F4) times as many bytes.
-Schedule     Where weights are small or tiles many: blocks of tiles whose transformed data stay in the cache
-             go through all three phases; each task has a share of the tiles and scratch memory of its own.
-             Where weights are large and tiles few: three kernels, each phase for all tiles, so that every
-             weight is read once and the products divide by planes and panels.
-             Planes are a cache line apart from a multiple of their size, else all of a tile's lines would
-             fall into the same set of the cache.
-             Of open sizes the number of blocks is open; blocks that hold no tile are left out.
-             Tiles over the edge read the last row and column again; only real outputs are stored, with the
-             epilogue, each exactly once.
+Schedule     Small weights or many tiles: blocks of tiles whose transformed data stay in the cache go through
+             all three phases; each task has a share of the tiles and scratch memory of its own.
+             Large weights and few tiles: three kernels, each phase for all tiles, so that every weight is
+             read once and the matmuls are divided into tasks by planes and panels.
+             A plane is one cache line longer than its data, otherwise all lines of a tile would map to one
+             set of the cache.
+             With dynamic shapes the number of blocks is dynamic; blocks without tiles are skipped.
+             Tiles across the edge read the last row and column again; only real outputs are stored, with
+             the epilogue, each exactly once.
 Applies      NHWC/HWIO, float32, constant weights, groups 1, no padding left in the op, where `pays`.
 Accuracy     On data of unit scale, against a convolution in float64: F2 up to 4e-6, F4 up to 7e-5 (direct:
-             1e-6). Models say `winograd: f2` or `off` where that is too much.
+             1e-6). A model's `winograd: f2` or `off` avoids larger errors.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
 
 
 def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
-    """Whether it is faster here than kernels/cpu/conv2d.py, and allowed."""
+    """Whether Winograd convolution is allowed and estimated to be faster than kernels/cpu/conv2d.py."""
     return form_of(Convolution(op, fused, anchor), machine) is not None
 
 
 class Phases:
-    """Writes the three phases of a convolution. Tiles are numbered through all images."""
+    """Emits the three phases of a convolution. Tiles are numbered consecutively over all images."""
 
     def __init__(self, conv: Convolution, form: Form, machine: Machine) -> None:
         self.conv, self.m, self.size = conv, form.m, form.m + 2
@@ -91,17 +91,17 @@ class Phases:
         self.data_plane = self.held * conv.channels + self.line
         self.product_plane = self.held * conv.out_channels + self.line
         best = choose_tile(machine, self.held, conv.out_channels, conv.choice(machine).tile)
-        rows = -(-self.held // -(-self.held // best.rows))  # of equal height: no thin rest
+        rows = -(-self.held // -(-self.held // best.rows))  # of equal height: no low last tile
         self.tile = Tile(rows, best.vectors, best.lanes)
         self.panels = -(-conv.out_channels // self.tile.columns)
         measured = conv.choice(machine).fetch
-        # Panels ahead; 0: none. In a network weights are cold, however few: 10 to 50 % faster on Zen 5.
+        # Panels prefetched ahead; 0: none. In networks even few weights are cold: 10 to 50 % faster on Zen 5.
         self.fetch = 1 if measured is None else measured
         self.upcoming = machine.upcoming
 
     @property
     def planes(self) -> int:
-        """Products that are computed: one for each position in a tile."""
+        """Number of matmuls: one for each position in an input tile."""
         return self.size * self.size
 
     @property
@@ -111,11 +111,11 @@ class Phases:
 
     @property
     def product_size(self) -> int:
-        """Elements of a buffer of products."""
+        """Elements of a buffer of matmul results."""
         return self.planes * self.product_plane
 
     def _place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
-        """(image, first output row, first output column) of a tile."""
+        """(image, first output row, first output column) of tile number `tile`."""
         each = self.down * self.across
         one = same(self.conv.batch, 1)
         inside = tile if one else modulo(tile, each)
@@ -123,12 +123,12 @@ class Phases:
         return image, divide(inside, self.across) * int64(self.m), modulo(inside, self.across) * int64(self.m)
 
     def _rest(self, extent: Extent) -> int:
-        """The fewest outputs that the last tile along an axis of `extent` outputs has; at most m."""
+        """Lower bound, at most m, on the outputs of the last tile along an axis of `extent` outputs."""
         rest = simplify(modulo(extent, self.m))
         return 1 if is_open(rest) else int(rest) or self.m
 
     def _channels(self, count: int, visit: Any) -> None:
-        """visit(first channel, width) for vectors of channels."""
+        """Emit visit(first channel, width) for vectors that cover `count` channels."""
         whole = count // self.lanes
         if whole:
             with serial(whole) as block:
@@ -137,16 +137,15 @@ class Phases:
             visit(int64(whole * self.lanes + offset), width)
 
     def transform_inputs(self, x: Any, data: Any, start: Expr, tile: Expr, slot: Expr) -> None:
-        """Tile `tile` of `x` into slot `slot` of the transformed data, which begins at `start`."""
+        """Emit the transform of tile `tile` of `x` into slot `slot` of `data`, which begins at `start`."""
         conv, size = self.conv, self.size
         image, row, column = self._place(tile)
 
         def clamped(first: Expr, offset: int, extent: Extent) -> Expr:
-            """first + offset, no further than the input of the last of `extent` outputs."""
+            """first + offset, limited to the last input of an axis of `extent` outputs."""
             position = first + int64(offset)
-            beyond = offset - 1 > self._rest(
-                extent
-            )  # the last tile's real outputs read two more than they are
+            # n outputs read n + 2 inputs.
+            beyond = offset - 1 > self._rest(extent)
             return tirx.min(position, int64(extent + 1)) if beyond else position
 
         def line_of(i: int) -> Expr:
@@ -174,9 +173,9 @@ class Phases:
         self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, panel: Expr,
         again: tuple[Expr, int] | None = None,
     ) -> None:  # fmt: skip
-        """One panel of columns of one plane, for all tiles that are held.
+        """Emit the matmul of one plane and one panel of columns, for all tiles in the buffers.
 
-        `again`: which time the weights are read, of how many.
+        `again`: (index of this pass over the weights, number of passes); None: one pass, or a dynamic number.
         """
         conv, tile = self.conv, self.tile
         first_data = bind(data_start + plane * int64(self.data_plane))
@@ -192,7 +191,7 @@ class Phases:
                 number, loops = bind(plane * int64(self.panels) + panel), [Loop(conv.channels, 1)]
                 index, tiles = divide(first_row, tile.rows), -(-self.held // tile.rows)
                 next_one = ahead(tile, loops, number, index, tiles, self.fetch) if self.fetch else None
-                # Where weights are read once, reading them leaves no time for others.
+                # Where weights are read only once, reading them leaves no time for prefetches of others.
                 if next_one is not None and self.upcoming is not None and again is not None:
                     turn, turns = again
                     share = bind((turn * int64(self.planes * self.panels) + number) * int64(tiles) + index)
@@ -221,7 +220,7 @@ class Phases:
     def transform_outputs(
         self, products: Any, start: Expr, tile: Expr, slot: Expr, element: Epilogue
     ) -> None:
-        """Slot `slot` of the products back to the outputs of tile `tile`, with what was fused behind."""
+        """Emit the transform of slot `slot` of `products` to the outputs of tile `tile`, and the epilogue."""
         conv, size, m = self.conv, self.size, self.m
         image, row, column = (bind(value) for value in self._place(tile))
         first = bind(start + slot * int64(conv.out_channels))
@@ -252,7 +251,7 @@ class Phases:
 
     @staticmethod
     def when(conditions: list[Expr], then: Callable[[], None]) -> None:
-        """`then()` where all conditions hold."""
+        """Emit `then()`, executed where all conditions hold."""
         if not conditions:
             then()
             return
@@ -271,7 +270,7 @@ def _write(buffer: Any, at: Expr, width: int, value: Expr) -> None:
 def make(
     op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine
 ) -> list[tuple[Kernel, list[Any]]]:
-    """The kernels of `anchor` and of what follows it up to `last`, and the buffers of their parameters."""
+    """Make the kernels of nests `anchor` to `last`; return each with the buffers of its parameters."""
     conv = Convolution(op, fused, anchor)
     form = form_of(conv, machine)
     assert form is not None
@@ -281,7 +280,7 @@ def make(
 
 
 class _Group:
-    """The kernels of one fused group."""
+    """The kernels of one fused group that Winograd convolution computes."""
 
     def __init__(self, fused: Fused, anchor: Nest, last: Nest, phases: Phases, form: Form) -> None:
         self.fused, self.anchor, self.last, self.phases, self.form = fused, anchor, last, phases, form
@@ -298,11 +297,11 @@ class _Group:
         return pack_weights(weights, self.phases.m, self.phases.tile)
 
     def _epilogue(self, buffers: list[Any]) -> Epilogue:
-        """`buffers`: those of the parameters behind x and the weights."""
+        """The epilogue of the group. `buffers`: the kernel's buffers after data and weights."""
         return Epilogue(self.fused, self.anchor, self.last, dict(zip(self.read[2:], buffers, strict=True)))
 
     def blocked(self) -> tuple[Kernel, list[Any]]:
-        """One kernel; each task takes `form.rounds` blocks of tiles through all phases."""
+        """Make one kernel, each task of which computes all phases of `form.rounds` blocks of tiles."""
         phases, form = self.phases, self.form
 
         def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
@@ -330,7 +329,7 @@ class _Group:
                 data_start = bind(task * int64(phases.data_size))
                 start = bind(task * int64(phases.product_size))
                 first = bind((task * int64(form.rounds) + turn) * int64(form.block))
-                # Small sizes leave tasks without a tile.
+                # At small sizes some tasks have no tile.
                 some = [first < int64(phases.tiles)] if is_open(phases.tiles) else []
                 again = None
                 if not is_open(form.rounds):
@@ -345,7 +344,7 @@ class _Group:
         return Kernel(func, tasks, {1: self._pack}, "winograd", in_place, self.saving, fetches), self.read
 
     def staged(self) -> list[tuple[Kernel, list[Any]]]:
-        """Three kernels, one for each phase; transformed data lie in the arena between them."""
+        """Make three kernels, one for each phase; transformed data are in the arena between them."""
         phases, zero = self.phases, int64(0)
         data = tirx.decl_buffer([phases.data_size], "float32", "data")
         products = tirx.decl_buffer([phases.product_size], "float32", "products")

@@ -1,14 +1,14 @@
 """When Winograd convolution is used, with which tile, and how its work is divided.
 
-The rule compares estimates in cycles of one core:
+The heuristic compares estimates in cycles of one core:
 
     direct     multiply-adds / (2 vectors a cycle), or the weights' bytes / 8 a cycle, if that is more
-    Winograd   the same for its products, plus the transforms of each tile and channel
+    Winograd   this estimate for the matmuls of all planes, plus the transforms of each tile and channel
 
-and takes the lowest; direct wins unless 10 % are gained, and F2 unless F4 gains 10 % on it, for it needs less
-than half the memory. Weights count as cold: in a network they are.
-Sizes that are open count at their greatest.
-`winograd: f2 | f4` of a model goes before the estimate; what weights may grow by goes before both.
+and chooses the lowest. Direct convolution is kept unless 10 % are gained, and F2 unless F4 gains 10 % on F2,
+because F2 needs less than half the memory. Weights count as cold, as they are in a network.
+Dynamic dimensions count at their greatest size.
+A model's `winograd: f2 | f4` overrides the estimate; the limit on the growth of weights overrides both.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from kiln.tir.symbols import Extent, ceil_div, greatest, is_open, product
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
 _TRANSFORM = {2: (60, 45), 4: (150, 170)}
 _BYTES_A_CYCLE = 8
-# Transformed data of all tiles, in bytes, up to which a kernel for each phase is worth its memory.
+# Most bytes of transformed data of all tiles for which a kernel for each phase is worth the memory.
 _STAGED = 2 << 20
-DIRECT = 0  # in the place of the outputs of a tile: direct convolution
+DIRECT = 0  # as `m`, the outputs of a tile along one axis: direct convolution
 
 
 @dataclass(frozen=True)
 class Form:
-    """How one convolution is computed: m x m outputs a tile; `block` tiles at a time.
+    """How one convolution is computed: tiles of m x m outputs, `block` tiles at a time.
 
-    `staged`: a kernel for each phase, with all tiles in one block. Else `tasks` tasks that take `rounds`
-    blocks each.
+    `staged`: a kernel for each phase, with all tiles in one block. Otherwise each of `tasks` tasks computes
+    `rounds` blocks.
     """
 
     m: int
@@ -45,7 +45,7 @@ class Form:
 
 
 def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int) -> float:
-    """Cycles of `planes` products of rows x depth by depth x columns, weights cold."""
+    """Estimated cycles of `planes` matmuls of rows x depth by depth x columns, weights cold."""
     tile = choose_tile(machine, rows, columns)
     padded = -(-columns // tile.columns) * tile.columns
     compute = rows * padded * depth / (2 * tile.lanes)
@@ -53,12 +53,12 @@ def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int
 
 
 def tiles_of(conv: Convolution, m: int) -> Extent:
-    """Tiles of a convolution, over all images."""
+    """Number of tiles of m x m outputs of a convolution, over all images."""
     return product([conv.batch, ceil_div(conv.out_h, m), ceil_div(conv.out_w, m)])
 
 
 def estimate(conv: Convolution, m: int, machine: Machine) -> float:
-    """Cycles with tiles of m x m outputs; m = 0 for direct convolution."""
+    """Estimated cycles of `conv` with tiles of m x m outputs; m = 0 for direct convolution."""
     if m == 0:
         return _products(machine, greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
     tiles, lanes = greatest(tiles_of(conv, m)), machine.lanes("float32")
@@ -68,12 +68,12 @@ def estimate(conv: Convolution, m: int, machine: Machine) -> float:
 
 
 def wanted(machine: Machine) -> tuple[int, ...]:
-    """The tiles that the model's policy allows besides direct convolution."""
+    """The tile sizes m of Winograd convolution that the model's policy allows."""
     return {"auto": (2, 4), "f2": (2,), "f4": (4,)}.get(machine.winograd, ())
 
 
 def form_of(conv: Convolution, machine: Machine) -> Form | None:
-    """How to compute `conv`; None for direct convolution."""
+    """The form of Winograd convolution for `conv`; None for direct convolution."""
     allowed = [m for m in wanted(machine) if growth(m) <= machine.weight_growth + 1e-9]
     if machine.forms is not None:
         allowed = [m for m in allowed if m in machine.forms]
@@ -92,7 +92,10 @@ def form_of(conv: Convolution, machine: Machine) -> Form | None:
 
 
 def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None) -> Form:
-    """The blocks of a convolution with tiles of m x m outputs; `block`: tiles in one, 0 for all."""
+    """Divide a convolution with tiles of m x m outputs into blocks.
+
+    `block`: tiles in a block; 0: all tiles in one; None: the heuristic decides.
+    """
     all_tiles = tiles_of(conv, m)
     tiles, open_ = greatest(all_tiles), is_open(all_tiles)
     weights = (m + 2) ** 2 * conv.channels * conv.out_channels * 4

@@ -3,7 +3,7 @@
     Y = A' [(G g G') * (B' d B)] A      d: (m+2)x(m+2) inputs, g: 3x3 weights, Y: m x m outputs
 
 after Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015). The transforms of data and
-of outputs are written as sums with shared parts; each works on one line of m+2 values at a time.
+of outputs are written as sums with shared terms; each transforms one line of m+2 values at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm import tirx
 from kiln.kernels.cpu.gemm import Tile, pack
 from kiln.tir.builder import Array, Expr, bind
 
-# G, by m: from three weights to m + 2 values
+# G by m: maps three weights to m + 2 values.
 WEIGHTS = {
     2: np.array([[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]]),
     4: np.array(
@@ -34,12 +34,15 @@ WEIGHTS = {
 
 
 def growth(m: int) -> float:
-    """How many times as many weights there are after the transform."""
+    """Number of weights after the transform divided by the number before."""
     return (m + 2) ** 2 / 9
 
 
 def pack_weights(weights: Array, m: int, tile: Tile) -> Array:
-    """[3,3,C,O] → [(m+2)^2][panel][C][NR], flat. Computed in float64, rounded once."""
+    """Transform and pack weights [3,3,C,O] → [(m+2)^2][panel][C][NR], flat.
+
+    The transform is computed in float64 and rounded once.
+    """
     to = WEIGHTS[m]
     transformed = np.einsum("xi,ijco,yj->xyco", to, weights.astype("float64"), to).astype(weights.dtype)
     planes = transformed.reshape(-1, *weights.shape[2:])
@@ -47,13 +50,14 @@ def pack_weights(weights: Array, m: int, tile: Tile) -> Array:
 
 
 def _scaled(value: Expr, factor: int) -> Expr:
+    """value * factor, in float32, for a scalar or a vector."""
     constant: Any = tirx.const(float(factor), "float32")
     lanes = int(value.ty.dtype.lanes)
     return value * (tirx.Broadcast(constant, lanes) if lanes > 1 else constant)
 
 
 def data_line(d: Sequence[Expr]) -> list[Expr]:
-    """B' times a line of m + 2 inputs."""
+    """The product of B' and a line of m + 2 inputs: m + 2 values."""
     if len(d) == 4:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
     even, odd = bind(d[4] - _scaled(d[2], 4)), bind(d[3] - _scaled(d[1], 4))
@@ -69,7 +73,7 @@ def data_line(d: Sequence[Expr]) -> list[Expr]:
 
 
 def output_line(p: Sequence[Expr]) -> list[Expr]:
-    """A' times a line of m + 2 products: m outputs."""
+    """The product of A' and a line of m + 2 values: m outputs."""
     if len(p) == 4:
         return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
     sum1, sum2 = bind(p[1] + p[2]), bind(p[3] + p[4])
