@@ -1,4 +1,4 @@
-"""What the passes share: reading operators and constants, and rewriting calls."""
+"""Helpers of the passes: read operators and constants, rewrite calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 def operator(expr: Any) -> str | None:
-    """The operator's name of a call (`relax.nn.conv2d`), or None."""
+    """The name of the operator that `expr` calls (`relax.nn.conv2d`); None for other expressions."""
     if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
         return str(expr.op.name)
     return None
@@ -37,17 +37,17 @@ def const(value: Array | float, dtype: str) -> Any:
 
 
 def static_shape(expr: Any) -> list[int]:
-    """The sizes of a tensor expression whose shape is known."""
+    """The sizes of a tensor expression of static shape."""
     return [int(size) for size in expr.ty.shape]
 
 
 def as_size(size: Any) -> Any:
-    """A size as an int where it is known."""
+    """A static size as an int; a dynamic size unchanged."""
     return int(size) if isinstance(size, (int, tvm.tirx.IntImm)) else size
 
 
 def shape_of(expr: Any) -> list[Any]:
-    """The sizes of a tensor expression: ints, and TIR expressions where they are open."""
+    """The sizes of a tensor expression: ints, or TIR expressions for dynamic dimensions."""
     return [as_size(size) for size in expr.ty.shape]
 
 
@@ -83,8 +83,8 @@ class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     def definition(self, expr: Any) -> Any:
         """The expression a variable was bound to, or the expression itself."""
         if isinstance(expr, relax.Var):
-            found = self.lookup_binding(expr)
-            return expr if found is None else found
+            bound = self.lookup_binding(expr)
+            return expr if bound is None else bound
         return expr
 
 
@@ -98,12 +98,12 @@ def rewrite_calls(mod: tvm.IRModule, rules: dict[str, Rule]) -> tvm.IRModule:
 
 
 def count_uses(mod: tvm.IRModule) -> dict[Any, int]:
-    """How often each variable is read."""
-    found: dict[Any, int] = {}
+    """Number of reads of each variable in the Relax functions of `mod`."""
+    uses: dict[Any, int] = {}
 
     def note(expr: Any) -> None:
         if isinstance(expr, relax.Var):
-            found[expr] = found.get(expr, 0) + 1
+            uses[expr] = uses.get(expr, 0) + 1
 
     for _, function in mod.functions_items():
         if isinstance(function, relax.Function):
@@ -111,4 +111,4 @@ def count_uses(mod: tvm.IRModule) -> dict[Any, int]:
                 for binding in block.bindings:
                     post_order_visit(binding.value, note)
             post_order_visit(function.body.body, note)
-    return found
+    return uses

@@ -22,5 +22,5 @@ def _clip(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def clip_to_min_max(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Replace every relax.clip by relax.minimum and relax.maximum."""
     return rewrite_calls(mod, {"relax.clip": _clip})

@@ -1,9 +1,10 @@
-"""Convolutions: those that have no kernels of their own take the form of one that has.
+"""Convolutions: convert conv1d, and conv2d with other kernel layouts, to conv2d of NHWC and HWIO.
 
-A convolution along one axis is one over images of a single line: (N, C, W) and (N, W, C) become (N, 1, W, C),
-and kernels (1, K, I, O). Moving the channels is a transpose, which graph/layout.py moves to where it
-vanishes; the axis of size 1 costs nothing. Kernels of NHWC in another order, such as TFLite's depthwise ones,
-become HWIO. Guarantees: same results. Leaves alone kernels that are computed at run time.
+A 1-D convolution is a 2-D convolution of images with a single line: data (N, C, W) or (N, W, C) becomes
+(N, 1, W, C), and kernels become (1, K, I, O). Moving the channels is a transpose, which graph/layout.py moves
+to where it vanishes; the axis of size 1 costs nothing. Kernels in another order, such as TFLite's depthwise
+kernels, become HWIO. Guarantees: same results. Does not change convolutions with kernels that are computed
+at run time.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from tvm import relax
 
 from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls, shape_of
 
-# Where the channels of a tensor and the axes of a kernel lie: layout → how it is transposed.
+# Layout → the permutation of axes that makes it NWC, or WIO; None: none is needed.
 _DATA = {"NCW": [0, 2, 1], "NWC": None}
 _KERNELS = {"OIW": (2, 1, 0), "WIO": (0, 1, 2)}
 
 
 def conv2d_nhwc(call: Any, data: Any, kernel: Any) -> Any:
-    """The 2-D convolution `call` of `data` as (N, H, W, C) and of `kernel` as (H, W, I, O)."""
+    """The conv2d `call` on `data` of shape (N, H, W, C) and `kernel` of shape (H, W, I, O)."""
     attrs = call.attrs
     return relax.op.nn.conv2d(
         data,
@@ -78,5 +79,5 @@ def _conv2d(_rewriter: CallRewriter, call: Any) -> Any:
 
 
 def plain_convolutions(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Convert conv1d and conv2d with constant kernels to conv2d of NHWC and HWIO."""
     return rewrite_calls(mod, {"relax.nn.conv1d": _conv1d, "relax.nn.conv2d": _conv2d})

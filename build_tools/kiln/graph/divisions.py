@@ -1,7 +1,8 @@
 """DivisionsByConstants: x / c becomes x * (1 / c) for float constants.
 
-Processors divide vectors ten times slower than they multiply. Guarantees: results differ by at most one unit
-in the last place, by none where c is a power of two; constants whose inverse is not a normal number stay.
+Processors divide vectors ten times slower than they multiply them. Guarantees: results differ by at most one
+unit in the last place, and not at all where c is a power of two. Divisions by constants whose inverse is not
+a normal number stay.
 """
 
 from __future__ import annotations
@@ -28,5 +29,5 @@ def _divide(_rewriter: CallRewriter, call: Any) -> Any:
 
 
 def divisions_by_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Replace float32 divisions by constants with multiplications by the inverse."""
     return rewrite_calls(mod, {"relax.divide": _divide})

@@ -1,8 +1,9 @@
-"""Tensors without elements, such as the cache of a decoder before its first step, disappear from the graph.
+"""Remove tensors without elements, such as the cache of a decoder before its first step, from the graph.
 
-What has no elements is not computed. What is computed from such tensors becomes a constant (a product or a
-sum over nothing is 0), or what the others are (a concat without its empty operands).
-Guarantees: no operator reads a tensor without elements. Raises KilnError for operators without a value then.
+Results without elements are not computed. A result computed from empty operands becomes a constant (a matmul
+or a sum over an empty axis is 0), or is computed from the other operands (a concat without its empty
+operands). Guarantees: no operator reads a tensor without elements. Raises KilnError for operators whose
+result is undefined for an empty operand.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from kiln.callbacks import post_order_visit
 from kiln.errors import KilnError
 from kiln.graph.bindings import CallRewriter, const, operator, rewrite_calls
 
-# Of nothing along an axis: these numbers.
+# Result of a reduction over an empty axis.
 _OF_NOTHING = {"relax.sum": 0, "relax.matmul": 0, "relax.prod": 1, "relax.einsum": 0}
-# The first operand, changed at no place.
+# Operators that return their first operand unchanged where an update is empty.
 _UPDATES = ("relax.scatter_elements", "relax.scatter_nd", "relax.index_put", "relax.slice_scatter")
-# Calls that read no element.
+# Operators that are defined for an empty operand, as they read no element.
 _SIZES = ("relax.shape_of", "relax.tensor_to_shape", "relax.full_like", "relax.zeros_like", "relax.ones_like")
 
 
 def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Remove tensors without elements, see the module's docstring for errors."""
     names: set[str] = set()
     empties: list[Any] = []
 
@@ -40,7 +41,7 @@ def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
             empties += [parameter for parameter in func.params if is_empty(parameter)]
     if not empties:
         return mod
-    refused: list[str] = []  # nothing may be raised inside of TVM's walk
+    refused: list[str] = []  # exceptions must not be raised inside TVM's visitor
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
         made = _without(rewriter, call)
@@ -65,7 +66,7 @@ def is_empty(expr: Any) -> bool:
 
 
 def _without(rewriter: CallRewriter, call: Any) -> Any:
-    """What stands in the place of a call; None: it stays. A text: the operator that there is no value for."""
+    """The replacement of `call`; None to keep it; the operator's name, a str, if its result is undefined."""
     name = operator(call) or ""
     if is_empty(call):
         made = name in ("relax.zeros", "relax.full")

@@ -1,9 +1,9 @@
-"""Group normalisation as means over H and W, which stay in any layout, and a few numbers a channel.
+"""Group normalisation as means over H and W, in any layout, and elementwise operators.
 
-TVM's own form reduces pairs over the channels of a group and all pixels, one element at a time, and fixes
-NCHW. Here each channel's mean is taken first; that of a group is the mean of its channels', as all have the
-same number of elements. The variance is that of the centred tensor: two passes, no cancellation (Wu and He,
-"Group Normalization", 2018, says what is computed).
+TVM's own form reduces pairs over the channels of a group and all pixels, one element at a time, and requires
+NCHW. Here the mean of each channel is computed first; the mean of a group is the mean of its channels' means,
+as all channels have the same number of elements. The variance is computed from the centred tensor: two
+passes, without cancellation. Definition: Wu and He, "Group Normalization", 2018.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def _group_norm(rewriter: CallRewriter, call: Any) -> Any:
     column = [batch, channels, *(1 for _ in sizes)]
 
     def mean(of: Any) -> Any:
-        """The mean of each channel's group, for each channel."""
-        found = emit(op.mean(of, spatial, keepdims=True))
+        """For each channel, the mean of `of` over the channel's group."""
+        by_channel = emit(op.mean(of, spatial, keepdims=True))
         if groups == channels:
-            return found
-        apart = emit(op.reshape(found, [batch, groups, channels // groups]))
-        together = emit(op.mean(apart, [2], keepdims=True))
-        spread = emit(op.broadcast_to(together, [batch, groups, channels // groups]))
-        return emit(op.reshape(spread, column))
+            return by_channel
+        grouped = emit(op.reshape(by_channel, [batch, groups, channels // groups]))
+        by_group = emit(op.mean(grouped, [2], keepdims=True))
+        repeated = emit(op.broadcast_to(by_group, [batch, groups, channels // groups]))
+        return emit(op.reshape(repeated, column))
 
     centred = emit(op.subtract(data, mean(data)))
     variance = mean(emit(op.multiply(centred, centred)))
@@ -51,5 +51,5 @@ def _group_norm(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def group_norms(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Replace relax.nn.group_norm on static float32 tensors of layout NC…, see the module's docstring."""
     return rewrite_calls(mod, {"relax.nn.group_norm": _group_norm})

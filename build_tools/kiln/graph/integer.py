@@ -1,15 +1,15 @@
-"""IntegerArithmetic: convolutions and matrix products of quantised tensors, on integers.
+"""IntegerArithmetic: convolutions and matmuls of quantised tensors are computed on integers.
 
-A quantised model arrives as dequantize → float op → quantize. Where both operands of a convolution or a
-matrix product are dequantised and the weights are constant, the op is done on the integers instead:
+A quantised model is imported as dequantize → float op → quantize. Where both operands of a convolution or a
+matmul are dequantised and the weights are constant, the op is computed on the integers instead:
 
     conv(s_x (x - z_x), s_w (w - z_w)) = s_x s_w (conv(x, w - z_w) - z_x sum(w - z_w))
 
-with a 32-bit accumulator; padding holds z_x, so that the second term is one constant per output channel.
-What follows (bias, activation, quantize) stays in float and is fused behind the accumulator. Exact up to
-the rounding of that float arithmetic, about 1e-7 of the accumulator (Jacob et al., "Quantization and
+with a 32-bit accumulator; padding is filled with z_x, so that the second term is one constant per output
+channel. The epilogue (bias, activation, quantize) stays in float and is fused after the accumulator. Exact up
+to the rounding of that float arithmetic, about 1e-7 of the accumulator (Jacob et al., "Quantization and
 Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, section 2.2).
-Needs: parameters bound as constants. Anything it cannot take stays as float arithmetic.
+Needs: parameters bound as constants. Other patterns stay in float arithmetic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kiln.graph.bindings import (
 
 @dataclass(frozen=True)
 class _Quantised:
-    """value = scale * (data - zero_point); scale has one entry, or one per `axis`."""
+    """value = scale * (data - zero_point); `scale` has one entry, or one for each index of `axis`."""
 
     data: Any
     scale: Array
@@ -59,7 +59,10 @@ def _dequantised(rewriter: CallRewriter, expr: Any) -> _Quantised | None:
 
 
 def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> tuple[Array, Array] | None:
-    """Constant weights minus their zero point, and their scales per output channel (or one)."""
+    """Constant weights minus their zero point (int8, or int16 if they do not fit), and their scales.
+
+    One scale for each output channel, or one for all. None for other expressions.
+    """
     found = _dequantised(rewriter, expr)
     if found is None:
         return None
@@ -78,7 +81,7 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> tuple[Arra
 
 
 def _rescale(rewriter: CallRewriter, total: Any, offset: Array, scale: Array, shape: list[int]) -> Any:
-    """scale * (total + offset), with one entry of each per output channel, as float32."""
+    """scale * (total + offset) as float32; `offset` and `scale` have one entry for each output channel."""
     if np.any(offset):
         total = rewriter.emit(relax.op.add(total, const(offset.reshape(shape), "int32")))
     as_float = rewriter.emit(relax.op.astype(total, "float32"))
@@ -140,5 +143,5 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def integer_arithmetic(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Compute quantised convolutions and matmuls on integers."""
     return rewrite_calls(mod, {"relax.nn.conv2d": _conv2d, "relax.matmul": _matmul})

@@ -1,11 +1,10 @@
-"""ChannelsLast: convolutions, pools and resizes work on NHWC, and transposes move to where they vanish.
+"""ChannelsLast: convolutions, pools and resizes use NHWC, and transposes move to where they cancel out.
 
-Each op of layout NCHW becomes one of NHWC between two transposes. A transpose then sinks through whatever
-treats all elements alike (elementwise ops with scalars, constants and equally transposed operands),
-through reductions, concatenations, paddings and softmax, with their axes renamed; where it meets its
-inverse, both are gone (graph/transposes.py). Guarantees: same results; the model's inputs and outputs keep
-their layout. TVM 0.27's ConvertLayout does the same for fewer ops, and fails on constants of other ranks
-and on models with none of these ops.
+Each op of layout NCHW becomes an op of layout NHWC between two transposes. A transpose then sinks through
+elementwise ops (with scalars, constants and equally transposed operands), reductions, concats, paddings and
+softmax, whose axes are renumbered; where it meets its inverse, both are removed (graph/transposes.py).
+Guarantees: same results; the model's inputs and outputs keep their layout. TVM 0.27's ConvertLayout does the
+same for fewer ops, and fails on constants of other ranks and on models without any of these ops.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ _REDUCTIONS = ("max", "mean", "min", "prod", "sum", "variance", "std")
 
 
 def _is(call: Any, axes: list[int] | None) -> bool:
+    """Whether `call` is a transpose to `axes`; None: any transpose."""
     return operator(call) == "relax.permute_dims" and (
         axes is None or (call.attrs.axes is not None and integers(call.attrs.axes) == axes)
     )
@@ -42,13 +42,14 @@ def _is(call: Any, axes: list[int] | None) -> bool:
 
 def _nhwc(rewriter: CallRewriter, data: Any) -> Any:
     """`data` (N, C, H, W) as (N, H, W, C)."""
-    found = rewriter.definition(data)
-    if _is(found, TO_NCHW):
-        return found.args[0]
+    definition = rewriter.definition(data)
+    if _is(definition, TO_NCHW):
+        return definition.args[0]
     return rewriter.emit(relax.op.permute_dims(data, TO_NHWC))
 
 
 def _nchw(rewriter: CallRewriter, result: Any) -> Any:
+    """`result` (N, H, W, C) as (N, C, H, W)."""
     return relax.op.permute_dims(rewriter.emit(result), TO_NCHW)
 
 
@@ -114,7 +115,7 @@ def _resize(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _axes_of(rewriter: CallRewriter, arguments: list[Any]) -> list[int] | None:
-    """The axes of the first transposed argument."""
+    """The axes of the first argument that is a transpose; None if no argument is."""
     for argument in arguments:
         found = rewriter.definition(argument)
         if _is(found, None) and found.attrs.axes is not None:
@@ -123,7 +124,7 @@ def _axes_of(rewriter: CallRewriter, arguments: list[Any]) -> list[int] | None:
 
 
 def _without(rewriter: CallRewriter, argument: Any, axes: list[int]) -> Any | None:
-    """`argument` as it was before transpose `axes`, when that costs nothing at run time."""
+    """`argument` without the transpose to `axes`; None where undoing it would cost time at run time."""
     found = rewriter.definition(argument)
     if _is(found, axes):
         return found.args[0]
@@ -164,7 +165,7 @@ def _elementwise(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _quantisation(rewriter: CallRewriter, call: Any) -> Any:
-    """quantize and dequantize with one scale for the whole tensor."""
+    """Rule for quantize and dequantize with one scale for the whole tensor."""
     axes = _axes_of(rewriter, [call.args[0]])
     scale, zero_point = constant(call.args[1]), constant(call.args[2])
     if axes is None or scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
@@ -227,7 +228,7 @@ def _softmax(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Convert the layout of all ops to NHWC, and sink transposes."""
     rules: dict[str, Any] = {
         "relax.nn.conv2d": _conv2d,
         "relax.nn.conv2d_transpose": conv2d_transpose,

@@ -1,11 +1,11 @@
-"""Norms: layer norm and RMS norm that an exporter has written as means, powers and divisions, made one again.
+"""Norms: recognise layer norm and RMS norm that an exporter has decomposed into means, powers and divisions.
 
     d = x - mean(x);  y = d / sqrt(mean(d * d) + epsilon) * gamma + beta
     y = x / sqrt(mean(x * x) + epsilon) * gamma
 
-over the last axis, with a square as a power or a product, a root as a power, and its inverse as a factor.
-Guarantees: same results but for rounding. What is left of the pattern when something else reads a part of
-it is computed as before.
+over the last axis. A square may be written as a power or a multiplication, a root as a power, and a division
+by the root as a multiplication by its inverse. Guarantees: same results up to rounding. An intermediate
+result of the pattern that has other readers is still computed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kiln.graph.bindings import CallRewriter, Rule, const, constant, integers, o
 
 
 def _number(expr: Any) -> float | None:
-    """The value of a constant with one element."""
+    """The value of a constant with one element; None for other expressions."""
     value = constant(expr)
     return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
 def _pair(call: Any, name: str) -> list[tuple[Any, Any]]:
-    """The operands of the commutative operator `name` in both orders; none when `call` is another one."""
+    """The operands of the commutative operator `name` in both orders; empty if `call` is another operator."""
     if operator(call) != name:
         return []
     left, right = call.args
@@ -34,7 +34,7 @@ def _pair(call: Any, name: str) -> list[tuple[Any, Any]]:
 
 
 def _square_of(rewriter: CallRewriter, expr: Any) -> Any:
-    """x when `expr` is x * x, x ** 2 or square(x)."""
+    """x if `expr` is x * x, x ** 2 or square(x); otherwise None."""
     call = rewriter.definition(expr)
     name = operator(call)
     if name == "relax.square":
@@ -47,7 +47,7 @@ def _square_of(rewriter: CallRewriter, expr: Any) -> Any:
 
 
 def _mean_of(rewriter: CallRewriter, expr: Any) -> Any:
-    """x when `expr` is the mean of x over its last axis, which is kept with size 1."""
+    """x if `expr` is the mean of x over its last axis with keepdims; otherwise None."""
     call = rewriter.definition(expr)
     if operator(call) != "relax.mean" or not call.attrs.keepdims or call.attrs.axis is None:
         return None
@@ -56,7 +56,7 @@ def _mean_of(rewriter: CallRewriter, expr: Any) -> Any:
 
 
 def _root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | None:
-    """(x, epsilon) when `expr` is sqrt(mean(x * x) + epsilon)."""
+    """(x, epsilon) if `expr` is sqrt(mean(x * x) + epsilon); otherwise None."""
     call = rewriter.definition(expr)
     root = operator(call) == "relax.sqrt"
     root = root or (operator(call) == "relax.power" and _number(call.args[1]) == 0.5)
@@ -72,7 +72,7 @@ def _root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | None:
 
 
 def _inverse_root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | None:
-    """(x, epsilon) when `expr` is 1 / sqrt(mean(x * x) + epsilon)."""
+    """(x, epsilon) if `expr` is 1 / sqrt(mean(x * x) + epsilon); otherwise None."""
     call = rewriter.definition(expr)
     name = operator(call)
     if name == "relax.divide" and _number(call.args[0]) == 1.0:
@@ -85,7 +85,10 @@ def _inverse_root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | N
 
 
 def _normalised(rewriter: CallRewriter, data: Any, found: tuple[Any, float] | None) -> Any:
-    """`data` divided by its root mean square: a norm, or None when `found` is of another tensor."""
+    """`data` divided by its root mean square, as a norm operator.
+
+    `found`: (x, epsilon) of the root. None unless x is `data`, a float32 tensor with a static last axis.
+    """
     size = data.ty.shape[-1] if len(data.ty.shape) else None
     if found is None or not found[0].same_as(data) or str(data.ty.dtype) != "float32":
         return None
@@ -144,7 +147,7 @@ def _last_axis(norm: Any) -> bool:
 
 
 def _along_last(expr: Any, call: Any) -> Any:
-    """The value of a constant with one number for each element of the last axis of `call`'s result."""
+    """The value (1-D) of a constant with one element for each index of the last axis of `call`, or None."""
     value = constant(expr)
     size = call.ty.shape[-1] if len(call.ty.shape) else None
     if value is None or not value.ndim or not isinstance(size, tvm.tirx.IntImm):
@@ -153,6 +156,6 @@ def _along_last(expr: Any, call: Any) -> Any:
 
 
 def norms(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Replace decomposed layer norms and RMS norms by the norm operators."""
     rules: dict[str, Rule] = {"relax.divide": _divide, "relax.multiply": _multiply, "relax.add": _add}
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))

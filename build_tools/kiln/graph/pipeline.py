@@ -26,7 +26,7 @@ Pass = Callable[[tvm.IRModule], tvm.IRModule]
 
 
 def clean(mod: tvm.IRModule) -> tvm.IRModule:
-    """Drop copies, equal subexpressions and what nothing reads."""
+    """Remove copies, common subexpressions and dead code."""
     transform = relax.transform
     for step in (
         transform.CanonicalizeBindings(),
@@ -38,7 +38,7 @@ def clean(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 PASSES: list[tuple[str, Pass]] = [
-    # Phase 0: nothing is computed from nothing.
+    # Phase 0: remove tensors without elements.
     ("empties", without_empties),
     # Phase 1: arithmetic. Integers first, while the weights are still integers.
     ("integer", integer_arithmetic),
@@ -57,7 +57,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("transposes", cancel_transposes),
     ("fold_layout", relax.transform.FoldConstant()),
     ("clean_layout", clean),
-    # Phase 3: what stands between operators that kernels compute together.
+    # Phase 3: remove splits, transposes and reshapes between operators that can share a kernel.
     ("split_dense", split_dense),
     ("products", products_in_place),
     ("reshapes", sink_reshapes),

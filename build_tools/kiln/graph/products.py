@@ -1,9 +1,9 @@
-"""ProductsInPlace: matrix products of activations read and write tensors in the order of axes they have.
+"""ProductsInPlace: matmuls of activations read and write tensors with strides, without transposes.
 
-Attention transposes its operands to (batch, head, row, column) and its result back. A product whose
-operands, or whose result, are transposed becomes relax.einsum on the tensors as they lie; the kernel reads
-them with strides. Guarantees: same results; a transpose stays only where something else reads it too.
-Leaves alone products with constants (dense layers) and those whose batch axes are broadcast.
+Attention transposes its operands to (batch, head, row, column) and its result back. A matmul whose operands
+or result are transposed becomes relax.einsum on the tensors before, or after, the transpose; the kernel
+addresses them with strides. Guarantees: same results; a transpose stays only where another operator reads it
+too. Does not change matmuls with constants (dense layers) or with broadcast batch axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _plain(rewriter: CallRewriter, operand: Any, axes: str) -> tuple[Any, str]:
-    """The tensor under a transpose and its axes, when `operand` with `axes` is one."""
+    """(tensor, axes) before the transpose if `operand` is a transpose; otherwise `operand` and `axes`."""
     inner = rewriter.definition(operand)
     if operator(inner) != "relax.permute_dims":
         return operand, axes
@@ -56,7 +56,7 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
 
 def _transposed(uses: dict[Any, int]) -> Any:
     def rule(rewriter: CallRewriter, call: Any) -> Any:
-        """einsum and then transpose: einsum with its result's axes in that order."""
+        """Merge a transpose into the einsum that computes its operand, if nothing else reads the operand."""
         inner = rewriter.definition(call.args[0])
         if operator(inner) != "relax.einsum" or uses.get(call.args[0]) != 1:
             return None
@@ -69,7 +69,7 @@ def _transposed(uses: dict[Any, int]) -> Any:
 
 
 def products_in_place(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Merge transposes into matmuls of activations, as relax.einsum."""
     mod = rewrite_calls(mod, {"relax.matmul": _matmul})
     mod = relax.transform.DeadCodeElimination()(mod)
     mod = rewrite_calls(mod, {"relax.permute_dims": _transposed(count_uses(mod))})

@@ -1,9 +1,9 @@
-"""SinkReshapes: what follows a matrix product comes before its reshape, where it can be fused with it.
+"""SinkReshapes: move reshapes after the operators that follow a matmul, so that fusion can merge them.
 
-Frameworks flatten (batch, sequence, features) before a dense layer and restore it behind, and add the
-residual to the restored tensor; fusion stops at the reshape between. A reshape that keeps the last axis
-moves behind elementwise operators and behind normalisations and softmax over that axis; where it meets the
-next dense layer's it is gone. Guarantees: same results; no tensor is copied for it.
+Frameworks flatten (batch, sequence, features) before a dense layer and restore the shape after it, and add
+the residual to the restored tensor; fusion stops at the reshape in between. A reshape that keeps the last
+axis moves after elementwise operators and after normalisations and softmax over that axis; where it meets the
+reshape of the next dense layer, both are removed. Guarantees: same results; no tensor is copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _reshaped(rewriter: CallRewriter, expr: Any) -> Any:
-    """The tensor under a reshape that keeps the last axis, or None."""
+    """The operand of `expr` if `expr` is a reshape that keeps the last axis; otherwise None."""
     inner = rewriter.definition(expr)
     if operator(inner) != "relax.reshape":
         return None
@@ -44,8 +44,8 @@ def _reshaped(rewriter: CallRewriter, expr: Any) -> Any:
     return data
 
 
-def _from_product(rewriter: CallRewriter, expr: Any) -> bool:
-    """Whether `expr` is computed from a matrix product or convolution by elementwise operators."""
+def _from_matmul(rewriter: CallRewriter, expr: Any) -> bool:
+    """Whether `expr` is computed from a matmul or convolution by elementwise operators."""
     while True:
         inner = rewriter.definition(expr)
         name = (operator(inner) or "").removeprefix("relax.")
@@ -60,24 +60,24 @@ def _again(call: Any, operands: list[Any]) -> Any:
     return relax.Call(call.op, [*operands, *call.args[len(operands) :]], call.attrs)
 
 
-def _behind(rewriter: CallRewriter, call: Any, operands: list[Any]) -> Any:
-    """`call` on other operands, and then a reshape to the shape it had."""
+def _then_reshape(rewriter: CallRewriter, call: Any, operands: list[Any]) -> Any:
+    """`call` on other operands, followed by a reshape to the shape of `call`."""
     return relax.op.reshape(rewriter.emit(_again(call, operands)), relax.ShapeExpr(list(call.ty.shape)))
 
 
 def _unary(rewriter: CallRewriter, call: Any) -> Any:
     data = _reshaped(rewriter, call.args[0])
-    return None if data is None else _behind(rewriter, call, [data])
+    return None if data is None else _then_reshape(rewriter, call, [data])
 
 
 def _along_last(expr: Any) -> bool:
-    """A constant that is one number, or one for each element of the last axis."""
+    """Whether `expr` is a constant with one element, or with one for each index of the last axis."""
     value = constant(expr)
     return value is not None and value.size == (1 if not value.ndim else value.shape[-1])
 
 
 def _flat(expr: Any, rank: int) -> Any:
-    """A constant as _along_last wants it, without more axes than `rank`."""
+    """The constant `expr`, for which _along_last is true, with one axis if it has more than `rank`."""
     value = constant(expr)
     assert value is not None
     return relax.const(value.reshape(value.shape[-1:]), str(value.dtype)) if value.ndim > rank else expr
@@ -94,11 +94,11 @@ def _binary(rewriter: CallRewriter, call: Any) -> Any:
             other = _flat(other, len(data.ty.shape))
         elif inner[1 - index] is not None and _same(inner[1 - index].ty.shape, data.ty.shape):
             other = inner[1 - index]
-        elif _from_product(rewriter, data) and _same(other.ty.shape, call.ty.shape):
+        elif _from_matmul(rewriter, data) and _same(other.ty.shape, call.ty.shape):
             other = rewriter.emit(relax.op.reshape(other, relax.ShapeExpr(list(data.ty.shape))))
         else:
             continue
-        return _behind(rewriter, call, [data, other] if index == 0 else [other, data])
+        return _then_reshape(rewriter, call, [data, other] if index == 0 else [other, data])
     return None
 
 
@@ -111,7 +111,7 @@ def _rows(rewriter: CallRewriter, call: Any) -> Any:
     if operator(call) in ("relax.nn.layer_norm", "relax.nn.rms_norm") or axes == [-1]:
         if axes != [-1]:
             return None
-        return _behind(rewriter, call, [data])
+        return _then_reshape(rewriter, call, [data])
     make = relax.op.nn.softmax if operator(call) == "relax.nn.softmax" else relax.op.nn.log_softmax
     return relax.op.reshape(rewriter.emit(make(data, -1)), relax.ShapeExpr(list(call.ty.shape)))
 
@@ -125,16 +125,16 @@ def _reshape(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _matmul(rewriter: CallRewriter, call: Any) -> Any:
-    """A dense layer on a reshaped tensor is one on the tensor."""
+    """Move a reshape from before a dense layer to after it."""
     data = _reshaped(rewriter, call.args[0])
     weights = constant(call.args[1])
     if data is None or weights is None or weights.ndim != 2 or len(data.ty.shape) < 2:
         return None
-    return _behind(rewriter, call, [data])
+    return _then_reshape(rewriter, call, [data])
 
 
 def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Move reshapes after elementwise operators, norms, softmax and dense layers."""
     rules: dict[str, Any] = {f"relax.{name}": _unary for name in _UNARY}
     rules |= {f"relax.{name}": _binary for name in _BINARY}
     rules |= {f"relax.{name}": _rows for name in _ROWS}

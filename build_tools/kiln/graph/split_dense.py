@@ -1,13 +1,13 @@
-"""SplitDense: a dense layer whose columns go different ways becomes one for each way.
+"""SplitDense: split a dense layer whose columns have different readers into one layer for each reader.
 
-Attention often computes queries, keys and values in one product and then cuts it apart; the pieces lie
-scattered, so that each is copied before it is used. Cutting the weights, which are constants, costs nothing,
-and products of a third of the columns run as fast. The cut is a split or a slice of the last axis, or one
-index of an axis that a reshape has made of it:
+Attention often computes queries, keys and values in one matmul and then splits the result; the pieces are not
+contiguous, so that each is copied before it is used. Splitting the weights, which are constants, costs
+nothing, and matmuls with a third of the columns run as fast. The split is relax.split on the last axis, or
+relax.take of one index of an axis that a reshape has made from the last axis:
 
     split(dense(x), 3)            dense(x) as (b, s, 3, h, d), transposed, then [i] of the axis of size 3
 
-Guarantees: same results. Leaves a dense layer alone whose whole result something else reads.
+Guarantees: same results. Does not change a dense layer whose unsplit result has another reader.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kiln.graph.bindings import (
 
 @dataclass(frozen=True)
 class Dense:
-    """x @ weights (+ bias), with the axes of `shape` before the last one, as a part of the columns."""
+    """x @ weights (+ bias), or a range of its columns; `shape`: the result's sizes before the last axis."""
 
     x: Any
     weights: Array
@@ -42,11 +42,12 @@ class Dense:
     shape: list[Any]
 
     def columns(self, begin: int, end: int) -> Dense:
+        """The layer restricted to the columns begin to end - 1."""
         bias = None if self.bias is None else self.bias[begin:end]
         return replace(self, weights=self.weights[:, begin:end], bias=bias)
 
     def emit(self, rewriter: CallRewriter) -> Any:
-        """The layer with its columns as the last axis of `shape`."""
+        """Emit the layer; its result has shape (*`shape`, columns)."""
         dtype = str(self.weights.dtype)
         result = rewriter.emit(relax.op.matmul(self.x, const(self.weights, dtype)))
         if self.bias is not None:
@@ -56,13 +57,13 @@ class Dense:
 
 
 class _Splitter:
-    """The rules, which need to know how often each variable is read."""
+    """The rewriting rules. `uses`: number of reads of each variable."""
 
     def __init__(self, uses: dict[Any, int]) -> None:
         self.uses = uses
 
     def dense(self, rewriter: CallRewriter, expr: Any, readers: int) -> Dense | None:
-        """The dense layer behind `expr`, which `readers` expressions read; nothing else may read it."""
+        """The dense layer that computes `expr`; None if there is none or `expr` has not `readers` reads."""
         if self.uses.get(expr) != readers or not len(expr.ty.shape):
             return None
         call = rewriter.definition(expr)
@@ -91,6 +92,7 @@ class _Splitter:
         return None
 
     def split(self, rewriter: CallRewriter, call: Any) -> Any:
+        """Rule for relax.split along the last axis of a dense layer."""
         rank = len(call.args[0].ty.shape)
         if int(call.attrs.axis) % rank != rank - 1:
             return None
@@ -105,7 +107,7 @@ class _Splitter:
         return relax.Tuple(pieces)
 
     def take(self, rewriter: CallRewriter, call: Any) -> Any:
-        """take(…, i, axis) of the transposed reshape of a dense layer; all that read it must be such."""
+        """Rule for relax.take(…, i, axis) of a reshaped, perhaps transposed, dense layer."""
         index, axis = constant(call.args[1]), call.attrs.axis
         data = call.args[0]
         order = list(range(len(data.ty.shape)))
@@ -136,7 +138,7 @@ class _Splitter:
 
 
 def split_dense(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Split dense layers whose columns have different readers."""
     splitter = _Splitter(count_uses(mod))
     rules: dict[str, Rule] = {"relax.split": splitter.split, "relax.take": splitter.take}
     mod = rewrite_calls(mod, rules)

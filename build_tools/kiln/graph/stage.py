@@ -1,4 +1,4 @@
-"""simplify: the canonical graph of a model, the same for every target."""
+"""simplify: convert a model to its canonical graph, independent of the target."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Write the simplified module, and a copy of interface.json, into the folder `args.out`."""
     module = simplify(store.load(args.source), args.dump)
     with atomic_dir(args.out) as folder:
         store.save(module, folder)

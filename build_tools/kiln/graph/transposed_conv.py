@@ -1,9 +1,9 @@
 """Transposed convolution as a convolution: one small kernel for each phase of the stride.
 
 With stride s, output o + p = q s + r depends on inputs q, q - 1, … through taps r, r + s, … of the kernel.
-All s x s phases (r_h, r_w) have the same inputs, so one convolution with s s times as many channels
-computes them together, and a transpose weaves them (Shi et al., "Is the deconvolution layer the same as a
-convolutional layer?", 2016). No multiplication with an inserted zero is left.
+All s x s phases (r_h, r_w) have the same inputs, so one convolution with s * s times as many channels
+computes them together, and a transpose interleaves them (Shi et al., "Is the deconvolution layer the same as
+a convolutional layer?", 2016). No multiplications by inserted zeros are left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from kiln.graph.bindings import Array, CallRewriter, as_size, const, constant, i
 
 
 def _phases(weights: Array, strides: list[int]) -> tuple[Array, list[int]]:
-    """(I, O, KH, KW) → (JH, JW, I, s_h s_w O), taps reversed; J = ceil(K / s)."""
+    """Weights (I, O, KH, KW) as a kernel (JH, JW, I, s_h s_w O) of all phases, taps reversed, and [JH, JW].
+
+    J = ceil(K / s).
+    """
     channels_in, channels_out, *kernel = weights.shape
     taps = [-(-size // stride) for size, stride in zip(kernel, strides, strict=True)]
     padding = [(0, taps[i] * strides[i] - kernel[i]) for i in range(2)]
@@ -32,7 +35,7 @@ def _known(size: Any) -> Any:
 
 
 def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
-    """Rewrite one nn.conv2d_transpose of layout NCHW; None for groups or dilation."""
+    """Rewrite one nn.conv2d_transpose of layout NCHW with constant weights; None for groups or dilation."""
     attrs = call.attrs
     weights = constant(call.args[1])
     plain = int(attrs.groups) == 1 and integers(attrs.dilation) == [1, 1]
@@ -54,14 +57,14 @@ def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
             kernel_layout="HWIO",
         )
     )
-    apart = rewriter.emit(relax.op.reshape(phases, [batch, lines, columns, strides[0], strides[1], channels]))
-    woven = rewriter.emit(relax.op.permute_dims(apart, [0, 1, 3, 2, 4, 5]))
+    split = rewriter.emit(relax.op.reshape(phases, [batch, lines, columns, strides[0], strides[1], channels]))
+    interleaved = rewriter.emit(relax.op.permute_dims(split, [0, 1, 3, 2, 4, 5]))
     size = [batch, lines * strides[0], columns * strides[1], channels]
-    result = rewriter.emit(relax.op.reshape(woven, size))
-    # Rows beyond what the phases cover (output_padding) have no input at all: they are zero.
+    result = rewriter.emit(relax.op.reshape(interleaved, size))
+    # Rows and columns after the phases (output_padding) depend on no input: they are zero.
     need = [padding[0] + out_h, padding[1] + out_w]
     gaps = [_known(wanted - made) for wanted, made in zip(need, size[1:3], strict=True)]
-    if not all(isinstance(gap, int) for gap in gaps):  # they depend on a size that is open
+    if not all(isinstance(gap, int) for gap in gaps):  # a gap depends on a dynamic size
         return None
     more = [max(0, gap) for gap in gaps]
     if any(more):

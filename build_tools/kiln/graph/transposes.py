@@ -1,7 +1,7 @@
-"""CancelTransposes: no transpose that moves no data, and none that the next one undoes.
+"""CancelTransposes: remove transposes that move no data, and pairs of transposes that cancel out.
 
-A transpose that only moves axes of size 1 becomes a reshape, which costs nothing; two in a row become
-one; a reshape of a reshape becomes one. Guarantees: results are unchanged, shapes too.
+A transpose that only moves axes of size 1 becomes a reshape, which costs nothing; two consecutive transposes
+become one, and so do two reshapes. Guarantees: results and shapes are unchanged.
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ def _reshape(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def cancel_transposes(mod: tvm.IRModule) -> tvm.IRModule:
-    """See the module's docstring."""
+    """Merge and remove transposes and reshapes."""
     return rewrite_calls(mod, {"relax.permute_dims": _transpose, "relax.reshape": _reshape})
