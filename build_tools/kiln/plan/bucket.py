@@ -1,4 +1,4 @@
-"""One bucket of the plan: the order of its steps and the place of every tensor."""
+"""The plan of one bucket: the order of steps and the offset of every tensor."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from kiln.plan.transforms import origin
 def plan_bucket(
     lowered: Mapping[str, Any], values: Mapping[str, npt.NDArray[Any]], parameters: ParameterStore
 ) -> dict[str, Any]:
-    """Arena, steps and tensors of one lowered function; its parameters go into `parameters`.
+    """Plan one lowered function: arena, steps and tensors as in plan.json.
 
-    Offsets and sizes in bytes are for the greatest sizes of the bucket.
+    Adds the function's parameters, whose content is in `values`, to `parameters`. Offsets and sizes in bytes
+    are for the greatest sizes of the bucket.
     """
     tensors = {tensor["name"]: tensor for tensor in lowered["tensors"]}
-    # A tensor that an input is compared with is a parameter, but of no step.
+    # A tensor that an input is compared with is a parameter, but not an argument of any step.
     read = [name for name in values if name in tensors]
     placed = {root_of(tensors, name) for name in [*lowered["inputs"], *lowered["outputs"], *read]}
     steps = reorder(tensors, lowered["steps"], placed)
@@ -35,6 +36,7 @@ def plan_bucket(
     outputs = {root_of(tensors, name): index for index, name in enumerate(lowered["outputs"])}
 
     def where(argument: Any) -> dict[str, Any]:
+        """The entry of a step's argument in plan.json: a tensor's place in memory, or a size's expression."""
         if not isinstance(argument, str):
             return {"at": "dim", "expr": argument["dim"]}
         root = root_of(tensors, argument)

@@ -1,4 +1,4 @@
-"""When each tensor of the arena is alive, and the fewest bytes that any placement needs."""
+"""Lifetimes of the tensors in the arena, and the fewest bytes that any placement needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ALIGN = 64
+ALIGN = 64  # bytes; of the offset of every tensor
 
 
 def aligned(size: int, align: int = ALIGN) -> int:
@@ -18,7 +18,8 @@ def aligned(size: int, align: int = ALIGN) -> int:
 class Lifetime:
     """Memory of `bytes` bytes that is in use from the start of step `first` to the end of step `last`.
 
-    `name` is the tensor it is for; `shared` are tensors that later take its place, one after the other.
+    `name`: the first tensor in this memory. `shared`: tensors that reuse the memory later, one after the
+    other. `kind`: the kind of the first tensor.
     """
 
     name: str
@@ -30,12 +31,12 @@ class Lifetime:
 
 
 def tensors_of(step: Mapping[str, Any]) -> list[str]:
-    """The tensors among a step's arguments; the others are sizes."""
+    """Names of the tensors among the arguments of a step; other arguments are sizes."""
     return [item for item in step["args"] if isinstance(item, str)]
 
 
 def root_of(tensors: Mapping[str, dict[str, Any]], name: str) -> str:
-    """The tensor that owns the memory behind `name`."""
+    """Name of the tensor that owns the memory of tensor `name`, which may be an alias."""
     while tensors[name]["alias"] is not None:
         name = tensors[name]["alias"]
     return name
@@ -57,15 +58,15 @@ def lifetimes(
     for heir in first:
         if heir in owner:
             heirs.setdefault(owner[heir], []).append(heir)
-    found = []
+    result = []
     for name in first:
         if name in placed or name in owner:
             continue
         shared = tuple(heirs.get(name, ()))
         end = max([last[name], *(last[heir] for heir in shared)])
         size = aligned(max(1, tensors[name]["bytes"]))
-        found.append(Lifetime(name, size, first[name], end, tensors[name]["kind"], shared))
-    return found
+        result.append(Lifetime(name, size, first[name], end, tensors[name]["kind"], shared))
+    return result
 
 
 def _in_place(
@@ -75,8 +76,10 @@ def _in_place(
     first: Mapping[str, int],
     last: Mapping[str, int],
 ) -> dict[str, str]:
-    """Tensor → the one whose memory it takes over: an operand that its step may overwrite and is the last
-    to read."""
+    """Map each tensor that is computed in place to the tensor whose memory it reuses.
+
+    The operand that is overwritten is one that the step may overwrite and that no later step reads.
+    """
     owner: dict[str, str] = {}
     for index, step in enumerate(steps):
         roots = [root_of(tensors, name) for name in tensors_of(step)]
@@ -88,7 +91,7 @@ def _in_place(
             continue
         for name in step.get("in_place", ()):
             operand = root_of(tensors, name)
-            if roots.count(operand) > 1:  # read at other places too, perhaps under another shape
+            if roots.count(operand) > 1:  # also read at other indices, perhaps with another shape
                 continue
             dies = last[operand] == index and first[operand] < index
             if operand in placed or not dies or tensors[operand]["bytes"] != tensors[output]["bytes"]:
@@ -101,7 +104,7 @@ def _in_place(
 
 
 def lower_bound(alive: Sequence[Lifetime], steps: int) -> int:
-    """The most bytes that are alive during one step: no placement can do with less."""
+    """The most bytes that are alive during one of `steps` steps: no placement can use less."""
     change = [0] * (steps + 1)
     for item in alive:
         change[item.first] += item.bytes

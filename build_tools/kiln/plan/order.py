@@ -1,9 +1,9 @@
 """The order of steps that keeps the fewest bytes alive.
 
-Any order in which producers come before consumers is right; where a model has branches they differ in
-their peak. A list scheduler picks, among the steps that are ready, the one after which the fewest bytes
-are alive (Ahn et al., "Ordering Chaos", 2020, discusses why greedy is close). Its order is used only where
-its peak is lower than that of the order in which the model was written.
+Any order in which producers come before consumers is correct; where a model has branches, such orders differ
+in peak memory. A list scheduler picks, among the steps that are ready, the one after which the fewest bytes
+are alive (Ahn et al., "Ordering Chaos", 2020, discusses why greedy is close). The scheduler's order is used
+only where it has a lower peak than the order in which the model was written.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kiln.plan.lifetimes import lifetimes, lower_bound, root_of, tensors_of
 
 
 def _dependencies(tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[set[int]]:
+    """For each step, the indices of the earlier steps that wrote a tensor among its arguments."""
     writers: dict[str, int] = {}
     needs: list[set[int]] = []
     for index, step in enumerate(steps):
@@ -28,6 +29,7 @@ def _dependencies(tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[st
 def _greedy(
     tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]], placed: set[str]
 ) -> list[int]:
+    """Indices of `steps` in the order of the list scheduler; of equal steps the first comes first."""
     needs = _dependencies(tensors, steps)
     uses: dict[str, int] = {}
     roots_of = [{root_of(tensors, name) for name in tensors_of(step)} - placed for step in steps]
@@ -41,6 +43,7 @@ def _greedy(
         ready = [i for i in range(len(steps)) if i not in done and needs[i] <= done]
 
         def cost(index: int) -> tuple[int, int]:
+            """Change of the bytes that are alive by step `index`, then `index` to break ties."""
             roots = roots_of[index]
             born = sum(tensors[root]["bytes"] for root in roots - alive)
             dead = sum(tensors[root]["bytes"] for root in roots if uses[root] == 1)
@@ -60,7 +63,10 @@ def _greedy(
 def reorder(
     tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]], placed: set[str]
 ) -> list[dict[str, Any]]:
-    """The steps in the order with the lower peak."""
+    """The steps in the order of the list scheduler if it has a lower peak, else as they are.
+
+    `placed`: tensors outside of the arena.
+    """
     candidate = [steps[index] for index in _greedy(tensors, steps, placed)]
     peaks = [lower_bound(lifetimes(tensors, order, placed), len(order)) for order in (steps, candidate)]
     return candidate if peaks[1] < peaks[0] else list(steps)

@@ -1,4 +1,4 @@
-"""Where each parameter lies: in order of first use, equal ones once, each 64-byte aligned."""
+"""Layout of the parameters: in order of first use, equal content once, each 64-byte aligned."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kiln.plan.lifetimes import ALIGN, aligned, root_of, tensors_of
 
 
 class ParameterStore:
-    """The parameters of every bucket, one after the other; what is equal in content is stored once.
+    """The parameters of every bucket, one after the other; parameters of equal content are stored once.
 
-    They lie in the order in which steps read them, so that reading ahead reads the next one. `stored`
-    describes each, `payload` are the bytes.
+    The order is that in which steps read parameters, so that prefetches beyond one parameter load the next.
+    `stored`: description of each parameter in plan.json. `payload`: the bytes of all parameters.
     """
 
     def __init__(self) -> None:
         self.stored: list[dict[str, Any]] = []
         self.payload = bytearray()
-        self._known: dict[bytes, int] = {}
+        self._offsets: dict[bytes, int] = {}
 
     def place(
         self,
@@ -30,7 +30,10 @@ class ParameterStore:
         values: Mapping[str, npt.NDArray[Any]],
         about: Callable[[str], dict[str, Any]] = lambda _name: {},
     ) -> dict[str, int]:
-        """The offset of each tensor of `values` that a step uses; `about`: what else `stored` says of one."""
+        """Store each tensor of `values` that a step uses; return the offset in bytes of each.
+
+        `about`: further entries of a tensor's description in `stored`.
+        """
         offsets: dict[str, int] = {}
         for step in steps:
             for name in tensors_of(step):
@@ -42,12 +45,15 @@ class ParameterStore:
     def add(
         self, name: str, value: npt.NDArray[Any], about: Callable[[str], dict[str, Any]] = lambda _name: {}
     ) -> int:
-        """The offset of `value`, which is stored unless an equal one is."""
+        """Store `value` unless its bytes are stored already; return the offset of these bytes.
+
+        `about`: further entries of the description in `stored`.
+        """
         data = value.tobytes()
         digest = hashlib.sha256(data).digest()
-        if digest not in self._known:
+        if digest not in self._offsets:
             self.payload.extend(bytes(aligned(len(self.payload)) - len(self.payload)))
-            self._known[digest] = len(self.payload)
+            self._offsets[digest] = len(self.payload)
             self.stored.append(
                 {
                     "name": name,
@@ -59,8 +65,8 @@ class ParameterStore:
                 }
             )
             self.payload.extend(data)
-        return self._known[digest]
+        return self._offsets[digest]
 
     def content(self) -> bytes:
-        """All bytes, filled up to a multiple of 64."""
+        """All bytes, padded with zeros to a multiple of 64."""
         return bytes(self.payload) + bytes(aligned(len(self.payload), ALIGN) - len(self.payload))

@@ -2,9 +2,9 @@
 
 Offline dynamic storage allocation, which is NP-hard (Garey and Johnson, SR2). First fit in several orders
 is close to the lower bound in practice (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
-Net Inference", 2020): largest first, longest-lived first, widest step first, in order of time; then, in
-each, what ended at the top is placed first and all others anew. The best is kept; ties go to the first, so
-that the result is always the same.
+Net Inference", 2020): largest first, longest-lived first, widest step first, in order of time. Each order is
+then refined: items that ended at the top of the arena move to the front, and all items are placed again. The
+best placement is kept; ties go to the first, so that the result is always the same.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 
 from kiln.plan.lifetimes import Lifetime, lower_bound
 
-_ROUNDS = 32  # of each order, at most
+_ROUNDS = 32  # placements for each order, at most
 
 
 def _first_fit(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
-    """Place items one by one in the lowest gap that is free during their whole life."""
+    """Place items one by one in the lowest gap that is free during their whole life.
+
+    Returns the offset of each item in bytes, by name, and the size of the arena.
+    """
     placed: list[tuple[Lifetime, int]] = []
     offsets: dict[str, int] = {}
     size = 0
@@ -39,7 +42,7 @@ def _first_fit(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
 
 
 def place(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
-    """Offset of each item in bytes, and the size of the arena."""
+    """The offset of each item in bytes, by name, and the size of the arena."""
     pressure = _pressure(items)
     orders: list[Callable[[Lifetime], tuple[int, ...]]] = [
         lambda item: (-item.bytes, item.first),
@@ -53,12 +56,12 @@ def place(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     for order in orders:
         ordered = sorted(items, key=lambda item: (*order(item), item.name))
         for _ in range(_ROUNDS):
-            found = offsets, size = _first_fit(ordered)
+            placement = offsets, size = _first_fit(ordered)
             if best is None or size < best[1]:
-                best = found
+                best = placement
             if best[1] <= bound:
                 return best
-            # What reaches the top found no room below: it goes first in the next round.
+            # Items that reach the top did not fit into a gap below: they are first in the next round.
             top = [item for item in ordered if offsets[item.name] + item.bytes == size]
             ordered = top + [item for item in ordered if item not in top]
     assert best is not None

@@ -1,4 +1,4 @@
-"""plan: step order, arena offsets and the layout of the parameters, of every bucket."""
+"""plan: the order of steps, arena offsets and layout of parameters of every bucket."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compared(_name: str) -> dict[str, Any]:
-    """What plan.json says of a tensor that an input is compared with."""
+    """Entries in plan.json of a constant that an input is compared with, for `ParameterStore.add`."""
     return {"made": "for a special case", "bytes_before": 0}
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """What the lower stage made of one bucket: steps.json, and the parameters of each of its cases."""
+    """Result of the lower stage for one bucket: content of steps.json, parameters of all special cases."""
 
     steps: Mapping[str, Any]
     values: Values
 
 
 def run(args: argparse.Namespace) -> None:
+    """Read the results of the lower stage; write plan.json and params.raw into the folder args.out."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     buckets = read_json(args.buckets)["buckets"] if args.buckets else [{"name": STATIC, "dims": {}}]
@@ -78,9 +79,9 @@ def make_plan(
     config: Mapping[str, Any],
     target: Target,
 ) -> tuple[dict[str, Any], bytes]:
-    """plan.json's content, without its hash, and the bytes of the parameters.
+    """The content of plan.json, without `model_hash`, and the bytes of the parameters.
 
-    `lowered` in the order of `buckets`: the entries of buckets.json.
+    `buckets`: entries of buckets.json. `lowered`: one result of the lower stage for each, in order.
     """
     parameters = ParameterStore()
     planned: list[dict[str, Any]] = []
@@ -118,7 +119,10 @@ def make_plan(
 def _cases(
     bucket: Mapping[str, Any], lowered: Lowered, parameters: ParameterStore, first: int
 ) -> list[dict[str, Any]]:
-    """The functions of one bucket: the general one, then those for special contents of an input."""
+    """Plans of the functions of one bucket: the general function, then one for each special case.
+
+    `first`: index of the general function in the plan's buckets.
+    """
     cases = lowered.steps["cases"]
     strategies = {part["strategy"] for part in bucket["dims"].values()}
     dims = {name: {k: p[k] for k in ("min", "max", "multiple")} for name, p in bucket["dims"].items()}
@@ -126,7 +130,7 @@ def _cases(
         "strategy": next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact"),
         "dims": dims,
     }
-    found = []
+    planned = []
     for case in cases:
         prefix = case["params"]
         values = {n.removeprefix(prefix): v for n, v in lowered.values.items() if n.startswith(prefix)}
@@ -135,14 +139,14 @@ def _cases(
             conditions = [_condition(one, values, parameters) for one in case["when"]["all"]]
             when = {"bucket": first, "all": conditions}
         name = bucket["name"] + (f"_{case['name']}" if case["name"] else "")
-        found.append({"name": name, **common, "when": when, **plan_bucket(case, values, parameters)})
-    # Which of them runs is known only when the data is: the arena must do for each.
-    found[0]["arena_bytes"] = max(entry["arena_bytes"] for entry in found)
-    return found
+        planned.append({"name": name, **common, "when": when, **plan_bucket(case, values, parameters)})
+    # Which function runs is known only when the data is: the arena must be large enough for each.
+    planned[0]["arena_bytes"] = max(entry["arena_bytes"] for entry in planned)
+    return planned
 
 
 def _condition(condition: Mapping[str, Any], values: Values, parameters: ParameterStore) -> dict[str, Any]:
-    """A condition of a special case, with the place of the tensor that an input is compared with."""
+    """A condition of a special case, with the offset of the constant that an input is compared with."""
     value = condition.get("value")
     if not isinstance(value, dict):
         return dict(condition)
@@ -152,17 +156,17 @@ def _condition(condition: Mapping[str, Any], values: Values, parameters: Paramet
 
 
 def _kernels(lowered: Sequence[Lowered]) -> list[dict[str, Any]]:
-    """The kernels of all buckets; equal ones have the same symbol."""
-    known: dict[str, dict[str, Any]] = {}
-    for one in lowered:
-        for case in one.steps["cases"]:
+    """The kernels of all buckets, each once: equal kernels have the same symbol."""
+    by_symbol: dict[str, dict[str, Any]] = {}
+    for bucket in lowered:
+        for case in bucket.steps["cases"]:
             for kernel in case["kernels"]:
-                known.setdefault(kernel["symbol"], kernel)
-    return list(known.values())
+                by_symbol.setdefault(kernel["symbol"], kernel)
+    return list(by_symbol.values())
 
 
 def _with_bytes(port: Mapping[str, Any], dims: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-    """`port` with its greatest size in bytes."""
+    """`port` with the greatest size of its tensor as `bytes`; `dims`: range of each dynamic dimension."""
     dtype = "uint8" if port["dtype"] == "bool" else port["dtype"]
     elements = 1
     for size in port["shape"]:

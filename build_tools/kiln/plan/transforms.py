@@ -1,4 +1,4 @@
-"""What the offline transforms of parameters cost or saved: bytes in the graph, and bytes that are stored."""
+"""Effect of the build-time transforms of parameters on size: bytes in the graph, and bytes stored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from kiln.plan.lifetimes import tensors_of
 
 
 def origin(case: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a stored tensor was made from.
+    """Origin of the stored tensor `name` of a function in steps.json.
 
-    {"made": how, "bytes_before": of the graph's own tensor, "of": digest of that, where there is one}
+    {"made": the transform, "bytes_before": bytes of the tensor in the graph, "of": first 16 digits of the
+    digest of that tensor}; 0 and no digest for a tensor that lowering made.
     """
     families = {kernel["symbol"]: kernel["family"] for kernel in case["kernels"]}
     stem, _, last = name.rpartition(".")
@@ -26,21 +27,22 @@ def origin(case: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def transforms(cases: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`cases`: those of every bucket, from steps.json. `stored`: what lies in params.bin, with its origin.
+    """Summary of the transforms for plan.json, from all functions of steps.json and the stored tensors.
 
-    lifted_bytes: the parameters of all functions; distinct_bytes: the same, equal tensors once;
-    stored_bytes: after packing, equal ones once. By kind of transform: the tensors that it made, their bytes
-    before and after. several: the parameters that lie there in more than one form, most bytes first.
+    `cases`: functions of all buckets. `stored`: tensors in params.bin, each with its origin. Returns
+    lifted_bytes: bytes of the parameters of all functions; distinct_bytes: of these, with equal tensors
+    counted once; stored_bytes: after packing, equal tensors once; transforms: by kind of transform, the
+    number of tensors and their bytes before and after; several: result of `_several`.
     """
     total = 0
-    known: dict[str, int] = {}
+    bytes_of: dict[str, int] = {}
     for case in cases:
         read = {name for step in case["steps"] for name in tensors_of(step)}
         read |= {name.rpartition(".")[0] for name in read}
         for name in read & case["lifted"].keys():
             entry = case["lifted"][name]
             total += entry["bytes"]
-            known[entry["sha256"]] = entry["bytes"]
+            bytes_of[entry["sha256"]] = entry["bytes"]
     kinds: dict[str, dict[str, int]] = {}
     for tensor in stored:
         row = kinds.setdefault(tensor["made"], {"tensors": 0, "bytes_before": 0, "bytes_after": 0})
@@ -49,7 +51,7 @@ def transforms(cases: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str,
         row["bytes_after"] += tensor["bytes"]
     return {
         "lifted_bytes": total,
-        "distinct_bytes": sum(known.values()),
+        "distinct_bytes": sum(bytes_of.values()),
         "stored_bytes": sum(tensor["bytes"] for tensor in stored),
         "transforms": kinds,
         "several": _several(stored),
@@ -57,7 +59,7 @@ def transforms(cases: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str,
 
 
 def _several(stored: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Parameters that are stored in more than one form: for all buckets, cases and kernels together."""
+    """Parameters that are stored in more than one form, over all buckets and kernels; most bytes first."""
     forms: dict[str, list[Mapping[str, Any]]] = {}
     for tensor in stored:
         if "of" in tensor:
