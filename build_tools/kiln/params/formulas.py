@@ -1,7 +1,7 @@
-"""Tensors that a short formula describes: code computes them in the place of bytes that are stored.
+"""Tensors that a short formula describes: code computes the elements instead of reading stored bytes.
 
 Affine      start + sum of step * index over the axes: fills, ranges, grids of rows and columns
-Repeated    equal along some axes: there, one element is enough
+Repeated    constant along some axes: one element along these axes is enough
 
 A formula gives exactly the stored elements, bit by bit, however the target rounds a product and a sum.
 """
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-ONCE = "once"  # how the name of a tensor ends of which equal elements are stored once
+ONCE = "once"  # suffix of the name of a tensor whose equal elements are stored once
 
 _REACH = 1 << 31  # formulas are computed in int32
 
@@ -37,13 +37,13 @@ class Affine:
 
 @dataclass(frozen=True)
 class Repeated:
-    """`value` has one element along the axes along which the tensor repeats itself."""
+    """A tensor that is constant along some axes; `value` has one element along these axes."""
 
     value: Array
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Axes of one element: a load from the tensor becomes one at index 0 there."""
+        """Axes along which `value` has one element: loads of the tensor read index 0 of these axes."""
         return tuple(axis for axis, size in enumerate(self.value.shape) if size == 1)
 
 
@@ -51,7 +51,7 @@ Formula = Affine | Repeated
 
 
 def formula(value: Array) -> Formula | None:
-    """The formula that gives `value`; None where there is none that is known."""
+    """The formula that gives `value` exactly; None where no formula of this module does."""
     if not value.size or not value.ndim:
         return None
     bits = np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")
@@ -59,13 +59,14 @@ def formula(value: Array) -> Formula | None:
     small = value[tuple(slice(None) if varies else slice(1) for varies in varying)]
     if not any(varying):
         return _uniform(value)
-    found = _integers(small) or _fractions(small)
-    if found is None and small.size < value.size:
+    affine = _integers(small) or _fractions(small)
+    if affine is None and small.size < value.size:
         return Repeated(np.ascontiguousarray(small))
-    return found
+    return affine
 
 
 def _uniform(value: Array) -> Affine | None:
+    """The formula of equal elements; None for NaN and for integers of 2^31 or more in magnitude."""
     first, steps = value.reshape(-1)[0], (0,) * value.ndim
     dtype = str(value.dtype)
     if value.dtype.kind in "biu":
@@ -75,7 +76,7 @@ def _uniform(value: Array) -> Affine | None:
 
 
 def _integers(value: Array) -> Affine | None:
-    """A formula of whole numbers; `value` may be of floats that are whole."""
+    """A formula with integer start and steps; the elements of `value` may be floats of integer value."""
     if value.dtype.kind not in "iu" and str(value.dtype) not in ("float32", "float64"):
         return None
     corner = (0,) * value.ndim
@@ -92,24 +93,24 @@ def _integers(value: Array) -> Affine | None:
     )
     if abs(start) + sum(abs(step) * size for step, size in zip(steps, value.shape, strict=True)) >= _REACH:
         return None
-    made = np.full(value.shape, start, np.int64)
+    computed = np.full(value.shape, start, np.int64)
     for axis, (step, size) in enumerate(zip(steps, value.shape, strict=True)):
-        made += step * np.arange(size).reshape([-1 if at == axis else 1 for at in range(value.ndim)])
-    return Affine(str(value.dtype), start, steps) if _same(made.astype(value.dtype), value) else None
+        computed += step * np.arange(size).reshape([-1 if at == axis else 1 for at in range(value.ndim)])
+    return Affine(str(value.dtype), start, steps) if _same(computed.astype(value.dtype), value) else None
 
 
 def _fractions(value: Array) -> Affine | None:
-    """A range of floats along one axis, such as 0, 0.1, 0.2, …"""
+    """The formula of a range of float32 along one axis, such as 0, 0.1, 0.2, …"""
     long = [axis for axis, size in enumerate(value.shape) if size > 1]
     if str(value.dtype) != "float32" or len(long) != 1 or not np.isfinite(value).all():
         return None
     flat = value.reshape(-1)
     start, index = flat[0], np.arange(flat.size)
-    if flat.size >= 1 << 24:  # float32 holds no index beyond
+    if flat.size >= 1 << 24:  # larger indices are not exact in float32
         return None
     for step in {flat[1] - start, (flat[-1] - start) / np.float32(flat.size - 1)}:
         rounded_twice = index.astype(np.float32) * step + start
-        # A product of two float32 is exact in float64: this is what a fused multiply-add gives.
+        # A product of two float32 is exact in float64: the result is that of a fused multiply-add.
         rounded_once = (index * np.float64(step) + np.float64(start)).astype(np.float32)
         if _same(rounded_twice, flat) and _same(rounded_once, flat):
             steps = tuple(float(step) if axis == long[0] else 0 for axis in range(value.ndim))
@@ -123,4 +124,5 @@ def _unit(axis: int, count: int) -> tuple[int, ...]:
 
 
 def _same(a: Array, b: Array) -> bool:
+    """Whether two arrays have equal bytes."""
     return a.tobytes() == b.tobytes()

@@ -45,9 +45,10 @@ class _Splitter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
 
 
 def split(mod: tvm.IRModule) -> tuple[tvm.IRModule, Tensors]:
-    """Take the constants out of `main`: they become parameters p0, p1, … after the user's inputs.
+    """Move the constants of `main` to parameters p0, p1, … after the user's inputs.
 
-    Attribute num_input of `main` says how many inputs come first. Scalars stay in the code.
+    Returns the module, and the constants by name of parameter. Attribute num_input of `main` is the number
+    of inputs, which come first. Scalars stay in the code.
     """
     main = mod["main"]
     splitter = _Splitter(mod)
@@ -63,7 +64,7 @@ def split(mod: tvm.IRModule) -> tuple[tvm.IRModule, Tensors]:
 
 
 def split_into(params: Tensors) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """A pass that does what `split` does, and adds the tensors to `params`."""
+    """A pass that applies `split` and adds the constants to `params`."""
 
     def step(mod: tvm.IRModule) -> tvm.IRModule:
         mod, tensors = split(mod)
@@ -74,12 +75,12 @@ def split_into(params: Tensors) -> Callable[[tvm.IRModule], tvm.IRModule]:
 
 
 def digest(value: npt.NDArray[Any]) -> str:
-    """What tells the content of one parameter from another's."""
+    """SHA-256 of the bytes of a parameter, in hexadecimal."""
     return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
 
 
 def save(mod: tvm.IRModule, directory: str | Path) -> None:
-    """Write module.json and params.safetensors into `directory`. Raises KilnError when that fails."""
+    """Write module.json and params.safetensors into `directory`. Raises KilnError when writing fails."""
     module, tensors = split(mod)
     directory = Path(directory)
     atomic_write(directory / "params.safetensors", tensorfile.save(tensors))
@@ -89,7 +90,7 @@ def save(mod: tvm.IRModule, directory: str | Path) -> None:
 def load(directory: str | Path) -> tvm.IRModule:
     """Read a module that `save` wrote, with its parameters bound as constants.
 
-    Raises KilnError naming the file when one of the two is missing or damaged.
+    Raises KilnError, which names the file or the folder, when a file is missing or damaged.
     """
     directory = Path(directory)
     try:

@@ -1,4 +1,4 @@
-"""Tensors by name as a file of safetensors, with bfloat16, which the package's reader for NumPy refuses."""
+"""Tensors by name in a safetensors file, with bfloat16, which the package's reader for NumPy refuses."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TYPES: dict[str, Any] = {
 
 
 def save(tensors: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """The file's content; tensors need not be contiguous."""
+    """The content of a safetensors file with `tensors`, which need not be contiguous."""
     content: bytes = _save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     return content
 
 
 def load(content: bytes) -> Tensors:
-    """What `save` was given. Raises safetensors.SafetensorError where the content is damaged."""
+    """Inverse of `save`: tensors by name. Raises safetensors.SafetensorError if `content` is damaged."""
     return {
-        name: np.frombuffer(found["data"], _TYPES[found["dtype"]]).reshape(found["shape"])
-        for name, found in safetensors.deserialize(content)  # type: ignore[no-untyped-call]
+        name: np.frombuffer(entry["data"], _TYPES[entry["dtype"]]).reshape(entry["shape"])
+        for name, entry in safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     }
