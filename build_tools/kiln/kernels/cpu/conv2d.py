@@ -113,12 +113,12 @@ class Convolution:
     def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
         """(n, h, w) of the output pixel that is row `row` of the matmul."""
         image = product_of([self.out_h, self.out_w])
-        one = same(self.batch, 1)
-        inside = row if one else modulo(row, image)
+        single_image = same(self.batch, 1)
+        position = row if single_image else modulo(row, image)
         return (
-            int64(0) if one else divide(row, image),
-            divide(inside, self.out_w),
-            modulo(inside, self.out_w),
+            int64(0) if single_image else divide(row, image),
+            divide(position, self.out_w),
+            modulo(position, self.out_w),
         )
 
     def base(self, row: Expr, group: int) -> Expr:
@@ -217,13 +217,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     x_param, w_param = fused.params[0], fused.params[1]
     conv = Convolution(op, fused, anchor)
     dtypes = [str(x_param.dtype), str(w_param.dtype)]
-    most = greatest(conv.rows)
+    most_rows = greatest(conv.rows)
     integer = integer_product(
-        machine, dtypes, w_param in fused.narrow, conv.loops(), most, conv.columns, greatest(conv.out_w)
+        machine, dtypes, w_param in fused.narrow, conv.loops(), most_rows, conv.columns, greatest(conv.out_w)
     )
     apart = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
     choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
-    tile = integer.tile if integer else choose_tile(machine, most, conv.columns, choice.tile, apart)
+    tile = integer.tile if integer else choose_tile(machine, most_rows, conv.columns, choice.tile, apart)
     panels, wide = _ceil(conv.columns, tile.columns), _ceil(conv.columns, tile.width)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
@@ -237,7 +237,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     x_size = greatest(product_of(list(x_param.shape)))
     arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
-    tiles, most_tiles = ceil_div(conv.rows, tile.rows), _ceil(most, tile.rows)
+    tiles, most_tiles = ceil_div(conv.rows, tile.rows), _ceil(most_rows, tile.rows)
     width = -(-tvm.DataType(str(x_param.dtype)).bits // 8)
     x_bytes = x_size * width
     shared = machine.shares(conv.macs // tile.lanes)
@@ -249,7 +249,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     weights_outside = part == most_tiles
     parts = ceil_div(tiles, part)
     # A single row reads weights as fast as memory delivers them: prefetches cost 5 to 15 % on Zen 5.
-    usual = 1 if most > 1 else 0
+    usual = 1 if most_rows > 1 else 0
     fetch = (usual if choice.fetch is None else choice.fetch) if accumulator == "float32" else 0
     tasks = (wide if weights_outside else parts) if shared else None
 
@@ -264,6 +264,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             element.store(indices, value)
 
         def tile_at(first_row: Expr, count: int, first_column: Expr, columns: int) -> None:
+            """Emit one tile: `count` rows from `first_row`, `columns` columns of every group."""
             rows, index = [bind(first_row + int64(i)) for i in range(count)], divide(first_row, tile.rows)
             for group in range(conv.groups):
                 bases = [bind(conv.base(row, group)) for row in rows]
@@ -296,9 +297,11 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 )
 
         def down(first_column: Expr, columns: int) -> None:
+            """Emit all tiles of one panel of weights."""
             blocks(conv.rows, tile.rows, lambda row, count: tile_at(row, count, first_column, columns))
 
         def across(number: Expr) -> None:
+            """Emit the tiles of all panels for part `number` of the rows."""
             first = bind(number * int64(part))
             end = bind(tirx.min(first + int64(part), int64(tiles)))
 

@@ -56,8 +56,8 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     return one_to_one and str(anchor.buffer.dtype) in ("float32", "int32")
 
 
-# Least contiguous bytes of the channels of a chunk: shorter runs load no faster.
-_RUN = 128
+# Least bytes of a chunk's channels, which are contiguous: shorter runs load no faster.
+_LEAST_RUN_BYTES = 128
 
 
 def strip_length(machine: Machine, conv: Convolution) -> int:
@@ -84,7 +84,7 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
 
 
 # Most columns and rows of a tile: larger tiles save hardly any loads, and are longer code.
-_TILE = 4
+_LONGEST_SIDE = 4
 
 
 def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
@@ -99,9 +99,9 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
     if machine.vector_bits // 8 >= CACHE_LINE and not _is_outside(machine, conv):
         return None
     # In registers at once: sums of as many rows as the kernel has, an input for each column, and taps.
-    columns = min(_TILE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
-    rows = -(-conv.out_h // -(-conv.out_h // _TILE))
-    rows = next((size for size in range(_TILE, 1, -1) if conv.out_h % size == 0), rows)
+    columns = min(_LONGEST_SIDE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
+    rows = -(-conv.out_h // -(-conv.out_h // _LONGEST_SIDE))
+    rows = next((size for size in range(_LONGEST_SIDE, 1, -1) if conv.out_h % size == 0), rows)
     return (columns, rows) if columns > 1 and rows > 1 else None
 
 
@@ -131,7 +131,7 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
         most, least = _from_outside(machine, conv, (read + greatest(conv.out_w)) * step, whole), 1
     else:
         most = machine.l1_bytes * 3 // 4 // (read * step)
-        most, least = 0 if most * step < _RUN else most, most // 2 + 1
+        most, least = 0 if most * step < _LEAST_RUN_BYTES else most, most // 2 + 1
     if not most or most >= whole:
         return 0
     # Chunks of equal size need no code for a narrower one.

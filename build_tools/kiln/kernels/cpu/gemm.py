@@ -72,13 +72,11 @@ class Tile:
 
 # Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
 # Measured on Zen 5: 5 % faster on AVX-512, 8 to 12 % on AVX2.
-_THREE = {"avx2": 4, "avx512": 8}
+_ROWS_OF_THREE_VECTORS = {"avx2": 4, "avx512": 8}
 # Up to so many tiles along the rows, a low last tile still counts: tiles get equal heights.
-_FEW = 16
-
-
-# Ways of each L1 cache set that weights and results need in addition to the rows of x.
-_WAYS = 2
+_FEW_TILES = 16
+# Ways of each set of the L1 cache that weights and results need in addition to the rows of x.
+_OTHER_WAYS = 2
 
 
 def choose_tile(
@@ -100,31 +98,32 @@ def choose_tile(
     else:
         best, vectors = 6, 2
     across = -(-columns // lanes)
-    if machine.isa in _THREE and across % 3 == 0 and across % 2:
-        best, vectors = _THREE[machine.isa], 3
+    if machine.isa in _ROWS_OF_THREE_VECTORS and across % 3 == 0 and across % 2:
+        best, vectors = _ROWS_OF_THREE_VECTORS[machine.isa], 3
     period = CACHE_LINE * CACHE_SETS
     if machine.isa == "avx512" and apart and apart % period == 0:
         # All rows map to one set of the L1 cache, which has to hold a line of each row until it is read.
         # Zen 5: 3 to 6 % faster with 10 rows than with 14.
-        best = max(1, min(best, machine.l1_bytes // period - _WAYS))
+        best = max(1, min(best, machine.l1_bytes // period - _OTHER_WAYS))
     if wanted is not None:
         best, vectors = wanted
     vectors = min(vectors, -(-columns // lanes))
     tiles = -(-rows // best)
-    if wanted is None and tiles <= _FEW:  # as many tiles of equal height: two rows wait for their own sums
+    if wanted is None and tiles <= _FEW_TILES:
+        # As many tiles, of equal height: a tile of two rows waits for its own sums.
         best = -(-rows // tiles)
     return Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
 
 
 # Vectors of a tile of one row: a vector-matrix product needs independent sums to hide their latency.
-_ALONE = 4
+_VECTORS_OF_ONE_ROW = 4
 
 
 def panels_beside(rows: int, columns: int, vectors: int, lanes: int) -> int:
     """Number of adjacent panels of `vectors` vectors in a tile: 1 unless there is only one row."""
     if rows > 1:
         return 1
-    return min(-(-_ALONE // vectors), -(-columns // (vectors * lanes)))
+    return min(-(-_VECTORS_OF_ONE_ROW // vectors), -(-columns // (vectors * lanes)))
 
 
 # ISAs where one load broadcasts two adjacent numbers, and registers suffice for a third kind of operand.

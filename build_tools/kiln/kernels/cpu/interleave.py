@@ -39,7 +39,7 @@ from kiln.tir.symbols import Extent, extent, greatest, int64, is_open, product, 
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 # Most reads of one nest that are reordered: each needs as many registers as the output's block.
-_MOST = 4
+_MOST_READS = 4
 
 
 def flat_position(indices: Sequence[Expr], shape: Sequence[Extent]) -> Expr:
@@ -228,7 +228,7 @@ def read_weave(nest: Nest, value: Expr, lanes: int) -> Weave | None:
     guarded = _guarded(value)
     nested = any(_reads(index) for read in reads for index in read.indices)
     moved = [read for read in reads if _depends(read, outer, inner)]
-    if guarded or nested or len(moved) > _MOST or any(weave._factors(read) is None for read in moved):
+    if guarded or nested or len(moved) > _MOST_READS or any(weave._factors(read) is None for read in moved):
         return None
     return weave
 

@@ -116,10 +116,10 @@ class Phases:
 
     def _place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
         """(image, first output row, first output column) of tile number `tile`."""
-        each = self.down * self.across
-        one = same(self.conv.batch, 1)
-        inside = tile if one else modulo(tile, each)
-        image = int64(0) if one else divide(tile, each)
+        tiles_of_image = self.down * self.across
+        single_image = same(self.conv.batch, 1)
+        inside = tile if single_image else modulo(tile, tiles_of_image)
+        image = int64(0) if single_image else divide(tile, tiles_of_image)
         return image, divide(inside, self.across) * int64(self.m), modulo(inside, self.across) * int64(self.m)
 
     def _rest(self, extent: Extent) -> int:
@@ -312,6 +312,7 @@ class _Group:
             exact = not is_open(phases.tiles) and slots * form.rounds * form.block == phases.tiles
 
             def block(first: Expr, data_start: Expr, start: Expr, again: tuple[Expr, int] | None) -> None:
+                """Emit all phases of the block of tiles that begins at tile `first`."""
                 with serial(form.block) as slot:
                     tile = bind(tirx.min(first + slot, int64(phases.tiles - 1)))
                     phases.transform_inputs(buffers[0], data, data_start, tile, slot)

@@ -25,7 +25,7 @@ from kiln.tir.symbols import Extent, ceil_div, greatest, is_open, product
 _TRANSFORM = {2: (60, 45), 4: (150, 170)}
 _BYTES_A_CYCLE = 8
 # Most bytes of transformed data of all tiles for which a kernel for each phase is worth the memory.
-_STAGED = 2 << 20
+_STAGED_BYTES = 2 << 20
 DIRECT = 0  # as `m`, the outputs of a tile along one axis: direct convolution
 
 
@@ -102,7 +102,7 @@ def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None
     each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4  # bytes of a tile between phases
     rows = choose_tile(machine, tiles, conv.out_channels).rows
     if block is None:
-        staged = weights > machine.l2_bytes and tiles * each <= _STAGED and not open_
+        staged = weights > machine.l2_bytes and tiles * each <= _STAGED_BYTES and not open_
         block = 0 if staged else 2 * rows
     shared = machine.shares(conv.macs // machine.lanes("float32") // (2 if m == 2 else 4))
     if block == 0:
