@@ -1,1 +1,1 @@
-"""Golden vectors: inputs, what a reference that is not Kiln makes of them, and the rule that compares."""
+"""Golden vectors: inputs, the outputs of a reference independent of Kiln, and the rule of comparison."""

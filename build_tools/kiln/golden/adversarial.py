@@ -1,9 +1,10 @@
-"""Data against which measured padding must hold: where no proof is, tame inputs show nothing.
+"""Adversarial inputs for measured padding: without a proof, agreement on random inputs is not enough.
 
-A maximum over zeros is right on positive data, a sum over zeros on any, a count on none. So the inputs are
-made all negative, all positive and huge, padded with what the runtime fills in, and with NaN where neither
-the YAML (`inputs.<name>.pad`) nor a mask decides it. NaN alone is not enough, since a Relu or a maximum may
-drop it: the inputs as drawn meet huge numbers of both signs there too. Integers stay within what was drawn.
+With zeros as padding, a maximum is right on positive data, a sum on any data, and a count on none. So the
+inputs are also made all negative, all positive and huge. They are padded with the runtime's fill values, and
+with NaN where neither the YAML (`inputs.<name>.pad`) nor a mask fixes the fill. NaN alone is not enough,
+since a Relu or a maximum may drop it: the inputs as drawn are also padded with huge numbers of both signs.
+Integers stay within the range that was drawn.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-HUGE = 1e18  # of float32: its square is a number still
+HUGE = 1e18  # its square is still finite in float32
 _KINDS = ("as drawn", "all negative", "all positive", "huge")
 _POISONS = ("NaN", "huge numbers", "huge negative numbers")
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Exact inputs, and by input the value of its padded elements; `name` as errors say it."""
+    """Inputs at their exact sizes, and the fill value by input name; `name` describes the data in errors."""
 
     name: str
     inputs: list[Array]
@@ -38,10 +39,10 @@ def attacks(
     kept_inputs: Sequence[str],
     kept_fills: Sequence[str],
 ) -> Iterator[Attack]:
-    """All attacks on one vector.
+    """All attacks on one vector with the inputs `exact`, whose names are `names`.
 
-    `fill`: what the runtime pads each input with. `kept_inputs`: masks, whose elements stay as they are.
-    `kept_fills`: inputs whose padded elements do.
+    `fill`: the runtime's fill value of each input. `kept_inputs`: masks, whose elements are not changed.
+    `kept_fills`: inputs whose fill value is not changed.
     """
     for kind in _KINDS:
         inputs = [
@@ -60,7 +61,7 @@ def attacks(
 
 
 def changed(tensor: Array, kind: str) -> Array:
-    """A tensor with elements of a kind; integers stay between the least and the greatest that were drawn."""
+    """`tensor` changed to elements of `kind`; integers become the least or the greatest that was drawn."""
     if kind == _KINDS[0] or tensor.size == 0 or tensor.dtype.kind == "b":
         return tensor
     if tensor.dtype.kind in "iu":
@@ -74,7 +75,7 @@ def changed(tensor: Array, kind: str) -> Array:
 
 
 def poisoned(tensor: Array, poison: str) -> Any:
-    """What shows where it goes: NaN or huge numbers; for integers the greatest or least that was drawn."""
+    """A fill value that shows in results: NaN or a huge number; for integers the greatest or least drawn."""
     if tensor.dtype.kind == "f":
         most = min(HUGE, float(np.finfo(tensor.dtype).max) / 4)
         return {"NaN": float("nan"), "huge numbers": most, "huge negative numbers": -most}[poison]

@@ -1,4 +1,4 @@
-"""The one rule that says whether an output agrees with the reference's.
+"""The rule that decides whether an output agrees with the reference's output.
 
 Floats: |got - want| <= absolute + relative * max|want|, the maximum over the finite values of that output in
 that vector. NaN agrees with NaN only, an infinity with the same infinity only.
@@ -31,7 +31,7 @@ RULE = {
 
 @dataclass(frozen=True)
 class Limits:
-    """How far an output may be from the reference: absolute in its unit, relative to max|want|, in levels."""
+    """Tolerances of an output: `absolute` in its unit, `relative` to max|want|, `levels` if quantised."""
 
     absolute: float = 1e-5
     relative: float = 1e-4
@@ -40,10 +40,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Outcome for one output: the greatest error and its limit, in the output's unit (levels where
-    quantised).
+    """Outcome for one output: the greatest error and its limit, in the output's unit (levels if quantised).
 
-    detail names the first fault in one line, or is empty. An error is inf where the rule allows none at all.
+    `detail` describes the fault in one line, or is empty. `error` is inf for a wrong type or shape, and for a
+    wrong NaN or infinity.
     """
 
     passed: bool
@@ -54,21 +54,21 @@ class Comparison:
 
 
 def limits_for(tolerance: Mapping[str, Any], output: str) -> Limits:
-    """The limits of one output from a model's `tolerance`: its own entry in `outputs` wins."""
+    """The limits of one output from a model's `tolerance`; the output's entry in `outputs` has precedence."""
     own = (tolerance.get("outputs") or {}).get(output) or {}
     default = Limits()
 
     def pick(key: str) -> Any:
-        for place in (own, tolerance):
-            if place.get(key) is not None:
-                return place[key]
+        for section in (own, tolerance):
+            if section.get(key) is not None:
+                return section[key]
         return getattr(default, key)
 
     return Limits(float(pick("absolute")), float(pick("relative")), int(pick("levels")))
 
 
 def compare(got: Array, want: Array, limits: Limits, quantised: bool = False) -> Comparison:
-    """Compare one output with the reference's. `quantised`: integers stand for reals, so `levels` applies."""
+    """Compare one output with the reference's. `quantised`: integers represent reals, so `levels` applies."""
     if got.dtype != want.dtype or got.shape != want.shape:
         detail = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
         return Comparison(False, float("inf"), 0.0, "", detail)
@@ -107,7 +107,7 @@ def _judge(difference: Array, limit: float, unit: str, got: Array, want: Array) 
 
 
 def read_tensor(path: Path, dtype: str, shape: list[int]) -> Array:
-    """A raw little-endian tensor file. Raises KilnError naming the file when its size is not the tensor's."""
+    """Read a raw little-endian tensor file. Raises KilnError if it is unreadable or of another size."""
     kind = np.dtype(dtype).newbyteorder("<")
     wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     try:

@@ -1,4 +1,4 @@
-"""The input sets that golden vectors are made for: seeded random values, a photograph, given tensors."""
+"""Input sets of golden vectors: seeded random values, a photograph, or tensors from files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]
 
 DEFAULT_SETS: tuple[Entry, ...] = tuple({"kind": "random", "seed": seed} for seed in (1, 2, 3))
-DRAWN = ("random", "normal")  # kinds that can be made in any shape
+DRAWN = ("random", "normal")  # kinds that can be drawn in any shape
 
 
 def make_set(
     spec: Entry, entries: Sequence[Entry], preprocess: Entry | None, masks: Collection[str] = ()
 ) -> list[Array]:
-    """The tensors of one set, in the order of the interface's inputs `entries`, whose shapes are numbers.
+    """The tensors of one set, in the order of the interface's inputs `entries`, whose shapes are integers.
 
-    A photograph goes into the input that `preprocess` names, or the only one; the other inputs of that model
-    are drawn like `kind: random, seed: 0`. Inputs named in `masks` hold ones: every element is real. Raises
-    KilnError when the set and the model do not go together.
+    A photograph becomes the input that `preprocess` names, or the only input; all other inputs of that model
+    are drawn like `kind: random, seed: 0`. Inputs named in `masks` contain ones (no element is padding),
+    except in sets of tensors from files. Raises KilnError if the set does not fit the model's inputs.
     """
     kind = spec["kind"]
     if kind in DRAWN:
@@ -47,15 +47,15 @@ def make_set(
 
 
 def _own(spec: Entry, name: str) -> Entry:
-    """`spec` with the bounds that it gives for the input `name`."""
+    """`spec` with the keys of its entry for the input `name`, if it has one, in place of the general keys."""
     own = (spec.get("inputs") or {}).get(name) or {}
     return {**spec, **{key: value for key, value in own.items() if value is not None}}
 
 
 def with_content(case: Entry, entries: Sequence[Entry], given: Sequence[Array]) -> list[Array] | None:
-    """`given` with the inputs that an entry of special_cases names holding the contents that it names.
+    """`given` with the contents that `case`, an entry of special_cases, defines for inputs.
 
-    None where that content comes from a file and has another type or shape.
+    None where a content comes from a file and has another type or shape than the input.
     """
     result = list(given)
     for condition in conditions_of(case):
@@ -75,7 +75,7 @@ def with_content(case: Entry, entries: Sequence[Entry], given: Sequence[Array]) 
 def fixed_shapes(
     spec: Entry, entries: Sequence[Entry], preprocess: Entry | None
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes, by input, that a set of kind image or tensors brings along."""
+    """Shapes, by input name, of the photograph or the tensors of a set of kind image or tensors."""
     if spec["kind"] == "tensors":
         return {entry["name"]: _load(spec, entry)[0].shape for entry in entries}
     index = _image_input(entries, preprocess)
@@ -83,7 +83,7 @@ def fixed_shapes(
 
 
 def set_names(specs: Sequence[Entry]) -> list[str]:
-    """A short, unique file name stem for each set."""
+    """A short, unique stem of file names for each set."""
     names: list[str] = []
     for spec in specs:
         stem = f"{spec['kind']}_{spec['seed']}" if "seed" in spec else str(spec["kind"])
@@ -92,7 +92,7 @@ def set_names(specs: Sequence[Entry]) -> list[str]:
 
 
 def _draw(spec: Entry, entry: Entry, generator: np.random.Generator) -> Array:
-    """Random values of one input; uniform ones come from the generator's plain 53-bit fractions."""
+    """Random values of one input; uniform values are computed from the generator's 53-bit fractions."""
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
     if spec["kind"] == "normal":
         values = generator.normal(float(spec.get("mean") or 0.0), _or(spec.get("std"), 1.0), shape)
@@ -103,7 +103,7 @@ def _draw(spec: Entry, entry: Entry, generator: np.random.Generator) -> Array:
         return generator.random(shape) < 0.5
     else:
         info = np.iinfo(dtype.str)
-        # Wide integers are indices or lengths more often than numbers: without bounds they stay small.
+        # Wide integers are mostly indices or lengths: without bounds only 0 and 1 are drawn.
         low, high = (info.min, info.max) if dtype.itemsize <= 2 else (0, 1)
         low, high = _or(spec.get("low"), low), _or(spec.get("high"), high)
         values = np.floor(low + (high - low + 1) * generator.random(shape))
@@ -118,7 +118,7 @@ def _or(value: Any, default: float) -> float:
 
 
 def _image_input(entries: Sequence[Entry], preprocess: Entry | None) -> int:
-    """The position of the input that a photograph goes into."""
+    """The position of the input that the photograph becomes."""
     if preprocess is None:
         raise KilnError("golden.inputs: kind 'image' needs the model's 'preprocess'")
     names = [entry["name"] for entry in entries]
@@ -143,21 +143,23 @@ def _image_set(spec: Entry, entries: Sequence[Entry], preprocess: Entry | None) 
 
 
 def _image(spec: Entry, entry: Entry, preprocess: Entry) -> Array:
-    """A photograph, cut and turned as `spec` says, then preprocessed as the model wants it."""
+    """The photograph of `spec`, cropped and rotated, then preprocessed for the model (`preprocess`)."""
     from kiln.sources import fetch, image
 
-    picture = image.load_image(fetch(spec["source"]), spec.get("crop"), int(spec.get("rotate") or 0))
+    pixels = image.load_image(fetch(spec["source"]), spec.get("crop"), int(spec.get("rotate") or 0))
     quant = entry.get("quant")
     pair = (quant["scale"], quant["zero_point"]) if quant else None
-    return np.asarray(image.preprocess(picture, dict(preprocess), entry["dtype"], pair))
+    return np.asarray(image.preprocess(pixels, dict(preprocess), entry["dtype"], pair))
 
 
 def _given(spec: Entry, entry: Entry) -> Array:
+    """The tensor of `spec` for the input `entry`. Raises KilnError if type or shape differ."""
     tensor, path = _load(spec, entry)
     return _fitting(tensor, entry, str(path))
 
 
 def _load(spec: Entry, entry: Entry) -> tuple[Array, Path]:
+    """The tensor of `spec` for the input `entry`, and the path of its file."""
     from kiln.sources import fetch
     from kiln.sources.npy import load_npy
 
@@ -169,6 +171,7 @@ def _load(spec: Entry, entry: Entry) -> tuple[Array, Path]:
 
 
 def _fitting(tensor: Array, entry: Entry, what: str) -> Array:
+    """`tensor`, called `what` in errors. Raises KilnError unless it has the type and shape of `entry`."""
     if tensor.dtype != np.dtype(entry["dtype"]) or list(tensor.shape) != list(entry["shape"]):
         raise KilnError(
             f"{what} is {tensor.dtype}{list(tensor.shape)}, but input '{entry['name']}' is "

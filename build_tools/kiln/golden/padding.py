@@ -1,14 +1,15 @@
-"""Measured padding: the second net behind the proof (kiln.specialize.padding), or what stands in its place.
+"""Measured padding: a second check after the proof (kiln.specialize.padding), or a replacement for it.
 
-1. At every size that a pad bucket is tried at, the reference runs twice: on the exact inputs, and on inputs
-   padded up to the bucket's size with what padding.json says. The padded outputs, cut to their exact shapes,
-   must agree with the exact ones within the model's tolerance.
-2. Where the YAML says `assume: measured`, the same on adversarial data (`kiln.golden.adversarial`).
-3. Where they do not agree, each padded dimension is tried alone, to name the one at fault, and the first
-   operator whose result changes is looked for (`kiln.golden.trace`).
+1. For every test case of a pad bucket the reference runs twice: on the exact inputs, and on inputs padded up
+   to the bucket's size with the fill values of padding.json. The padded outputs, cut to their exact shapes,
+   must agree with the exact outputs within the model's tolerance.
+2. Where the YAML has `assume: measured`, the same comparison runs on adversarial data
+   (`kiln.golden.adversarial`).
+3. If the outputs do not agree, each padded dimension is padded alone, to find the dimension that causes the
+   difference, and the first operator whose result changes is searched (`kiln.golden.trace`).
 
-A mean, a softmax, a norm or an attention over a padded axis, a second convolution at the border and a
-reversed sequence all see the padding, unless a mask that the model takes makes it neutral.
+Padding changes a mean, a softmax, a norm or an attention over a padded axis, a second convolution at the
+border and a reversed sequence, unless a mask input of the model makes the padding neutral.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ Array = npt.NDArray[Any]
 
 
 def padded_sizes(bucket: Bucket, at: Mapping[str, int]) -> Sizes:
-    """`at` with the dimensions that the bucket pads at the size of its graph."""
+    """The sizes `at`, with the dimensions that the bucket pads at the sizes that its kernels compute."""
     parts = bucket["dims"]
     return {n: parts[n]["size"] if parts[n]["strategy"] == "pad" else size for n, size in at.items()}
 
 
 def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> float:
-    """The part of the padded dimensions' product that is padding: 0.25 for 48 padded to 64."""
+    """The share of the product of the padded dimensions that is padding: 0.25 for 48 padded to 64."""
     share = 1.0
     for name, size in padded.items():
         share *= exact[name] / size
@@ -50,9 +51,9 @@ def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> f
 
 @dataclass
 class PaddingChecks:
-    """Checks every vector of the buckets that pad, and keeps what padding.json tells of it.
+    """Checks every vector of the buckets that pad, and collects the results for padding.json.
 
-    proofs: by bucket {"proof", "fill"}, as the stage `padding` found them.
+    `proofs`: {"proof", "fill"} by name of bucket, from the stage `padding`.
     """
 
     config: Mapping[str, Any]
@@ -68,7 +69,10 @@ class PaddingChecks:
         self._names = [entry["name"] for entry in self.interface["inputs"]]
 
     def check(self, one: Try, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
-        """Compare with what padded inputs give. Raises KilnError where an output changes."""
+        """Compare the outputs `want` of test case `one` with those of padded inputs.
+
+        Raises KilnError if an output changes.
+        """
         if not any(part["strategy"] == "pad" for part in bucket["dims"].values()):
             return
         target = padded_sizes(bucket, one.sizes)
@@ -91,12 +95,12 @@ class PaddingChecks:
         )
 
     def report(self, buckets: Sequence[Bucket]) -> dict[str, Any] | None:
-        """The content of padding.json: for each bucket that pads its mean padding and what was compared."""
+        """The content of padding.json: mean padding and comparisons of buckets that pad; None without one."""
         entries = []
         for bucket in buckets:
             padded = {n: p for n, p in bucket["dims"].items() if p["strategy"] == "pad"}
             if bucket["name"] in self._found:
-                # Sizes are as likely as each other here; a traffic file knows better.
+                # Assumes that all sizes are equally likely; a traffic file is more exact.
                 mean = {n: (p["min"] + p["max"]) / 2 for n, p in padded.items()}
                 share = share_of_padding(mean, {n: p["size"] for n, p in padded.items()})
                 ranges = {n: {k: p[k] for k in ("min", "max", "size")} for n, p in padded.items()}
@@ -106,14 +110,14 @@ class PaddingChecks:
         return {"format": 1, "model": self.interface["model"], "buckets": entries} if entries else None
 
     def _fill(self, bucket: Bucket) -> dict[str, Any]:
-        """By input, what its padded elements are."""
+        """Fill value by input name."""
         known = self.proofs.get(bucket["name"], {}).get("fill") or {}
         plain = {name: given_fill(self._ports.get(name) or {}) for name in self._names}
         return {name: _stored(entry["name"], known.get(name, plain[name]), np.dtype(entry["dtype"]))
                 for name, entry in zip(self._names, self.interface["inputs"], strict=True)}  # fmt: skip
 
     def _attack(self, one: Try, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> None:
-        """Compare on adversarial data. Raises KilnError where an output changes."""
+        """Compare on adversarial data. Raises KilnError if an output changes."""
         given = [name for name in self._names if (self._ports.get(name) or {}).get("pad") is not None]
         for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *given]):
             want = self.reference.run(attack.inputs)
@@ -130,6 +134,7 @@ class PaddingChecks:
         fill: Mapping[str, Any],
         data: str = "",
     ) -> None:
+        """Raise KilnError for the first failed comparison; `data` describes adversarial data."""
         for entry, result in zip(self.interface["outputs"], results, strict=True):
             if not result.passed:
                 raise KilnError(self._refusal(one, target, entry, result, exact, want, fill, data))
@@ -137,6 +142,7 @@ class PaddingChecks:
     def _compare(
         self, target: Sizes, exact: Sequence[Array], want: Sequence[Array], fill: Mapping[str, Any]
     ) -> list[Comparison]:
+        """Pad the inputs `exact` to the sizes `target`, run the reference, and compare with `want`."""
         got = self.reference.run(self._pad(target, exact, fill))
         return [
             compare(cut(g, w.shape), w, limits_for(self.config.get("tolerance") or {}, entry["name"]),
@@ -145,7 +151,7 @@ class PaddingChecks:
         ]  # fmt: skip
 
     def _pad(self, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> list[Array]:
-        """The inputs grown to the sizes `target`, behind their elements."""
+        """The inputs padded at the end of each axis to the sizes `target`."""
         grown = []
         for tensor, entry in zip(exact, self.interface["inputs"], strict=True):
             shape = [sizes.evaluate(size, target) for size in entry["shape"]]
@@ -164,7 +170,7 @@ class PaddingChecks:
         fill: Mapping[str, Any],
         data: str,
     ) -> str:
-        """The line that says which dimension, how far the output is off, and what sees the padding first."""
+        """The message: the padded dimension, the output's error, the first operator whose result changes."""
         moved = [name for name in target if target[name] != one.sizes[name]]
         for name in moved if len(moved) > 1 else []:
             alone = {**one.sizes, name: target[name]}
@@ -201,7 +207,7 @@ class PaddingChecks:
 
 
 def _stored(name: str, given: float | str, dtype: np.dtype[Any]) -> Array:
-    """A fill of padding.json as an element. Raises KilnError where an integer type cannot hold it."""
+    """A fill value of padding.json as `dtype`. Raises KilnError if an integer type cannot represent it."""
     value = float(given) if isinstance(given, str) else given
     info = np.iinfo(dtype) if dtype.kind in "iu" else None
     if info and not (info.min <= value <= info.max and value == int(value)):
@@ -212,7 +218,7 @@ def _stored(name: str, given: float | str, dtype: np.dtype[Any]) -> Array:
 
 
 def cut(tensor: Array, shape: Sequence[int]) -> Array:
-    """The first `shape` elements of each axis; `tensor` itself where it has other axes or fewer elements."""
+    """`tensor` cut to the first `shape` elements of each axis; unchanged if of another rank or smaller."""
     if tensor.ndim != len(shape) or any(have < want for have, want in zip(tensor.shape, shape, strict=True)):
         return tensor
     return tensor[tuple(slice(size) for size in shape)]

@@ -1,7 +1,7 @@
-"""Where each bucket is tried: at the least, an inner and the greatest size that it serves, and outside.
+"""Sample sizes of test cases: the least, an inner and the greatest sizes of each bucket, and refused sizes.
 
-Buckets overlap, and the first one that holds the sizes is taken. So a corner of a bucket's box may belong to
-another bucket; the nearest size that is really served by this one is tried in its place.
+Buckets overlap, and the first bucket whose box contains the sizes serves them. So another bucket may serve a
+corner of a bucket's box; then the nearest sizes that this bucket serves are used in place of the corner.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 Sizes = dict[str, int]
 Bucket = Mapping[str, Any]
 
-_MOST_TRIED = 20_000  # cells looked at before a bucket counts as unreachable; real models need a handful
-_MOST_REFUSED = 4  # combinations without a bucket that are tried
+_MOST_TRIED = 20_000  # combinations of sizes that are examined; real models need a handful
+_MOST_REFUSED = 4  # combinations of sizes without a bucket that are tested
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Sizes that must be refused: of the dimension `dim`, with the status that the runtime must give."""
+    """Sizes that the runtime must refuse because of dimension `dim`, and the status it must return."""
 
     dim: str
     sizes: Sizes
@@ -29,42 +29,42 @@ class Refusal:
 
 
 def holds(bucket: Bucket, sizes: Mapping[str, int]) -> bool:
-    """Whether `sizes` lie in the bucket's box."""
+    """Whether `sizes` are inside the bucket's box."""
     return all(part["min"] <= sizes[name] <= part["max"] for name, part in bucket["dims"].items())
 
 
 def serving(buckets: Sequence[Bucket], sizes: Mapping[str, int]) -> int | None:
-    """The index of the bucket that serves `sizes`: the first that holds them; None where there is none."""
+    """The index of the first bucket whose box contains `sizes`; None if there is no such bucket."""
     return next((index for index, bucket in enumerate(buckets) if holds(bucket, sizes)), None)
 
 
 def points(buckets: Sequence[Bucket], index: int) -> list[Sizes]:
-    """The least, an inner and the greatest sizes that bucket `index` serves; equal ones once.
+    """The least, an inner and the greatest sizes that bucket `index` serves, without duplicates.
 
-    Empty where other buckets take all of its sizes. A bucket without dimensions has one point without any.
+    Empty where earlier buckets serve all sizes of the bucket. A bucket without dimensions has one entry, {}.
     """
     parts = buckets[index]["dims"]
-    found: list[Sizes] = []
+    samples: list[Sizes] = []
     for target in (
         {name: part["min"] for name, part in parts.items()},
         {name: _inner(part) for name, part in parts.items()},
         {name: part["max"] for name, part in parts.items()},
     ):
         near = _nearest(buckets, index, target)
-        if near is not None and near not in found:
-            found.append(near)
-    return found
+        if near is not None and near not in samples:
+            samples.append(near)
+    return samples
 
 
 def name_of(sizes: Mapping[str, int]) -> str:
-    """`batch1_seq17`, for file names; empty without dimensions."""
+    """A name of `sizes` for file names, such as `batch1_seq17`; empty without dimensions."""
     return "_".join(f"{name}{size}" for name, size in sizes.items())
 
 
 def refusals(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket], around: Sizes) -> list[Refusal]:
-    """One step outside each dimension's range, off its multiple, and sizes that no bucket holds.
+    """Refused sizes: one step outside each dimension's range, off its multiple, and without a bucket.
 
-    `around`: allowed sizes, of which one at a time is made wrong.
+    `around`: allowed sizes, of which one at a time is replaced by a refused one.
     """
     found = []
     for dim in dims:
@@ -81,7 +81,7 @@ def refusals(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket], aroun
 
 
 def _inner(part: Mapping[str, Any]) -> int:
-    """Near the middle, and an odd multiple where there is one: no vector width divides it."""
+    """A size near the middle of the range; an odd multiple if possible, which no vector width divides."""
     least, most, multiple = part["min"], part["max"], part["multiple"]
     middle = (least + most) // 2 // multiple * multiple
     if middle // multiple % 2 == 0 and middle + multiple < most:
@@ -90,10 +90,10 @@ def _inner(part: Mapping[str, Any]) -> int:
 
 
 def _nearest(buckets: Sequence[Bucket], index: int, target: Sizes) -> Sizes | None:
-    """The sizes nearest to `target` that bucket `index` serves, by the sum of distances in its box's width.
+    """The sizes nearest to `target` that bucket `index` serves; None if there are none.
 
-    Only edges of the buckets before it can matter, so those and `target` are the sizes looked at, nearest
-    combination first.
+    The distance is the sum over the dimensions of |size - target| / width of the bucket's box. Candidates are
+    `target`, the box's corners and the edges of earlier buckets; combinations are examined nearest first.
     """
     parts, names = buckets[index]["dims"], list(buckets[index]["dims"])
     axes = []
@@ -122,7 +122,7 @@ def _nearest(buckets: Sequence[Bucket], index: int, target: Sizes) -> Sizes | No
 
 
 def _cells(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket]) -> Iterator[Sizes]:
-    """One combination of sizes for every cell into which the buckets' edges cut the dimensions."""
+    """Combinations of sizes next to the buckets' edges and at the dimensions' ends, at most _MOST_TRIED."""
     axes = []
     for dim in dims:
         name, multiple = dim["name"], dim["multiple"]

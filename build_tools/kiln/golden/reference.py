@@ -29,17 +29,17 @@ _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 
 
 class Reference:
-    """One model, ready to run. `about` is what golden.json says of it: name, version, settings."""
+    """One model in a reference runtime. `about`: name, version and settings for golden.json."""
 
     path: Path
     about: dict[str, Any]
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for `inputs`, both in the model's own order. Raises KilnError where it cannot."""
+        """The outputs for `inputs`, both in the model's own order. Raises KilnError if the run fails."""
         try:
             with quiet_stderr():
                 return self._run(inputs)
-        except Exception as error:  # both references raise their own kinds
+        except Exception as error:  # each reference raises exceptions of its own classes
             text = " ".join(str(error).split()) or type(error).__name__
             raise KilnError(
                 f"{self.path}: the reference, {self.about['name']}, cannot run it: {text}"
@@ -52,8 +52,8 @@ class Reference:
 def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int]] = ()) -> Reference:
     """The reference `kind` (auto, onnxruntime, builtin, builtin_ref) for the model file `path`.
 
-    `shapes`: those of the inputs of the first run, for TFLite files whose own are open. Raises KilnError when
-    the two do not go together or the reference cannot load the model.
+    `shapes`: shapes of the inputs in the first run, for TFLite files with dynamic shapes. Raises KilnError if
+    the reference does not support the file's format or cannot load the model.
     """
     tflite = path.suffix.lower() == ".tflite"
     if kind == "auto":
@@ -63,13 +63,13 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
         raise KilnError(f"{path}: golden.reference '{kind}' cannot run it, allowed: auto, {allowed}")
     try:
         with quiet_stderr():
-            found: Reference = LiteRt(path, kind, shapes) if tflite else OnnxRuntime(path)
-    except Exception as error:  # both raise their own kinds
-        # ONNX Runtime puts its own source file and function before what it has to say.
+            reference: Reference = LiteRt(path, kind, shapes) if tflite else OnnxRuntime(path)
+    except Exception as error:  # each reference raises exceptions of its own classes
+        # ONNX Runtime prefixes its message with a source file and function.
         text = re.sub(r"^.*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?", "", str(error).strip().splitlines()[0])
         raise KilnError(f"{path}: the reference cannot load it: {text}") from error
-    found.path = path
-    return found
+    reference.path = path
+    return reference
 
 
 class OnnxRuntime(Reference):
@@ -118,7 +118,7 @@ class LiteRt(Reference):
         }
 
     def _resize(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Give the inputs these shapes; whether that changed any, so that memory must be allocated anew."""
+        """Resize the inputs to `shapes`; returns whether one changed, so that tensors must be allocated."""
         entries = self._interpreter.get_input_details()
         changed = [
             (entry["index"], list(shape))

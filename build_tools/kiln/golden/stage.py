@@ -1,4 +1,4 @@
-"""Make golden vectors: inputs of several kinds, and the outputs that the reference gives for them."""
+"""Make golden vectors: inputs of several kinds, and the outputs that the reference computes from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write golden.json, one raw little-endian file a tensor, and padding.json where inputs are padded.
 
-    All of them or none: a bucket whose padding shows in an output is refused.
+    All files are written, or none: raises KilnError for a bucket whose padding changes an output.
     """
     from kiln.golden.vectors import make_vectors
 

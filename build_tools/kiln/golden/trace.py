@@ -1,12 +1,12 @@
-"""The first operator of a model whose result changes when inputs are padded.
+"""Find the first operator of a model whose result changes when inputs are padded.
 
-The reference runs with every intermediate tensor as an output, once on exact and once on padded inputs. An
-operator sees the padding when its result, cut to the elements that stand for real ones, is another. Which
-elements those are is mostly the first ones of each axis; where a Reshape has merged a padded axis with one
-outside of it, they are spread, and the positions are followed through it (`Positions`).
+The reference runs with every intermediate tensor as an output, once on exact and once on padded inputs. The
+padding changes an operator's result if the result, cut to the elements that are not padding, differs. These
+elements are mostly the first ones of each axis; where a Reshape has merged a padded axis with an outer axis,
+they are not adjacent, and their positions are computed through the Reshape (`Positions`).
 
-What is computed from shapes alone (the operands of a Reshape, a divisor taken from Shape) differs of itself
-and is not what a reader looks for: the first operator that brings it together with data is named.
+Results computed from shapes alone (the operands of a Reshape, a divisor from Shape) always differ and do not
+explain an error: the first operator that combines such a result with data is reported.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Array = npt.NDArray[Any]
 
 _SHAPE_OF = {"Shape", "Size", "SHAPE", "RANK"}
 _RESHAPES = {"Reshape", "Flatten", "RESHAPE"}
-_MOST_READINGS = 16  # ways to read the axes of one tensor that are tried
+_MOST_READINGS = 16  # combinations of positions of one tensor that are tried
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One node in topological order: its kind, name, and the tensors it reads and writes."""
+    """One node of the graph: its kind, its name, and the names of the tensors it reads and writes."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Traced:
-    """A graph and the value of every tensor, twice: with exact and with padded inputs."""
+    """Operators of a graph in topological order, and all tensors for exact and for padded inputs."""
 
     operators: list[Operator]
     inputs: list[str]
@@ -59,19 +59,19 @@ class Traced:
 def first_to_differ(
     path: Path, exact: Sequence[Array], padded: Sequence[Array], limits: Limits
 ) -> Operator | None:
-    """The first operator of the model file that sees the padding; None where none could be told."""
+    """The first operator of the model file whose result the padding changes; None if it is unknown."""
     try:
         with quiet_stderr():
             traced = (_tflite if path.suffix.lower() == ".tflite" else _onnx)(path, exact, padded)
     except KilnError:
         raise
-    except Exception:  # a graph that cannot be taken apart is refused all the same, without the name
+    except Exception:  # the message then lacks the operator
         return None
     return find(traced, limits)
 
 
 def find(traced: Traced, limits: Limits) -> Operator | None:
-    """The first operator whose result differs where it stands for real elements."""
+    """The first operator whose result differs in elements that are not padding; None if no result does."""
     positions, data = Positions(), set(traced.inputs)
     shapes_only = None
     for operator in traced.operators:
@@ -90,15 +90,15 @@ def find(traced: Traced, limits: Limits) -> Operator | None:
 
 
 class Positions:
-    """Where the elements of an exact tensor lie in its padded one: for each axis a list of indices."""
+    """Positions of the elements of exact tensors in the padded ones: for each axis an array of indices."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Array]] = {}
-        # (exact size, padded size) of an axis that a Reshape has merged → where its elements lie
+        # (exact size, padded size) of an axis that a Reshape has merged → positions of its elements
         self._merged: dict[tuple[int, int], Array] = {}
 
     def agree(self, name: str, exact: Array, padded: Array, limits: Limits) -> bool:
-        """Whether the two agree under one reading of the axes, which is then kept for `name`."""
+        """Whether `exact` and `padded` agree at one choice of positions, which is then stored for `name`."""
         if exact.ndim != padded.ndim or exact.dtype != padded.dtype:
             return False
         if any(have < want for have, want in zip(padded.shape, exact.shape, strict=True)):
@@ -111,6 +111,7 @@ class Positions:
         return False
 
     def _readings(self, exact: Sequence[int], padded: Sequence[int]) -> Iterator[list[Array]]:
+        """Possible positions of a tensor of shape `exact` in shape `padded`, at most _MOST_READINGS."""
         axes = []
         for pair in zip(exact, padded, strict=True):
             merged = self._merged.get(pair)
@@ -118,7 +119,7 @@ class Positions:
         return (list(one) for one in itertools.islice(itertools.product(*axes), _MOST_READINGS))
 
     def follow(self, operator: Operator, traced: Traced) -> bool:
-        """Follow the elements through a reshape, which moves none; whether that could be told."""
+        """Compute positions of a reshape's result from its operand's; returns whether that succeeded."""
         source, result = operator.inputs[0], operator.outputs[0]
         if source not in self._of and source not in traced.inputs:
             return False
@@ -132,7 +133,7 @@ class Positions:
         for axis, places in enumerate(np.unravel_index(flat, traced.padded[result].shape)):
             lines = np.moveaxis(places, axis, 0).reshape(after.shape[axis], -1)
             if (lines != lines[:, :1]).any():
-                return True  # the elements of an axis lie nowhere in common: nothing was computed, either
+                return True  # no common positions along an axis; a reshape changes no value
             found.append(lines[:, 0])
             if (lines[:, 0] != np.arange(len(lines))).any():
                 self._merged[after.shape[axis], traced.padded[result].shape[axis]] = lines[:, 0]
@@ -141,6 +142,7 @@ class Positions:
 
 
 def _onnx(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Traced:
+    """Trace an ONNX model in ONNX Runtime."""
     import onnx
     import onnxruntime
 
@@ -173,7 +175,7 @@ def _onnx(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Traced
 
 
 def _reads(node: Any) -> list[str]:
-    """The tensors that a node reads; with those that its branches and loop bodies take from outside."""
+    """Names of the tensors that a node reads, including outer tensors read by branches and loop bodies."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in [attribute.g, *attribute.graphs]:
@@ -183,6 +185,7 @@ def _reads(node: Any) -> list[str]:
 
 
 def _tflite(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Traced:
+    """Trace a TFLite model in LiteRT."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
     from tflite import Model
     from tflite.utils import opcode2name

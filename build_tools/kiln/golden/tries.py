@@ -1,9 +1,9 @@
-"""Which vectors are made: which sizes, which input set, and whether the mask ends in zeros.
+"""The test cases of a model, one for each golden vector: sizes, input set, and masks that end in zeros.
 
-Every bucket is tried at its points (`kiln.golden.points`), and the input sets that can be drawn in any shape
-take turns, so that the number of vectors grows with the buckets alone. A photograph or a given tensor brings
-its own sizes, and is one vector more. A model that masks has one vector in each bucket whose mask ends in
-zeros, as a caller's own shorter sequences do; and each special content of an input has one.
+Every bucket is tested at its sample sizes (`kiln.golden.points`), with the input sets that can be drawn in
+any shape in turn, so that the number of vectors depends on the buckets alone. A photograph or a tensor from a
+file has sizes of its own, and is one more vector. A model with mask inputs has one vector in each bucket
+whose masks end in zeros, as for sequences that the caller has padded; and each special case has one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]
 
 
-# Sizes of one dimension that are tried for a special case, and how many steps away they may be.
+# For a special case: the most sizes of one dimension that are tried, and their greatest distance in steps.
 _MOST_SIZES, _FARTHEST = 100, 1 << 14
 
 
 @dataclass(frozen=True)
 class Try:
-    """One vector to be made: its name, the input set, the sizes, and the index of the bucket they reach.
+    """One test case, from which a golden vector is made.
 
-    `shortened`: its masks end in zeros. `case`: the entry of special_cases that it is about.
+    `spec`: the input set. `bucket`: index of the bucket that serves `sizes`. `shortened`: masks end in zeros.
+    `case`: the entry of special_cases that is tested.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Try:
 
 
 def concrete(entries: Iterable[Entry], chosen: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Ports of interface.json with numbers for shapes."""
+    """Ports of interface.json with integer shapes, at the sizes `chosen`."""
     return [{**e, "shape": [sizes.evaluate(size, chosen) for size in e["shape"]]} for e in entries]
 
 
@@ -58,7 +59,7 @@ def tries(
     preprocess: Entry | None,
     cases: Sequence[Entry] = (),
 ) -> list[Try]:
-    """The vectors of a model with these buckets. Raises KilnError for a set whose sizes no bucket serves."""
+    """The test cases of a model with `buckets`. Raises KilnError for a set whose sizes no bucket serves."""
     pairs = list(zip(specs, input_sets.set_names(specs), strict=True))
     if len(buckets) == 1 and not buckets[0]["dims"]:
         return _with_cases([Try(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases)
@@ -90,7 +91,7 @@ def _try(stem: str, spec: Entry, at: Sizes, index: int) -> Try:
 
 
 def _with_short_masks(found: Sequence[Try], buckets: int) -> list[Try]:
-    """In each bucket the middle vector with a mask that ends in zeros; one more where there is only one."""
+    """In each bucket, give the middle test case masks that end in zeros; a bucket's only one is kept too."""
     chosen = {}
     for index in range(buckets):
         own = [one for one in found if one.bucket == index]
@@ -108,7 +109,7 @@ def _with_short_masks(found: Sequence[Try], buckets: int) -> list[Try]:
 def _with_cases(
     found: list[Try], buckets: Sequence[Bucket], masks: Collection[str], cases: Sequence[Entry]
 ) -> list[Try]:
-    """In each bucket one vector more for every special case; masks of ones have theirs already."""
+    """Add one test case for each bucket and special case; masks of ones are tested already."""
     more = []
     for index in range(len(buckets)):
         own = [one for one in found if one.bucket == index]
@@ -117,7 +118,7 @@ def _with_cases(
                 continue
             base = own[len(own) // 2]
             at = _sizes_of(case, buckets, index, base.sizes)
-            if at != base.sizes:  # a photograph, or a given tensor, has its own
+            if at != base.sizes:  # a photograph or a tensor from a file has fixed sizes
                 base = next((one for one in own if one.spec["kind"] in input_sets.DRAWN), base)
             if at is None or (at != base.sizes and base.spec["kind"] not in input_sets.DRAWN):
                 continue
@@ -128,18 +129,19 @@ def _with_cases(
 
 
 def _is_tried(case: Entry, masks: Collection[str]) -> bool:
+    """Whether the special case is a mask of ones, as every test case that is not shortened has."""
     conditions = conditions_of(case)
     return len(conditions) == 1 and case.get("input") in masks and case.get("value") == "ones"
 
 
 def _sizes_of(case: Entry, buckets: Sequence[Bucket], index: int, at: Sizes) -> Sizes | None:
-    """Sizes of bucket `index` that meet a special case, those of `at` where they do; None: there are none."""
+    """Sizes of bucket `index` that meet a special case, nearest to `at` first; None if no size does."""
     parts = buckets[index]["dims"]
     if not parts:
         return dict(at)
 
     def meeting(name: str) -> list[int]:
-        """Sizes that meet the case, from the nearest to that of `at` on: it is one that the bucket serves."""
+        """Sizes of dimension `name` that meet the case, the nearest to that of `at` first."""
         part = parts[name]
         wanted = [one for one in conditions_of(case) if one.get("dim") == name]
         edges = [one["range"] if one.get("range") else [one["exact"]] * 2 for one in wanted if _edges(one)]
@@ -153,17 +155,18 @@ def _sizes_of(case: Entry, buckets: Sequence[Bucket], index: int, at: Sizes) -> 
     names = list(dict.fromkeys(one["dim"] for one in conditions_of(case) if one.get("dim") in parts))
     for sizes_of_names in itertools.product(*(meeting(name) for name in names)):
         found = {**at, **dict(zip(names, sizes_of_names, strict=True))}
-        if serving(buckets, found) == index:  # others may come first
+        if serving(buckets, found) == index:  # an earlier bucket may serve these sizes
             return found
     return None
 
 
 def _edges(condition: Entry) -> bool:
+    """Whether a condition on a dimension is a range or an exact size."""
     return condition.get("range") is not None or condition.get("exact") is not None
 
 
 def fixed_sizes(spec: Entry, interface: Mapping[str, Any], preprocess: Entry | None) -> Sizes:
-    """The dimensions that a photograph or a given tensor decides; the others are at their least.
+    """Sizes of all dimensions for a photograph or tensors from files; other dimensions are at their least.
 
     Raises KilnError where two axes disagree, or a size is out of range.
     """
@@ -178,9 +181,10 @@ def fixed_sizes(spec: Entry, interface: Mapping[str, Any], preprocess: Entry | N
 
 
 def match_sizes(entry: Entry, shape: Sequence[int], found: Sizes) -> None:
-    """Read into `found` the dimensions that the port `entry` has where a tensor has `shape`.
+    """Add to `found` the dimensions of the port `entry` that a tensor of `shape` determines.
 
-    Axes that do not fit are left alone: whoever compares the shapes tells of them.
+    A shape of another rank, or another size of a static axis, is ignored: the caller compares shapes. Raises
+    KilnError where two axes give one dimension different sizes.
     """
     if len(shape) != len(entry["shape"]):
         return
@@ -199,7 +203,7 @@ def check_size(dim: Entry, size: int, what: str) -> None:
 
 
 def shorten(tensor: Array, entry: Entry, bucket: Bucket, at: Mapping[str, int]) -> Array:
-    """The mask `tensor` with its last quarter zero, along the padded axis or else the last one that may move.
+    """The mask `tensor` with its last quarter zero, along the last padded axis or else the last dynamic axis.
 
     A mask without such an axis longer than 1 stays as it is.
     """

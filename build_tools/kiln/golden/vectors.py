@@ -1,4 +1,4 @@
-"""Golden vectors: inputs, the outputs the reference gives for them, and how golden.json tells of both."""
+"""Golden vectors: inputs, the outputs that the reference computes, and their description in golden.json."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Vectors:
         sides: Mapping[str, Sequence[tuple[Mapping[str, Any], Array]]],
         **more: Any,
     ) -> None:
-        """Add one vector: for "inputs" and "outputs" the interface's entry and the tensor of each port.
+        """Add one vector. `sides`: for "inputs" and "outputs", (entry of the interface, tensor) of each port.
 
-        `more`: what else its entry says.
+        `more`: further keys of the vector's entry in golden.json.
         """
         self.entries.append(
             {
@@ -52,6 +52,7 @@ class Vectors:
         )
 
     def _store(self, path: str, entry: Mapping[str, Any], tensor: Array) -> dict[str, Any]:
+        """Add the file `path` with the tensor, little-endian; returns its description for golden.json."""
         content = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes()
         self.files[path] = content
         return {
@@ -71,14 +72,14 @@ def make_vectors(
     buckets: Mapping[str, Any] | None = None,
     padding: Mapping[str, Any] | None = None,
 ) -> tuple[Vectors, dict[str, Any], dict[str, Any] | None]:
-    """Run the reference on the input sets of `config`, with `buckets` (buckets.json) at sizes of each.
+    """Run the reference on the input sets of `config`, at sizes of each bucket of `buckets` (buckets.json).
 
-    `padding`: what the stage `padding` has written, where buckets pad.
+    `padding`: padding.json of the stage `padding`, where buckets pad.
 
-    Returns the vectors; what golden.json says besides: model, reference {name, version, settings}, and with
-    buckets dims, buckets and the inputs' symbolic shapes; and the content of padding.json, None where nothing
-    is padded. Raises KilnError when the reference's outputs are not those of `interface`, hold no finite
-    value, or change where inputs are padded.
+    Returns the vectors; the other keys of golden.json: model, reference {name, version, settings}, and with
+    buckets dims, buckets and the inputs' symbolic shapes; and the content of padding.json, None if no bucket
+    pads. Raises KilnError if the reference's outputs do not match `interface`, contain no finite value, or
+    change when inputs are padded.
     """
     golden = config.get("golden") or {}
     specs = golden.get("inputs") or input_sets.DEFAULT_SETS
@@ -86,7 +87,7 @@ def make_vectors(
     masks = [name for name, port in ports.items() if port.get("mask")]
     preprocess = config.get("preprocess")
     listed = buckets["buckets"] if buckets else [_STATIC]
-    # A model without buckets may have dimensions all the same, of one size each.
+    # A model without buckets may still have dimensions, each of one size.
     least = {} if buckets else {dim["name"]: dim["min"] for dim in interface.get("dims", [])}
     known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
     chosen = tries(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
@@ -127,9 +128,9 @@ def _inputs(
     masks: Sequence[str],
     buckets: Sequence[Mapping[str, Any]],
 ) -> list[Array] | None:
-    """The tensors of one vector, its masks shortened or one input special where it is about that.
+    """The input tensors of test case `one`, with masks shortened or special contents where the case requires.
 
-    None where the special content has other sizes than this vector.
+    None if the special content has other sizes than the test case.
     """
     given = input_sets.make_set(one.spec, entries, preprocess, masks)
     if one.case is not None:
@@ -143,6 +144,7 @@ def _inputs(
 
 
 def _check(source: Path, name: str, results: Sequence[Array], entries: Sequence[Mapping[str, Any]]) -> None:
+    """Raise KilnError unless the reference's outputs match `entries` and contain finite values."""
     if len(results) != len(entries):
         raise KilnError(
             f"{source}: the reference gives {len(results)} outputs, the import has {len(entries)}"
