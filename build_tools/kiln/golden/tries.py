@@ -79,7 +79,7 @@ def tries(
         at = fixed_sizes(spec, interface, preprocess)
         reached = serving(buckets, at)
         if reached is None:
-            raise KilnError(f"golden.inputs: {stem} has {name_of(at)}, and no bucket takes it")
+            raise KilnError(f"golden.inputs: {stem} has {name_of(at)}, which no bucket serves")
         found.append(_try(stem, spec, at, reached))
     if masks:
         found = _with_short_masks(found, len(buckets))

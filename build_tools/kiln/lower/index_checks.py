@@ -67,7 +67,7 @@ def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.I
             if gpu:
                 raise KilnError(
                     f"{model}: operator '{name}': its indices have to be checked (checks: indices, or an "
-                    "axis that may be empty), and kernels on a GPU check none"
+                    "axis that may be empty), but kernels on a GPU cannot check them"
                 )
             checked = _check(rewriter, name, found, axes)
             return relax.Call(

@@ -155,7 +155,7 @@ def test_given_tensors_bring_their_sizes(stage: Stage, tmp_path: Path) -> None:
         "kiln: error: golden.inputs: kind 'tensors': seq is 600, allowed 1..512\n",
     )
     status, printed = stage.run(BUCKETS[:2], golden=given(7), inputs={})
-    assert status == 2 and "tensors has batch2_seq7, and no bucket takes it" in printed
+    assert status == 2 and "tensors has batch2_seq7, which no bucket serves" in printed
 
 
 def test_an_output_that_is_not_as_the_import_says(stage: Stage) -> None:
