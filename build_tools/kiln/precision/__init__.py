@@ -1,1 +1,1 @@
-"""What a model loses by less precise arithmetic: measured when it is built, on this machine."""
+"""The error of a model in less than float32, measured at build time on the host."""

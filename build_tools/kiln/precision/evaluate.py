@@ -1,8 +1,8 @@
-"""Run fused functions on this machine: what kernels for another one compute, before they are scheduled.
+"""Evaluate fused functions for a GPU on the host, before they are scheduled for the GPU.
 
-TVM's own virtual machine and LLVM do it. The functions are those that the GPU's schedules start from, with
-the same roundings; only the order of sums is another one. The schedule here is as simple as can be: the last
-axis of what is stored in vectors, the first ones on threads.
+TVM's virtual machine runs them, compiled by LLVM. The functions are the same as the input of the GPU's
+schedules, with the same roundings; only the order of summation differs. The schedule here is simple: the
+last axis of each result is vectorised, and the outer axes run in parallel threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 class Evaluator:
-    """`main` of a module of fused PrimFuncs, with the values of its parameters."""
+    """Runs `main` of a module of fused PrimFuncs, with the parameter values `params`, by name."""
 
     def __init__(self, mod: tvm.IRModule, params: Mapping[str, Array]) -> None:
         main = mod["main"]
@@ -39,20 +39,20 @@ class Evaluator:
         self._machine = relax.VirtualMachine(built, tvm.cpu())
 
     def run(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        """The outputs for these inputs; `sizes`: by name each dimension that is open."""
-        given = iter(inputs)
+        """The outputs for `inputs`; `sizes`: size of each dynamic dimension, by name."""
+        remaining = iter(inputs)
         arguments = [
             tvm.runtime.ShapeTuple([self._size(value.name, sizes) for value in param.ty.values])
             if isinstance(param.ty, relax.ShapeType)
-            else tvm.runtime.tensor(np.ascontiguousarray(next(given)))
+            else tvm.runtime.tensor(np.ascontiguousarray(next(remaining)))
             for param in self._inputs
         ]
         result = self._machine["main"](*arguments, *self._params)
-        found = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
-        return [tensor.numpy() for tensor in found]
+        outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        return [tensor.numpy() for tensor in outputs]
 
     def _size(self, variable: str, sizes: Mapping[str, int]) -> int:
-        """What a variable of `main` is: a dimension, or a part of one."""
+        """The value of a shape variable of `main`: a dimension, or a dimension divided by a constant."""
         known = self._dims.get(variable, {"dim": variable, "divide": 1})
         return sizes[known["dim"]] // int(known["divide"])
 
@@ -73,21 +73,22 @@ def _with_erf(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _scheduled(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with vectors and threads where its blocks are plain loops; as it is where that cannot be."""
+    """`func` with its blocks vectorised and parallel; a block that cannot be scheduled stays as it is."""
     schedule = s_tir.Schedule(func)
     try:
         blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-    except Exception:  # no root block: loops that somebody wrote
+    except Exception:  # no root block: loops that are scheduled by hand
         return func
     for block in blocks:
         try:
             _schedule(schedule, block)
-        except Exception:  # TVM's own kinds; the block stays plain
+        except Exception:  # TVM's own classes; the block stays as it is
             continue
     return schedule.mod["main"]
 
 
 def _schedule(schedule: Any, block: Any) -> None:
+    """Vectorise the last data-parallel axis of `block`, and run its other data-parallel axes in threads."""
     loops = schedule.get_loops(block)
     kinds = [int(axis.iter_type) for axis in schedule.get(block).iter_vars]
     if len(kinds) != len(loops):

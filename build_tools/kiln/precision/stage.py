@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write for each vector and output the greatest error against the reference, and what is allowed.
+    """Write precision.json: by vector and output the greatest error against the reference, and the limit.
 
-    An error is null where a value is not finite, but the reference's is. `failed` says why there are no
-    figures, where this machine cannot run the model's functions.
+    An error is null if it is not finite: a NaN or an infinity that the reference does not have. `failed` is
+    the reason for missing figures if the host cannot run the model's functions, otherwise null.
     """
     precision = read_json(args.config)["precision"]
     tolerance = read_json(args.tolerance)["tolerance"]
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
         own = [vector for vector in golden["vectors"] if vector.get("bucket") == name]
         try:
             vectors += _measured(source, precision, args.golden, own, tolerance)
-        except Exception as error:  # TVM's own kinds: a figure is missing, the bundle is not worse for it
+        except Exception as error:  # TVM's own classes; only the figures are missing, the bundle is complete
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     order = [vector["name"] for vector in golden["vectors"]]
     vectors.sort(key=lambda vector: order.index(vector["name"]))
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> None:
 def _measured(
     source: Path, precision: str, folder: Path, vectors: list[Any], tolerance: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
+    """Entries of precision.json for `vectors` of one bucket; `source`: the folder of the bucket's module."""
     from kiln.lower.cases import cases_of
     from kiln.lower.gpu import fused
     from kiln.params import store
@@ -57,21 +58,21 @@ def _measured(
 
     if not vectors:
         return []
-    # A special case computes the same as the general function, which takes every input.
+    # The general function accepts every input; special cases compute the same results.
     module, params = fused(cases_of(store.load(source))[0].module, precision)
     evaluator = Evaluator(module, params)
     rows = []
     for vector in vectors:
-        given, wanted = (
+        inputs, wanted = (
             [read_tensor(folder / port["file"], port["dtype"], port["shape"]) for port in vector[side]]
             for side in ("inputs", "outputs")
         )
         outputs = []
-        results = evaluator.run(given, vector.get("dims", {}))
+        results = evaluator.run(inputs, vector.get("dims", {}))
         for port, got, want in zip(vector["outputs"], results, wanted, strict=True):
-            found = compare(got, want, limits_for(tolerance, port["name"]), port["quantised"])
-            error = found.error if math.isfinite(found.error) else None
-            row = {"name": port["name"], "error": error, "limit": found.limit, "unit": found.unit}
-            outputs.append({**row, "passed": found.passed})
+            comparison = compare(got, want, limits_for(tolerance, port["name"]), port["quantised"])
+            error = comparison.error if math.isfinite(comparison.error) else None
+            row = {"name": port["name"], "error": error, "limit": comparison.limit, "unit": comparison.unit}
+            outputs.append({**row, "passed": comparison.passed})
         rows.append({"name": vector["name"], "outputs": outputs})
     return rows
