@@ -1,1 +1,1 @@
-"""Operators with a definition of their own in TIR, on CPUs and GPUs."""
+"""Operators that Kiln defines in TIR itself, for CPUs and GPUs."""

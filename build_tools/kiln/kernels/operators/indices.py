@@ -1,7 +1,8 @@
-"""Operators that read or write where data says, without touching memory that is not the tensor's.
+"""Gather and scatter: operators with indices in the data, which never access memory outside of the tensor.
 
-Reading: an index outside is held within its axis, so that one beyond the end takes the last element. Writing:
-an update whose index is outside is dropped. Negative indices have been counted from the end before.
+A gather clamps each index to its axis, so that an index beyond the end reads the last element. A scatter
+drops an update whose index is out of range. Negative indices have already been converted to indices from the
+start.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ COMBINE = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "min": te.min, 
 
 
 def gather_elements(builder: Any, call: Any) -> Any:
-    """The rule for relax.gather_elements: data[…, indices[…], …], with indices of the result's shape."""
+    """Legalisation rule for relax.gather_elements: data[…, indices[…], …], indices as large as the result."""
     axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
 
     def compute(data: Any, places: Any) -> Any:
         def element(*at: Any) -> Any:
-            return data(*at[:axis], _held(places, at, data.shape[axis]), *at[axis + 1 :])
+            return data(*at[:axis], _clamped(places, at, data.shape[axis]), *at[axis + 1 :])
 
         return te.compute(places.shape, element, name="gather_elements")
 
@@ -34,7 +35,7 @@ def gather_elements(builder: Any, call: Any) -> Any:
 
 
 def gather_nd(builder: Any, call: Any) -> Any:
-    """The rule for relax.gather_nd: a row of indices names the axes behind the first `batch_dims`."""
+    """Legalisation rule for relax.gather_nd: a row of indices indexes the axes after `batch_dims`."""
     batch = int(call.attrs.batch_dims)
 
     def compute(data: Any, places: Any) -> Any:
@@ -43,63 +44,66 @@ def gather_nd(builder: Any, call: Any) -> Any:
 
         def element(*at: Any) -> Any:
             row = at[: len(rows)]
-            where = [_held(places, (*row, int64(k)), data.shape[batch + k]) for k in range(named)]
-            return data(*at[:batch], *where, *at[len(rows) :])
+            index = [_clamped(places, (*row, int64(k)), data.shape[batch + k]) for k in range(named)]
+            return data(*at[:batch], *index, *at[len(rows) :])
 
         return te.compute([*rows, *data.shape[batch + named :]], element, name="gather_nd")
 
     return builder.call_te(compute, *call.args, primfunc_name_hint="gather_nd")
 
 
-def _held(places: Any, at: tuple[Any, ...], size: Any) -> Any:
-    """The index `places[at]` within an axis. A constant size keeps the index's type, which may be narrow."""
-    dtype = given = str(places.dtype)
+def _clamped(places: Any, at: tuple[Any, ...], size: Any) -> Any:
+    """The index `places[at]`, clamped to [0, size).
+
+    For a constant size the result keeps the data type of an int32 or int64 index; else it is int64.
+    """
+    dtype = index_dtype = str(places.dtype)
     if dtype not in ("int32", "int64") or not isinstance(size, (int, tirx.IntImm)):
         dtype = "int64"
-    index = places(*at) if given == dtype else tirx.Cast(dtype, places(*at))
+    index = places(*at) if index_dtype == dtype else tirx.Cast(dtype, places(*at))
     last = tirx.IntImm(dtype, int(size) - 1) if isinstance(size, (int, tirx.IntImm)) else size - 1
     return te.max(te.min(index, last), tirx.IntImm(dtype, 0))
 
 
 def scatter_elements(builder: Any, call: Any) -> Any:
-    """The rule for relax.scatter_elements: the updates of a line along the axis one after the other."""
+    """Legalisation rule for relax.scatter_elements: updates along the axis are applied in order."""
     axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
 
     def write(places: Any, new: Any, out: Any, shapes: _Shapes) -> None:
-        shape, given = shapes.data, shapes.indices
-        before, after = count(given[:axis]), count(given[axis + 1 :])
-        behind = count(shape[axis + 1 :])
+        shape, index_shape = shapes.data, shapes.indices
+        before, after = count(index_shape[:axis]), count(index_shape[axis + 1 :])
+        stride = count(shape[axis + 1 :])
         with script.parallel(int64(0), before * after) as line:
             first, last = tirx.floordiv(line, after), tirx.floormod(line, after)
-            with script.serial(int64(0), given[axis]) as number:
-                at = (first * given[axis] + number) * after + last
-                place = tirx.Cast("int64", places[at])
-                # Lines before and behind the axis may be fewer in the indices than in the data.
-                head = _moved(first, given[:axis], shape[:axis])
-                tail = _moved(last, given[axis + 1 :], shape[axis + 1 :])
-                target = (head * shape[axis] + place) * behind + tail
-                with script.If(tirx.all(place >= int64(0), place < shape[axis])), script.Then():
-                    out[target] = _combined(call, out[target], new[at])
+            with script.serial(int64(0), index_shape[axis]) as number:
+                update = (first * index_shape[axis] + number) * after + last
+                index = tirx.Cast("int64", places[update])
+                # The other axes of the indices may be shorter than the axes of the data.
+                head = _renumbered(first, index_shape[:axis], shape[:axis])
+                tail = _renumbered(last, index_shape[axis + 1 :], shape[axis + 1 :])
+                target = (head * shape[axis] + index) * stride + tail
+                with script.If(tirx.all(index >= int64(0), index < shape[axis])), script.Then():
+                    out[target] = _combined(call, out[target], new[update])
 
     return _scatter(builder, call, write, "scatter_elements")
 
 
 def scatter_nd(builder: Any, call: Any) -> Any:
-    """The rule for relax.scatter_nd: the updates one after the other, each a slice of the data."""
+    """Legalisation rule for relax.scatter_nd: updates are applied in order; each is a slice of the data."""
 
     def write(places: Any, new: Any, out: Any, shapes: _Shapes) -> None:
         *rows, axes = shapes.indices
-        named, shape = int(axes), shapes.data  # a row of indices names the first axes of the data
+        named, shape = int(axes), shapes.data  # a row of indices indexes the `named` first axes of the data
         rest = count(shape[named:])
         with script.serial(int64(0), count(rows)) as update:
-            place: Any = int64(0)
-            inside = []
+            slice_number: Any = int64(0)
+            in_range = []
             for axis in range(named):
                 index = tirx.Cast("int64", places[update * named + axis])
-                place = place * shape[axis] + index
-                inside += [index >= int64(0), index < shape[axis]]
-            with script.If(tirx.all(*inside)), script.Then(), script.serial(int64(0), rest) as number:
-                target = place * rest + number
+                slice_number = slice_number * shape[axis] + index
+                in_range += [index >= int64(0), index < shape[axis]]
+            with script.If(tirx.all(*in_range)), script.Then(), script.serial(int64(0), rest) as number:
+                target = slice_number * rest + number
                 out[target] = _combined(call, out[target], new[update * rest + number])
 
     return _scatter(builder, call, write, "scatter_nd")
@@ -107,51 +111,57 @@ def scatter_nd(builder: Any, call: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Shapes:
-    """The sizes of the data and of the indices of a scatter."""
+    """The shapes of the data and of the indices of a scatter."""
 
     data: list[Any]
     indices: list[Any]
 
 
 def _scatter(builder: Any, call: Any, write: Callable[[Any, Any, Any, _Shapes], None], name: str) -> Any:
-    """A copy of the data into which `write` puts the updates; its tensors are seen as one axis each."""
+    """Legalise a scatter: copy the data, then apply the updates with `write`.
+
+    `write(indices, updates, result, shapes)` gets each tensor as a flat buffer.
+    """
 
     def compute(x: Any, places: Any, new: Any) -> Any:
         shapes = _Shapes(list(x.shape), list(places.shape))
 
         def body(sources: Any, target: Any) -> Any:
-            old, where, given = (script.buffer_proxy(source) for source in sources)
+            old, indices, updates = (script.buffer_proxy(source) for source in sources)
             out = script.buffer_proxy(target)
-            with IRBuilder() as made:
+            with IRBuilder() as ir:
                 with script.seq_scope():
                     with script.parallel(int64(0), count(shapes.data)) as element:
                         out[element] = old[element]
-                    write(where, given, out, shapes)
-                return made.get()
+                    write(indices, updates, out, shapes)
+                return ir.get()
 
-        made = tirx.decl_buffer(x.shape, x.dtype, name)
+        result = tirx.decl_buffer(x.shape, x.dtype, name)
         return te.extern(
-            [x.shape], [x, places, new], lambda i, o: body(i, o[0]), dtype=x.dtype, out_buffers=[made],
+            [x.shape], [x, places, new], lambda i, o: body(i, o[0]), dtype=x.dtype, out_buffers=[result],
             name=name, tag=name,
         )  # fmt: skip
 
     return builder.call_te(compute, *call.args, primfunc_name_hint=name)
 
 
-def _moved(number: Any, sizes: list[Any], into: list[Any]) -> Any:
-    """The number in a tensor of sizes `into` of element `number` of one of `sizes`, which are no greater."""
+def _renumbered(number: Any, sizes: list[Any], into: list[Any]) -> Any:
+    """Flat position in shape `into` of the element at flat position `number` in shape `sizes`.
+
+    Each of `sizes` is at most the size of the same axis in `into`.
+    """
     if all(tvm.sym.Analyzer().can_prove_equal(a, b) for a, b in zip(sizes, into, strict=True)):
         return number
-    found: Any = int64(0)
+    position: Any = int64(0)
     factor: Any = int64(1)
-    for size, whole in zip(reversed(sizes), reversed(into), strict=True):
-        found = found + tirx.floormod(number, size) * factor
-        number, factor = tirx.floordiv(number, size), factor * whole
-    return found
+    for size, into_size in zip(reversed(sizes), reversed(into), strict=True):
+        position = position + tirx.floormod(number, size) * factor
+        number, factor = tirx.floordiv(number, size), factor * into_size
+    return position
 
 
 def _combined(call: Any, old: Any, new: Any) -> Any:
-    """What an update leaves of an element."""
+    """The new value of an element: `old` combined with the update `new`. ValueError for other reductions."""
     reduction = str(call.attrs.reduction)
     if reduction == "update":
         return new
@@ -161,7 +171,7 @@ def _combined(call: Any, old: Any, new: Any) -> Any:
 
 
 def count(sizes: list[Any]) -> Any:
-    """The number of elements of a tensor of these sizes."""
+    """The number of elements of a tensor with the shape `sizes`."""
     total: Any = int64(1)
     for size in sizes:
         total = total * size

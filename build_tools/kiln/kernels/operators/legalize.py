@@ -1,4 +1,4 @@
-"""Kiln's own rules for operators whose default form in TVM would need a library or the wrong rounding."""
+"""Kiln's own legalisation rules, for operators whose TVM rule needs a library or rounds in another way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uin
 
 
 def _parameter(expr: Any, axis: int) -> Any:
-    """A function of the indices that reads a scale or zero point: scalar, or one for each `axis`."""
+    """A scale or zero point: the tensor to read it from (None for a scalar constant), and how to read it.
+
+    The second value is a function of that tensor and the indices of an element; a tensor has one value, or
+    one for each index of `axis`.
+    """
     value = constant(expr)
     if value is not None and value.size == 1:
         dtype = str(value.dtype)
@@ -35,10 +39,11 @@ def _parameter(expr: Any, axis: int) -> Any:
 
 
 def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
-    """relax.quantize → clamp(x / scale, to what fits) rounded, plus the zero point.
+    """Legalisation rule for relax.quantize: round(clamp(x / scale)) + zero point.
 
-    The division is a multiplication by 1 / scale where the scale is a constant. Ties round to even, as in
-    ONNX's QuantizeLinear and in XNNPACK. `rounded`: how a float below 2^22 is rounded to a whole one.
+    The clamp keeps the result in the range of the output type. If the scale is a constant, the division is a
+    multiplication by 1 / scale. Ties round to even, as in ONNX's QuantizeLinear and in XNNPACK. `rounded`:
+    function that rounds a float with magnitude below 2^22 to an integer.
     """
     dtype = str(call.attrs.out_dtype)
     if dtype not in RANGES or str(call.args[0].ty.dtype) != "float32":
@@ -66,8 +71,8 @@ def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
             least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
             most = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
             x = te.max(te.min(x, most), least)
-            whole = tirx.Cast("int32", rounded(x))
-            return tirx.Cast(dtype, whole + point)
+            integer = tirx.Cast("int32", rounded(x))
+            return tirx.Cast(dtype, integer + point)
 
         return te.compute(data.shape, element, name="quantized")
 
@@ -75,11 +80,15 @@ def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
 
 
 def _default(name: str) -> Any:
+    """TVM's own legalisation rule for an operator."""
     return Op.get(name).get_attr("FLegalize")
 
 
 def einsum(builder: Any, call: Any) -> Any:
-    """relax.einsum of two tensors over one axis → one sum of products; TVM's own form hides which it is."""
+    """Legalisation rule for relax.einsum of two tensors, summed over one axis: one plain reduction.
+
+    The code of TVM's own rule, which handles all other cases, does not show which contraction it computes.
+    """
     operands = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     inputs, _, result = str(call.attrs.subscripts).replace(" ", "").partition("->")
     axes = inputs.split(",")
@@ -93,8 +102,10 @@ def einsum(builder: Any, call: Any) -> Any:
         depth = te.reduce_axis((0, sizes[summed[0]]), name="k")
 
         def element(*indices: Any) -> Any:
-            at = {**dict(zip(result, indices, strict=True)), summed[0]: depth}
-            return te.sum(left(*(at[i] for i in axes[0])) * right(*(at[i] for i in axes[1])), axis=depth)
+            index = {**dict(zip(result, indices, strict=True)), summed[0]: depth}
+            operand_a = left(*(index[letter] for letter in axes[0]))
+            operand_b = right(*(index[letter] for letter in axes[1]))
+            return te.sum(operand_a * operand_b, axis=depth)
 
         return te.compute([sizes[letter] for letter in result], element, name="einsum")
 
@@ -102,7 +113,7 @@ def einsum(builder: Any, call: Any) -> Any:
 
 
 def full(builder: Any, call: Any) -> Any:
-    """relax.full of an infinity or NaN, which TVM's own rule cannot make."""
+    """Legalisation rule for relax.full of an infinity or NaN, which TVM's own rule does not support."""
     value = constant(call.args[1])
     if value is None or value.dtype.kind != "f" or np.isfinite(value).all():
         return _default("relax.full")(builder, call)
@@ -114,7 +125,7 @@ def full(builder: Any, call: Any) -> Any:
     return builder.call_te(compute, primfunc_name_hint="full")
 
 
-# Rules by operator name.
+# Legalisation rules by operator name.
 RULES = {
     "relax.argmax": arg_extreme(largest=True),
     "relax.argmin": arg_extreme(largest=False),

@@ -1,9 +1,10 @@
-"""Non-maximum suppression: of boxes that overlap, for each class, the one with the best score.
+"""Non-maximum suppression: of boxes that overlap, keeps the one with the best score, for each class.
 
-TVM's own form sorts by a function of its runtime. Here the best box that is left is looked for again and
-again, in plain loops over one image, which a GPU gives to one thread. Source: TensorFlow Lite's
-DetectionPostProcess (`detection_postprocess.cc`): scores at least the threshold count, of equal ones the
-first, and boxes go whose intersection over union with a better one is above the threshold.
+TVM's own rule sorts with a function of TVM's runtime. The code of this module searches for the best remaining
+box repeatedly, in plain loops over one image; on a GPU each image is computed by one thread. Source:
+TensorFlow Lite's DetectionPostProcess (`detection_postprocess.cc`): scores from the score threshold on count,
+of equal scores the first, and a box is suppressed if its intersection over union with a better box is above
+the overlap threshold.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from kiln.tir.symbols import int64
 
 
 def all_class_non_max_suppression(builder: Any, call: Any) -> Any:
-    """The rule for relax.vision.all_class_non_max_suppression in TensorFlow's form.
+    """Legalisation rule for relax.vision.all_class_non_max_suppression with TensorFlow's output format.
 
-    It gives (batch, class * box, 2) indices of class and box, classes one after the other and in each the
-    best box first, their (batch, class * box) scores, and (batch,) how many there are; what lies behind is 0.
-    Raises ValueError where limits are not known, and for ONNX's form, whose number of rows is in the data.
+    The results are indices of class and box, shape (batch, class * box, 2), ordered by class and then from
+    the best box to the worst; scores, shape (batch, class * box); and the number of boxes kept, shape
+    (batch,). Elements after that number are 0. Raises ValueError if limits are not constants, and for ONNX's
+    output format, whose number of rows depends on the data.
     """
     boxes, scores, *limits = call.args
     if str(call.attrs.output_format) != "tensorflow":
@@ -32,30 +34,33 @@ def all_class_non_max_suppression(builder: Any, call: Any) -> Any:
         raise ValueError("its limits are not known at build time")
     most, overlap, least = (limit.value.numpy().item() for limit in limits)
     batch, classes, count = scores.ty.shape
-    found = builder.emit(
+    slots_kept = builder.emit(
         builder.call_te(
             lambda x, s: kept(x, s, int(most), float(overlap), float(least)), boxes, scores,
             primfunc_name_hint="non_max_suppression",
         )
     )  # fmt: skip
     op, emit, slots = relax.op, builder.emit, classes * count
-    found = emit(op.strided_slice(found, [1], [0], [slots]))
-    real = emit(op.greater_equal(found, relax.const(0, "int64")))
-    place = emit(op.maximum(found, relax.const(0, "int64")))
-    number = relax.const(int(count), "int64")
-    pair = [op.floor_divide(place, number), op.floor_mod(place, number)]
-    indices = emit(op.stack([emit(one) for one in pair], 2))
+    slots_kept = emit(op.strided_slice(slots_kept, [1], [0], [slots]))
+    is_kept = emit(op.greater_equal(slots_kept, relax.const(0, "int64")))
+    slot = emit(op.maximum(slots_kept, relax.const(0, "int64")))
+    boxes_per_class = relax.const(int(count), "int64")
+    class_and_box = [op.floor_divide(slot, boxes_per_class), op.floor_mod(slot, boxes_per_class)]
+    indices = emit(op.stack([emit(index) for index in class_and_box], 2))
     flat = emit(op.reshape(scores, [batch, slots]))
-    values = emit(op.gather_elements(flat, place, 1))
-    values = emit(op.where(real, values, relax.const(0.0, str(scores.ty.dtype))))
-    total = emit(op.sum(emit(op.astype(real, "int64")), 1))
+    values = emit(op.gather_elements(flat, slot, 1))
+    values = emit(op.where(is_kept, values, relax.const(0.0, str(scores.ty.dtype))))
+    total = emit(op.sum(emit(op.astype(is_kept, "int64")), 1))
     return relax.Tuple([indices, values, total])
 
 
 def kept(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> Any:
-    """(batch, class * box + box + 2) int64: class * boxes + box of what is kept, then -1.
+    """The boxes that are kept, as an int64 tensor of shape (batch, classes * boxes + boxes + 2).
 
-    Behind these places is scratch memory: a 1 for each box that is out, the best box, and how many are kept.
+    The first classes * boxes elements of an image are class * boxes + box for each box that is kept, then -1.
+    The elements after that are scratch memory: a 1 for each box that is suppressed, the best box, and the
+    number of boxes kept. `most`: greatest number of boxes of a class; `overlap`: limit of the intersection
+    over union; `least`: score threshold.
     """
     batch, classes, count = scores.shape
     slots = classes * count
@@ -63,13 +68,13 @@ def kept(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> An
 
     def write(sources: Any, out: Any) -> Any:
         x, score = sources
-        with IRBuilder() as made, script.parallel(int64(0), batch) as image:
+        with IRBuilder() as ir, script.parallel(int64(0), batch) as image:
 
-            def get(place: Any) -> Any:
-                return tirx.BufferLoad(out, [image, place])
+            def get(position: Any) -> Any:
+                return tirx.BufferLoad(out, [image, position])
 
-            def put(value: Any, place: Any) -> None:
-                script.buffer_store(out, value, [image, place])
+            def put(value: Any, position: Any) -> None:
+                script.buffer_store(out, value, [image, position])
 
             with script.serial(int64(0), slots) as slot:
                 put(int64(-1), slot)
@@ -87,7 +92,7 @@ def kept(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> An
                             shared = _overlap(x, image, get(best_at), box) > tirx.const(overlap, x.dtype)
                             with script.If(tirx.any(shared, box == get(best_at))), script.Then():
                                 put(int64(1), slots + box)
-        return made.get()
+        return ir.get()
 
     shape = [batch, slots + count + 2]
     buffer = tirx.decl_buffer(shape, "int64", "kept")
@@ -99,7 +104,7 @@ def kept(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> An
 def _pick(
     score: Any, image: Any, kind: Any, count: Any, slots: Any, best_at: Any, get: Any, put: Any
 ) -> None:
-    """The best box of a class that is not out, the first of equal ones; -1 where there is none."""
+    """Store at `best_at` the best box of a class that is not suppressed: the first of equal ones, else -1."""
     put(int64(-1), best_at)
     with script.serial(int64(0), count) as box, script.If(get(slots + box) == 0), script.Then():
         best = tirx.BufferLoad(score, [image, kind, tirx.max(get(best_at), int64(0))])
@@ -109,7 +114,7 @@ def _pick(
 
 
 def _overlap(boxes: Any, image: Any, one: Any, other: Any) -> Any:
-    """The intersection of two boxes over their union; 0 for one without an area."""
+    """Intersection over union of two boxes; 0 if a box has no area."""
     dtype = boxes.dtype
     zero = tirx.const(0, dtype)
 

@@ -1,4 +1,4 @@
-"""What no loop nest describes (sorting, scans, scatter): TVM's own code, as it stands, on one thread."""
+"""Opaque kernels: functions that are not loop nests (sorts, scans, scatters), as TVM's code on one thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _serial(loop: Any) -> Any:
 
 
 def refuse_library(func: tirx.PrimFunc) -> None:
-    """Raise ValueError for code that calls a function of TVM's runtime, which is on no device."""
+    """Raise ValueError for code that calls a function of TVM's runtime, which devices do not have."""
 
     def on_call(call: Any) -> None:
         if str(getattr(call.op, "name", "")) == "tirx.tvm_call_packed":
@@ -31,10 +31,10 @@ def refuse_library(func: tirx.PrimFunc) -> None:
 
 
 def make(func: tirx.PrimFunc) -> Kernel:
-    """The fused function with serial loops only; buffers between its parts become scratch memory.
+    """A kernel from a fused function: all of its loops become serial, its inner buffers scratch memory.
 
-    Without its op info: equal code is one kernel, whatever it was made from. Raises ValueError as
-    `refuse_library` does.
+    Op info is removed, so that equal code becomes one kernel, whatever operators it was made from. Raises
+    ValueError if the code calls TVM's runtime (see `refuse_library`).
     """
     refuse_library(func)
     body = structural_map(func.body, ((tirx.For, _serial),))

@@ -1,10 +1,10 @@
-"""Running sums and products, which TVM's own rules leave to libraries or do one element after the other.
+"""Prefix sums and products, for which TVM's own rules call libraries or handle one element after the other.
 
-Along the last axis, a block of elements is scanned in registers: at step s every element takes in the one s
-places before it, for s = 1, 2, 4, … (Hillis and Steele, "Data Parallel Algorithms", 1986), and then the last
-result of the block before. Along another axis lines lie side by side: a whole row of them is kept going,
-element beside element. Sums of floats are rounded in another order than one after the other; their error is
-smaller.
+Along the last axis, a block of elements is scanned in registers: at step s every element is combined with the
+element s positions before it, for s = 1, 2, 4, … (Hillis and Steele, "Data Parallel Algorithms", 1986), and
+then with the last result of the previous block. Along another axis, scans are adjacent in memory: all scans
+of a row advance together, one row of elements at a time. Sums of floats are not rounded in sequential order;
+their error is smaller.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from kiln.tir.symbols import extent, int64, is_open
 
 Combine = Callable[[Any, Any], Any]
 
-# Bytes of a block: two of the smallest vector registers.
+# Bytes of a block: two vector registers of the smallest size.
 _BLOCK = 32
 
 
 def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
-    """The rule for a scan; `compute`, topi's, does it where sizes are open or the result has another type."""
+    """Legalisation rule for a scan with the operation `combine`, whose neutral element is `neutral`.
+
+    `compute`: topi's scan, for dynamic shapes and for results of another data type than the input's.
+    """
 
     def rule(builder: Any, call: Any) -> Any:
         attrs = call.attrs
@@ -40,12 +43,12 @@ def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
         if axis is None:
             data = builder.emit(relax.op.reshape(data, list(call.ty.shape)))
             axis, sizes = 0, [math.prod(sizes)]
-        lines = _Lines(sizes, axis, combine, tirx.const(neutral, dtype), exclusive)
+        writer = _Scan(sizes, axis, combine, tirx.const(neutral, dtype), exclusive)
 
         def scan(x: Any) -> Any:
             out = tirx.decl_buffer(x.shape, dtype, "scanned")
             return te.extern(
-                [x.shape], [x], lambda i, o: lines.write(i[0], o[0]), dtype=dtype, out_buffers=[out]
+                [x.shape], [x], lambda i, o: writer.write(i[0], o[0]), dtype=dtype, out_buffers=[out]
             )
 
         return builder.call_te(scan, data, primfunc_name_hint="scan")
@@ -53,33 +56,35 @@ def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
     return rule
 
 
-class _Lines:
-    """Scans along `axis` of a tensor of `sizes`."""
+class _Scan:
+    """Writes scans along `axis` of a tensor of shape `sizes`."""
 
     def __init__(
         self, sizes: Sequence[int], axis: int, combine: Combine, neutral: Any, exclusive: bool
     ) -> None:
         self.before, self.length, self.last = list(sizes[:axis]), sizes[axis], axis == len(sizes) - 1
-        self.beside = math.prod(sizes[axis + 1 :])
+        self.row = math.prod(sizes[axis + 1 :])  # scans that are adjacent in memory
         self.combine, self.neutral, self.exclusive = combine, neutral, exclusive
 
     def write(self, source: Any, target: Any) -> Any:
-        """The statement that scans one buffer into another."""
-        with IRBuilder() as made, serial(math.prod(self.before)) as outer:
-            (self._along if self.last else self._beside)(source, target, outer)
-        return made.get()
+        """The statement that scans the buffer `source` into the buffer `target`."""
+        with IRBuilder() as ir, serial(math.prod(self.before)) as outer:
+            (self._last_axis if self.last else self._other_axis)(source, target, outer)
+        return ir.get()
 
-    def _beside(self, source: Any, target: Any, outer: Expr) -> None:
+    def _other_axis(self, source: Any, target: Any, outer: Expr) -> None:
+        """Write the scans number `outer` of a tensor seen as [outer, length, row]: row after row."""
         x, y = (script.buffer_proxy(buffer) for buffer in (source, target))
-        first = outer * int64(self.length * self.beside)
-        with serial(self.beside) as j:
+        first = outer * int64(self.length * self.row)
+        with serial(self.row) as j:
             y[first + j] = self.neutral if self.exclusive else x[first + j]
-        with serial(self.length - 1) as step, serial(self.beside) as j:
-            last = first + step * int64(self.beside) + j
-            here = last + int64(self.beside)
+        with serial(self.length - 1) as step, serial(self.row) as j:
+            last = first + step * int64(self.row) + j
+            here = last + int64(self.row)
             y[here] = self.combine(y[last], x[last if self.exclusive else here])
 
-    def _along(self, x: Any, y: Any, outer: Expr) -> None:
+    def _last_axis(self, x: Any, y: Any, outer: Expr) -> None:
+        """Write scan number `outer` along the last axis: whole blocks in registers, then single elements."""
         line: list[Expr] = []
         for size in reversed(self.before):
             line.insert(0, modulo(outer, size))
@@ -87,29 +92,29 @@ class _Lines:
         store(y, [*line, int64(0)], self.neutral if self.exclusive else load(x, [*line, int64(0)]))
         dtype = str(self.neutral.ty.dtype)
         lanes = _BLOCK * 8 // int(tvm.DataType(dtype).bits)
-        whole, back = (self.length - 1) // lanes, int64(1 if self.exclusive else 0)
-        if whole:
+        whole_blocks, back = (self.length - 1) // lanes, int64(1 if self.exclusive else 0)
+        if whole_blocks:
             block, every = registers([lanes], dtype), _ramp(int64(0), lanes)
-            with serial(whole) as number:
+            with serial(whole_blocks) as number:
                 last = number * int64(lanes)
                 store(block, [every], load(x, [*line, _ramp(last + int64(1) - back, lanes)]))
                 step = 1
                 while step < lanes:
                     value = load(block, [every])
-                    store(block, [every], self.combine(self._later(value, step, lanes), value))
+                    store(block, [every], self.combine(self._shifted(value, step, lanes), value))
                     step *= 2
                 carried = tirx.Broadcast(load(y, [*line, last]), lanes)
                 store(y, [*line, _ramp(last + int64(1), lanes)], self.combine(carried, load(block, [every])))
-        with serial(self.length - 1 - whole * lanes) as rest:
-            here = int64(whole * lanes + 1) + rest
+        with serial(self.length - 1 - whole_blocks * lanes) as rest:
+            here = int64(whole_blocks * lanes + 1) + rest
             before = load(y, [*line, here - int64(1)])
             store(y, [*line, here], self.combine(before, load(x, [*line, here - back])))
 
-    def _later(self, value: Expr, step: int, lanes: int) -> Expr:
-        """`value` moved by `step` places, with neutral elements before it."""
-        places = [lane if lane < step else lanes + lane - step for lane in range(lanes)]
+    def _shifted(self, value: Expr, step: int, lanes: int) -> Expr:
+        """`value` shifted to higher lanes by `step`; the lanes before it get the neutral element."""
+        picks = [lane if lane < step else lanes + lane - step for lane in range(lanes)]
         neutral = tirx.Broadcast(self.neutral, lanes)
-        return tirx.Shuffle([neutral, value], [tirx.IntImm("int32", place) for place in places])
+        return tirx.Shuffle([neutral, value], [tirx.IntImm("int32", pick) for pick in picks])
 
 
 def _ramp(first: Expr, lanes: int) -> Expr:

@@ -1,10 +1,10 @@
-"""argmax, argmin and topk as sums and extremes, which become vectorised loops like any other.
+"""argmax, argmin and topk as sums and extremes, which become vectorised loops like any other operator.
 
-TVM's own forms are reductions of pairs, one element at a time, and a sort in a library. Here an argmax is the
-extreme and then the least position that holds it; in topk an element's place is the number of elements that
-come before it, of equal ones those with a lower index, as ONNX and TFLite have it. That takes n * n
-comparisons for n elements, a vector of them at a time. Where a NaN is compared, positions are arbitrary but
-never outside the tensor.
+TVM's own definitions are reductions of pairs, one element at a time, and a sort in a library. In this module
+an argmax is the extreme, and then the least position that holds the extreme. In topk the rank of an element
+is the number of elements that come before it; equal elements are ordered by index, as in ONNX and TFLite.
+That takes n * n comparisons for n elements, a vector of them at a time. If elements are NaN, positions are
+arbitrary but never outside the tensor.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tvm import relax, te, tirx
 from kiln.tir.symbols import int64
 
 
-def _whole(value: Any) -> Any:
+def _int32(value: Any) -> Any:
     return tirx.Cast("int32", value)
 
 
 def _at(indices: Any, axis: int, position: Any) -> list[Any]:
-    """`indices` with `position` in the place of that of `axis`."""
+    """`indices` with the index of `axis` replaced by `position`."""
     return [*indices[:axis], position, *indices[axis + 1 :]]
 
 
 def arg_extreme(largest: bool) -> Any:
-    """The rule for relax.argmax (`largest`) or relax.argmin: the first of equal ones."""
+    """Legalisation rule for relax.argmax (`largest`) or relax.argmin; of equal elements, the first counts."""
     extreme = te.max if largest else te.min
 
     def rule(builder: Any, call: Any) -> Any:
@@ -43,7 +43,7 @@ def arg_extreme(largest: bool) -> Any:
 
         def compute(x: Any) -> Any:
             shape = [*x.shape[:axis], *x.shape[axis + 1 :]]
-            last = _whole(x.shape[axis] - 1)
+            last = _int32(x.shape[axis] - 1)
 
             def along(name: str) -> Any:
                 return te.reduce_axis((0, x.shape[axis]), name=name)
@@ -51,15 +51,15 @@ def arg_extreme(largest: bool) -> Any:
             k, p = along("k"), along("p")
             best = te.compute(shape, lambda *i: extreme(x(*i[:axis], k, *i[axis:]), axis=k), name="best")
 
-            def place(*i: Any) -> Any:
-                here = x(*i[:axis], p, *i[axis:]) == best(*i)
-                return te.min(tirx.Select(here, _whole(p), last), axis=p)
+            def first_position(*i: Any) -> Any:
+                is_best = x(*i[:axis], p, *i[axis:]) == best(*i)
+                return te.min(tirx.Select(is_best, _int32(p), last), axis=p)
 
-            first = te.compute(shape, place, name="first")
+            first = te.compute(shape, first_position, name="first")
 
             def result(*i: Any) -> Any:
-                where = list(i) if not keeps else ([] if flat else [*i[:axis], *i[axis + 1 :]])
-                return tirx.Cast(dtype, first(*where))
+                reduced = list(i) if not keeps else ([] if flat else [*i[:axis], *i[axis + 1 :]])
+                return tirx.Cast(dtype, first(*reduced))
 
             return te.compute(kept, result, name="position")
 
@@ -69,7 +69,7 @@ def arg_extreme(largest: bool) -> Any:
 
 
 def topk(builder: Any, call: Any) -> Any:
-    """The rule for relax.topk: the `k` largest or smallest along an axis, in order."""
+    """Legalisation rule for relax.topk: the `k` largest or smallest elements along an axis, in order."""
     attrs = call.attrs
     axis, largest = int(attrs.axis) % len(call.args[0].ty.shape), bool(attrs.largest)
     wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
@@ -82,19 +82,19 @@ def topk(builder: Any, call: Any) -> Any:
         def rank(*i: Any) -> Any:
             other, own = x(*_at(i, axis, j)), x(*i)
             before = other > own if largest else other < own
-            return te.sum(_whole(tirx.any(before, tirx.all(other == own, j < i[axis]))), axis=j)
+            return te.sum(_int32(tirx.any(before, tirx.all(other == own, j < i[axis]))), axis=j)
 
         ranks = te.compute(x.shape, rank, name="rank")
 
-        def found(*i: Any) -> Any:
-            here = ranks(*_at(i, axis, e)) == _whole(i[axis])
-            return te.sum(tirx.Select(here, _whole(e), tirx.IntImm("int32", 0)), axis=e)
+        def position(*i: Any) -> Any:
+            has_rank = ranks(*_at(i, axis, e)) == _int32(i[axis])
+            return te.sum(tirx.Select(has_rank, _int32(e), tirx.IntImm("int32", 0)), axis=e)
 
-        places = te.compute(shape, found, name="place")
+        places = te.compute(shape, position, name="place")
 
         def value(*i: Any) -> Any:
-            inside = te.max(te.min(places(*i), _whole(size - 1)), tirx.IntImm("int32", 0))
-            return x(*_at(i, axis, tirx.Cast("int64", inside)))
+            clamped = te.max(te.min(places(*i), _int32(size - 1)), tirx.IntImm("int32", 0))
+            return x(*_at(i, axis, tirx.Cast("int64", clamped)))
 
         values = te.compute(shape, value, name="value")
         indices = te.compute(shape, lambda *i: tirx.Cast(dtype, places(*i)), name="index")
