@@ -1,4 +1,4 @@
-"""The kernel families, in the order in which they are asked. A new family is a file and a line here."""
+"""The kernel families, in order of priority. A new family is a file in kernels/ and an entry in FAMILIES."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ Made = tuple[Kernel, list[Any]]
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels for groups that begin with one of some operators; what follows goes into its epilogue.
+    """A kernel family for groups that begin with certain operators; later operators become the epilogue.
 
-    Sizes may be known only at run time (tir/symbols.py).
+    Shapes may be dynamic (tir/symbols.py).
     """
 
+    # whether the family can compute a group
     applies: Callable[[OpInfo, Fused, Nest, set[int]], bool]
+    # the kernels, each with the buffers that its parameters stand for
     make: Callable[[OpInfo, Fused, Nest, Nest, Machine], Made | list[Made]]
-    # whether it is the fastest and allowed; the next family is asked otherwise
+    # whether the family is allowed and fastest; otherwise the next family is tried
     pays: Callable[[OpInfo, Fused, Nest, Machine], bool] = lambda *_: True
 
 
@@ -50,12 +52,12 @@ class Part:
 
 
 def _macs(nest: Nest) -> int:
-    """Multiply-adds; at the greatest sizes, where they are open."""
+    """Multiply-adds of a reduction, at the greatest sizes if shapes are dynamic; 0 for other nests."""
     return greatest(product([axis.dom.extent for axis in [*nest.axes, *nest.reduced]])) if nest.reduced else 0
 
 
 def macs_of(func: tirx.PrimFunc) -> int:
-    """Multiply-adds of a fused group; 0 where it is no loop nest."""
+    """Multiply-adds of a fused group; 0 if the function is not made of loop nests."""
     try:
         return sum(_macs(nest) for nest in Fused(func).nests)
     except NotSimple:
@@ -76,10 +78,12 @@ def kernels_of(
 ) -> list[Part]:
     """The kernels that compute a fused group, in order.
 
-    `constants`: positions of the parameters that are known at build time. `views`: those, by position, that
-    lie inside larger tensors; `func` already says so. `narrow`: constants that gemm_int.narrow holds for.
-    Always succeeds: what no family takes becomes vectorised loops, and what is no loop nest is compiled as
-    it stands.
+    `constants`: positions of the parameters that are known at build time. `views`: views of the parameters
+    that are stored inside larger tensors, by position; `func` already uses the larger shapes. `narrow`:
+    positions of the int8 constants for which narrow() of kernels/cpu/gemm_int8.py holds. A group that no
+    family handles becomes elementwise kernels or a row reduction; a function that is not made of loop nests
+    is compiled unchanged. Raises ValueError if such a function has dynamic shapes or calls TVM's runtime, and
+    NotSimple if it has views.
     """
     try:
         fused = Fused(func)
@@ -96,10 +100,11 @@ def kernels_of(
                 last = fused.epilogue(anchor)
                 made = family.make(ops[0], fused, anchor, last, machine)
                 for kernel, buffers in made if isinstance(made, list) else [made]:
-                    # Of several kernels, the one that reads the weights does the products.
+                    # Of several kernels, the kernel that reads the weights does the multiply-adds.
                     main = not isinstance(made, list) or fused.params[1] in buffers
                     parts.append(Part(kernel, buffers, _macs(anchor) if main else 0))
-                # What stands between the two is part of the epilogue, however costly; nobody else reads it.
+                # Nests between `anchor` and `last` are in the epilogue, however costly: no other nest reads
+                # them.
                 span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
                 done = [nest.buffer for nest in fused.nests[span]]
                 break
@@ -114,8 +119,8 @@ def kernels_of(
             parts.append(Part(kernel, buffers, _macs(nest)))
         return parts
     except NotSimple:
-        if views:  # lower/views/in_place_padding.py asks beforehand; TVM's own code for `func` would be wrong
+        if views:  # not expected: in_place_padding.py checks before; TVM's own code for `func` would be wrong
             raise
         if _is_open(func):
-            raise ValueError("its code takes no size that is known only at run time") from None
+            raise ValueError("it does not support dynamic shapes") from None
         return [Part(opaque.make(func), list(func.params), 0)]

@@ -1,13 +1,13 @@
-"""From a fused PrimFunc to kernels for an NVIDIA GPU: TVM's dlight schedules, lowered to device functions.
+"""Lowering of a fused PrimFunc to kernels for an NVIDIA GPU: TVM's dlight schedules, then device functions.
 
-dlight's rules are asked in order (Matmul also takes convolutions, as implicit products); the last one,
-Fallback, takes what is left, one thread an element. A group may become several kernels, each launched with a
-grid of its own. Tensors between them become scratch parameters, so that the memory planner owns every byte on
-the GPU too. What is left of the host's side of a function after SplitHostDevice is nothing but launches: they
-are read here, and the plan does them.
+dlight's rules are tried in order (Matmul also handles convolutions, as implicit matmuls); the last rule,
+Fallback, handles everything else, with one thread per element. A group may become several kernels, each
+launched with a grid of its own. Tensors between kernels become scratch parameters, so that the memory planner
+owns every byte on the GPU too. After SplitHostDevice, the host function contains nothing but launches;
+`lower` reads them and the plan executes them.
 
-Sizes that are known only at run time are variables of the function; its kernels get those that they need as
-arguments, and their grids are expressions of them.
+Dynamic sizes are variables of the function; its kernels get the variables that they use as arguments, and the
+grids are expressions of the variables.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _TENSOR = TensorProduct()
 _TILED = dlight.gpu.Matmul()
 _SHARED_SUMS = (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
 _PLAIN = dlight.gpu.Fallback()
-# _SHARED_SUMS share a sum among the threads of a block, up to 256. Depthwise convolutions and pooling add up
-# so few that most of those would have nothing to do; below this many one thread does a sum alone.
+# The rules in _SHARED_SUMS divide a sum among the threads of a block, up to 256. Depthwise convolutions and
+# pooling sum so few elements that most of these threads would be idle; a sum of fewer elements than _LONG_SUM
+# is computed by one thread.
 _LONG_SUM = 64
-# Up to here as TVM's own pipeline for GPUs (tvm.s_tir.pipeline, 0.27); parameters become pointers then.
+# The first passes of TVM's own pipeline for GPUs (tvm.s_tir.pipeline, 0.27); then parameters become pointers.
 _STRUCTURE = [
     s_tir.transform.CanonicalizeLoop(),
     s_tir.transform.LowerCrossThreadReduction(),
@@ -57,7 +58,8 @@ _STRUCTURE = [
     s_tir.transform.LowerOpaqueBlock(),
     tirx.transform.FlattenBuffer(),
 ]
-# The rest of it, without CommonSubexprElim: nvcc does that, and TVM's leaves values that nothing reads.
+# The other passes of that pipeline, without CommonSubexprElim: nvcc eliminates common subexpressions, and
+# TVM's pass leaves values that nothing reads.
 _CODE = [
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
@@ -92,10 +94,10 @@ _KERNEL = 2  # calling_conv of a function that is launched, CallingConv::kDevice
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of a device function: the position of the tensor that it stands for, and its use.
+    """A parameter of a device function: the position of its tensor, and whether the tensor is written.
 
-    Positions count the buffers of the fused function, then its scratch tensors. `value`: it stands for no
-    tensor but for this expression of sizes, and the position is -1.
+    Positions count the buffers of the fused function, then the scratch tensors. If `value` is not None, the
+    parameter is not a tensor but a number, the value of this expression of sizes; `position` is then -1.
     """
 
     position: int
@@ -106,9 +108,9 @@ class Argument:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel and how it is launched: blocks, and threads of each, along x, y and z.
+    """One kernel and its launch: number of blocks (`grid`) and threads per block (`block`) along x, y and z.
 
-    The blocks may be expressions of sizes.
+    The numbers of blocks may be expressions of sizes.
     """
 
     func: tirx.PrimFunc
@@ -119,28 +121,28 @@ class Launch:
 
 @dataclass(frozen=True)
 class Launches:
-    """What a fused function becomes; `scratch`: type and bytes of tensors that only its kernels use."""
+    """The launches that compute a fused function, and data type and bytes of each scratch tensor of them."""
 
     launches: list[Launch]
     scratch: list[tuple[str, int]]
 
 
 def tvm_target(cuda: Cuda) -> tvm.target.Target:
-    """TVM's description of the GPUs: one code for all of them, so the limits are those of the oldest."""
+    """TVM's target for all GPUs of `cuda`: they share one code, so the limits are the oldest GPU's limits."""
     description = {
         "kind": "cuda",
         "arch": cuda.oldest,
         "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": 49152,  # of every GPU, without asking the driver for more
+        "max_shared_memory_per_block": 49152,  # on every GPU, without an opt-in
         "thread_warp_size": 32,
     }
     return tvm.target.Target(description)
 
 
 def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], int] = int) -> Launches:
-    """The launches that compute `func`, in order; `size`: the most that an extent of its buffers can be.
+    """The launches that compute `func`, in order; `size` returns the greatest value of an extent.
 
-    Raises ValueError where no rule maps it to threads.
+    Raises ValueError if a statement of `func` is not mapped to threads by any rule.
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     mod = tvm.IRModule({"kernel": _short(serial_loops.mapped(named))})
@@ -169,10 +171,10 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], 
 
 
 def _short(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with indices of 32 bits where its sizes are open.
+    """`func` with 32-bit indices if it has dynamic shapes.
 
-    dlight and NarrowDataType mix both kinds otherwise, which TVM 0.27 then refuses. Buffers of int64 are in
-    the pass's way; what has them keeps its indices.
+    Otherwise dlight and NarrowDataType would mix 32-bit and 64-bit indices, which TVM 0.27 rejects. The pass
+    does not support buffers of int64; a function with such a buffer is not changed.
     """
     buffers = [param for param in func.params if tirx.is_buffer_var(param)]
     is_long = any(str(buffer.dtype) == "int64" for buffer in buffers)
@@ -182,7 +184,7 @@ def _short(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _longest_sum(func: tirx.PrimFunc) -> int:
-    """The most elements that one reduction of the function takes together; one of an open size is long."""
+    """The most elements that one reduction of `func` combines; a dynamic extent counts as _LONG_SUM."""
     longest = 1
 
     def on_block(block: Any) -> None:
@@ -206,11 +208,12 @@ def _is_launch(value: Any) -> bool:
 
 
 def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
-    name, *given = call.args
+    """The Launch for a call of a device function; `owners`: positions of tensors, by buffer."""
+    name, *values = call.args
     assert isinstance(name, StringImm)
     func = device[name.value]
     words = [str(word) for word in call.attrs.launch_params]
-    tensors, extents = given[: len(given) - len(words)], given[len(given) - len(words) :]
+    tensors, extents = values[: len(values) - len(words)], values[len(values) - len(words) :]
     sizes = {}
     for word, extent in zip(words, extents, strict=True):
         kind, _, axis = word.partition(".")
@@ -225,7 +228,7 @@ def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
             continue
         owner = next((at for buffer, at in owners.items() if _is_data_of(tensor, buffer)), None)
         if owner is None:
-            raise ValueError(f"its kernel takes {param.name}, which is no tensor")
+            raise ValueError(f"its kernel takes {param.name}, which is not a tensor")
         dtype = str(param.ty.element_type.dtype)
         arguments.append(Argument(owner, dtype, param in written))
     grid, block = (tuple(sizes.get((kind, axis), 1) for axis in _AXES) for kind in ("blockIdx", "threadIdx"))

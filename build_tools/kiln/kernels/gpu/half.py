@@ -1,22 +1,22 @@
-"""fp16, bf16: tensors between kernels and parameters are stored in 16 bits; arithmetic stays float32's.
+"""fp16 and bf16: parameters and tensors between kernels are stored in 16 bits; arithmetic stays in float32.
 
-`half_storage` is IRModule → IRModule, over fused PrimFuncs with op info. It decides for each tensor of `main`
-whether it may be stored in 16 bits, and rewrites the functions that read or write it: what they load is
-widened, what they store is rounded once. So sums, softmax, norms and exponentials are computed in float32
-wherever they stand, as mixed precision wants it (Micikevicius et al., Mixed Precision Training, 2018), and
-the operands of products, which have 16 bits by then, suit the matrix units of a GPU: these multiply such
-numbers and add in float32. float16 has 11 bits of mantissa and ends at 65504; bfloat16 has 8 bits, and the
-range of float32.
+`half_storage` returns a pass over fused PrimFuncs with op info. For each tensor of `main` it decides whether
+the tensor may be stored in 16 bits, and rewrites the functions that read or write the tensor: values are
+widened when they are loaded and rounded once when they are stored. So sums, softmax, norms and exponentials
+are always computed in float32, as usual in mixed precision (Micikevicius et al., Mixed Precision Training,
+2018), and the operands of matmuls and convolutions have 16 bits, as the tensor cores of a GPU need: they
+multiply 16-bit numbers and accumulate in float32. float16 has 11 bits of mantissa and a maximum of 65504;
+bfloat16 has 8 bits of mantissa and the range of float32.
 
-Stored in 16 bits are
-- the results of products and convolutions, and what other operators make of such tensors,
+Tensors stored in 16 bits:
+- results of matmuls and convolutions, and results that other operators compute from such tensors,
 - parameters with at least two axes of more than one element: weights and tables, not biases.
-Stored in float32 as before are
+Tensors that stay float32:
 - inputs and outputs of the model,
-- results of operators whose range or use asks for more: sums, means, variances, powers, exponentials,
-- parameters with an element that is too large: for float16 a mask's -1e9,
-- whatever a function reads or writes that is not made of plain loop nests, or that a library computes.
-An operand of a product that is stored in float32 is rounded where it is read.
+- results of operators that need more range or precision: sums, means, variances, powers, exponentials,
+- parameters with an element that is too large, such as -1e9 in a mask for float16,
+- tensors read or written by a function that is not made of plain loop nests, or that a library computes.
+An operand of a matmul or convolution that is stored in float32 is rounded where it is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kiln.tir.fused import Nest
 from kiln.tir.loop_nest import around, buffer_like, copy, loads
 
 WIDE, HALF, BRAIN = "float32", "float16", "bfloat16"
-# Results that may exceed what float16 holds, or whose difference from something else is what is wanted.
+# Operators whose results may exceed the range of float16, or are often subtracted from something else.
 _SENSITIVE = {
     "abs_square", "cumprod", "cumsum", "exp", "log", "mean", "power", "prod", "rsqrt", "square", "std", "sum",
     "variance",
@@ -48,33 +48,33 @@ _SENSITIVE = {
 
 
 def half_storage(params: dict[str, Array], dtype: str = HALF) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """The pass. `params`: the values of `main`'s parameters by name; those that change are replaced there.
+    """The pass that stores tensors in `dtype`, a 16-bit type.
 
-    `dtype`: the type with 16 bits.
+    `params`: values of the parameters of `main`, by name; the pass replaces values that it stores in 16 bits.
     """
     return lambda mod: _Rewriter(mod, params, dtype).run()
 
 
 def is_product(nest: Nest) -> bool:
-    """Whether a nest adds up products of two tensors, each of which has an axis of the result for itself.
+    """Whether a nest is a matmul or convolution: each of its two operands has result axes of its own.
 
-    A depthwise convolution does not: it has no use for matrix units.
+    A depthwise convolution does not count, as it cannot use tensor cores.
     """
     return all(own_axes(nest))
 
 
 def own_axes(nest: Nest) -> tuple[list[Any], list[Any]]:
-    """Of the two operands of a product, the axes of the result that only this one is read along."""
+    """For each of the two operands of a product, the result axes that only this operand depends on."""
     loads = operands(nest)
     if loads is None:
         return [], []
     first, second = ([_reads(load, axis.var) for axis in nest.axes] for load in loads)
-    found = list(zip(nest.axes, first, second, strict=True))
-    return [a for a, x, y in found if x and not y], [a for a, x, y in found if y and not x]
+    uses = list(zip(nest.axes, first, second, strict=True))
+    return [a for a, x, y in uses if x and not y], [a for a, x, y in uses if y and not x]
 
 
 def operands(nest: Nest) -> tuple[Any, Any] | None:
-    """The two loads of float32 that a nest multiplies and adds to its element, or None."""
+    """The two float32 loads whose product a nest accumulates; None if the nest is not such a reduction."""
     total = nest.value
     if not nest.reduced or not isinstance(total, tirx.Add):
         return None
@@ -97,30 +97,30 @@ def _reads(load: Any, axis: Any) -> bool:
 
 
 def stored_as(func: PrimFunc, dtypes: Sequence[str], factors: str = HALF) -> PrimFunc:
-    """`func`, made of plain nests, with its tensors stored as `dtypes` (in the order of opinfo.tensors).
+    """`func`, made of plain nests, with its tensors stored as `dtypes`, ordered like opinfo.attach.tensors.
 
-    `factors`: the type in which products multiply. A sum that would be stored in 16 bits is kept in float32
-    until it is whole.
+    `factors`: data type of the operands of matmuls and convolutions. A sum that is stored in 16 bits is
+    accumulated in float32 and rounded when it is complete.
     """
     nests = nests_of(func)
     assert nests is not None
-    places = attach.tensors(func)
+    tensors = attach.tensors(func)
     buffers = {
-        place: buffer_like(place, dtype) for place, dtype in zip(places, dtypes, strict=True)
-        if str(place.dtype) != dtype
+        tensor: buffer_like(tensor, dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)
+        if str(tensor.dtype) != dtype
     }  # fmt: skip
     read = {load.source for nest in nests for load in loads(nest.value)}
-    made: list[Any] = []
+    inner = [nest.buffer for nest in nests if nest.buffer not in tensors]
     before: list[Any] = []
-    behind: list[Any] = []
-    wide: dict[Any, Any] = {}  # tensor → the float32 form of it that the nests work on
-    rounded: dict[Any, Any] = {}  # tensor of float32 → its form of 16 bits, which products read
+    after: list[Any] = []
+    wide: dict[Any, Any] = {}  # 16-bit tensor → float32 buffer that the nests use in its place
+    rounded: dict[Any, Any] = {}  # float32 tensor → 16-bit buffer that matmuls and convolutions read
     for nest in nests:
         target = nest.buffer
         if target in buffers and (nest.reduced or target in read):
             wide[target] = buffer_like(target, WIDE, f"{target.name}_wide")
-            made.append(wide[target])
-            behind.append(copy(wide[target], buffers[target]))
+            inner.append(wide[target])
+            after.append(copy(wide[target], buffers[target]))
     written = {nest.buffer for nest in nests}
     for nest in nests:
         if not is_product(nest):
@@ -130,18 +130,17 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str], factors: str = HALF) -> Pri
             if source in rounded or str(buffers.get(source, source).dtype) == factors:
                 continue
             rounded[source] = buffer_like(source, factors, f"{source.name}_half")
-            made.append(rounded[source])
+            inner.append(rounded[source])
             if source not in written:
                 before.append(copy(source, rounded[source]))
-    inner = [nest.buffer for nest in nests if nest.buffer not in places]
     body = [*before]
     for nest in nests:
         body.append(nest_on(nest, buffers, wide, rounded))
         if nest.buffer in rounded:
             body.append(copy(nest.buffer, rounded[nest.buffer]))
-    body += behind
+    body += after
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(body) if len(body) > 1 else body[0], None,
-                        [*inner, *made])  # fmt: skip
+                        inner)  # fmt: skip
     params = [buffers.get(param, param) for param in func.params]
     return PrimFunc(params, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
 
@@ -149,7 +148,7 @@ def stored_as(func: PrimFunc, dtypes: Sequence[str], factors: str = HALF) -> Pri
 def nest_on(
     nest: Nest, buffers: Mapping[Any, Any], wide: Mapping[Any, Any], rounded: Mapping[Any, Any]
 ) -> Any:
-    """The nest on the new buffers; a product reads the rounded forms of its operands."""
+    """`nest` rewritten to new buffers (see `stored_as`); a product reads the rounded operands."""
     product = is_product(nest)
 
     def on_load(load: Any) -> Any:
@@ -179,7 +178,7 @@ def _is_call(expr: Any) -> bool:
 
 
 class _Rewriter:
-    """Decides which tensors of `main` are halved, then makes it anew."""
+    """Decides which tensors of `main` are stored in 16 bits, then rebuilds the module."""
 
     def __init__(self, mod: tvm.IRModule, params: dict[str, Array], dtype: str) -> None:
         self.mod, self.params, self.dtype = mod, params, dtype
@@ -210,7 +209,7 @@ class _Rewriter:
         return self._rewritten()
 
     def _fixed(self) -> set[Any]:
-        """The variables that something reads or makes which cannot be rewritten, or that are outputs."""
+        """Variables that stay float32: outputs, and tensors of a function that cannot be rewritten."""
         fixed: set[Any] = set()
 
         def note(expr: Any) -> None:
@@ -223,16 +222,16 @@ class _Rewriter:
         fix(self.main.body.body)
         for binding in self.bindings:
             value = binding.value
-            known = operator(value) == "relax.reshape" or isinstance(value, relax.Var)
+            rewritable = operator(value) == "relax.reshape" or isinstance(value, relax.Var)
             if _is_call(value):
                 func = self.mod[value.args[0]]
                 arguments = [item for item in value.args[1].fields if isinstance(item.ty, relax.TensorType)]
-                known = isinstance(value.ty, relax.TensorType) and nests_of(func) is not None
-                known = known and len(attach.tensors(func)) == len(arguments) + 1
-            if not known:
+                rewritable = isinstance(value.ty, relax.TensorType) and nests_of(func) is not None
+                rewritable = rewritable and len(attach.tensors(func)) == len(arguments) + 1
+            if not rewritable:
                 fix(value)
                 fixed.add(binding.var)
-        # What has another name, or another shape, is the same memory.
+        # The source of an alias or a reshape is the same memory.
         for binding in reversed(self.bindings):
             value = binding.value
             source = value.args[0] if operator(value) == "relax.reshape" else value
@@ -241,6 +240,7 @@ class _Rewriter:
         return fixed
 
     def _is_half_result(self, call: Any) -> bool:
+        """Whether the result of a call may be stored in 16 bits."""
         func = self.mod[call.args[0]]
         names = [op["name"].removeprefix("nn.") for op in attach.of(func)]
         if not names or names[-1] in _SENSITIVE:
@@ -251,6 +251,7 @@ class _Rewriter:
         return read and not _SENSITIVE.intersection(names)
 
     def _rewritten(self) -> tvm.IRModule:
+        """The module with all variables in `halved` stored in 16 bits; replaces parameters in `params`."""
         others = {name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)}
         builder = relax.BlockBuilder(tvm.IRModule(others, attrs=self.mod.attrs))
         renamed: dict[Any, Any] = {}
@@ -271,6 +272,7 @@ class _Rewriter:
         return relax.transform.DeadCodeElimination(["main"])(relax.transform.CanonicalizeBindings()(mod))
 
     def _value(self, builder: Any, binding: Any, swap: _Renamer) -> Any:
+        """The new value of a binding, with renamed variables and, for a call, a rewritten function."""
         value = binding.value
         if not _is_call(value):
             return swap.visit_expr(value)
@@ -286,6 +288,7 @@ class _Rewriter:
         return relax.call_tir(variable, arguments, out)
 
     def _stored(self, builder: Any, variable: Any, dtypes: list[str]) -> Any:
+        """The function `variable` with its tensors stored as `dtypes`, built once for all of its calls."""
         key = variable, tuple(dtypes)
         if key not in self._made:
             func = stored_as(self.mod[variable], dtypes, self.dtype)
@@ -299,7 +302,7 @@ def _is_wide(variable: Any) -> bool:
 
 
 def _fits(value: Array, dtype: str) -> bool:
-    """Whether a parameter is a matrix or more, and `dtype` holds its elements."""
+    """Whether a parameter is float32, has at least two axes longer than 1, and fits the range of `dtype`."""
     if str(value.dtype) != WIDE or sum(size > 1 for size in value.shape) < 2:
         return False
     return holds(dtype, value)
@@ -307,7 +310,7 @@ def _fits(value: Array, dtype: str) -> bool:
 
 @mutator
 class _Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    """Puts other variables in the place of those in `names`."""
+    """Replaces the variables in `names`."""
 
     def __init__(self, names: Mapping[Any, Any]) -> None:
         super().__init__()

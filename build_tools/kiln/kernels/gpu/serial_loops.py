@@ -1,9 +1,9 @@
-"""Code that no loop nest describes (running sums, scatter), in a form that dlight maps to a GPU's threads.
+"""Handwritten loops that are not plain nests (scans, scatters), in a form that dlight maps to GPU threads.
 
-Whoever wrote it says which loops may run in parallel. Such a loop, where it stands outermost, becomes a block
-with one axis, of which dlight's Fallback gives each step a thread; what is within it stays a loop of that
-thread. What stands between such loops is left to a single thread. Each of these blocks is a kernel of its
-own, so that it sees what those before it have stored.
+The author of such code marks the loops that may run in parallel. A parallel loop that is outermost becomes a
+block with one axis; dlight's Fallback assigns a thread to each iteration, and inner loops become serial loops
+of that thread. Statements between parallel loops are computed by a single thread. Each of these blocks
+becomes a kernel of its own, so that it reads what earlier blocks have stored.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kiln.tir.symbols import int64
 
 
 def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with the loops of such code as blocks; the same where it has none.
+    """`func` with its handwritten loops turned into blocks; unchanged if it has none.
 
-    Raises ValueError where it calls what is not on the GPU.
+    Raises ValueError if the code calls TVM's runtime, which is not on the GPU.
     """
     refuse_library(func)
     if not isinstance(func.body, s_tir.SBlockRealize):
@@ -33,10 +33,15 @@ def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
     root = func.body.block
     inner, allocated = root.body, list(root.alloc_buffers)
     statements = list(inner.seq) if isinstance(inner, tirx.SeqStmt) else [inner]
-    if _is_own(func.body):
+    if _is_handwritten(func.body):
         inner, allocated = _blocks(root), []
-    elif any(_is_own(one) for one in statements):
-        inner = _sequence([_blocks(one.block) if _is_own(one) else one for one in statements])
+    elif any(_is_handwritten(statement) for statement in statements):
+        inner = _sequence(
+            [
+                _blocks(statement.block) if _is_handwritten(statement) else statement
+                for statement in statements
+            ]
+        )
     else:
         return func
     block = s_tir.SBlock([], [], [], "root", inner, None, allocated)
@@ -44,7 +49,7 @@ def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def scan(compute: Any) -> Any:
-    """The rule for relax.cumsum or relax.cumprod, one thread a line; `compute`: topi's."""
+    """Legalisation rule for relax.cumsum or relax.cumprod: one thread per scan; `compute`: from topi."""
 
     def rule(builder: Any, call: Any) -> Any:
         axis = None if call.attrs.axis is None else int(call.attrs.axis)
@@ -57,34 +62,34 @@ def scan(compute: Any) -> Any:
 
 
 def scatter_nd(builder: Any, call: Any) -> Any:
-    """The rule for relax.scatter_nd: one thread an element, which looks for the updates that are its own.
+    """Legalisation rule for relax.scatter_nd: one thread per element, which searches for its updates.
 
-    So their order is kept where two of them meet, which threads for updates would not do.
+    So several updates of one element are applied in order, which one thread per update would not guarantee.
     """
     data, indices, updates = call.args
     combine = COMBINE.get(str(call.attrs.reduction))
 
     def scatter(x: Any, places: Any, new: Any) -> Any:
         *rows, axes = list(places.shape)
-        named = int(axes)  # a row of indices names that many axes of x, the first ones
+        named = int(axes)  # a row of indices indexes that many axes of x, the first ones
 
         def write(sources: Any, target: Any) -> Any:
-            old, where, given = sources
-            with IRBuilder() as made, script.parallel(int64(0), count(x.shape)) as number:
+            old, indices, updates = sources
+            with IRBuilder() as ir, script.parallel(int64(0), count(x.shape)) as number:
                 at = _unfold(number, x.shape)
                 script.buffer_store(target, tirx.BufferLoad(old, at), at)
                 with script.serial(int64(0), count(rows)) as update:
                     row = _unfold(update, rows)
-                    here = [
-                        tirx.Cast("int64", tirx.BufferLoad(where, [*row, int64(axis)])) == at[axis]
+                    is_own = [
+                        tirx.Cast("int64", tirx.BufferLoad(indices, [*row, int64(axis)])) == at[axis]
                         for axis in range(named)
                     ]
-                    value = tirx.BufferLoad(given, [*row, *at[named:]])
+                    value = tirx.BufferLoad(updates, [*row, *at[named:]])
                     if combine is not None:
                         value = combine(tirx.BufferLoad(target, at), value)
-                    with script.If(tirx.all(*here)), script.Then():
+                    with script.If(tirx.all(*is_own)), script.Then():
                         script.buffer_store(target, value, at)
-            return made.get()
+            return ir.get()
 
         out = tirx.decl_buffer(x.shape, x.dtype, "scattered")
         return te.extern(
@@ -94,7 +99,7 @@ def scatter_nd(builder: Any, call: Any) -> Any:
     return builder.call_te(scatter, data, indices, updates, primfunc_name_hint="scatter_nd")
 
 
-# Rules by operator name, in place of those for one processor.
+# Legalisation rules by operator name, which replace the rules for CPUs.
 RULES = {
     "relax.cumsum": scan(topi.cumsum),
     "relax.cumprod": scan(topi.cumprod),
@@ -103,16 +108,16 @@ RULES = {
 
 
 def _unfold(number: Any, sizes: Any) -> list[Any]:
-    """The indices of element `number` of a tensor of these sizes."""
-    found: list[Any] = []
+    """The indices of element `number` of a tensor with the shape `sizes`."""
+    indices: list[Any] = []
     for size in reversed(list(sizes)):
-        found.insert(0, tirx.floormod(number, size))
+        indices.insert(0, tirx.floormod(number, size))
         number = tirx.floordiv(number, size)
-    return found
+    return indices
 
 
-def _is_own(statement: Any) -> bool:
-    """Whether this is a block of somebody's own code: without axes, without blocks in it, and of loops."""
+def _is_handwritten(statement: Any) -> bool:
+    """Whether a statement is a block of handwritten code: no axes, no inner blocks, only loops and stores."""
     if not isinstance(statement, s_tir.SBlockRealize) or statement.block.iter_vars:
         return False
     return not _has_blocks(statement.block.body) and bool(_loops(statement.block))
@@ -127,41 +132,42 @@ def _sequence(statements: list[Any]) -> Any:
 
 
 def _loops(block: Any) -> list[Any]:
-    """The statements of the block's code; none where one of them is more than loops and stores."""
+    """The statements of a block; an empty list if a statement is not a loop, a store or an if."""
     body = block.body
     while isinstance(body, tirx.AttrStmt):
         body = body.body
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    plain = all(isinstance(one, (tirx.For, tirx.BufferStore, tirx.IfThenElse)) for one in statements)
+    plain = all(isinstance(item, (tirx.For, tirx.BufferStore, tirx.IfThenElse)) for item in statements)
     return statements if plain and not block.alloc_buffers else []
 
 
 def _blocks(block: Any) -> Any:
-    """One block for each parallel loop, and one for what stands between two of them."""
-    parts: list[Any] = []
+    """One block for each parallel loop, and one for the statements between two parallel loops."""
+    blocks: list[Any] = []
     waiting: list[Any] = []
 
     def flush() -> None:
         if waiting:
-            name = f"{block.name_hint}_{len(parts)}"
-            parts.append(_block(name, tirx.Var("one", "int64"), int64(1), _sequence(list(waiting))))
+            name = f"{block.name_hint}_{len(blocks)}"
+            blocks.append(_block(name, tirx.Var("one", "int64"), int64(1), _sequence(list(waiting))))
             waiting.clear()
 
     for statement in _loops(block):
         if isinstance(statement, tirx.For) and statement.kind == tirx.ForKind.PARALLEL:
             flush()
-            name = f"{block.name_hint}_{len(parts)}"
-            parts.append(_block(name, statement.loop_var, statement.extent, statement.body, statement.min))
+            name = f"{block.name_hint}_{len(blocks)}"
+            blocks.append(_block(name, statement.loop_var, statement.extent, statement.body, statement.min))
         else:
             waiting.append(statement)
     flush()
-    return _sequence(parts)
+    return _sequence(blocks)
 
 
 def _block(name: str, variable: Any, count: Any, body: Any, first: Any = 0) -> Any:
-    """`body` as a block, for `count` values of `variable` from `first` on.
+    """A block that runs `body` for `count` values of `variable`, starting at `first`.
 
-    It claims to read and write nothing, as te.extern's blocks do: schedules would not touch it otherwise.
+    The block declares no reads and writes, like the blocks of te.extern: dlight would not schedule it
+    otherwise.
     """
     dtype = str(variable.ty.dtype)
     loop, axis = tirx.Var(f"{variable.name}_at", dtype), tirx.Var(variable.name, dtype)
@@ -175,5 +181,5 @@ def _block(name: str, variable: Any, count: Any, body: Any, first: Any = 0) -> A
 
     body = structural_map(body, ((tirx.Var, on_variable), (tirx.For, on_loop)))
     iterated = tirx.IterVar(tvm.ir.Range(zero, count), axis, tirx.IterVar.DataPar)
-    made = s_tir.SBlock([iterated], [], [], name, body)
-    return tirx.For(loop, zero, count, tirx.ForKind.SERIAL, s_tir.SBlockRealize([loop], True, made))
+    block = s_tir.SBlock([iterated], [], [], name, body)
+    return tirx.For(loop, zero, count, tirx.ForKind.SERIAL, s_tir.SBlockRealize([loop], True, block))

@@ -1,18 +1,21 @@
-"""Products on the matrix units of a GPU: tiles of 16 x 16 x 16 by wmma, operands of float16 or bfloat16, sums
-of float32; or of 16 x 16 x 8, float32 operands that were rounded to tf32.
+"""Matmuls and convolutions on tensor cores, with wmma fragments and float32 sums.
 
-A product, batched or not, and a convolution are the same thing here: C[s, i, j] = sum over k of A[s, i, k] *
-B[s, k, j], where each of i, j and k may be several axes of the function (of a convolution i is batch, row and
-column, k the window and the channels). What the axes are comes from dlight's analysis.
+Fragments are 16 x 16 x 16 with float16 or bfloat16 operands, or 16 x 16 x 8 with float32 operands that were
+rounded to tf32. Matmuls, batched or not, and convolutions have one form: C[s, i, j] = sum over k of A[s, i,
+k] * B[s, k, j], where each of i, j and k may stand for several axes of the function (in a convolution, i is
+batch, row and column, and k is the window and the channels). dlight's analysis assigns the axes.
 
-1. Operands are reindexed to A[s, i, k] and B[s, k, j] or B[s, j, k], whichever is contiguous as it lies, and
-   padded to whole tiles. None of these tensors exists: that is computed where an element is loaded, so that a
-   convolution takes its windows out of the image (im2col) on the way to shared memory.
-2. A block of threads computes a tile of C. In steps over k it loads a slice of A and of B into shared memory,
-   of which each warp feeds its own fragments. Rows there are 16 or 32 bytes apart from a multiple of 32, so
-   that the rows of a fragment lie in different banks.
-3. The sums go through shared memory once more, and what follows the product (bias, residual, activation,
-   rounding) is computed on the way from there to the result.
+1. Operands are reindexed to A[s, i, k] and to B[s, k, j] or B[s, j, k], whichever is contiguous in memory,
+and
+   padded to whole tiles. These tensors are never stored: reindexing and padding are computed where an element
+   is loaded, so that a convolution gathers its windows (im2col) while it loads the image into shared memory.
+2. A thread block computes a tile of C. In steps over k it loads a slice of A and of B into shared memory,
+from
+   which each warp loads its own fragments. The distance of rows in shared memory is 16 or 32 bytes more than
+   a multiple of 32 bytes, so that the rows of a fragment are in different banks.
+3. The sums go through shared memory once more; the epilogue (bias, residual, activation, rounding) is
+computed
+   between shared memory and the result.
 """
 
 from __future__ import annotations
@@ -31,16 +34,17 @@ from kiln.kernels.gpu.wmma import EDGE, intrinsics
 from kiln.tir.symbols import is_open
 
 _WARP = 32
-# Below this many rows or columns most of a fragment would be padding: one thread an element does less.
+# With fewer rows or columns, most of a fragment would be padding: one thread per element does less work.
 LEAST = 8
-ROUNDED = "tirx.kiln_tf32"  # the operator that rounds, see kiln.kernels.gpu.tf32
+ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels.gpu.tf32
 
 
 @dataclass(frozen=True)
 class Form:
-    """Operands as they lie in shared memory: their type, and how many of them a fragment holds along k.
+    """Layout of operands in shared memory.
 
-    `apart`: by how many elements rows are longer than a multiple of 16; first where k is contiguous.
+    `dtype`: data type of an element; `edge`: elements of a fragment along k; `apart`: elements by which the
+    distance of rows exceeds a multiple of 16, where k is contiguous and where it is not.
     """
 
     dtype: str
@@ -49,13 +53,13 @@ class Form:
 
 
 HALF, BRAIN = (Form(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
-# Of a fragment's elements each lane reads one word: 8 rows by 4 of k, or 4 rows of k by 8 columns.
+# Each lane reads one word of a fragment: the lanes cover 8 rows by 4 of k, or 4 of k by 8 columns.
 TF32 = Form("float32", 8, (4, 8))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What one block of threads computes: warps along i and j, fragments of each, elements of k in a step."""
+    """Tile of a thread block: warps along (i, j), fragments per warp along (i, j), elements of k per step."""
 
     warps: tuple[int, int]
     fragments: tuple[int, int]
@@ -63,24 +67,24 @@ class Tile:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Elements along i, j and k."""
+        """Elements of the tile along i, j and k."""
         i, j = (w * f * EDGE for w, f in zip(self.warps, self.fragments, strict=True))
         return i, j, self.depth
 
 
-# All take less than 48 KiB of shared memory. The last one that is not wider than the product is used.
+# All need less than 48 KiB of shared memory. The last tile that is not larger than the result is used.
 TILES = [Tile((2, 2), (1, 1)), Tile((2, 2), (1, 2)), Tile((2, 2), (2, 1)), Tile((2, 2), (2, 2))]
 
 
 class TensorProduct:
-    """A rule as dlight has them: `apply` returns a schedule, or None for a function that it is not for."""
+    """A dlight schedule rule: `apply` returns a schedule, or None for a function that it does not handle."""
 
     def apply(self, func: Any, target: Any, _: bool) -> Any:
-        """Schedule `func` if it holds one product of tensors of 16 bits, or rounded to tf32."""
+        """Schedule `func` if it has one matmul or convolution of operands in 16 bits or tf32."""
         schedule = s_tir.Schedule(func)
         try:
             blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-        except Exception:  # no root block: loops that somebody wrote
+        except Exception:  # no root block: handwritten loops
             return None
         sums = [block for block in blocks if _sums(schedule.get(block))]
         form = _form(schedule, sums[0]) if len(sums) == 1 else None
@@ -88,19 +92,21 @@ class TensorProduct:
             return None
         try:
             return _scheduled(schedule, sums[0], form)
-        except Exception:  # TVM's own kinds: several results, a form that cannot be inlined; others can do it
+        except Exception:  # of TVM's own kinds: several results, or no inlining; another rule can handle it
             return None
 
     def is_target_available(self, target: Any) -> bool:
+        """Always True; dlight calls it before it applies a rule."""
         return True
 
 
 def _sums(block: Any) -> bool:
+    """Whether a block is a reduction."""
     return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)
 
 
 def _form(schedule: Any, product: Any) -> Form | None:
-    """What a block multiplies and adds to float32: two tensors of 16 bits, or two rounded to tf32."""
+    """Form of the operands of a block that multiplies two tensors and adds in float32; None for others."""
     block = schedule.get(product)
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
@@ -117,29 +123,31 @@ def _form(schedule: Any, product: Any) -> Form | None:
 
 
 def _rounds(schedule: Any, block: Any) -> bool:
+    """Whether a block rounds a tensor to tf32."""
     store = schedule.get(block).body
     value = store.value if isinstance(store, tirx.BufferStore) else None
     return isinstance(value, Call) and str(getattr(value.op, "name", "")) == ROUNDED
 
 
 def _tile(i: Any, j: Any) -> Tile | None:
-    """The tile for `i` rows and `j` columns; None where these are too few. Open sizes count as large."""
+    """The tile for `i` rows and `j` columns; None if there are too few. Dynamic sizes count as large."""
     sizes = [1 << 20 if is_open(size) else int(size) for size in (i, j)]
     if min(sizes) < LEAST:
         return None
-    whole = [-(-size // EDGE) * EDGE for size in sizes]
-    fitting = [t for t in TILES if t.sizes[0] <= whole[0] and t.sizes[1] <= whole[1]]
+    padded = [-(-size // EDGE) * EDGE for size in sizes]
+    fitting = [t for t in TILES if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]]
     return (fitting or TILES[:1])[-1]
 
 
 def _k_is_last(block: Any, read: int) -> bool:
-    """Whether an operand's elements along k lie next to each other."""
+    """Whether operand number `read` of a reduction is contiguous along k."""
     index = block.reads[read].region[-1].min
     summed = [a.var for a in block.iter_vars if int(a.iter_type) == tirx.IterVar.CommReduce]
     return any(used.same_as(axis) for used in undefined_vars(index) for axis in summed)
 
 
 def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
+    """The schedule, after reindexing, padding and tiling of the block `product`; None if no tile fits."""
     block = schedule.get(product)
     transposed = _k_is_last(block, 1)
     reads = [schedule.reindex(product, ("read", number)) for number in (0, 1)]
@@ -147,11 +155,11 @@ def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
     maps = get_index_map(schedule.get(product))
     if maps is None:
         return None
-    whole, a_map, b_map, c_map = maps
+    block_map, a_map, b_map, c_map = maps
     schedule.transform_layout(reads[0], ("write", 0), a_map)
     schedule.transform_layout(reads[1], ("write", 0), b_map)
     schedule.transform_layout(written, ("read", 0), c_map)
-    schedule.transform_block_layout(product, whole)
+    schedule.transform_block_layout(product, block_map)
     if not transposed:
         schedule.transform_layout(reads[1], ("write", 0), lambda s, j, k: (s, k, j))
     extents = [axis.dom.extent for axis in schedule.get(product).iter_vars]
@@ -164,6 +172,10 @@ def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
 
 
 def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Form) -> None:
+    """Tile a padded product, bind it to blocks and warps, and put fragments in place of its inner loops.
+
+    `transposed`: B is [s, j, k], else [s, k, j].
+    """
     names = intrinsics(form.dtype, form.edge, transposed)
     batch, i, j, k = schedule.get_loops(product)
     i, ii = schedule.split(i, [None, EDGE])
@@ -186,9 +198,9 @@ def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Fo
         loaded = schedule.cache_read(fragment, number, "shared")
         schedule.compute_at(loaded, k_step)
         _spread(schedule, loaded, warps)
-        inside = number == 0 or transposed
-        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=form.apart[0 if inside else 1])
-        _inline_before(schedule, loaded)
+        k_is_last = number == 0 or transposed
+        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=form.apart[0 if k_is_last else 1])
+        _inline_producers(schedule, loaded)
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
         operand = schedule.cache_read(fragment, number, scope)
@@ -207,12 +219,12 @@ def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Fo
     schedule.tensorize(_fragments(schedule, sums, (EDGE, EDGE)), names.store)
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], names.fill)
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(fragment)[0])[-3], names.multiply)
-    _inline_behind(schedule, result)
+    _inline_consumers(schedule, result)
     _spread(schedule, result, warps)
 
 
 def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
-    """Cut the two last loops of a block into fragments; the loop that is one of them."""
+    """Tile the last two loops of a block into fragments; returns the outer loop of one fragment."""
     i, j = schedule.get_loops(block)[-2:]
     i, ii = schedule.split(i, [None, edge[0]])
     j, ji = schedule.split(j, [None, edge[1]])
@@ -223,44 +235,44 @@ def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
 
 
 def _spread(schedule: Any, block: Any, warps: int, lanes: int = 4) -> None:
-    """Share the two last loops of a block among the threads, each taking `lanes` elements at a time."""
-    whole = schedule.fuse(*schedule.get_loops(block)[-2:])
-    _, y, x, own = schedule.split(whole, [None, warps, _WARP, lanes])
+    """Distribute the last two loops of a block over the threads, in vectors of `lanes` elements."""
+    fused = schedule.fuse(*schedule.get_loops(block)[-2:])
+    _, y, x, own = schedule.split(fused, [None, warps, _WARP, lanes])
     schedule.bind(y, "threadIdx.y")
     schedule.bind(x, "threadIdx.x")
     schedule.vectorize(own)
 
 
 def with_tf32_fragments(func: Any) -> Any:
-    """A device function with float16 in the place of float32 as the type of its operands' fragments.
+    """A device function in which float32 operand fragments have the data type float16.
 
-    TVM 0.27 refuses to write others; kiln.emit.cuda_objects puts tf32 there, which the size of 16 x 16 x 8
-    tells apart.
+    TVM 0.27's code generator rejects float32 operand fragments; kiln.emit.cuda_objects replaces float16 by
+    tf32 in the fragments with the size 16 x 16 x 8.
     """
-    found: dict[Any, Any] = {}
+    replacements: dict[Any, Any] = {}
 
     def on_buffer(node: Any) -> None:
         old = node.buffer
         if old.scope().startswith("wmma.matrix_") and str(old.dtype) == TF32.dtype:
-            found[old] = tirx.decl_buffer(list(old.shape), HALF.dtype, old.name, scope=old.scope())
+            replacements[old] = tirx.decl_buffer(list(old.shape), HALF.dtype, old.name, scope=old.scope())
 
     structural_walk(func.body, ((tirx.AllocBuffer, on_buffer),))
-    if not found:
+    if not replacements:
         return func
     return func.with_body(
-        structural_map(func.body, ((tirx.Var, lambda variable: found.get(variable, variable)),))
+        structural_map(func.body, ((tirx.Var, lambda variable: replacements.get(variable, variable)),))
     )
 
 
-def _inline_before(schedule: Any, block: Any) -> None:
-    """Compute all that a block reads where it reads it."""
+def _inline_producers(schedule: Any, block: Any) -> None:
+    """Inline all elementwise producers of a block into it, directly or indirectly read."""
     while producers := [p for p in schedule.get_producers(block) if not _sums(schedule.get(p))]:
         for producer in producers:
             schedule.compute_inline(producer)
 
 
-def _inline_behind(schedule: Any, block: Any) -> None:
-    """Compute all that follows a block as part of it."""
+def _inline_consumers(schedule: Any, block: Any) -> None:
+    """Inline all blocks that follow a block into it. Raises ValueError if it has several results."""
     while consumers := schedule.get_consumers(block):
         waiting = [c for c in consumers if schedule.get_consumers(c)]
         if len(consumers) > 1:

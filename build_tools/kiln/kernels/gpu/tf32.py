@@ -1,12 +1,13 @@
-"""tf32: tensors stay float32, and products and convolutions round their operands to 10 bits of mantissa.
+"""tf32: tensors stay float32; matmuls and convolutions round their operands to 10 bits of mantissa.
 
-That is what the matrix units of a GPU from Ampere on take of a float32 number; they add in float32.
-`products` is IRModule → IRModule, over fused PrimFuncs: in front of each product stand nests that round its
-operands, so that the same functions give the same numbers wherever they run, but for the order of sums. A
-product with few rows or columns, which has no use for matrix units, stays as it is.
+The tensor cores of GPUs from Ampere on use that many bits of a float32 operand and accumulate in float32.
+`products` is a pass over fused PrimFuncs: it inserts nests that round the operands before each matmul and
+convolution, so that the same functions give the same numbers on every device, except for the order of sums. A
+matmul with few rows or columns, which cannot use tensor cores well, is not changed.
 
-The rounding, to nearest and ties away from zero, is PTX's cvt.rna.tf32.f32 (PTX ISA, "cvt"). It is an
-operator of its own, for vectors too: that instruction on a GPU, arithmetic on integers on a CPU.
+The rounding, to nearest and ties away from zero, is PTX's cvt.rna.tf32.f32 (PTX ISA, "cvt"). It is a TIR
+operator of its own, which also works on vectors: lowered to that instruction on a GPU, to integer arithmetic
+on a CPU.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _ON_GPU = "nvcuda::wmma::__float_to_tf32"  # of mma.h
 
 
 def _register() -> None:
+    """Register the rounding operator, and how it is lowered for CUDA and LLVM."""
     registry.RegisterOp(ROUNDED, "float32 rounded to tf32")
     register_op_attr(ROUNDED, "TCallEffectKind", _PURE)
     register_op_attr(ROUNDED, "TVectorizable", True)
@@ -45,14 +47,14 @@ def _register() -> None:
 
 
 def _on_cpu(call: Any) -> Any:
-    """Half of the last place that stays is added to the magnitude, and the rest cut off; a NaN stays one."""
+    """Round a magnitude to 10 bits: add half of the last bit kept, drop the lower bits; NaN stays NaN."""
     (value,) = call.args
     dtype = tvm.DataType(str(value.ty.dtype))
     bits = str(dtype).replace("float", "uint")
 
     def number(constant: int) -> Any:
-        one = tirx.const(constant, "uint32")
-        return one if dtype.lanes == 1 else tirx.Broadcast(one, dtype.lanes)
+        scalar = tirx.const(constant, "uint32")
+        return scalar if dtype.lanes == 1 else tirx.Broadcast(scalar, dtype.lanes)
 
     rounded = (tirx.reinterpret(bits, value) + number(0x1000)) & number(0xFFFFE000)
     return tirx.Select(value == value, tirx.reinterpret(str(dtype), rounded), value)
@@ -62,7 +64,7 @@ _register()
 
 
 def products(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass. Functions that are not made of plain loop nests, or that a library computes, stay."""
+    """Round the operands in all functions of plain loop nests; functions of libraries are unchanged."""
     mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
     for variable, func in list(mod.functions_items()):
         if isinstance(func, PrimFunc):
@@ -71,13 +73,13 @@ def products(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def rounded(func: PrimFunc) -> PrimFunc:
-    """`func` with rounded operands of its products; as it is where it has none that is large enough."""
-    found = nests_of(func)
-    if found is None or not any(_is_large_product(nest) for nest in found):
+    """`func` with the operands of its matmuls and convolutions rounded; unchanged if none is large enough."""
+    nests = nests_of(func)
+    if nests is None or not any(_is_large_product(nest) for nest in nests):
         return func
     forms: dict[Any, Any] = {}  # tensor → its rounded form
     body = []
-    for nest in found:
+    for nest in nests:
         large = _is_large_product(nest)
         for load in (half.operands(nest) or ()) if large else ():
             source = load.source
@@ -85,8 +87,8 @@ def rounded(func: PrimFunc) -> PrimFunc:
                 forms[source] = loop_nest.buffer_like(source, half.WIDE, f"{source.name}_tf32")
                 body.append(loop_nest.copy(source, forms[source], round_one))
         body.append(half.nest_on(nest, {}, {}, forms if large else {}))
-    places = set(attach.tensors(func))
-    inner = [nest.buffer for nest in found if nest.buffer not in places]
+    parameters = set(attach.tensors(func))
+    inner = [nest.buffer for nest in nests if nest.buffer not in parameters]
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(body), None, [*inner, *forms.values()])
     return PrimFunc(list(func.params), s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
 
@@ -97,11 +99,12 @@ def round_one(value: Any) -> Any:
 
 
 def _is_large_product(nest: Nest) -> bool:
+    """Whether a nest is a matmul or convolution with enough rows and columns for tensor cores."""
     return half.is_product(nest) and all(_extent(axes) >= LEAST for axes in half.own_axes(nest))
 
 
 def _extent(axes: Sequence[Any]) -> int:
-    """Elements along all of these axes; an open size counts as large."""
+    """Product of the extents of `axes`; a dynamic extent counts as LEAST, which is large enough."""
     count = 1
     for axis in axes:
         count *= LEAST if is_open(axis.dom.extent) else int(axis.dom.extent)

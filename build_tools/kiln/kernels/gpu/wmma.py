@@ -1,9 +1,10 @@
-"""Fragments of a GPU's matrix units as TVM's tensor intrinsics: tiles by CUDA's wmma, added in float32.
+"""Tensor intrinsics for CUDA's wmma fragments, which accumulate in float32.
 
-Source: CUDA C++ Programming Guide, "Warp Matrix Functions". An intrinsic is two functions: loops that say
-what it computes, which TVM compares with those that a schedule has cut out, and the call that takes their
-place. TVM 0.27 has some of its own, none for tf32 and bf16, in a module that parses those of every device
-when it is imported: half a minute of each build. These are made of nodes, when they are first asked for.
+Source: CUDA C++ Programming Guide, "Warp Matrix Functions". A tensor intrinsic of TVM is a pair of functions:
+loops that describe the computation, which TVM compares with the loops that a schedule selects, and the call
+that replaces these loops. TVM 0.27 has wmma intrinsics, but not for tf32 and bf16, and in a module that
+parses the intrinsics of every device on import: half a minute of each build. The intrinsics of this module
+are built from TIR nodes, on first use.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from tvm import s_tir, tirx
 
 from kiln.tir import loop_nest
 
-EDGE = 16  # of a fragment, along i and j
+EDGE = 16  # elements of a fragment along i and along j
 _SUM = "float32"
 _ALIGN = 64
 
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """Names by which a schedule knows them."""
+    """Names under which the intrinsics for one kind of operands are registered, for Schedule.tensorize."""
 
     fill: str
     load_a: str
@@ -36,21 +37,23 @@ class Intrinsics:
 
 @cache
 def intrinsics(dtype: str, depth: int, inside: bool) -> Intrinsics:
-    """Those for operands of this type; `depth`: elements of a fragment along k.
+    """Register the intrinsics for operands of `dtype` and return their names.
 
-    `inside`: B lies as [j, k], else as [k, j]. A lies as [i, k]; all come from shared memory.
+    `depth`: elements of a fragment along k. `inside`: B is [j, k], else [k, j]. A is [i, k]. All operands are
+    loaded from shared memory.
     """
     b = (EDGE, depth) if inside else (depth, EDGE)
-    made = {
+    functions = {
         "fill": _fill(depth),
         "load_a": _load("a", dtype, depth, (EDGE, depth), "row_major"),
         "load_b": _load("b", dtype, depth, b, "col_major" if inside else "row_major"),
         "multiply": _multiply(dtype, depth, inside),
         "store": _store(depth),
     }
-    names = {part: f"kiln_{dtype}_{depth}_{part}_{'inside' if inside else 'outside'}" for part in made}
-    for part, (description, code) in made.items():
-        s_tir.TensorIntrin.register(names[part], description, code)
+    side = "inside" if inside else "outside"
+    names = {use: f"kiln_{dtype}_{depth}_{use}_{side}" for use in functions}
+    for use, (description, code) in functions.items():
+        s_tir.TensorIntrin.register(names[use], description, code)
     return Intrinsics(**names)
 
 
@@ -121,7 +124,7 @@ def _multiply(dtype: str, depth: int, inside: bool) -> tuple[Any, Any]:
 
 
 def _pair(name: str, dtype: str, shape: tuple[int, int], scope: str) -> tuple[Any, Any]:
-    """A tensor for the loops, and the same as part of a larger one, for the call."""
+    """A tile as two buffers: compact, for the loops, and with strides in a larger buffer, for the call."""
     common = {"scope": scope, "data_alignment": _ALIGN, "offset_factor": shape[1], "layout": None}
     strides = [tirx.Var(f"{name}_{axis}", "int32") for axis in ("row", "column")]
     plain, placed = (tirx.decl_buffer(list(shape), dtype, name, strides=s, **common) for s in (None, strides))
@@ -129,14 +132,14 @@ def _pair(name: str, dtype: str, shape: tuple[int, int], scope: str) -> tuple[An
 
 
 def _number(fragment: Any) -> Any:
-    """Which one of an array of fragments this is: they stand for the tiles of a matrix, row by row."""
+    """Index of a fragment in its array of fragments, which are the tiles of a matrix in row-major order."""
     rows, columns = fragment.shape
     stride, offset = fragment.strides[0], fragment.elem_offset
     return offset // stride // rows * (stride // columns) + offset % stride // columns
 
 
 def _function(read: list[Any], written: list[Any], body: Any, added: bool = False) -> Any:
-    """`body` between what it reads and writes; `added`: it adds to the latter."""
+    """A PrimFunc of `body`, which reads `read` and writes `written`; `added`: accumulates into it."""
     reads, writes = (
         [
             tirx.BufferRegion(buffer, [tvm.ir.Range(0, int(extent)) for extent in buffer.shape])
