@@ -1,4 +1,7 @@
-"""Any model file → a Relax module and its interface. A new format is one more entry in FORMATS."""
+"""Imports a model file of any format into a Relax module and its interface.
+
+A new format needs a module with `load` and an entry in FORMATS.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ from kiln.frontend.interface import Port
 from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
 from kiln.frontend.symbols import Symbols
 
-# Suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported only when it is
-# needed.
+# File suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported when it is used.
 FORMATS = {
     ".onnx": "kiln.frontend.onnx.model",
     ".tflite": "kiln.frontend.tflite.model",
@@ -30,15 +32,20 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Imported:
-    """A module whose only public function `main` takes the user's inputs; weights are relax constants.
+    """An imported model: a Relax module and the descriptions of its inputs and outputs.
 
-    `main` returns one tensor, or a tuple of them in the order of `outputs`. Layouts and types of both ends
-    are those of the file. Function attributes: num_input = len(inputs); kiln.source_format = "onnx" |
-    "tflite", which says whose arithmetic the quantised ops are to reproduce (see kiln.frontend.tflite.ops);
-    kiln.nodes = JSON, by operator the nodes of the file that became it, for errors of later stages;
-    kiln.dims = JSON, by variable the dimension that it stands for (see kiln.frontend.symbols). Where a
-    variable stands for a part of its dimension, which no tensor's shape can define, a last parameter
-    `kiln_sizes` of type R.Shape does.
+    The only public function is `main`. Its parameters are the model's inputs, weights are relax constants,
+    and it returns one tensor, or a tuple of tensors in the order of `outputs`. Layouts and types of inputs
+    and outputs are as in the file. Attributes of `main`:
+
+    - num_input: len(inputs).
+    - kiln.source_format: "onnx" or "tflite": the framework whose arithmetic the quantised operators must
+      reproduce (see kiln.frontend.tflite.ops).
+    - kiln.nodes: JSON, by Relax operator, the nodes of the file that were converted to it, for errors.
+    - kiln.dims: JSON, by variable, its dimension, divisor and range (see kiln.frontend.symbols).
+
+    Variables that stand for a dimension's size divided by its multiple cannot be defined by a tensor's shape:
+    a last parameter `kiln_sizes` of type R.Shape defines them.
     """
 
     module: tvm.IRModule
@@ -49,9 +56,9 @@ class Imported:
 def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule, dict[str, Any]]:
     """Import the model file `path`; returns the module and the content of interface.json.
 
-    Raises KilnError in one line for a file that is missing, damaged or of another format, for a dimension
-    without a size or that no input has, and for operators that cannot be imported (all of them, each with
-    a node).
+    Raises KilnError, with a message of one line, for a file that is missing, damaged or of an unknown format,
+    for a dimension without a size, for a dimension that no input has, and for operators that cannot be
+    imported (the message names all of them, each with a node).
     """
     path = Path(path)
     loader = FORMATS.get(path.suffix.lower())
@@ -96,26 +103,26 @@ def read_model(path: Path) -> bytes:
 
 
 def looks_like_text(content: bytes) -> bool:
-    """Whether a file begins like plain text: neither ONNX nor TFLite can, both hold low bytes early."""
+    """Whether a file begins like plain text. ONNX and TFLite files have control bytes near their start."""
     head = content[:256]
     return all(byte >= 0x20 or byte in b"\t\r\n\f" for byte in head)
 
 
-# TVM's messages print an operator's whole record where its name is meant.
+# TVM's messages print the whole record of an operator in place of its name.
 _DUMPED_OPERATOR = re.compile(r'ir\.Op\(span=.*?name="(?:relax\.)?([\w.]+)".*?support_level=\d+\)')
 
 
 def one_line(error: BaseException, limit: int = 240) -> str:
-    """The first telling line of an exception from a library, shortened."""
+    """The first non-empty line of a library's exception, else its type; at most `limit` characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = _DUMPED_OPERATOR.sub(r"\1", lines[0]) if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def operators(expression: Any, seen: set[Any] | None = None) -> list[str]:
-    """The names of the operators in an expression, without `relax.`, in order.
+    """The names of the operators in an expression, without the prefix `relax.`, in order.
 
-    `seen`: calls of expressions before, which are left out; those of this one are added.
+    `seen`: calls to leave out, such as those of earlier expressions; the calls of `expression` are added.
     """
     found: list[str] = []
     known = set() if seen is None else seen
@@ -136,7 +143,10 @@ def finish(
     nodes: Mapping[str, Sequence[str]] | None = None,
     symbols: Symbols | None = None,
 ) -> tvm.IRModule:
-    """Set the attributes that later stages read; drop dead code and the importer's parameter copies."""
+    """Set the attributes of `main` that later stages read (see `Imported`), and remove dead code.
+
+    Also removes the copies of parameters that TVM's importers attach. Raises KilnError as `check_elements`.
+    """
     main = module["main"].without_attr("params") if "params" in module["main"].attrs else module["main"]
     origins = json.dumps(nodes or {}, sort_keys=True)
     attributes = {
@@ -154,9 +164,9 @@ def finish(
 
 
 def check_elements(module: tvm.IRModule, nodes: Mapping[str, Sequence[str]], symbols: Symbols) -> None:
-    """Raise KilnError for a tensor of `main` that can have more elements than a tensor may.
+    """Raise KilnError for a tensor of `main` that can have more than MOST_ELEMENTS elements.
 
-    `nodes`: by Relax operator, the nodes of the file that became it.
+    `nodes`: by Relax operator, the nodes of the file that were converted to it.
     """
     for block in module["main"].body.blocks:
         for binding in block.bindings:
@@ -165,9 +175,9 @@ def check_elements(module: tvm.IRModule, nodes: Mapping[str, Sequence[str]], sym
                 continue
             elements = symbols.greatest(shape.values)
             if elements is not None and elements > MOST_ELEMENTS:
-                made = [name for op in operators(binding.value) for name in nodes.get(op, [op])]
+                names = [name for op in operators(binding.value) for name in nodes.get(op, [op])]
                 raise KilnError(
-                    f"{' or '.join(made) or 'a constant'}: its result has {elements} elements, allowed: at "
+                    f"{' or '.join(names) or 'a constant'}: its result has {elements} elements, allowed: at "
                     f"most {MOST_ELEMENTS} in one tensor"
                 )
 

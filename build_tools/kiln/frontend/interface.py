@@ -1,4 +1,4 @@
-"""A model's public face, interface.json: what goes in and out, by name, type, shape and quantisation."""
+"""interface.json: name, type, shape, layout and quantisation of a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from kiln.frontend.options import ImportOptions
 
 @dataclass(frozen=True)
 class Port:
-    """One input or output: shape in elements, quant (scale, zero_point): real = scale * (q - zero_point).
+    """One input or output of a model.
 
-    An entry of a shape is a number, the name of a dimension or an expression of such (kiln.config.sizes).
+    shape: per axis, a size expression in elements: a number, the name of a dimension, or an expression of
+    these (kiln.config.sizes). layout: axis letters such as "NHWC". quant: (scale, zero_point), with
+    real = scale * (q - zero_point); None if the tensor is not quantised.
     """
 
     name: str
@@ -27,9 +29,10 @@ class Port:
 
 
 def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
-    """Lower-case C identifiers for `names`: no word that C or C++ reserves, none in `taken`.
+    """Lower-case C identifiers for `names`, unique, and neither reserved in C or C++ nor in `taken`.
 
-    `taken` is extended by them. "session" is the first parameter of every generated entry point.
+    The identifiers are added to `taken`. "session" is excluded: it is the first parameter of every generated
+    entry point. Names without a letter or digit become `fallback` with the index.
     """
     found = []
     for index, name in enumerate(names):
@@ -48,7 +51,7 @@ def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
 
 
 def describe(options: ImportOptions, inputs: list[Port], outputs: list[Port]) -> dict[str, Any]:
-    """The content of interface.json; layouts from the configuration win over those of the file."""
+    """The content of interface.json; layouts of the configuration override those of the file."""
     taken: set[str] = set()
     entries: dict[str, list[dict[str, Any]]] = {}
     for side, ports in (("inputs", inputs), ("outputs", outputs)):

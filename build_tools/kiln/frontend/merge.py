@@ -1,4 +1,4 @@
-"""interface: one interface.json of a model with buckets, from those of its buckets."""
+"""interface: stage that merges the interface.json files of a model's buckets into one for the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.files import read_json, write_json
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--buckets buckets.json, --config slice, --out interface.json, and the buckets' own, in order."""
+    """--buckets buckets.json, --config slice, --out interface.json, and one interface.json per bucket."""
     p.add_argument("--buckets", type=Path, required=True, help="buckets.json")
     p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
     p.add_argument("--out", type=Path, required=True, help="interface.json")
@@ -22,7 +22,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the interface that holds for every bucket."""
+    """Write the interface of the model, which is valid in every bucket."""
     found = [read_json(path) for path in args.interfaces]
     write_json(args.out, merge(found, read_json(args.buckets), read_json(args.config)))
 
@@ -30,12 +30,13 @@ def run(args: argparse.Namespace) -> None:
 def merge(
     interfaces: Sequence[Mapping[str, Any]], buckets: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """An interface whose shapes are size expressions of the dimensions.
+    """Merge interfaces into one whose shapes are size expressions of the dimensions.
 
-    Inputs name the dimensions in every bucket. An output's axis is a number in a bucket that was imported
-    with fixed sizes; the expression that gives the right number in all buckets is taken from a bucket with
-    open sizes, from the model's configuration, or found among a*n, n//a, n+a and n*m. Raises KilnError where
-    there is none, or where the buckets do not agree in anything else.
+    Shapes of inputs name the dimensions in every bucket. The axis of an output is a number in a bucket that
+    was imported with fixed sizes. The expression that gives the right number in all buckets comes from the
+    model's configuration, from a bucket with dynamic shapes, or from a search over a*n, n//a, n+a, n-a and
+    a*n*m. Raises KilnError, naming the input or output, if no expression fits all buckets or if the number
+    of axes differs between buckets.
     """
     first = interfaces[0]
     boxes = [box["dims"] for box in buckets["buckets"]]
@@ -89,12 +90,15 @@ def _distinct(seen: Sequence[Any]) -> list[Any]:
     for size in seen:
         if size not in found:
             found.append(size)
-    # Expressions first: a number that fits one bucket does not speak for the others.
+    # Expressions first: a number that is right in one bucket may be wrong in the others.
     return sorted(found, key=lambda size: isinstance(size, int))
 
 
 def _points(boxes: Sequence[Mapping[str, Any]], at: int) -> list[dict[str, int]]:
-    """Sizes at which a bucket's own shapes are known: what its graph was made for, or its corners."""
+    """Sizes of the dimensions at which bucket `at` is checked.
+
+    A dimension with a fixed size contributes this size, any other dimension its min and its max.
+    """
     box = boxes[at]
     ends = [
         [part["size"]] if part["size"] is not None else [part["min"], part["max"]] for part in box.values()
@@ -111,7 +115,7 @@ def _fits(expr: Any, seen: Sequence[Any], boxes: Sequence[Mapping[str, Any]]) ->
 
 
 def _simple(seen: Sequence[Any], boxes: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-    """Expressions that exporters' models have, made to fit the first bucket."""
+    """Candidate expressions of common forms, each with the constant that fits the first bucket."""
     names = list(boxes[0])
     point = _points(boxes, 0)[0]
     value = sizes.evaluate(seen[0], point)

@@ -1,4 +1,4 @@
-"""What the import stage may be told about a model: sizes for its open dimensions, and layouts."""
+"""Options of the import stage: sizes of a model's dynamic dimensions, and layouts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from kiln.config.dims import Segment
 from kiln.errors import KilnError
 
-# Of one tensor: more are counted by no 32-bit target and by no external library.
+# Greatest number of elements of a tensor: 32-bit targets and external libraries count with 32-bit integers.
 MOST_ELEMENTS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
 class Dim:
-    """A named dimension: every size in [minimum, maximum] that `multiple` divides may come at run time."""
+    """A named dimension, whose size at run time is a multiple of `multiple` in [minimum, maximum]."""
 
     name: str
     minimum: int
@@ -26,12 +26,12 @@ class Dim:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """The slice of a model's YAML that decides what is imported, and the bucket that it is imported for.
+    """The settings of a model's YAML that affect the import, and the bucket to import for.
 
-    shapes: per input, one entry an axis: a size or the name of a dimension in `dims`.
-    layouts: per input or output, axis letters such as "NHWC".
-    bucket: what this import takes of each dimension; None for a model whose sizes are all fixed.
-    every_node: whether kiln.nodes of the module lists all nodes of the file, in order, not some of each kind.
+    shapes: by input, one entry per axis: a size or the name of a dimension in `dims`.
+    layouts: by input or output, axis letters such as "NHWC".
+    bucket: by dimension, the sizes that this bucket covers; None for a model whose sizes are all fixed.
+    every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
     """
 
     name: str
@@ -42,16 +42,20 @@ class ImportOptions:
     every_node: bool = False
 
     def size(self, entry: int | str) -> int | None:
-        """The size of an axis in the imported graph: `entry` or that of its dimension; None: symbolic."""
+        """The size of an axis in the imported graph; None if it is symbolic.
+
+        `entry`: entry of a shape, a size or the name of a dimension.
+        """
         if isinstance(entry, int):
             return entry
         return self.bucket[entry].size if self.bucket else self.dims[entry].minimum
 
 
 def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = None) -> ImportOptions:
-    """Read the slice of a checked model configuration; what is absent or null is as the file says.
+    """The import options of a checked model configuration.
 
-    `bucket`: the content of bucket.json, one entry of buckets.json (see kiln.config.buckets).
+    Settings that are absent or null leave the decision to the model file. `bucket`: the content of
+    bucket.json, one entry of buckets.json (see kiln.config.buckets).
     """
     dims = {}
     for name, value in (config.get("dims") or {}).items():
@@ -75,11 +79,11 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
 def bind_shape(
     where: str, name: str, declared: tuple[int | str | None, ...] | None, options: ImportOptions
 ) -> tuple[int | str, ...]:
-    """The shape of the input `name`: sizes, and in a bucket the names of dimensions.
+    """The shape of input `name`: per axis a size, or, when importing for a bucket, the name of a dimension.
 
-    `declared` is what the file says: per axis a size, the name of a symbol, or None where the file gives
-    neither; None altogether when even the rank is open. Without a bucket every entry is a size. Raises
-    KilnError, prefixed with `where`, that names the input, the axis and how to give its size.
+    `declared`: shape in the model file: per axis a size, the name of a symbol, or None where the file gives
+    neither; None for an unknown rank. Raises KilnError, prefixed with `where`, naming the input, the axis and
+    the setting that gives its size.
     """
     given = options.shapes.get(name)
     if declared is None and given is None:
@@ -107,7 +111,7 @@ def bind_shape(
 
 
 def _check_elements(where: str, name: str, sizes: Sequence[int | str], options: ImportOptions) -> None:
-    """Raise KilnError where the input `name` of `sizes` can have more elements than a tensor may."""
+    """Raise KilnError where input `name` of shape `sizes` can have more than MOST_ELEMENTS elements."""
     greatest = [entry if isinstance(entry, int) else options.dims[entry].maximum for entry in sizes]
     elements = math.prod(greatest)
     if elements > MOST_ELEMENTS:
@@ -118,7 +122,10 @@ def _check_elements(where: str, name: str, sizes: Sequence[int | str], options: 
 
 
 def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:
-    """The dimension that is `axis` of input `name`: its name in a bucket, else its one size."""
+    """The entry for `axis` of input `name`: the dimension's name when importing for a bucket, else its size.
+
+    Raises KilnError for a symbol without a dimension, and for a dimension that has no single size.
+    """
     shown = f" ('{symbol}')" if symbol else ""
     dim = options.dims.get(symbol) if symbol else None
     if dim is None:
@@ -131,7 +138,7 @@ def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOp
         raise KilnError(f"{where}: dims.{dim.name}: {dim.minimum} is not a multiple of {dim.multiple}")
     if options.bucket is not None:
         if dim.name not in options.bucket:
-            raise KilnError(f"{where}: the bucket says nothing of dims.{dim.name}")
+            raise KilnError(f"{where}: the bucket has no entry for dims.{dim.name}")
         return dim.name
     if dim.minimum != dim.maximum:
         raise KilnError(

@@ -1,4 +1,4 @@
-"""Keeps what libraries write on their own account out of a build's output."""
+"""Suppresses the output that third-party libraries write to stdout and stderr during a build."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _Result = TypeVar("_Result")
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Drop what the process writes to stderr inside the block; exceptions tell what matters.
+    """Discard all output of the process to stderr inside the block; errors are reported by exceptions.
 
-    LiteRT announces its delegates there from C++, where no Python setting reaches it.
+    LiteRT announces its delegates on stderr from C++, which cannot be disabled from Python.
     """
     with _dropped(2, sys.stderr):
         yield
@@ -29,7 +29,7 @@ def quiet_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_output() -> Iterator[None]:
-    """Drop what the process writes to stdout and stderr inside the block."""
+    """Discard all output of the process to stdout and stderr inside the block."""
     with _dropped(1, sys.stdout), _dropped(2, sys.stderr), contextlib.redirect_stdout(io.StringIO()):
         yield
 
@@ -49,10 +49,11 @@ def _dropped(descriptor: int, stream: TextIO) -> Iterator[None]:
 
 
 def convert_quietly(convert: Callable[[], _Result]) -> _Result:
-    """Run a converter of TVM's: its warnings and prints are dropped, its KilnError is passed on.
+    """Run one of TVM's converters without its warnings and prints, and return its result.
 
-    TVM warns about every name that it changes, prints the node that failed, and its C++ side complains when
-    the half-built function is freed. So the error's traceback, which keeps that alive, must end in here.
+    A KilnError is raised again without its traceback: TVM's C++ side prints a message when the half-built
+    function is freed, and the traceback would keep that function alive beyond this block. TVM also warns
+    about every name that it changes, and prints the node that failed.
     """
     with quiet_stderr(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Import a model file (.onnx, .tflite) as a Relax module with parameters and an interface description."""
+"""import: stage that converts a model file (.onnx, .tflite) to a Relax module, parameters and interface."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the three files of the imported model, all of them or none."""
+    """Write module.json, params.safetensors and interface.json of the imported model, all or none."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
     from kiln.params import store

@@ -1,4 +1,4 @@
-"""Dimensions that stay open in an imported graph: their variables, and shapes written in terms of them."""
+"""Dynamic dimensions of an imported graph: their symbolic variables, and shapes as expressions of these."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _OPERATORS = {
 
 
 class Symbols:
-    """The variables of one import.
+    """The symbolic variables of the dynamic dimensions of one import, and comparisons of extents.
 
-    A dimension whose sizes are multiples of m > 1 gets a variable for size / m, so that TVM's arithmetic can
-    divide an extent by a stride: its extent is `variable * m`.
+    A dimension whose sizes are multiples of m > 1 has a variable for size / m, and the extent `variable * m`,
+    so that TVM's arithmetic can divide the extent by a stride.
     """
 
     def __init__(self, bucket: Mapping[str, Segment] | None = None) -> None:
@@ -48,16 +48,16 @@ class Symbols:
             self._variables[name], self._parts[name] = variable, part
 
     def extent(self, dim: str) -> Extent:
-        """The size of a symbolic dimension."""
+        """The size of the dynamic dimension `dim` as a TIR expression."""
         multiple = self._parts[dim].multiple
         return self._variables[dim] if multiple == 1 else self._variables[dim] * multiple
 
     def divided(self) -> list[Any]:
-        """The variables that stand for a part of their dimension: no input's shape is one of them alone."""
+        """The variables for size / m; no axis of an input is such a variable alone, so none defines it."""
         return [self._variables[name] for name, part in self._parts.items() if part.multiple != 1]
 
     def describe(self) -> str:
-        """The attribute kiln.dims: JSON, by variable the dimension, its divisor, and the variable's range."""
+        """The value of attribute kiln.dims: JSON, by variable, the dimension, its divisor, and its range."""
         return json.dumps(
             {
                 self._variables[name].name: {
@@ -71,31 +71,31 @@ class Symbols:
         )
 
     def simplify(self, extent: Extent) -> Extent:
-        """`extent` in its simplest form over the dimensions' ranges; an int where it is one."""
+        """`extent` simplified for the ranges of the dimensions; an int if it is constant."""
         if isinstance(extent, int):
             return extent
         found = self._analyzer.simplify(extent)
         return int(found) if isinstance(found, tirx.IntImm) else found
 
     def holds(self, condition: Any) -> bool:
-        """Whether `condition`, a bool or a TIR expression, is true for all sizes."""
+        """Whether `condition`, a bool or a TIR expression, is provably true for all sizes."""
         return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
 
     def equal(self, a: Extent, b: Extent) -> bool:
-        """Whether two extents are the same for all sizes."""
+        """Whether two extents are provably equal for all sizes."""
         if isinstance(a, int) and isinstance(b, int):
             return a == b
         return bool(self._analyzer.can_prove_equal(a, b))
 
     def product(self, extents: Sequence[Extent]) -> Extent:
-        """The number of elements of a shape."""
+        """The number of elements of a shape, simplified."""
         result: Extent = 1
         for extent in extents:
             result = result * extent
         return self.simplify(result)
 
     def greatest(self, extents: Sequence[Extent]) -> int | None:
-        """The number of elements of a shape with every dimension at its greatest size; None: not known."""
+        """The number of elements of a shape with every dimension at its greatest size; None: unknown."""
         sizes = {name: part.max for name, part in self._parts.items()}
         try:
             return math.prod(evaluate(self.size(extent), sizes) for extent in extents)
@@ -105,7 +105,7 @@ class Symbols:
     def size(self, extent: Extent) -> SizeExpr:
         """`extent` as a size expression (kiln.config.sizes) of the dimensions' names.
 
-        Raises ValueError where it depends on more than these dimensions, or in a way that none can say.
+        Raises ValueError if it depends on other variables or has an operator that size expressions lack.
         """
         values = {self._variables[name]: part_of(name, part.multiple) for name, part in self._parts.items()}
         multiples = {name: part.multiple for name, part in self._parts.items()}
@@ -113,26 +113,25 @@ class Symbols:
 
 
 def part_of(dim: str, divide: int) -> SizeExpr:
-    """What a variable stands for: its dimension's size / `divide`."""
+    """The size expression `dim` / `divide`, the value of a variable for a divided dimension."""
     return dim if divide == 1 else ["//", dim, divide]
 
 
 def to_size(expr: Extent, values: Mapping[Any, SizeExpr], multiples: Mapping[str, int]) -> SizeExpr:
-    """`expr` as a size expression of the model's dimensions.
+    """Convert a TIR expression to a size expression of the model's dimensions.
 
-    `values`: what each variable stands for. `multiples`: of what each dimension is a multiple.
-
-    Raises ValueError for what no size expression can say.
+    `values`: by variable, its size expression. `multiples`: by dimension, the number of which every size is
+    a multiple. Raises ValueError for an unknown variable and for an operator that size expressions lack.
     """
     if isinstance(expr, (int, tirx.IntImm)):
         return int(expr)
     if isinstance(expr, tirx.Var):
         if expr not in values:
-            raise ValueError(f"{expr} is no size")
+            raise ValueError(f"{expr} is not a size")
         return values[expr]
     operator = _OPERATORS.get(type(expr))
     if operator is None:
-        raise ValueError(f"{expr} is no size")
+        raise ValueError(f"{expr} is not a size")
     left, right = (to_size(side, values, multiples) for side in (expr.a, expr.b))
     if operator == "*":
         return _times(left, right, multiples)
@@ -142,7 +141,7 @@ def to_size(expr: Extent, values: Mapping[Any, SizeExpr], multiples: Mapping[str
 
 
 def _times(left: SizeExpr, right: SizeExpr, multiples: Mapping[str, int]) -> SizeExpr:
-    """The product of two sizes; (n // 32) * 32 is n where n is a multiple of 32."""
+    """The size expression of a product, simplified: (n // 32) * 32 is n if n is a multiple of 32."""
     if isinstance(left, int) and not isinstance(right, int):
         left, right = right, left
     if isinstance(right, int) and isinstance(left, list) and left[0] == "//":

@@ -273,7 +273,7 @@ def table_text(traffic: Traffic, chosen: Chosen) -> str:
     """A table of the selection: a row per dimension and number of buckets, the totals, and missed calls."""
     lines = [f"{'dimension':<12} {'buckets':>7} {'expected us':>12}  buckets"]
     for name, buckets in chosen.buckets.items():
-        shown = ", ".join(map(str, buckets)) or "none: the function of open sizes costs no more"
+        shown = ", ".join(map(str, buckets)) or "none: the dynamic-shape function costs no more"
         for count, cost, text in (
             (len(buckets) - 1, chosen.fewer[name], "one fewer"),
             (len(buckets), chosen.cost, shown),
@@ -284,11 +284,11 @@ def table_text(traffic: Traffic, chosen: Chosen) -> str:
                 lines.append(f"{name:<12} {count:>7} {cost / 1000:>12.3f}  {text}{change}")
     calls = sum(traffic.rows.values())
     lines.append(
-        f"{calls} calls, {len(traffic.rows)} different shapes; open sizes: {chosen.open / 1000:.3f} us"
+        f"{calls} calls, {len(traffic.rows)} different shapes; dynamic shapes: {chosen.open / 1000:.3f} us"
     )
     if traffic.missed:
         lines.append(
-            f"warning: {traffic.missed} of {calls + traffic.missed} calls found no room when traffic was "
-            "recorded; give kiln_traffic_open more rows"
+            f"warning: {traffic.missed} of {calls + traffic.missed} calls were missed, as the table of "
+            "traffic was full; give kiln_traffic_open more rows"
         )
     return "\n".join(lines)

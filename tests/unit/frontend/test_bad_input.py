@@ -214,7 +214,10 @@ def test_onnx_with_weights_in_another_file(tmp_path: Path, refused: Any) -> None
     import_model(source, ImportOptions("m"))
     (tmp_path / "m.weights").unlink()
     message = refused(source)
-    assert "its weights are in another file (m.weights), which is missing beside it or damaged" in message
+    assert (
+        "its weights are in another file (m.weights), which is damaged or missing in the folder of the model"
+        in message
+    )
     assert str(tmp_path / "m.weights") not in message
 
 

@@ -179,5 +179,5 @@ def test_a_dimension_that_no_input_has(tmp_path: Path) -> None:
 def test_a_dimension_of_which_the_bucket_says_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
     options = from_config(configuration(N), {"name": "b", "dims": {}})
-    with pytest.raises(KilnError, match=r"the bucket says nothing of dims\.n"):
+    with pytest.raises(KilnError, match=r"the bucket has no entry for dims\.n"):
         import_model(path, options)

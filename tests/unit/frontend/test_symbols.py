@@ -68,10 +68,10 @@ def test_size_expressions_give_the_extent(symbols: Symbols) -> None:
         assert evaluate(found, {"seq": length, "width": pixels}) == expected
 
 
-def test_what_is_no_size(symbols: Symbols) -> None:
-    with pytest.raises(ValueError, match="no size"):
+def test_expressions_that_are_not_sizes(symbols: Symbols) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
         to_size(tirx.Cast("int64", tirx.FloatImm("float32", 1.0)), {}, {})
-    with pytest.raises(ValueError, match="no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         to_size(tirx.Var("other", "int64"), {}, {})
 
 

@@ -95,7 +95,7 @@ def test_no_bucket_where_the_function_of_open_sizes_costs_less() -> None:
 
     chosen = choose(TRAFFIC, {"seq": Wish(4)}, cost, {})
     assert edges(chosen, "seq") == [] and chosen.cost == chosen.open == pytest.approx(1170)
-    assert "none: the function of open sizes costs no more" in table_text(TRAFFIC, chosen)
+    assert "none: the dynamic-shape function costs no more" in table_text(TRAFFIC, chosen)
     assert chosen.fewer["seq"] is None
     # Without such a function something has to take them all: at the same price, one of open sizes.
     closed = choose(TRAFFIC, {"seq": Wish(4, top=64)}, cost, {})
@@ -149,7 +149,7 @@ def test_runs_that_were_not_recorded_are_told(tmp_path: Path) -> None:
     traffic = read_traffic(path, RANGES)
     assert traffic.rows == {(4, 1): 865} and traffic.missed == 135
     chosen = choose(traffic, {"seq": Wish(2), "batch": Wish(2)}, linear(), {})
-    assert "warning: 135 of 1000 calls found no room" in table_text(traffic, chosen)
+    assert "warning: 135 of 1000 calls were missed" in table_text(traffic, chosen)
     path.write_text("seq,batch,count\n,1,3\n")
     with pytest.raises(KilnError, match=r"t\.csv:2: seq '' is not a whole number"):
         read_traffic(path, RANGES)

@@ -1,1 +1,1 @@
-"""ONNX files: nodes to Relax, shapes with symbols."""
+"""Import of ONNX files: checks, constant folding, symbolic shapes, conversion of nodes to Relax."""

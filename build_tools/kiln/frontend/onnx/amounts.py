@@ -1,4 +1,4 @@
-"""Allowed values of ONNX inputs that are constants: axes, and indices of what they select."""
+"""Range checks of constant ONNX inputs: axes and indices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _INDEXED = ("Gather", "GatherElements", "ScatterElements")
 def check_amounts(
     node: onnx.NodeProto, shape: Sequence[int | str], values: Mapping[str, onnx.TensorProto]
 ) -> None:
-    """Raise ValueError for an axis, or an index, that the first input, of `shape`, does not have.
+    """Raise ValueError for a constant axis or index outside of the first input, whose shape is `shape`.
 
-    `values`: the constants that are known, by name. ONNX's shape inference checks what a shape depends on.
+    `values`: known constants, by name. Inputs on which the shape of the result depends are not checked here,
+    but by ONNX's shape inference.
     """
     at = _AXIS_INPUTS.get(node.op_type)
     if at is not None and at < len(node.input):

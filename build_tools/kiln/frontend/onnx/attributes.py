@@ -1,9 +1,9 @@
-"""Allowed values of ONNX attributes, checked before any library computes with them.
+"""Range checks of ONNX attributes, before any library computes with them.
 
-ONNX's checker knows an attribute's type and whether it must be there, not its range: a stride of 0 passes,
-and ends ONNX's own shape inference in a division by zero (SIGFPE). The ranges are those of the operators'
-specifications, with 2**31 - 1 as the greatest amount. What depends on an input's shape (an axis, the number
-of strides) is left to shape inference.
+ONNX's checker verifies the type and presence of attributes but not their range: a stride of 0 passes, and
+crashes ONNX's own shape inference with a division by zero (SIGFPE). The ranges are those of the operators'
+specifications, with 2**31 - 1 as the greatest amount. Limits that depend on the shape of an input (of an
+axis, of the number of strides) are left to shape inference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx
 
 from kiln.errors import KilnError
 
-MOST_NESTING = 12  # graphs inside graphs; the time of onnxsim doubles with each of them
+MOST_NESTING = 12  # depth of nested graphs; the run time of onnxsim doubles with each level
 _GREATEST = (1 << 31) - 1
 Bounds = tuple[int, int]
 
@@ -26,7 +26,7 @@ _OFFSET: Bounds = (-_GREATEST, _GREATEST)
 _FLAG: Bounds = (0, 1)
 _AXIS: Bounds = (-64, 63)
 
-# By attribute, for every operator that has one of that name and is not in _OWN_NUMBERS.
+# Ranges by attribute name, for all operators without an entry in _OWN_NUMBERS.
 _NUMBERS: dict[str, Bounds] = {
     "align_corners": _FLAG,
     "allowzero": _FLAG,
@@ -132,7 +132,7 @@ _TYPED = {("Cast", "to"), ("ConstantOfShape", "dtype"), ("EyeLike", "dtype")}
 
 
 def graphs(path: Path, model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The graph of `model` and every graph inside its nodes, outer ones first.
+    """The graph of `model` and all graphs nested in its nodes, outer graphs first.
 
     Raises KilnError where graphs are nested deeper than MOST_NESTING.
     """
@@ -140,7 +140,7 @@ def graphs(path: Path, model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
 
 def graphs_of(path: Path, body: Any) -> Iterator[Any]:
-    """`body`, a graph or a function, and every graph inside its nodes; raises KilnError as `graphs`."""
+    """`body`, a graph or a function, and all graphs nested in its nodes; raises KilnError as `graphs`."""
     waiting = [(body, 0)]
     while waiting:
         graph, depth = waiting.pop()
@@ -157,7 +157,7 @@ def graphs_of(path: Path, body: Any) -> Iterator[Any]:
 
 
 def check_names(path: Path, model: onnx.ModelProto) -> None:
-    """Raise KilnError where a name is not text in UTF-8: protobuf gives its bytes then, not a string."""
+    """Raise KilnError if a name is not valid UTF-8; protobuf returns such a name as bytes, not as str."""
     for graph in graphs(path, model):
         names = [value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)]
         for value in (*graph.input, *graph.output):
@@ -171,7 +171,7 @@ def check_names(path: Path, model: onnx.ModelProto) -> None:
 
 
 def check_attributes(path: Path, model: onnx.ModelProto) -> None:
-    """Raise KilnError for the first attribute whose value its operator does not allow, naming the node."""
+    """Raise KilnError, naming the node, for the first attribute with a value that is not allowed."""
     for graph in graphs(path, model):
         for node in graph.node:
             if node.domain in ("", "ai.onnx"):
@@ -180,7 +180,7 @@ def check_attributes(path: Path, model: onnx.ModelProto) -> None:
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """`Conv (node conv1)`; a node without a name is called by its first output."""
+    """A node's name for errors, such as `Conv (node conv1)`; its first output stands for a missing name."""
     return f"{node.op_type} (node {node.name or 'with output ' + ', '.join(node.output[:1])})"
 
 

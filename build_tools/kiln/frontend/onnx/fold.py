@@ -1,7 +1,7 @@
-"""Folds an ONNX graph's constants and infers its shapes, within limits that the file cannot move.
+"""Constant folding and shape inference of an ONNX graph, within fixed limits of memory and operations.
 
-onnxsim does the work where it can. It refuses some graphs that ONNX's checker and ONNX Runtime accept; then
-ONNX Runtime computes the constants, and the graph stays otherwise as the file has it.
+onnxsim folds the graph. Some graphs that ONNX's checker and ONNX Runtime accept are refused by onnxsim; then
+ONNX Runtime computes the constants, and the rest of the graph stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ Sizes = Mapping[str, Sequence[int | str]]
 
 
 def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.ModelProto:
-    """`model` with its constants folded and every shape inferred, for inputs of `sizes`; names stay open.
+    """Fold the constants of `model` and infer all shapes.
 
-    Where nothing is open, the shape arithmetic (Shape → Slice → Concat → Reshape) that exporters leave is
-    folded with the rest; else kiln.frontend.onnx.shapes computes it during the import. Raises KilnError for a
-    node whose types are wrong or whose constant is beyond the limits (kiln.frontend.onnx.predict).
+    `sizes`: shapes of the inputs, as numbers and as names of symbolic sizes.
+
+    If all sizes are fixed, the shape arithmetic that exporters emit (Shape → Slice → Concat → Reshape) is
+    folded too; otherwise kiln.frontend.onnx.shapes evaluates it during the import. Raises KilnError for a
+    node with wrong types or with a constant beyond the limits (kiln.frontend.onnx.predict).
     """
     opened = _opened(model, sizes)
     prediction = Prediction(path, opened)
@@ -40,16 +42,16 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
                 folded, _ = onnxsim.simplify(model, overwrite_input_shapes=shapes)
             else:
                 folded, _ = onnxsim.simplify(opened)
-        except Exception:  # whatever its C++ core met
+        except Exception:  # onnxsim's C++ core raises exceptions of many types
             folded = _folded(opened, prediction)
         try:
             return onnx.shape_inference.infer_shapes(folded, data_prop=True)
-        except Exception as error:  # ONNX's own kinds
+        except Exception as error:  # ONNX raises exception types of its own
             raise KilnError(f"{path}: cannot infer the ONNX graph's shapes: {one_line(error)}") from error
 
 
 def _opened(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
-    """`model` with its inputs' shapes set, and nothing said of other tensors, which may no longer be true."""
+    """`model` with the shapes of its inputs set, and without all other shapes, which may no longer hold."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.value_info[:]
@@ -71,10 +73,10 @@ def _opened(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
 
 
 def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
-    """`model` with a weight in place of each constant that the other nodes read.
+    """`model` with each constant that other nodes read replaced by a weight.
 
-    `prediction` has walked the model: it knows short constants, those made of shapes among them. ONNX Runtime
-    computes the long ones; where it cannot, they stay as they are.
+    `prediction` must have walked the model; it holds the values of short constants, including those computed
+    from shapes. ONNX Runtime computes long constants; if it fails, their nodes stay in the graph.
     """
     short = [tensor for name, tensor in prediction.values.items() if name]
     constant = [node for node in model.graph.node if prediction.is_constant(node)]
@@ -88,7 +90,7 @@ def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
     part.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
     try:
         made = _computed(part, wanted) if wanted else []
-    except Exception:  # ONNX Runtime's own kinds
+    except Exception:  # ONNX Runtime raises exception types of its own
         return _with(model, [*rest, *others], short)
     return _with(model, others, [*short, *made])
 
@@ -96,7 +98,7 @@ def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
 def _with(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """A copy of `model` with these nodes, and these weights beside its own."""
+    """A copy of `model` with its nodes replaced by `nodes`, and with `weights` added to its weights."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:]
@@ -107,6 +109,7 @@ def _with(
 
 
 def _computed(part: onnx.ModelProto, wanted: Sequence[str]) -> list[onnx.TensorProto]:
+    """The tensors `wanted`, computed by running `part`, a model without inputs, in ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

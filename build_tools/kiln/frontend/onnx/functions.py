@@ -1,4 +1,4 @@
-"""Puts the bodies of a model's own functions in place of the nodes that call them."""
+"""Inlines the functions that an ONNX model defines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.attributes import graphs_of
 
-_MOST_NODES = 1 << 17  # of the model when every function is written out
+_MOST_NODES = 1 << 17  # greatest number of nodes of a model after inlining
 
 _Key = tuple[str, str, str]
 
 
 def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` without functions. Raises KilnError where they call themselves, or become too many nodes."""
+    """Inline all functions of `model`. Raises KilnError for recursion and for more than _MOST_NODES nodes."""
     if not model.functions:
         return model
     called = {_key(function): _calls(path, function) for function in model.functions}
@@ -34,16 +34,16 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     total = sum(counts.get(name, 1) for name in _calls(path, model.graph))
     if total > _MOST_NODES:
         raise KilnError(
-            f"{path}: its functions, written out, make {total:.4g} nodes, allowed: at most {_MOST_NODES}"
+            f"{path}: its functions, inlined, make {total:.4g} nodes, allowed: at most {_MOST_NODES}"
         )
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
-    except Exception as error:  # ONNX's own kinds
-        raise KilnError(f"{path}: cannot write out its functions: {one_line(error)}") from error
+    except Exception as error:  # ONNX raises exception types of its own
+        raise KilnError(f"{path}: cannot inline its functions: {one_line(error)}") from error
 
 
 def _calls(path: Path, body: onnx.GraphProto | onnx.FunctionProto) -> list[_Key]:
-    """What each node of `body`, and of the graphs inside it, calls."""
+    """The operators or functions that the nodes of `body` and of its nested graphs call, one per node."""
     return [_key_of(node) for graph in graphs_of(path, body) for node in graph.node]
 
 

@@ -1,4 +1,4 @@
-"""Walks an ONNX graph into Relax: TVM's importer, with Kiln's converters first and shape values computed."""
+"""Converts an ONNX graph to Relax: TVM's importer, extended by Kiln's converters and shape evaluation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, from_array, from_items
 from kiln.frontend.symbols import Extent, Symbols
 
-_NODES_NAMED = 3  # of each operator, for errors
+_NODES_NAMED = 3  # nodes recorded per operator, for errors
 _OWN = {"If", "Constant", "Shape", "Size"}
 
 
 def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
-    """Raise KilnError naming every operator in `nodes`, with some nodes of each; do nothing without any."""
+    """Raise KilnError naming every operator in `nodes`, with up to three nodes each; no-op if it is empty."""
     if not nodes:
         return
     kinds: dict[str, list[str]] = {}
@@ -40,10 +40,11 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
 
 
 class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is untyped
-    """Converts one graph. `nodes` is filled in: by Relax operator, the nodes that became it.
+    """Converts one ONNX graph.
 
-    `shapes`: by input, sizes and expressions of the variables of `symbols`. `every_node`: not only some of
-    each operator.
+    path: model file, for errors. shapes: by input, sizes and expressions of the variables of `symbols`.
+    nodes: is filled with the nodes converted to each Relax operator. every_node: whether all nodes are
+    recorded, or at most three per operator.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._symbols = symbols
         self._nodes_of = nodes
         self._every_node = every_node
-        self._seen: set[Any] = set()  # calls whose node is known
+        self._seen: set[Any] = set()  # calls that are already recorded in `nodes`
         self._values: dict[str, Value] = {}
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
         super()._parse_graph_input(graph)
         divided = self._symbols.divided()
-        if divided:  # a shape of a tensor defines a variable only where it is that variable and nothing else
+        if divided:  # a tensor's shape defines a variable only if an axis is the variable itself
             self._inputs["kiln_sizes"] = relax.Var("kiln_sizes", relax.ShapeType(divided))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
@@ -75,7 +76,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             [
                 node
                 for node in graph.node
-                if node.op_type not in known or node.domain not in ("", "ai.onnx")  # TVM does not ask for it
+                if node.op_type not in known or node.domain not in ("", "ai.onnx")  # TVM ignores the domain
             ],
         )
 
@@ -87,18 +88,19 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             self._tensor(output.name)
 
     def _learn(self, graph: onnx.GraphProto) -> None:
+        """Record the values of short weights."""
         for weight in graph.initializer:
             if int(np.prod(weight.dims)) <= MOST_ELEMENTS:
                 self._values[weight.name] = from_array(numpy_helper.to_array(weight))
 
     def _tensor(self, name: str) -> Any:
-        """The tensor `name` as a Relax expression."""
+        """The tensor `name` as a Relax expression, built from its value if there is no expression yet."""
         if name not in self._nodes and name in self._values:
             self._nodes[name] = self.bb.normalize(as_tensor(self._values[name]))
         return self._nodes[name]
 
     def _add(self, node: onnx.NodeProto) -> None:
-        """Convert one node, or compute it where it is made of shapes."""
+        """Convert one node, or evaluate it if it depends on shapes alone. KilnErrors name the node."""
         try:
             if node.op_type == "If":
                 self._branch(node)
@@ -106,7 +108,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 self._convert(node)
         except KilnError:
             raise
-        except Exception as error:  # converters raise every kind; all mean that the node is not supported
+        except Exception as error:  # of any type: the node is not supported
             name = node.name or "without a name"
             raise KilnError(
                 f"{self._path}: operators that cannot be imported: {node.op_type} (node {name}): "
@@ -114,14 +116,17 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             ) from error
 
     def _branch(self, node: onnx.NodeProto) -> None:
-        """If whose condition is known by now: the nodes of its branch take its place."""
+        """Replace an If with a known condition by the nodes of the branch that is taken.
+
+        Raises ValueError if the condition is not known before the model runs.
+        """
         condition = self._values.get(node.input[0])
         if condition is None or not condition.is_constant:
             raise ValueError("its condition is not known before the model runs")
         taken = "then_branch" if bool(condition.numpy().item()) else "else_branch"
         branch = next(item.g for item in node.attribute if item.name == taken)
         for weight in branch.initializer:
-            value = numpy_helper.to_array(weight)  # without its type, relax.const makes int32 of int64
+            value = numpy_helper.to_array(weight)  # without a type, relax.const converts int64 to int32
             self._nodes[weight.name] = relax.const(value, str(value.dtype))
         self._check_for_unsupported_ops(branch)
         self._learn(branch)
@@ -135,7 +140,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 self._nodes[outer] = self._nodes[inner.name]
 
     def _compute(self, node: onnx.NodeProto) -> bool:
-        """Whether the node's result is known without running it; it is among the values then."""
+        """Evaluate the node at build time if possible, and record its value; returns whether it was."""
         if node.op_type == "Constant":
             array = _constant(node)
             self._nodes[node.output[0]] = relax.const(array, str(array.dtype))
@@ -156,6 +161,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         return True
 
     def _measure(self, node: onnx.NodeProto) -> Value:
+        """The value of a Shape or Size node."""
         known = self._values.get(node.input[0])
         shape = list(known.items.shape) if known else extents(self._tensor(node.input[0]))
         if node.op_type == "Size":
@@ -165,6 +171,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         return from_items(shape[given.get("start", 0) : given.get("end", len(shape))])
 
     def _convert(self, node: onnx.NodeProto) -> None:
+        """Convert one node by Kiln's converter, or by TVM's where Kiln has none or leaves the node to TVM."""
         attributes = self._parse_attr(node.attribute)
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         own = ops.OVERRIDES.get(node.op_type)
@@ -185,6 +192,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._assign(node, expression)
 
     def _assign(self, node: onnx.NodeProto, expression: Any) -> None:
+        """Bind the outputs of `node` to the results of `expression`.
+
+        Raises ValueError for a shape that is not known at build time, and for missing outputs.
+        """
         results = [expression]
         if isinstance(expression, relax.Tuple):
             results = list(expression.fields)

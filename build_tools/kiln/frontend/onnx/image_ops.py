@@ -1,6 +1,6 @@
-"""ONNX operators on images whose result depends on their input's size in more than its shape.
+"""Converters of ONNX operators on images whose values, not only shapes, depend on the size of the input.
 
-Converters are as in kiln.frontend.onnx.ops; sizes are ints or TIR expressions.
+Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from kiln.frontend.onnx.value import Ratio, from_items
 from kiln.frontend.symbols import Extent
 
 _RELAX_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
-# Scales are float32: 2/3 comes as 0.6666667. No exporter means a fraction with a greater divisor.
+# Scales are float32, so 2/3 is stored as 0.6666667. Exporters do not use fractions with greater divisors.
 _GREATEST_DIVISOR = 1024
 
 
 def resize(node: Node) -> Any:
-    """Resize of pictures (N, C, H, W) and rows (N, C, W) by scales or to sizes → relax.image.resize2d.
+    """Resize of images (N, C, H, W) and rows (N, C, W), by scales or to sizes → relax.image.resize2d.
 
-    TVM 0.27 takes constants only, forgets scales of the first two axes, and samples as if input and output
-    sizes were in the ratio of the scales even where rounding the size has changed it.
+    TVM 0.27 accepts constants only, ignores the scales of the first two axes, and samples as if the ratio of
+    output and input size were the scale, even if rounding the size has changed the ratio.
     """
     coordinates = _text(node, "coordinate_transformation_mode", "half_pixel")
     shape = node.shape(0)
@@ -60,7 +60,10 @@ def resize(node: Node) -> Any:
 
 
 def _nearest(data: Any, pairs: Sequence[tuple[Extent, Extent]]) -> Any:
-    """Element i * old // new of every axis: from open sizes to fixed ones, where TVM 0.27 fails."""
+    """Nearest-neighbour resize from dynamic to fixed sizes, which TVM 0.27 fails to convert.
+
+    Element i of a resized axis is element i * old // new of the input. `pairs`: (old, new) size per axis.
+    """
     for axis, (old, new) in enumerate(pairs):
         if axis >= 2:
             places = relax.op.arange(*prims([0, new, 1]), "int64")
@@ -70,10 +73,10 @@ def _nearest(data: Any, pairs: Sequence[tuple[Extent, Extent]]) -> Any:
 
 
 def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
-    """The sizes that scales give. Raises ValueError where they are not known or a size must be rounded."""
-    scales = node.attributes.get("scales")  # of Upsample, before they were an input
+    """The sizes that result from scales. Raises ValueError for unknown scales and for a fractional size."""
+    scales = node.attributes.get("scales")  # attribute of Upsample in early opsets, later an input
     if scales is None:
-        name = node.inputs[2 if len(node.inputs) > 2 else 1]  # the region of interest is not always there
+        name = node.inputs[2 if len(node.inputs) > 2 else 1]  # Resize has an input for the region of interest
         if name not in node.values:
             raise ValueError(f"its input '{name}' is not known before the model runs")
         scales = node.values[name].extents()
@@ -93,9 +96,10 @@ def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
 
 
 def with_pads(node: Node) -> Any:
-    """Replace auto_pad of a convolution or a pooling by the amounts, and leave the node to TVM.
+    """Replace auto_pad of a convolution or a pooling by explicit pads, and leave the node to TVM.
 
-    TVM 0.27 computes the amounts for numbers only; along a symbolic axis they must be the same for all sizes.
+    TVM 0.27 computes the amounts for constant sizes only. Raises ValueError if an amount along a symbolic
+    axis differs between sizes.
     """
     mode = _text(node, "auto_pad", "NOTSET")
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
@@ -106,7 +110,7 @@ def with_pads(node: Node) -> Any:
     dilations = node.attributes.get("dilations") or [1] * len(spatial)
     before, after = [], []
     for size, width, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
-        # ceil(size / stride) results, the last of which begins at the size rounded down to the stride.
+        # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
         beyond = node.symbols.simplify((size - 1) % stride)
         if not isinstance(beyond, int):
             raise ValueError(f"auto_pad {mode} along size {size}: the amount differs from size to size")

@@ -1,9 +1,9 @@
-"""ONNX operators that read and write where indices say.
+"""Converters of ONNX operators that gather and scatter by indices.
 
-Negative indices count from the end; TVM 0.27 asks its virtual machine where that is. A constant index outside
-of its axis is refused (here and in kiln.frontend.onnx.amounts), as ONNX Runtime refuses it. For indices that
-come at run time see kernels/operators/indices.py, and lower/index_checks.py where the model asks for checks.
-Converters are as in kiln.frontend.onnx.ops.
+Negative indices count from the end of an axis; TVM 0.27 normalises them by a call into its virtual machine. A
+constant index outside of its axis is refused (here and in kiln.frontend.onnx.amounts), as by ONNX Runtime.
+For indices known only at run time see kernels/operators/indices.py, and lower/index_checks.py for models with
+checks. Converters have the interface of kiln.frontend.onnx.ops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max"
 
 
 def gather(node: Node) -> Any:
-    """Whole slices of an axis; known indices, such as a place counted from the end, need no check."""
+    """Gather: slices along an axis. Indices known at build time are normalised there, also symbolic ones."""
     axis = int(node.attributes.get("axis", 0))
     data, size = node.tensor(0), node.shape(0)[axis]
     known = node.whole(1) if node.inputs[1] in node.values else None
@@ -36,34 +36,37 @@ def gather(node: Node) -> Any:
 
 
 def gather_elements(node: Node) -> Any:
-    """Single elements along an axis."""
+    """GatherElements: single elements along an axis."""
     axis = int(node.attributes.get("axis", 0))
     places = _from_start(node.tensor(1), [node.shape(0)[axis]])
     return relax.op.gather_elements(node.tensor(0), places, axis)
 
 
 def gather_nd(node: Node) -> Any:
-    """Slices at places of several axes."""
+    """GatherND: slices at positions along several axes."""
     skipped = int(node.attributes.get("batch_dims", 0))
     places = _counted(node, _reached(node, skipped))
     return relax.op.gather_nd(node.tensor(0), places, skipped)
 
 
 def scatter_elements(node: Node) -> Any:
-    """Single elements along an axis, written."""
+    """ScatterElements: writes single elements along an axis."""
     axis = int(node.attributes.get("axis", 0))
     places = _from_start(node.tensor(1), [node.shape(0)[axis]])
     return relax.op.scatter_elements(node.tensor(0), places, node.tensor(2), axis, _reduction(node))
 
 
 def scatter_nd(node: Node) -> Any:
-    """Slices at places of several axes, written."""
+    """ScatterND: writes slices at positions along several axes."""
     places = _counted(node, _reached(node, 0))
     return relax.op.scatter_nd(node.tensor(0), places, node.tensor(2), _reduction(node))
 
 
 def _reached(node: Node, skipped: int) -> list[Extent]:
-    """The sizes of the axes that a row of indices names."""
+    """The sizes of the axes that one index tuple addresses, after `skipped` batch axes.
+
+    Raises ValueError if the length of the tuple is not known before the model runs.
+    """
     count = node.shape(1)[-1]
     if not isinstance(count, int):
         raise ValueError(f"indices of {count} axes: how many is not known before the model runs")
@@ -76,7 +79,7 @@ def _reduction(node: Node) -> str:
 
 
 def _counted(node: Node, sizes: Sequence[Extent]) -> Any:
-    """Rows of indices, the second input, from the first element on, for axes of `sizes`.
+    """The index tuples (second input) with negative indices normalised, for axes of `sizes`.
 
     Raises ValueError for a constant index outside of its axis.
     """
@@ -93,7 +96,10 @@ def _counted(node: Node, sizes: Sequence[Extent]) -> Any:
 
 
 def _from_start(indices: Any, sizes: Sequence[Extent]) -> Any:
-    """Indices from the first element on, the last axis of them for axes of these sizes."""
+    """Normalise negative indices by adding the size of the axis.
+
+    `sizes`: one size, or one per element of the last axis of `indices`.
+    """
     dtype = str(indices.ty.dtype)
     if dtype.startswith("uint"):
         return indices

@@ -1,4 +1,4 @@
-"""ONNX → Relax: check the file, bind open sizes, fold constants, then convert node by node."""
+"""Import of an ONNX file: checks it, binds dynamic sizes, folds constants, converts node by node to Relax."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
-    """Import an ONNX file. Raises KilnError as `kiln.frontend.importer.import_model` says."""
+    """Import an ONNX file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
     shapes = bind_inputs(model, path, options)
     symbols = Symbols(options.bucket)
@@ -35,7 +35,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         sizes[name] = [entry if size is None else size for entry, size in found]
     model = canonicalise(model, path, sizes)
     check_inside(path, model)
-    if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim calls it as the output
+    if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim renames it to the output
         raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
     extents = {
         name: [symbols.extent(size) if isinstance(size, str) else size for size in shape]
@@ -95,20 +95,20 @@ def read(path: Path) -> onnx.ModelProto:
 
 
 def _load_beside(model: onnx.ModelProto, path: Path) -> None:
-    """Read the weights that lie in files of their own beside the model's file."""
+    """Load weights stored as external data in the folder of the model. Raises KilnError where that fails."""
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
-    except Exception as error:  # missing and damaged files raise several kinds
+    except Exception as error:  # missing and damaged files raise exceptions of several types
         apart = filter(external_data_helper.uses_external_data, model.graph.initializer)
         files = {str(entry.value) for one in apart for entry in one.external_data if entry.key == "location"}
         raise KilnError(
             f"{path}: its weights are in another file ({', '.join(sorted(files)[:3]) or 'none is named'}), "
-            "which is missing beside it or damaged"
+            "which is damaged or missing in the folder of the model"
         ) from error
 
 
 def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The graph's inputs that a user must give: old files list every weight among the inputs too."""
+    """The inputs of the graph without the weights, which files of old ONNX versions list as inputs too."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]
 
@@ -116,7 +116,10 @@ def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 def bind_inputs(
     model: onnx.ModelProto, path: Path, options: ImportOptions
 ) -> dict[str, tuple[int | str, ...]]:
-    """Every input's shape, from the file where it is fixed and from the options where it is not."""
+    """By input, its shape: fixed sizes from the file, all others from the options.
+
+    Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.
+    """
     names = [value.name for value in real_inputs(model)]
     for given in options.shapes:
         if given not in names:
@@ -130,7 +133,7 @@ def bind_inputs(
 
 
 def _check_known(model: onnx.ModelProto, path: Path) -> None:
-    """Refuse operators unknown to ONNX itself; the others are judged after folding, which removes some."""
+    """Raise KilnError for operators unknown to ONNX. Known ones are checked after folding removed some."""
     known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
     unknown = [
         node
@@ -147,10 +150,11 @@ def _opset(model: onnx.ModelProto) -> int:
 
 
 def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | None:
+    """The shape in the file: a size, a symbol's name or None per axis; None for an unknown rank."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    # Exporters write an open size as a name, "?", nothing at all, 0 or -1.
+    # Exporters write a dynamic size as a name, "?", a missing value, 0 or -1.
     return tuple(
         dim.dim_value if dim.dim_value > 0 else (dim.dim_param if dim.dim_param.isidentifier() else None)
         for dim in tensor.shape.dim

@@ -1,4 +1,4 @@
-"""One node of an ONNX graph on its way into Relax, as converters see it."""
+"""The view of an ONNX node that converters to Relax receive."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from kiln.frontend.symbols import Extent, Symbols
 
 @dataclass(frozen=True)
 class Node:
-    """A node's operator, attributes (as TVM's importer parses them) and inputs ("" where left out).
+    """An ONNX node.
 
-    `values` knows the inputs that are constant or made of shapes; `tensors` gives any input as a Relax
-    expression, and builds one where it was only a value so far.
+    op: operator. inputs: names of tensors, "" for an omitted input. attributes: as TVM's importer parses
+    them. values: by name, the tensors that are constant or computed from shapes. tensors: returns the Relax
+    expression of a tensor by name, built from its value if necessary. symbols: dynamic dimensions. builder:
+    relax.BlockBuilder.
     """
 
     op: str
@@ -31,11 +33,11 @@ class Node:
     builder: Any
 
     def has(self, index: int) -> bool:
-        """Whether input `index` is given."""
+        """Whether the node has input `index`."""
         return index < len(self.inputs) and self.inputs[index] != ""
 
     def tensor(self, index: int) -> Any:
-        """Input `index` as a Relax expression, None where it is left out."""
+        """Input `index` as a Relax expression; None if it is omitted."""
         return self.tensors(self.inputs[index]) if self.has(index) else None
 
     def shape(self, index: int) -> list[Extent]:
@@ -43,7 +45,7 @@ class Node:
         return extents(self.tensor(index))
 
     def constant(self, index: int) -> npt.NDArray[Any] | None:
-        """Input `index` where it is a constant, else None."""
+        """The array of input `index` if it is a constant, else None."""
         if not self.has(index):
             return None
         value = self.values.get(self.inputs[index])
@@ -53,7 +55,10 @@ class Node:
         return tensor.value.numpy() if isinstance(tensor, ir.GenericConst) else None
 
     def whole(self, index: int, attribute: str | None = None) -> list[Extent] | None:
-        """Input `index`, whole numbers or expressions, or the attribute it was before; None: not known."""
+        """The elements of input `index`, as ints or TIR expressions; None: unknown before run time.
+
+        `attribute`: the attribute that holds the elements in older opsets, read if the input is omitted.
+        """
         if not self.has(index):
             given = self.attributes.get(attribute) if attribute else None
             return None if given is None else [int(item) for item in given]
@@ -66,7 +71,7 @@ class Node:
         return None if constant is None else [int(item) for item in constant.reshape(-1)]
 
     def known(self, index: int, attribute: str | None = None) -> list[Extent]:
-        """As `whole`. Raises ValueError where it is not known."""
+        """The elements of input `index` as from `whole`. Raises ValueError if they are unknown."""
         found = self.whole(index, attribute)
         if found is None:
             name = self.inputs[index] if self.has(index) else attribute
@@ -75,25 +80,25 @@ class Node:
 
 
 def extents(tensor: Any) -> list[Extent]:
-    """The shape of a Relax expression: ints, and expressions where a size is symbolic."""
+    """The shape of a Relax expression: an int per axis, or a TIR expression where the size is symbolic."""
     return [int(size) if isinstance(size, tirx.IntImm) else size for size in tensor.ty.shape]
 
 
 def shape_expr(sizes: Sequence[Extent]) -> Any:
-    """A shape for Relax operators."""
+    """A shape as an argument of Relax operators."""
     return relax.ShapeExpr(list(sizes))
 
 
 def prims(sizes: Sequence[Extent]) -> list[Any]:
-    """Numbers for Relax operators that also take expressions."""
+    """Sizes as arguments of Relax operators that accept numbers and expressions."""
     return [relax.prim_value(tirx.IntImm("int64", size) if isinstance(size, int) else size) for size in sizes]
 
 
 def as_tensor(value: Value) -> Any:
-    """A known value as a Relax expression: a constant, or for what depends on a size an expression of it.
+    """A value as a Relax tensor: a constant, or, if elements depend on sizes, a concat of computed elements.
 
-    relax.arange(n, n + 1) is the tensor [n]: it lowers to a loop, where relax.shape_to_tensor is a call into
-    TVM's virtual machine.
+    An element n is relax.arange(n, n + 1), which lowers to a loop, unlike relax.shape_to_tensor, which is a
+    call into TVM's virtual machine.
     """
     if value.is_constant:
         return relax.const(value.numpy(), value.dtype)

@@ -1,6 +1,6 @@
-"""ONNX operators whose import by TVM 0.27 is replaced, each for the reason in its docstring.
+"""Converters of ONNX operators that replace those of TVM 0.27, each for the reason in its docstring.
 
-A converter gets a node and returns a Relax expression, or None to leave the node to TVM.
+A converter is a function of a node that returns a Relax expression, or None to leave the node to TVM.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Converter = Callable[[Node], Any]
 def clip(node: Node) -> Any:
     """Clip with bounds known at build time → one relax.clip.
 
-    TVM 0.27 emits two opaque TIR functions (topi.maximum, topi.minimum), which no graph pass can read, so
-    that ReLU6 could be neither recognised nor fused by rule.
+    TVM 0.27 emits two opaque TIR functions (topi.maximum, topi.minimum), which graph passes cannot analyse:
+    ReLU6 would be neither recognised nor fused.
     """
     bounds = []
     for index, key, default in ((1, "min", -np.inf), (2, "max", np.inf)):
@@ -31,7 +31,7 @@ def clip(node: Node) -> Any:
         value = node.constant(index)
         if value is None:
             return None
-        # A NaN bound is no bound, as in ONNX Runtime.
+        # A NaN bound is ignored, as in ONNX Runtime.
         bounds.append(default if np.isnan(value.item()) else float(value.item()))
     low, high = bounds
     data = node.tensor(0)
@@ -47,7 +47,7 @@ def clip(node: Node) -> Any:
 
 
 def lp_normalization(node: Node) -> Any:
-    """x / |x| along an axis, which TVM 0.27 does not have; onnxsim makes it of ReduceL2 and Div."""
+    """LpNormalization: x / |x| along an axis. TVM 0.27 lacks it; onnxsim replaces it by ReduceL2 and Div."""
     x, axis = node.tensor(0), int(node.attributes.get("axis", -1))
     if int(node.attributes.get("p", 2)) == 1:
         return relax.op.divide(x, relax.op.sum(relax.op.abs(x), axis, keepdims=True))
@@ -55,7 +55,7 @@ def lp_normalization(node: Node) -> Any:
 
 
 def one_hot(node: Node) -> Any:
-    """OneHot in the type of its values; TVM 0.27 makes every float a float64."""
+    """OneHot in the type of its values; TVM 0.27 converts every floating-point type to float64."""
     values, depth = node.constant(2), node.known(1)[0]
     if values is None or not isinstance(depth, int):
         raise ValueError("its depth or its values are not known before the model runs")
@@ -68,14 +68,17 @@ def one_hot(node: Node) -> Any:
 
 
 def non_max_suppression(node: Node) -> Any:
-    """Refused: TVM 0.27 gives it a row for each box and class, the rows beyond those kept unwritten."""
+    """NonMaxSuppression is refused, as the shape of its result depends on data.
+
+    TVM 0.27 emits a row for each box and class, and leaves rows after the selected ones uninitialised.
+    """
     raise ValueError(
         "its result has a shape that is not known at build time: how many boxes it keeps is in the data"
     )
 
 
 def _chain(function: Callable[[Any, Any], Any]) -> Converter:
-    """Max or Min of several tensors, pair by pair; TVM 0.27 stacks them and reduces over the new axis."""
+    """Converter of Max or Min: `function`, pairwise; TVM 0.27 stacks the tensors and reduces a new axis."""
 
     def converter(node: Node) -> Any:
         found = node.tensor(0)

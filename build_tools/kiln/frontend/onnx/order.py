@@ -1,4 +1,4 @@
-"""Topological order of an ONNX graph's nodes: ONNX's checker demands it, ONNX Runtime makes it for itself."""
+"""Topological sort of an ONNX graph's nodes, which ONNX's checker requires and ONNX Runtime does not."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from kiln.frontend.onnx.attributes import graphs
 
 
 def sort_nodes(path: Path, model: onnx.ModelProto) -> None:
-    """Put every node of every graph after the nodes whose results it, or a graph inside it, reads.
+    """Sort the nodes of `model` and of all nested graphs topologically, in place.
 
-    A graph in order stays as it is. In another one the nodes keep their order as far as possible (Kahn 1962,
-    the first ready node first), and nodes that depend on themselves come last, where ONNX's checker names
-    one of them. Raises KilnError for graphs nested too deep.
+    A node comes after the nodes whose results it, or a graph nested in it, reads. A sorted graph stays
+    unchanged. Otherwise the original order is kept as far as possible (Kahn 1962, the first ready node
+    first). Nodes of a cycle come last, and ONNX's checker names one of them. Raises KilnError for graphs
+    that are nested too deep.
     """
-    for graph in reversed(list(graphs(path, model))):  # inner ones first: outer nodes are copied with them
+    for graph in reversed(list(graphs(path, model))):  # inner graphs first, as outer nodes are copied whole
         order = _order([reads(node) for node in graph.node], [list(node.output) for node in graph.node])
         if order != sorted(order):
             nodes = [onnx.NodeProto.FromString(graph.node[at].SerializeToString()) for at in order]
@@ -27,7 +28,7 @@ def sort_nodes(path: Path, model: onnx.ModelProto) -> None:
 
 
 def reads(node: onnx.NodeProto) -> set[str]:
-    """The names that a node reads, those inside its graphs included."""
+    """The names of the tensors that a node reads, including the reads of graphs nested in it."""
     names = set(node.input)
     waiting = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
     while waiting:
@@ -40,7 +41,10 @@ def reads(node: onnx.NodeProto) -> set[str]:
 
 
 def _order(reads: Sequence[set[str]], writes: Sequence[Sequence[str]]) -> list[int]:
-    """The positions of the nodes in topological order."""
+    """The indices of the nodes in topological order; nodes of cycles come last.
+
+    `reads`, `writes`: by node, the names of tensors.
+    """
     writer = {name: at for at, names in enumerate(writes) for name in names if name}
     needs = [{writer[name] for name in names if name in writer} for names in reads]
     readers: list[list[int]] = [[] for _ in reads]

@@ -1,7 +1,7 @@
-"""ONNX's Pad in all its modes, as operators that every graph pass can read.
+"""Converter of ONNX's Pad, in all modes, to operators that graph passes can analyse.
 
-TVM 0.27 emits opaque TIR functions. Converters are as in kiln.frontend.onnx.ops; amounts are ints or TIR
-expressions.
+TVM 0.27 emits opaque TIR functions. The converter has the interface of kiln.frontend.onnx.ops; amounts are
+ints or TIR expressions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Pairs = Sequence[tuple[Extent, Extent]]
 
 
 def pad(node: Node) -> Any:
-    """Constant padding → relax.nn.pad; the other modes, and amounts that are expressions → concatenation."""
+    """Pad: constant mode → relax.nn.pad; other modes, and amounts that are expressions → relax.concat.
+
+    Raises ValueError for unknown or possibly negative amounts, an unknown fill value and an unknown mode.
+    """
     amounts, shape = node.known(1, "pads"), node.shape(0)
     rank = len(amounts) // 2
     axes = node.known(3) if node.has(3) else range(rank)
@@ -45,7 +48,7 @@ def pad(node: Node) -> Any:
 
 
 def _by_parts(node: Node, pairs: Pairs, fill: float) -> Any:
-    """Tensors of one value before and after."""
+    """Constant padding by symbolic amounts: concatenate with tensors of the fill value."""
     result, shape = node.tensor(0), node.shape(0)
     dtype = str(result.ty.dtype)
     for axis, pair in enumerate(pairs):
@@ -61,7 +64,10 @@ def _by_parts(node: Node, pairs: Pairs, fill: float) -> Any:
 
 
 def _by_copies(node: Node, pairs: Pairs, mode: str) -> Any:
-    """Elements of the tensor itself: mirrored at its edge, the edge's, or those of the other end."""
+    """Padding by elements of the tensor: mirrored (reflect), of the edge (edge), or of the other end (wrap).
+
+    Raises ValueError for symbolic amounts, and for an axis that may be too short.
+    """
     result, shape = node.tensor(0), node.shape(0)
     for axis, (before, after) in enumerate(pairs):
         if not isinstance(before, int) or not isinstance(after, int):
@@ -72,7 +78,7 @@ def _by_copies(node: Node, pairs: Pairs, mode: str) -> Any:
             raise ValueError(
                 f"mode {mode} by {before} and {after} of an axis of size {size}, at least {least}"
             )
-        # Places counted from the first element, and from the last one, where the axis' size may be open.
+        # Positions of the copied elements; negative ones count from the end, as the size may be dynamic.
         first = {"reflect": range(before, 0, -1), "edge": [0] * before, "wrap": range(-before, 0)}
         last = {"reflect": range(-2, -2 - after, -1), "edge": [-1] * after, "wrap": range(after)}
         if mode not in first:
@@ -84,7 +90,10 @@ def _by_copies(node: Node, pairs: Pairs, mode: str) -> Any:
 
 
 def _taken(node: Node, tensor: Any, axis: int, size: Extent, places: list[int]) -> Any:
-    """The elements of an axis at `places`, which count from its end where they are negative."""
+    """The elements of an axis at the positions `places`, where negative positions count from the end.
+
+    None if there are none.
+    """
     if not places:
         return None
     if min(places) < 0:
@@ -95,6 +104,7 @@ def _taken(node: Node, tensor: Any, axis: int, size: Extent, places: list[int]) 
 
 
 def _around(tensor: Any, axis: int, pair: tuple[Extent, Extent], parts: Sequence[Any]) -> Any:
+    """Concatenate `tensor` with the padding before and after it, except where its amount is 0."""
     kept = [None if isinstance(n, int) and n == 0 else part for n, part in zip(pair, parts, strict=True)]
     pieces = [piece for piece in (kept[0], tensor, kept[1]) if piece is not None]
     return tensor if len(pieces) == 1 else relax.op.concat(pieces, axis)

@@ -1,10 +1,10 @@
-"""Predicts what folding an ONNX graph's constants takes, node by node, before a library computes any of it.
+"""Predicts the memory and operations for folding an ONNX graph's constants, before a library folds them.
 
-Files of a few hundred bytes can hold constants of any size: a ConstantOfShape of 2**36 elements, thirty
-Concats that each double the last. ONNX's own shape inference and onnxsim compute them without a limit. So the
-graph is walked once with the type of every tensor, and the value of every constant that is short; what is
-known before the model runs may take so many bytes and so many operations, or the node is refused by name.
-The limits count bytes and operations, not seconds: a build gives the same result on every machine.
+A file of a few hundred bytes can define huge constants: a ConstantOfShape of 2**36 elements, or thirty
+Concats that each double the previous one. ONNX's own shape inference and onnxsim compute them without a
+limit. Therefore the graph is walked once with the type of every tensor and the value of every short constant,
+and a node whose constant exceeds the limits is refused by name. The limits count bytes and operations, not
+seconds, so that a build gives the same result on every machine.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from kiln.frontend.onnx.attributes import describe, graphs
 from kiln.frontend.options import MOST_ELEMENTS
 from kiln.frontend.quiet import quiet_stderr
 
-LEAST_BYTES = 32 << 20  # that one folded constant may have, however small the file is
-_MOST_TIMES = 16  # as many bytes in all folded constants together
-MOST_OPERATIONS = 1 << 38  # of all folded nodes together
-_KEPT_VALUES = 1024  # elements of a constant whose value is followed, such as a shape
-_KEPT_SHAPES = 1 << 16  # elements of a tensor that is computed from shapes that stay open
+LEAST_BYTES = 32 << 20  # limit of one folded constant, or the bytes of all weights if these are more
+_MOST_TIMES = 16  # limit of all folded constants together, in multiples of the limit of one
+MOST_OPERATIONS = 1 << 38  # limit of all folded nodes together
+_KEPT_VALUES = 1024  # limit of elements of a constant whose value is tracked, such as a shape
+_KEPT_SHAPES = 1 << 16  # limit of elements of a tensor that is computed from dynamic shapes
 
-# Operators whose result has a size that is the value of an input; it is not known where the value is not.
+# Operators whose result's shape depends on the value of an input, and is unknown if the value is unknown.
 _GENERATOR_NAMES = """
     AffineGrid BlackmanWindow CenterCropPad Col2Im ConstantOfShape DFT Expand HammingWindow HannWindow
     MaxUnpool MelWeightMatrix OneHot Pad RandomNormal RandomUniform Range Resize STFT Tile Upsample
 """
 _GENERATORS = frozenset(_GENERATOR_NAMES.split())
-# Never folded: the result differs from run to run, or the operator is how the file says that it is quantised.
+# Never folded: operators with random results, and the operators that mark a quantised tensor.
 _KEPT_NAMES = """
     Bernoulli DequantizeLinear DynamicQuantizeLinear Multinomial QuantizeLinear RandomNormal RandomNormalLike
     RandomUniform RandomUniformLike
@@ -46,9 +46,9 @@ _KEPT = frozenset(_KEPT_NAMES.split())
 
 
 class Prediction:
-    """Types and short constants of a graph's tensors, and what folding its constants takes so far.
+    """Types and short constants of a graph's tensors, and the remaining limits for folding.
 
-    values: by name, the constants of at most 1024 elements, those made of fixed shapes included.
+    values: by name, constants of at most 1024 elements, including those computed from fixed shapes.
     """
 
     def __init__(self, path: Path, model: onnx.ModelProto) -> None:
@@ -63,10 +63,10 @@ class Prediction:
         self._types: dict[str, Any] = {}
         self.values: dict[str, onnx.TensorProto] = {}
         self._constant: set[str] = {""}
-        self._of_shapes: set[str] = {""}  # constant but for sizes that stay open
+        self._of_shapes: set[str] = {""}  # computed from constants and shapes, possibly dynamic ones
 
     def walk(self, graph: onnx.GraphProto) -> None:
-        """Predict every node of `graph`. Raises KilnError for one beyond a limit, or of wrong types."""
+        """Predict all nodes of `graph`. Raises KilnError for a node beyond a limit or with wrong types."""
         for value in graph.input:
             self._forget(value.name)
             self._types[value.name] = value.type
@@ -82,17 +82,18 @@ class Prediction:
                 self._node(node)
 
     def is_constant(self, node: onnx.NodeProto) -> bool:
-        """Whether the results of a node that was walked are known before the model runs."""
+        """Whether the results of `node`, visited by `walk`, are known before the model runs."""
         return all(name in self._constant for name in node.output)
 
     def _forget(self, name: str) -> None:
-        """Two branches may use one name for different tensors."""
+        """Remove all facts about `name`, as two branches may use one name for different tensors."""
         self._constant.discard(name)
         self._of_shapes.discard(name)
         self._types.pop(name, None)
         self.values.pop(name, None)
 
     def _give(self, name: str, tensor: onnx.TensorProto) -> None:
+        """Record that tensor `name` is the constant `tensor`."""
         self._constant.add(name)
         self._of_shapes.add(name)
         self._types[name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -101,7 +102,7 @@ class Prediction:
             self.values[name].name = name
 
     def _node(self, node: onnx.NodeProto) -> None:
-        """Predict the results of one node without graphs inside."""
+        """Predict the results of one node that has no nested graph."""
         types = self._infer(node)
         for name in filter(None, node.output):
             self._forget(name)
@@ -131,7 +132,7 @@ class Prediction:
             self._check_of_shapes(node)
 
     def _infer(self, node: onnx.NodeProto) -> Mapping[str, Any]:
-        """The types of a node's results, as far as ONNX's rule for its operator knows them."""
+        """The types of a node's results, as far as ONNX infers them. Raises KilnError for a type error."""
         if not all(name in self._types for name in node.input if name):
             return {}
         try:
@@ -142,7 +143,7 @@ class Prediction:
             found: Mapping[str, Any] = onnx.shape_inference.infer_node_outputs(
                 schema, node, types, values, opset_imports=self._opsets, ir_version=self._ir_version
             )
-        except Exception as error:  # ONNX's own kinds
+        except Exception as error:  # ONNX raises exception types of its own
             text = (
                 one_line(error).removeprefix("[ShapeInferenceError] ").removeprefix("[TypeInferenceError] ")
             )
@@ -150,7 +151,7 @@ class Prediction:
         return found
 
     def _branches(self, node: onnx.NodeProto, graphs: list[onnx.GraphProto]) -> None:
-        """The results of an If are of the type that both branches agree on."""
+        """Set the types of an If's results where both branches have the same type."""
         if node.op_type != "If":
             return
         for name, *inner in zip(node.output, *(graph.output for graph in graphs), strict=False):
@@ -159,6 +160,7 @@ class Prediction:
                 self._types[name] = types[0]
 
     def _check_tensor(self, node: onnx.NodeProto, name: str, kind: Any) -> None:
+        """Raise KilnError if result `name` of type `kind` has a negative size or too many elements."""
         shape = _sizes(kind)
         if shape is None:
             return
@@ -174,7 +176,10 @@ class Prediction:
             )
 
     def _check_of_shapes(self, node: onnx.NodeProto) -> None:
-        """ONNX's inference keeps every element of a vector that is made of shapes, known or not."""
+        """Raise KilnError if `node` computes a large tensor from dynamic shapes.
+
+        ONNX's shape inference stores every element of such a tensor, known or not.
+        """
         elements = [_elements(self._types.get(name)) for name in node.output if name not in self._constant]
         if any(count is not None and count > _KEPT_SHAPES for count in elements):
             raise KilnError(
@@ -183,12 +188,12 @@ class Prediction:
             )
 
     def _check_constant(self, node: onnx.NodeProto) -> None:
-        """Raise KilnError where folding `node` would take more than is left; count it otherwise."""
+        """Subtract the bytes and operations of folding `node` from what is left. Raises KilnError below 0."""
         took = [_tensor_bytes(self._types.get(name)) for name in node.input if name]
         makes = [_tensor_bytes(self._types.get(name)) for name in node.output if name]
         if None in makes and node.op_type in _GENERATORS:
             raise KilnError(
-                f"{self._path}: {describe(node)}: a constant whose size cannot be told before it is computed"
+                f"{self._path}: {describe(node)}: a constant whose size is not known before it is computed"
             )
         known = sum(filter(None, took))
         size = sum(16 * known if made is None else made for made in makes)
@@ -207,7 +212,7 @@ class Prediction:
             )
 
     def _operations(self, node: onnx.NodeProto) -> int:
-        """Multiplications of a node whose cost is more than its bytes."""
+        """The number of multiplications of a node, for operators whose cost exceeds their bytes; else 0."""
         shapes = [_sizes(self._types.get(name)) or [] for name in node.input if name]
         numbers = [[size for size in shape if isinstance(size, int)] for shape in shapes]
         makes = sum(filter(None, (_elements(self._types.get(name)) for name in node.output if name)))
@@ -220,7 +225,7 @@ class Prediction:
         return 0
 
     def _evaluate(self, node: onnx.NodeProto) -> None:
-        """Follow the value of a short constant, computed by ONNX's reference, where it can."""
+        """Record the value of a short constant, if ONNX's reference implementation can compute it."""
         counts = [_elements(self._types.get(name)) for name in node.output]
         if len(node.output) != 1 or counts[0] is None or counts[0] > _KEPT_VALUES:
             return
@@ -238,12 +243,15 @@ class Prediction:
             with quiet_stderr():
                 [result] = ReferenceEvaluator(model).run(None, feeds)
             self.values[node.output[0]] = numpy_helper.from_array(result, node.output[0])
-        except Exception:  # the reference has gaps; what needs the value is then not known either
+        except Exception:  # the reference implementation has gaps: the value stays unknown
             return
 
 
 def _einsum(node: onnx.NodeProto, shapes: Sequence[Sequence[int]]) -> int:
-    """The product of the sizes of all labels; of all axes where some have none."""
+    """Multiplications of an Einsum: the product of the sizes of all labels.
+
+    The product of all axes of all operands where labels and axes do not match, or the equation has "...".
+    """
     equation = next(
         (item.s.decode(errors="replace") for item in node.attribute if item.name == "equation"), ""
     )
@@ -260,7 +268,7 @@ def _einsum(node: onnx.NodeProto, shapes: Sequence[Sequence[int]]) -> int:
 
 
 def _stored(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """The tensors in the file: weights, and those of Constant nodes."""
+    """The tensors stored in the file: weights, and tensor attributes of nodes such as Constant."""
     for graph in graphs(path, model):
         yield from graph.initializer
         for node in graph.node:
@@ -268,14 +276,14 @@ def _stored(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def _placeholder(shape: Iterable[Any]) -> Any:
-    """An array of `shape` that takes no memory."""
+    """An array of zeros of `shape` that needs memory for one element only."""
     import numpy as np
 
     return np.broadcast_to(np.float32(0), tuple(shape))
 
 
 def _sizes(kind: Any) -> list[int | str] | None:
-    """The shape in a TypeProto: numbers, names of open sizes, "?" where nothing is said; None: no shape."""
+    """The shape in a TypeProto: numbers, names of dynamic sizes, "?" for a missing size; None: no shape."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     return [
@@ -285,7 +293,7 @@ def _sizes(kind: Any) -> list[int | str] | None:
 
 
 def _elements(kind: Any) -> int | None:
-    """How many elements a tensor has; None where a size is open."""
+    """The number of elements of a tensor; None if a size is dynamic."""
     shape = _sizes(kind)
     if shape is None or any(isinstance(size, str) for size in shape):
         return None
@@ -298,7 +306,7 @@ def _tensor_bytes(kind: Any) -> int | None:
 
 
 def _bytes(shape: Iterable[int], dtype: int) -> int:
-    """Bytes of a tensor; a string, which has no size of its own, counts as 16."""
+    """The number of bytes of a tensor; a string, whose size is not fixed, counts as 16 bytes."""
     try:
         item = helper.tensor_dtype_to_np_dtype(dtype).itemsize
     except KeyError:

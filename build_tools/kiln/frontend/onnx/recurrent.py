@@ -1,9 +1,10 @@
-"""LSTM, GRU and RNN, which TVM 0.27 does not import: written out, one step after another.
+"""Converters of LSTM, GRU and RNN, which TVM 0.27 does not import: unrolled over the steps of the sequence.
 
-What depends on the input alone is one product for the whole sequence. Each step takes its row of that by an
-index that is data, so that all steps are the same few kernels, and multiplies only what the step before left.
-Equations and the order of gates are those of the ONNX operators. Raises ValueError for what is not taken:
-weights or lengths known only at run time, peepholes, clipping, and other activations than the usual.
+The contribution of the input is one matmul for the whole sequence. Each step selects a row of the result of
+this matmul by an index that is data, so that all steps share the same few kernels, and multiplies only the
+state of the previous step. Equations and the order of gates are those of the ONNX operators. Converters raise
+ValueError for unsupported nodes: weights or lengths known only at run time, peepholes, clipping, and
+activations other than the default ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kiln.frontend.onnx.node import Node
 op = relax.op
 Array = npt.NDArray[Any]
 
-# Steps that are written out; each is two or three entries of the plan.
+# Greatest number of steps that are unrolled; each step becomes two or three steps of the plan.
 LONGEST = 512
 _USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -33,26 +34,26 @@ def _const(value: Array) -> Any:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One direction: weights as [in, gates * hidden], and how expressions are kept."""
+    """One direction of a recurrent operator: weights with columns by gate, and `emit` to bind expressions."""
 
     kind: str
     hidden: int
     recurrent: Array  # [hidden, gates * hidden]
-    bias: Array  # of the recurrent product, [gates * hidden]
+    bias: Array  # of the recurrent matmul, [gates * hidden]
     before_reset: bool
     emit: Callable[[Any], Any]
 
     def part(self, sums: Any, number: int, count: int = 1) -> Any:
-        """Gates [number, number + count) of `sums`."""
+        """The columns of gates [number, number + count) of `sums`."""
         first, last = number * self.hidden, (number + count) * self.hidden
         return op.strided_slice(sums, [1], [first], [last])
 
     def product(self, state: Any, first: int, last: int) -> Any:
-        """`state` times the weights of gates [first, last)."""
+        """The matmul of `state` and the recurrent weights of gates [first, last)."""
         return op.matmul(state, _const(self.recurrent[:, first * self.hidden : last * self.hidden]))
 
     def step(self, given: Any, states: list[Any]) -> list[Any]:
-        """The states (h, and c of an LSTM) after one step; `given`: what the input contributes."""
+        """The states (h, and c of an LSTM) after one step; `given`: the contribution of the input."""
         return {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.kind](given, states)
 
     def _rnn(self, given: Any, states: list[Any]) -> list[Any]:
@@ -82,6 +83,7 @@ class _Layer:
 
 
 def _checked(node: Node, directions: int) -> None:
+    """Raise ValueError for attributes and inputs of `node` that are not supported."""
     attributes = node.attributes
     usual = _USUAL[node.op] * directions
     names = [n.decode() if isinstance(n, bytes) else str(n) for n in attributes.get("activations", usual)]
@@ -95,7 +97,7 @@ def _checked(node: Node, directions: int) -> None:
 
 
 def recurrent(node: Node) -> Any:
-    """One LSTM, GRU or RNN: the tuple (Y, Y_h) and Y_c of an LSTM."""
+    """LSTM, GRU or RNN → the tuple (Y, Y_h), with Y_c as third field for an LSTM."""
     kind, hidden = node.op, int(node.attributes["hidden_size"])
     direction = node.attributes.get("direction", "forward")
     direction = direction.decode() if isinstance(direction, bytes) else str(direction)
@@ -141,7 +143,7 @@ def recurrent(node: Node) -> Any:
 
 
 def _start(node: Node, number: int, batch: int, hidden: int) -> list[Any]:
-    """The states before the first step: inputs, or zeros."""
+    """The initial states [batch, hidden] of direction `number`: inputs of the node, or zeros."""
     states = []
     for index in (5, 6) if node.op == "LSTM" else (5,):
         if node.has(index):

@@ -1,7 +1,7 @@
-"""ONNX operators that take a shape, or amounts that may be made of shapes, as an input.
+"""Converters of ONNX operators with an input that is a shape, or is computed from shapes.
 
-TVM 0.27 takes constants there, and for most of them nothing else; what it makes of the others are calls into
-its virtual machine. Converters are as in kiln.frontend.onnx.ops; sizes are ints or TIR expressions.
+TVM 0.27 accepts only constants for most of these inputs, and emits calls into its virtual machine for the
+others. Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kiln.frontend.symbols import Extent, Symbols
 
 
 def reshape(node: Node) -> Any:
-    """Reshape to numbers and expressions; 0 keeps a size, -1 takes what is left."""
+    """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 is inferred from the others."""
     wanted = node.known(1, "shape")
     data, shape = node.tensor(0), node.shape(0)
     if not node.attributes.get("allowzero", 0):
@@ -32,7 +32,7 @@ def reshape(node: Node) -> Any:
 
 
 def flatten(node: Node) -> Any:
-    """Flatten; TVM 0.27 leaves -1 in the shape, which it cannot always resolve for symbolic sizes."""
+    """Flatten to computed sizes; TVM 0.27 emits -1, which it cannot always resolve for symbolic sizes."""
     shape = node.shape(0)
     axis = int(node.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
@@ -41,7 +41,10 @@ def flatten(node: Node) -> Any:
 
 
 def squeeze(node: Node) -> Any:
-    """Squeeze; without axes those of size 1 go, and no other may be of that size."""
+    """Squeeze; without `axes`, all axes of size 1 are removed.
+
+    Raises ValueError for a symbolic axis that is 1 for some sizes only.
+    """
     shape = node.shape(0)
     axes = node.whole(1, "axes")
     if axes is None:
@@ -57,7 +60,7 @@ def squeeze(node: Node) -> Any:
 
 
 def expand(node: Node) -> Any:
-    """Broadcasting to a shape; an axis of size 1 on either side takes the other's."""
+    """Expand: broadcasting of the input and a shape; an axis of size 1 on either side is broadcast."""
     wanted, shape = node.known(1), node.shape(0)
     rank = max(len(shape), len(wanted))
     ours = [1] * (rank - len(shape)) + shape
@@ -67,7 +70,7 @@ def expand(node: Node) -> Any:
 
 
 def slice_(node: Node) -> Any:
-    """Slice with ends that are expressions, or along a symbolic axis."""
+    """Slice with symbolic ends or along a symbolic axis; other slices are left to TVM."""
     symbols, shape = node.symbols, node.shape(0)
     starts, ends = node.known(1, "starts"), node.known(2, "ends")
     axes = node.known(3) if node.has(3) else node.attributes.get("axes") or list(range(len(starts)))
@@ -84,7 +87,7 @@ def slice_(node: Node) -> Any:
         size = shape[axis]
         if step > 0:
             low, high = _inside(first, size, size, symbols), _inside(last, size, size, symbols)
-        else:  # the same from the other end
+        else:  # flip the axis, then slice with a positive step
             data = relax.op.flip(data, axis)
             low, high = [
                 symbols.simplify(size - 1 - _inside(end, size, size - 1, symbols, -1))
@@ -97,7 +100,7 @@ def slice_(node: Node) -> Any:
 
 
 def constant_of_shape(node: Node) -> Any:
-    """A tensor of one value; its shape may be expressions."""
+    """ConstantOfShape → relax.full; sizes may be symbolic."""
     shape = node.known(0)
     given = node.attributes.get("value")
     value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
@@ -106,7 +109,7 @@ def constant_of_shape(node: Node) -> Any:
 
 
 def range_(node: Node) -> Any:
-    """Range between expressions → relax.arange, which lowers to a loop over a symbolic extent."""
+    """Range with symbolic ends → relax.arange, which lowers to a loop over a symbolic extent."""
     first = node.values.get(node.inputs[0])
     dtype = first.dtype if first else str(node.tensor(0).ty.dtype)
     if dtype.startswith("float"):
@@ -116,7 +119,7 @@ def range_(node: Node) -> Any:
 
 
 def tile(node: Node) -> Any:
-    """Tile → relax.tile, for symbolic repeats a broadcast; TVM 0.27 emits an opaque function."""
+    """Tile → relax.tile, or a broadcast for symbolic repeats; TVM 0.27 emits an opaque function."""
     repeats = node.known(1)
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)
@@ -137,19 +140,24 @@ def _floor_divide(a: Extent, b: Extent) -> Extent:
 
 
 def larger(a: Extent, b: Extent) -> Extent:
+    """The maximum of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return tirx.max(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
 
 
 def smaller(a: Extent, b: Extent) -> Extent:
+    """The minimum of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     return tirx.min(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
 
 
 def _inside(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: int = 0) -> Extent:
-    """An end of a slice within least..most; negative ones count from the back."""
+    """An end of a slice, clamped as ONNX demands; a negative end counts from the end of the axis.
+
+    Raises ValueError if `end` is negative for some sizes only.
+    """
     if symbols.holds(end < 0):
         return symbols.simplify(larger(least, size + end))
     if not symbols.holds(end >= 0):
@@ -158,6 +166,7 @@ def _inside(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: in
 
 
 def _broadcast(a: Extent, b: Extent, symbols: Symbols) -> Extent:
+    """The size that axes of sizes `a` and `b` broadcast to; `b` -1 stands for `a`. Raises ValueError."""
     if _is(a, 1) or _is(b, -1):
         return a if _is(b, -1) else b
     if _is(b, 1) or symbols.equal(a, b):

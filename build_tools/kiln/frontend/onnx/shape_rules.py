@@ -1,4 +1,7 @@
-"""What each ONNX operator does to values made of shapes; on constants ONNX's reference does it."""
+"""Evaluation rules of ONNX operators on values that contain symbolic sizes.
+
+Values that are entirely constant are evaluated by ONNX's reference implementation instead.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from tvm import tirx
 from kiln.frontend.onnx.value import NotKnownError, Ratio, Value
 from kiln.frontend.symbols import Symbols
 
-# Divisors of inexact decimal fractions (0.1 is one) are huge: a size times such a number is not computed.
+# Floats such as 0.1 are inexact, with a huge divisor; products of a size and such a float are not evaluated.
 _GREATEST_DIVISOR = 1 << 20
 
-# Gets (inputs, attributes, symbols), where some element of some input is an expression.
+# (inputs, attributes, symbols) → value of the result; at least one element of an input is symbolic.
 Rule = Callable[[list[Any], Mapping[str, Any], Symbols], Value]
 
 
 def _map(function: Callable[..., Any], dtype: str, *values: Value) -> Value:
-    """Element by element, with NumPy's broadcasting, which is ONNX's."""
+    """Apply `function` elementwise, with NumPy's broadcasting, which ONNX adopts."""
     shape = np.broadcast_shapes(*[value.items.shape for value in values])
     flat = [np.broadcast_to(value.items, shape).reshape(-1) for value in values]
     items = np.empty(shape, object)
@@ -31,7 +34,7 @@ def _map(function: Callable[..., Any], dtype: str, *values: Value) -> Value:
 
 
 def _ratio(item: Any) -> Ratio:
-    """Any element as a ratio. Raises NotKnownError for numbers such as 0.1 that are not exactly one."""
+    """An element as a Ratio. Raises NotKnownError for floats such as 0.1, which have a huge divisor."""
     if isinstance(item, Ratio):
         return item
     if isinstance(item, float):
@@ -69,7 +72,10 @@ def _arithmetic(name: str, whole: Callable[[Any, Any, Symbols], Any]) -> Rule:
 
 
 def _divide(a: Any, b: Any, symbols: Symbols) -> Any:
-    """ONNX rounds towards zero; so does rounding down where nothing is negative."""
+    """Integer division. ONNX rounds towards zero, which equals floor division for non-negative operands.
+
+    Raises NotKnownError for operands that may be negative.
+    """
     return tirx.floordiv(_natural(a, symbols), _positive(b, symbols))
 
 
@@ -78,19 +84,21 @@ def _modulo(a: Any, b: Any, symbols: Symbols) -> Any:
 
 
 def _natural(item: Any, symbols: Symbols) -> Any:
+    """`item` itself. Raises NotKnownError unless it is provably 0 or more."""
     if not symbols.holds(item >= 0):
         raise NotKnownError
     return item
 
 
 def _positive(item: Any, symbols: Symbols) -> Any:
+    """`item` itself. Raises NotKnownError unless it is provably above 0."""
     if not symbols.holds(item > 0):
         raise NotKnownError
     return item
 
 
 def _truth(condition: Callable[[Any, Any], Any]) -> Rule:
-    """A comparison that comes out the same for all sizes."""
+    """The rule of a comparison; NotKnownError unless its result is the same for all sizes."""
 
     def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
         def decide(a: Any, b: Any) -> bool:
@@ -168,7 +176,10 @@ def _extreme(function: Callable[[Any, Any], Any], of_numbers: Callable[..., Any]
 
 
 def _constant(value: Value | None, attribute: Any = None) -> list[int] | None:
-    """The whole numbers of an input that must not depend on a size, or of the attribute it once was."""
+    """The integers of an input, or of the attribute that replaces it in older opsets; None: neither exists.
+
+    Raises NotKnownError for an input with symbolic elements.
+    """
     if value is None:
         return None if attribute is None else [int(item) for item in attribute]
     if not value.is_constant:

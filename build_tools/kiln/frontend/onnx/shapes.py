@@ -1,8 +1,8 @@
-"""Computes what an ONNX graph computes from shapes, before anything runs.
+"""Build-time evaluation of shape arithmetic in ONNX graphs.
 
-Exporters write `x.reshape(x.shape[0], -1)` as Shape → Gather → Concat → Reshape, and more besides: ends of
-slices, amounts of padding, sizes to resize to. With such values computed here, an operator that takes a
-shape finds one, and nothing of its making is left in the graph.
+Exporters emit `x.reshape(x.shape[0], -1)` as Shape → Gather → Concat → Reshape; ends of slices, amounts of
+padding and sizes to resize to are computed similarly. Such values are evaluated here, so that the operators
+that use them receive shapes, and the arithmetic disappears from the graph.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from kiln.frontend.onnx.shape_rules import RULES
 from kiln.frontend.onnx.value import NotKnownError, Ratio, Value, from_array
 from kiln.frontend.symbols import Symbols
 
-# Longer tensors are data: a shape, or a table of them, is short.
+# Shapes, and tables of shapes, are short; longer tensors are treated as data.
 MOST_ELEMENTS = 1024
 
 
 def evaluate(node: Any, inputs: Sequence[Value | None], opset: int, symbols: Symbols) -> Value | None:
-    """The value of `node`, an onnx.NodeProto of one output, or None where it cannot be known.
+    """The value of `node`, an onnx.NodeProto with one output; None if it is unknown or independent of shapes.
 
-    `inputs`: None for those that are left out. Constants are computed by ONNX's own reference.
+    `inputs`: None for an omitted input. If all inputs are constant, ONNX's reference implementation computes
+    the value, else a rule of kiln.frontend.onnx.shape_rules.
     """
     known = [value for value in inputs if value is not None]
     if not any(value.of_shape for value in known) or len(node.output) != 1:

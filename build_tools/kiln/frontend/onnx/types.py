@@ -1,4 +1,4 @@
-"""Element types of an ONNX graph: of its inputs and outputs, and of the tensors inside."""
+"""Checks of the element types of an ONNX graph's inputs, outputs and inner tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
 def check_ports(
     path: Path, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
 ) -> None:
-    """Raise KilnError for an input or output that is not a tensor of a type that kernels compute."""
+    """Raise KilnError for an input or output that is not a tensor, or whose element type is unsupported."""
     for what, values in (("input", inputs), ("output", outputs)):
         for value in values:
             kind = value.type.WhichOneof("value") or "no type"
@@ -32,9 +32,9 @@ def check_ports(
 
 
 def check_inside(path: Path, model: onnx.ModelProto) -> None:
-    """Raise KilnError for a node that reads or makes a tensor of another type, such as 4-bit integers.
+    """Raise KilnError for a node that reads or writes a tensor of unsupported type, such as 4-bit integers.
 
-    `model` is folded and its types are inferred: what such constants were computed into is no concern.
+    `model` must be folded, with inferred types: constants of such types that folding has removed are allowed.
     """
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):

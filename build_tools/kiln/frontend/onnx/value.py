@@ -1,4 +1,4 @@
-"""A tensor of an ONNX graph whose elements are known before it runs: numbers, and expressions of sizes."""
+"""Values of ONNX tensors that are known before the model runs: numbers, and expressions of sizes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tvm import tirx
 
 
 class NotKnownError(Exception):
-    """A value that cannot be said before the model runs."""
+    """A value is not known before the model runs."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """An element of a floating-point value that depends on a size: top / bottom, bottom > 0."""
+    """A floating-point element that depends on a size: top / bottom, with bottom > 0."""
 
     top: Any
     bottom: int
@@ -27,8 +27,8 @@ class Ratio:
 class Value:
     """A tensor whose elements are known: `items` holds int, bool, float, TIR expressions and Ratios.
 
-    dtype: the NumPy name of its ONNX type. of_shape: whether a shape went into it; what is constant in the
-    file itself stays as the file has it.
+    dtype: NumPy name of the element type. of_shape: whether the value was computed from a shape; constants of
+    the file are not.
     """
 
     items: npt.NDArray[Any]
@@ -41,23 +41,23 @@ class Value:
         return all(isinstance(item, (int, float)) for item in self.items.reshape(-1))
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The tensor; for constant values."""
+        """The value as a NumPy array; only for constant values."""
         return self.items.astype(self.dtype)
 
     def extents(self) -> list[Any]:
-        """The elements of a vector of whole numbers, such as a shape."""
+        """The elements as a flat list, such as the sizes of a shape."""
         return list(self.items.reshape(-1))
 
 
 def from_array(array: npt.NDArray[Any], of_shape: bool = False) -> Value:
-    """The value of a constant tensor."""
+    """The value of a constant tensor; `of_shape`: see `Value`."""
     items = np.empty(array.shape, object)
     items[...] = array.astype(object)
     return Value(items, str(array.dtype), of_shape)
 
 
 def from_items(items: Sequence[Any], dtype: str = "int64") -> Value:
-    """A vector of numbers and expressions."""
+    """The value of a vector of numbers and TIR expressions."""
     array = np.empty(len(items), object)
     array[:] = [int(item) if isinstance(item, tirx.IntImm) else item for item in items]
     return Value(array, dtype)

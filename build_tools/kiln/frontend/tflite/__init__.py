@@ -1,1 +1,1 @@
-"""TFLite files: operators to Relax, sizes with symbols."""
+"""Import of TFLite files: checks, symbolic sizes, conversion of operators to Relax."""

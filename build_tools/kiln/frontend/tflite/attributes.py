@@ -1,7 +1,8 @@
-"""Allowed values in the options of TFLite operators, and in the file's tables, checked before the import.
+"""Range checks of a TFLite file, before the import: options of operators, indices, shapes, quantisation.
 
-The flatbuffer's own schema has no ranges: a stride of 0 or an index of a tensor that is not there reads well.
-Ranges by the name of the field, for every operator whose options have it; 2**31 - 1 is the greatest amount.
+The flatbuffer schema has no ranges: a stride of 0 or the index of a missing tensor is read without an error.
+Ranges are given by the name of an option, for all operators with this option; 2**31 - 1 is the greatest
+amount.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _OPTIONS = {code: name for name, code in vars(tflite.BuiltinOptions).items() if 
 
 
 def check_graph(path: Path, model: Any, graph: Any) -> None:
-    """Raise KilnError for the first tensor or operator whose numbers the format does not allow."""
+    """Raise KilnError for the first tensor or operator with a number that the format does not allow."""
     count = graph.TensorsLength()
     for index in range(count):
         _check_tensor(path, graph.Tensors(index))
@@ -70,7 +71,7 @@ def _check_tensor(path: Path, tensor: Any) -> None:
             f"{path}: tensor '{name}' has {tensor.ShapeLength()} axes, but its signature "
             f"{tensor.ShapeSignatureLength()}"
         )
-    tensor.Type(), tensor.IsVariable(), tensor.ShapeSignatureAsNumpy()  # reads them: they lie in the file
+    tensor.Type(), tensor.IsVariable(), tensor.ShapeSignatureAsNumpy()  # raises if they are outside the file
     elements = 1
     for axis in range(tensor.ShapeLength()):
         size = int(tensor.Shape(axis))
@@ -114,7 +115,7 @@ def _check_options(where: str, operator: Any) -> None:
 
 
 def _name(model: Any, operator: Any) -> str:
-    """The operator's name in the schema, or its number where the schema has none."""
+    """The name of an operator in the schema, or its number if the schema has no name for it."""
     code = model.OperatorCodes(operator.OpcodeIndex())
     number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
     names = {value: name for name, value in vars(tflite.BuiltinOperator).items() if name[0].isupper()}

@@ -1,9 +1,9 @@
-"""TFLite operators that read and write where indices say, which TVM 0.27 converts wrongly.
+"""Converters of TFLite operators that gather and scatter by indices, which TVM 0.27 converts wrongly.
 
-TVM transposes the indices of GATHER_ND and SCATTER_ND, takes the ids of EMBEDDING_LOOKUP for its table,
-ignores batch_dims of GATHER, makes 64-bit indices 32 bits wide, and keeps the last of two updates of
-SCATTER_ND at one place where TFLite adds both up. A constant index outside of its axis is refused; for others
-see kernels/operators/indices.py.
+TVM transposes the indices of GATHER_ND and SCATTER_ND, confuses ids and table of EMBEDDING_LOOKUP, ignores
+batch_dims of GATHER, narrows 64-bit indices to 32 bits, and keeps the last of two updates of SCATTER_ND at
+the same position where TFLite adds them. A constant index outside of its axis is refused; for indices known
+only at run time see kernels/operators/indices.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 
 class IndexConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
-    """The converters; each gives the Relax expression of the operator's output."""
+    """Converters of index operators; each returns the Relax expression of the operator's output."""
 
     def convert_gather(self, op: Any) -> Any:
-        """GATHER: slices of an axis, for each batch its own where the first axes are batches."""
+        """GATHER: slices along an axis, selected separately for each batch if batch_dims is above 0.
+
+        Raises ValueError unless the axis directly follows the batch axes.
+        """
         options = tflite.GatherOptions()
         table = op.BuiltinOptions()
         options.Init(table.Bytes, table.Pos)
@@ -33,25 +36,25 @@ class IndexConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  
             return relax.op.take(self.get_tensor_expr(data), places, axis)
         if batch != axis:
             raise ValueError(
-                f"axis {axis} with batch_dims {batch}: only an axis right behind the batches is read"
+                f"axis {axis} with batch_dims {batch}: only an axis right after the batch axes is supported"
             )
         places = relax.op.expand_dims(relax.op.astype(places, "int64"), -1)
         return relax.op.gather_nd(self.get_tensor_expr(data), places, batch)
 
     def convert_embedding_lookup(self, op: Any) -> Any:
-        """EMBEDDING_LOOKUP: rows of a table, whose numbers come first."""
+        """EMBEDDING_LOOKUP: rows of a table; the first input holds the indices, the second one the table."""
         ids, data = self.get_input_tensors(op)
         places = self._indices(ids, [self.get_tensor_shape(data)[0]])
         return relax.op.take(self.get_tensor_expr(data), places, 0)
 
     def convert_gather_nd(self, op: Any) -> Any:
-        """GATHER_ND: slices at places of several axes."""
+        """GATHER_ND: slices at positions along several axes."""
         data, indices = self.get_input_tensors(op)
         places = self._indices(indices, self._reached(indices, self.get_tensor_shape(data)))
         return relax.op.gather_nd(self.get_tensor_expr(data), relax.op.astype(places, "int64"))
 
     def convert_scatter_nd(self, op: Any) -> Any:
-        """SCATTER_ND: slices added to zeros."""
+        """SCATTER_ND: slices added to a tensor of zeros. Raises ValueError for a computed shape."""
         indices, updates, shape = self.get_input_tensors(op)
         if self.has_expr(shape.tensor_idx):
             raise ValueError("its shape is computed by the graph")
@@ -62,11 +65,14 @@ class IndexConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  
         return relax.op.scatter_nd(zeros, relax.op.astype(places, "int64"), new, "add")
 
     def _reached(self, indices: Any, shape: Sequence[Any]) -> Sequence[Any]:
-        """The sizes of the axes that a row of indices names."""
+        """The sizes of the axes that one index tuple addresses."""
         return shape[: int(self.get_tensor_shape(indices)[-1])]
 
     def _indices(self, tensor: Any, sizes: Sequence[Any]) -> Any:
-        """The indices; constants are checked, the last axis of them for axes of `sizes`."""
+        """The indices as an expression. Raises ValueError for a constant index outside of its axis.
+
+        `sizes`: one size, or one per element of the last axis of the indices.
+        """
         if not self.has_expr(tensor.tensor_idx):
             values = self.get_tensor_value(tensor)
             for column, size in zip(values.reshape(-1, len(sizes)).T, sizes, strict=True):

@@ -1,4 +1,7 @@
-"""TFLite → Relax: layout stays NHWC, quantised ops become quantize/dequantize around float ops."""
+"""Import of a TFLite file: checks it, binds dynamic sizes, converts it to Relax.
+
+The layout stays NHWC. Quantised operators become float operators between dequantize and quantize.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
 
 _IDENTIFIER = b"TFL3"
-# What the flatbuffers reader raises when an offset or a length points outside the file.
+# Exceptions of the flatbuffers reader for an offset or a length that points outside the file.
 _DAMAGED = (
     struct.error,
     IndexError,
@@ -35,7 +38,7 @@ _DAMAGED = (
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
-    """Import a TFLite file. Raises KilnError as `kiln.frontend.importer.import_model` says."""
+    """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
     graph = model.Subgraphs(0)
     found = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
@@ -45,12 +48,12 @@ def load(path: Path, options: ImportOptions) -> Imported:
     opened = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
     if len(opened) > 1:
         raise KilnError(
-            f"{path}: {', '.join(opened)}: one dimension of a TFLite file can stay open, "
+            f"{path}: {', '.join(opened)}: one dimension of a TFLite file can be dynamic, "
             "the others need one size"
         )
 
     def at(size: int) -> Any:
-        """The module with the open dimension of that size."""
+        """The module imported with the dynamic dimension, if there is one, fixed to `size`."""
         wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
         if wanted == [list(port.shape) for port in found]:
             return _convert(path, model)
@@ -105,7 +108,7 @@ def read(path: Path) -> tflite.Model:
 
 
 def _walk(model: Any) -> None:
-    """Touch every table of the file, so that damage shows here and not in the middle of the import."""
+    """Read every table of the file, so that damage is detected here and not in the middle of the import."""
     sizes = []
     for index in range(model.BuffersLength()):
         buffer = model.Buffers(index)
@@ -143,6 +146,7 @@ _ITEM_BYTES = {code: np.dtype(name).itemsize for code, name in _DTYPES.items()}
 
 
 def _port(path: Path, graph: Any, index: int) -> Port:
+    """The description of tensor `index`. Raises KilnError for an element type that is not supported."""
     tensor = graph.Tensors(index)
     name = tflite_frontend.get_tensor_name(graph, index)
     dtype = _DTYPES.get(tensor.Type())
@@ -162,7 +166,10 @@ def _port(path: Path, graph: Any, index: int) -> Port:
 
 
 def _bind(path: Path, graph: Any, inputs: list[Port], options: ImportOptions) -> list[tuple[int | str, ...]]:
-    """The inputs' shapes. A file holds a size for every axis; only those that it marks open may differ."""
+    """The shape of every input. The options may only change axes that the file marks as dynamic.
+
+    Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.
+    """
     names = [port.name for port in inputs]
     for name in options.shapes:
         if name not in names:

@@ -1,16 +1,16 @@
-"""TVM 0.27's TFLite converter with the operators that it gets wrong, or loses, put right.
+"""TVM 0.27's TFLite converter, with corrections of operators that it converts wrongly or not at all.
 
-Quantised operators come out as dequantize → float op → quantize; a later pass makes them integer. The
-arithmetic of what is emitted, next to that of TFLite:
+Quantised operators are converted to dequantize → float operator → quantize; a later pass converts them to
+integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
 
-- relax.dequantize: scale * (q - zero_point) in float32; the same in TFLite.
-- relax.quantize: clip(round_half_even(x / scale) + zero_point). So do LiteRT's optimised kernels (XNNPACK);
-  TFLite's portable ones round half away from zero. The two differ only where x / scale lies exactly between
-  two integers.
+- relax.dequantize: scale * (q - zero_point) in float32, as in TFLite.
+- relax.quantize: clip(round_half_even(x / scale) + zero_point), as in LiteRT's optimised kernels (XNNPACK);
+  TFLite's portable kernels round half away from zero. Results differ only if x / scale is exactly halfway
+  between two integers.
 - Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
   the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
-- SOFTMAX, LOGISTIC, TANH: float here, fixed-point tables in TFLite: one level, rarely two.
+- SOFTMAX, LOGISTIC, TANH: float here, fixed-point tables in TFLite; results differ by one level, rarely two.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.tflite.index_ops import IndexConverter
 
-# Operators that only move values: with equal quantisation on both sides they are right on the raw integers,
-# but TVM 0.27 refuses every quantised operator outside its own list ("require explicit QDQ lowering").
+# Operators that only move values: with equal quantisation of input and output they are correct on the raw
+# integers, but TVM 0.27 refuses quantised operators outside its own list ("require explicit QDQ lowering").
 _MOVE_NAMES = """
     PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
     TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND
@@ -49,7 +49,7 @@ class Converter(IndexConverter):
             self.convert_map[name] = self._named(name, self.convert_map[name])
 
     def _named(self, name: str, convert: Any) -> Any:
-        """`convert`, with any exception turned into one line that names the operator and its output."""
+        """Wrap converter `convert` so that every exception becomes a KilnError naming operator and output."""
 
         def call(op: Any) -> Any:
             try:
@@ -71,6 +71,7 @@ class Converter(IndexConverter):
         )
 
     def _check_same_quantisation(self, op: Any) -> None:
+        """Raise ValueError if an output and the first input are quantised differently."""
         source = self.get_input_tensors(op)[0]
         for result in self.get_output_tensors(op):
             if source.qnn_params and result.qnn_params and not self.has_same_qnn_params(source, result):
@@ -103,7 +104,7 @@ class Converter(IndexConverter):
     def has_same_qnn_params(self, lhs_tensor: Any, rhs_tensor: Any) -> bool:
         """Whether two tensors have the same scale and zero point.
 
-        TVM 0.27 compares scales with an absolute tolerance of 1e-5, which takes 2e-6 and 9e-6 for the same.
+        TVM 0.27 compares scales with an absolute tolerance of 1e-5, by which 2e-6 and 9e-6 are equal.
         """
         scales = [np.asarray(tensor.qnn_params["scale"].value.numpy()) for tensor in (lhs_tensor, rhs_tensor)]
         zeros = [
@@ -114,10 +115,10 @@ class Converter(IndexConverter):
     def convert_qnn_fused_activation_function(
         self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
     ) -> Any:
-        """Clip a quantised tensor to its fused activation's range, as raw integers.
+        """Clip a quantised tensor to the range of its fused activation, on raw integers.
 
-        TVM 0.27 rounds the bounds half to even where TFLite rounds half away from zero, and emits a clip even
-        when it clips nothing (a ReLU whose zero point is the least value of the type).
+        TVM 0.27 rounds the bounds half to even where TFLite rounds half away from zero, and emits the clip
+        even if it has no effect (a ReLU whose zero point is the least value of the type).
         """
         kinds = tflite.ActivationFunctionType
         ranges = {
@@ -146,15 +147,15 @@ class Converter(IndexConverter):
         return expr if (low, high) == (info.min, info.max) else relax.op.clip(expr, low, high)
 
     def convert_pool2d(self, op: Any, pool_type: str) -> Any:
-        """Pooling; integer averages are rounded as TFLite's kernels do it.
+        """Pooling; averages of integers are rounded as in TFLite's kernels.
 
         TVM 0.27 averages int8 and uint8 AVERAGE_POOL_2D in int32 with a truncating division, where TFLite
-        rounds half away from zero: up to one level too low per window, which ResNet8 for CIFAR-10 turns into
-        97 of 255 levels at its output.
+        rounds half away from zero. Each window is up to one level too low, which in ResNet8 for CIFAR-10
+        grows to 97 of 255 levels at the output.
 
         Emitted for integers q: astype(float32) → avg_pool2d → m + 0.5 * sign(m) → astype (truncates), on raw
         values without scale or zero point. Sums stay below 2**24 and the division is correctly rounded, so
-        the result is TFLite's in every case, ties included.
+        the result equals TFLite's in every case, including ties.
         """
         source, result = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
         if pool_type != "average" or source.qnn_params is None:
@@ -205,10 +206,10 @@ class Converter(IndexConverter):
         return self.quantize(probabilities, result) if result.qnn_params else probabilities
 
     def convert_prelu(self, op: Any) -> Any:
-        """PReLU with one slope a channel → relax.nn.prelu on the last axis.
+        """PReLU with one slope per channel → relax.nn.prelu on the last axis.
 
-        TVM 0.27 broadcasts the slopes to the size of the activations and flattens both: right, but the slopes
-        then take as many bytes as the tensor itself (1.5 MB instead of 96 bytes for 128 x 128 x 24).
+        TVM 0.27 broadcasts the slopes to the size of the activations and flattens both. This is correct, but
+        the slopes then need as many bytes as the activations (1.5 MB instead of 96 bytes for 128 x 128 x 24).
         """
         data, slopes = self.get_input_tensors(op)
         shape = [int(size) for size in self.get_tensor_shape(data)]
@@ -231,7 +232,7 @@ class Converter(IndexConverter):
     def convert_reshape(self, op: Any) -> Any:
         """RESHAPE to a shape that the graph computes from a shape → to the file's static output shape.
 
-        TVM 0.27 hands the computed tensor to relax.op.reshape, which takes numbers only.
+        TVM 0.27 passes the computed tensor to relax.op.reshape, which accepts numbers only.
         """
         inputs = self.get_input_tensors(op)
         shape = [int(size) for size in self.get_output_tensors(op)[0].tensor.ShapeAsNumpy()]

@@ -1,8 +1,8 @@
-"""TFLite files at other sizes than those that they hold: a fixed one, or all that a dimension allows.
+"""Resizing of TFLite graphs: to another fixed size, or to all sizes of a dynamic dimension.
 
-A TFLite file says which axes of its inputs are open, and holds all shapes for one size of them. LiteRT tells
-the shapes for another one. For all sizes together the graph is imported at three: what differs between two
-of them is taken for a * size + b, and the third one must confirm it.
+A TFLite file marks the dynamic axes of its inputs, and holds all shapes for one size. LiteRT computes the
+shapes for another size. For a dynamic dimension the graph is imported at three sizes: numbers that differ
+between the first two are generalised to a * size + b, and the third import verifies the result.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.symbols import Extent, Symbols
 
-# Sizes that are tried, counted from the least one. None is 1, which broadcasting treats in a way of its own.
+# Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
 _LEAST, _TRIED = 2, (0, 1, 3)
 
 
 def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
-    """The file with its inputs, in order, of these shapes. Raises KilnError where LiteRT does not do it."""
+    """The file `content` with its inputs, in order, resized to `shapes`.
+
+    Raises KilnError if LiteRT cannot resize or run the graph.
+    """
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -42,7 +45,7 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
             for entry, shape in zip(reader.get_input_details(), shapes, strict=True):
                 reader.resize_tensor_input(entry["index"], list(shape))
             reader.allocate_tensors()
-            reader.invoke()  # a shape that the graph computes is known only then; inputs are zeros
+            reader.invoke()  # shapes that the graph computes are known only after a run; inputs are zeros
             found = {entry["index"]: entry["shape"] for entry in reader.get_tensor_details()}
     except (RuntimeError, ValueError) as error:
         shown = ", ".join(str(list(shape)) for shape in shapes)
@@ -61,7 +64,11 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
 def for_all_sizes(
     convert: Callable[[int], tvm.IRModule], dim: str, part: Segment, symbols: Symbols
 ) -> tvm.IRModule:
-    """One module for all sizes of `dim`; `convert` imports it at one. Raises KilnError where none fits."""
+    """One module for all sizes of dimension `dim`.
+
+    `convert` imports the graph at a fixed size. Raises KilnError if sizes are not linear in `dim`, or if the
+    graphs at different sizes differ in more than sizes.
+    """
     least = max(_LEAST, part.min // part.multiple)
     sizes = [(least + step) * part.multiple for step in _TRIED]
     first, second, third = (convert(size)["main"] for size in sizes)
@@ -75,14 +82,17 @@ def for_all_sizes(
 
 
 class _Opened:
-    """Writes a function once more, with expressions for the numbers that two versions of it do not share."""
+    """Merges two versions of a function, imported at two sizes, into one with a symbolic size.
+
+    Numbers that differ between the versions become linear expressions of the dimension's extent.
+    """
 
     def __init__(self, extent: Extent, sizes: Sequence[int], symbols: Symbols) -> None:
         self._extent, self._sizes, self._symbols = extent, sizes, symbols
         self._known: dict[Any, Any] = {}
 
     def open(self, first: Any, second: Any) -> Any:
-        """The function for all sizes. Raises ValueError where the two differ in more than sizes."""
+        """The function for all sizes. Raises ValueError if the versions differ in more than sizes."""
         builder = relax.BlockBuilder()
         parameters = []
         for a, b in zip(first.params, second.params, strict=True):
@@ -104,7 +114,7 @@ class _Opened:
 
     def _number(self, a: Any, b: Any) -> Extent:
         if not isinstance(a, (int, tirx.IntImm)) or not isinstance(b, (int, tirx.IntImm)):
-            raise ValueError(f"{a} is no number")
+            raise ValueError(f"{a} is not a number")
         low, high = int(a), int(b)
         step, left = divmod(high - low, self._sizes[1] - self._sizes[0])
         if left:
