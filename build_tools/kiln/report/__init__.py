@@ -1,1 +1,1 @@
-"""What a bundle costs and holds: size tables, budgets, report.html."""
+"""Reports on a bundle: size tables, budgets, report.html, profile pages."""

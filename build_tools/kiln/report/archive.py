@@ -1,4 +1,4 @@
-"""Which object of a static library each function comes from."""
+"""Reads a static library: finds the object file that defines each function."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HEADER = 60  # name 16, date 12, owner 6, group 6, mode 8, size 10, end 2
 
 
 def function_members(path: Path) -> dict[str, str]:
-    """Function name → name of the object in the archive `path`; of equal local names the last one.
+    """Function name → name of its object in the archive `path`; the last object where local names are equal.
 
-    Raises KilnError when the file is no archive of ELF objects.
+    Raises KilnError when the file is not an archive of ELF objects.
     """
     found: dict[str, str] = {}
     try:
@@ -32,7 +32,7 @@ def function_members(path: Path) -> dict[str, str]:
 
 
 def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of an archive in the GNU form: long names lie in a table, the member `//`."""
+    """Names and contents of the members of an archive in the GNU format; the member `//` holds long names."""
     if content[:8] != _MAGIC:
         raise ValueError("it does not begin as one")
     at, names = 8, b""

@@ -1,4 +1,4 @@
-"""The arena drawn: steps from left to right, offsets from bottom to top, a rectangle for each tensor."""
+"""Drawing of the arena: steps from left to right, offsets from bottom to top, a rectangle for each tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 14, 30
 
 
 def bytes_text(count: int) -> str:
-    """`count` for people: 512 B, 12.5 KiB, 3.20 MiB."""
+    """A number of bytes with a unit: 512 B, 12.5 KiB, 3.20 MiB."""
     if count < 1024:
         return f"{count} B"
     if count < 1024 * 1024:
@@ -20,7 +20,7 @@ def bytes_text(count: int) -> str:
 
 
 def draw(bucket: Mapping[str, Any], labels: list[str]) -> str:
-    """An SVG of one bucket of plan.json. `labels` say what each step does, for the tooltips."""
+    """SVG of the arena of one bucket of plan.json. `labels` are the steps' labels, for tooltips."""
     steps, top = len(bucket["steps"]), max(bucket["arena_bytes"], 1)
     plot_width, plot_height = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     column = plot_width / max(steps, 1)
@@ -71,7 +71,10 @@ def _tensor(tensor: Mapping[str, Any], x: Any, y: Any, column: float, row: float
 
 
 def _live(bucket: Mapping[str, Any], x: Any, y: Any) -> str:
-    """The bytes live at each step as a line: where it reaches the top, the arena cannot be smaller."""
+    """SVG line of the bytes alive at each step.
+
+    Where the line reaches the top, the arena cannot be smaller.
+    """
     points = []
     for step in range(len(bucket["steps"])):
         live = sum(t["bytes"] for t in bucket["tensors"] if t["first"] <= step <= t["last"])
@@ -80,7 +83,7 @@ def _live(bucket: Mapping[str, Any], x: Any, y: Any) -> str:
 
 
 def ticks(top: int, powers_of_two: bool = False) -> list[int]:
-    """Round numbers from 0 to at most `top`, no more than seven of them."""
+    """At most seven round numbers from 0 up to at most `top`, evenly spaced."""
     scale, factors = 1, (2, 2, 2) if powers_of_two else (2, 2.5, 2)
     while True:
         for factor in factors:

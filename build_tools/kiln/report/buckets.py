@@ -1,4 +1,4 @@
-"""What each bucket of a model costs: arena, steps, and the code and parameters it uses, shared or its own."""
+"""Costs of each bucket of a model: arena, steps, and the code and parameters it uses, shared or its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 
 def plan_rows(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What plan.json tells of each bucket; `params_bytes` are those it reads, whoever reads them too."""
+    """A row of figures from plan.json for each bucket.
+
+    `params_bytes` are the bytes of all parameters that the bucket reads, also those that other buckets read.
+    """
     names = [bucket["name"] for bucket in plan["buckets"]]
     rows = []
     for bucket in plan["buckets"]:
@@ -26,10 +29,10 @@ def plan_rows(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def code_rows(plan: Mapping[str, Any], kernels: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Bytes of the kernels that each bucket calls, and of those that no other bucket calls.
+    """For each bucket the bytes of the kernels that it calls, and of the kernels that only it calls.
 
-    `kernels`: linked bytes by symbol. A kernel lies in the program once, so that the sum over buckets may
-    well exceed the code that there is.
+    `kernels`: linked bytes by symbol. The program contains each kernel once, so the sum over buckets may
+    exceed the size of the code.
     """
     called = [{step["kernel"] for step in bucket["steps"]} for bucket in plan["buckets"]]
     users = Counter(symbol for symbols in called for symbol in symbols)
@@ -44,12 +47,12 @@ def code_rows(plan: Mapping[str, Any], kernels: Mapping[str, int]) -> list[dict[
 
 
 def has_buckets(rows: list[Mapping[str, Any]]) -> bool:
-    """Whether there is anything to tell of buckets: more than one, or one for several sizes."""
+    """Whether the model has more than one bucket, or one bucket with a range of sizes."""
     return len(rows) > 1 or any(_span(size)[0] != _span(size)[1] for r in rows for size in r["dims"].values())
 
 
 def sizes_text(dims: Mapping[str, Any]) -> str:
-    """`batch 1, seq 17…64`, from the ranges of plan.json."""
+    """The sizes of a bucket of plan.json as text: `batch 1, seq 17…64`."""
     shown = []
     for name, size in dims.items():
         low, high = _span(size)

@@ -1,4 +1,4 @@
-"""Budgets of flash and RAM: what exceeds them, by how much, and what takes the room."""
+"""Budgets of flash and RAM: whether they are exceeded, by how much, and the largest contributors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from kiln.report.measure import operators, peak_step
 
 @dataclass(frozen=True)
 class Line:
-    """One budget. `exact` is False before linking, when `used` is what the plan alone needs."""
+    """One budget and its use in bytes; before linking, `exact` is False and `used` counts the plan only.
+
+    `owner` is the model or target that sets the limit, `kind` is `flash` or `ram`.
+    """
 
     owner: str
     kind: str
@@ -21,12 +24,12 @@ class Line:
 
     @property
     def over(self) -> int:
-        """Bytes beyond the limit; 0 or less when it is kept."""
+        """Bytes beyond the limit; 0 or less when the budget is kept."""
         return self.used - self.limit
 
 
 def used_bytes(figures: Mapping[str, Any]) -> dict[str, int]:
-    """Flash (code, constants, params.bin) and RAM (arena, variables) that figures of `measure` add up to."""
+    """Total bytes of flash (code, constants, params.bin) and RAM (largest arena, variables) of size.json."""
     linked = figures.get("linked")
     arena = max(bucket["arena_bytes"] for bucket in figures["buckets"])
     params = figures["params"]["bytes"]
@@ -37,7 +40,7 @@ def used_bytes(figures: Mapping[str, Any]) -> dict[str, int]:
 
 
 def check(figures: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) -> list[Line]:
-    """One line for every limit in `budgets` (owner → {flash_bytes, ram_bytes}, each may be None)."""
+    """A Line for every limit in `budgets` (owner → {flash_bytes, ram_bytes}, each may be None)."""
     used = used_bytes(figures)
     return [
         Line(owner, kind, limit, used[kind], figures.get("linked") is not None)
@@ -48,7 +51,10 @@ def check(figures: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) 
 
 
 def contributors(kind: str, figures: Mapping[str, Any], plan: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """What takes most of it, greatest first: parameters and code, or the tensors live at the peak."""
+    """Label and bytes of the contributors to `kind`, largest first.
+
+    For `flash`, parameters and code; for `ram`, the tensors alive at the peak of the largest arena.
+    """
     if kind == "flash":
         rows = [(f"parameter {t['name']}", t["bytes"]) for t in plan["params"]["tensors"]]
         linked = figures.get("linked")

@@ -1,4 +1,4 @@
-"""Sizes of what a linked program holds, read from its ELF file."""
+"""Sizes of the sections and functions of a linked program, read from its ELF file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiln.errors import KilnError
 
 @dataclass(frozen=True)
 class Sections:
-    """Bytes of a program by what they need: text, rodata and data lie in flash, data and bss in RAM."""
+    """Bytes of a program's sections by kind: text, rodata and data are in flash, data and bss in RAM."""
 
     text: int
     rodata: int
@@ -27,25 +27,25 @@ class Sections:
 
     @property
     def flash(self) -> int:
-        """Bytes of the image: everything that is not zero at the start."""
+        """Bytes in flash: text, rodata and data."""
         return self.text + self.rodata + self.data
 
     @property
     def ram(self) -> int:
-        """Bytes of static variables."""
+        """Bytes of static variables: data and bss."""
         return self.data + self.bss
 
 
 @dataclass(frozen=True)
 class Program:
-    """Section sizes, and bytes of code by function."""
+    """A linked program: section sizes, and bytes of code by function name."""
 
     sections: Sections
     functions: dict[str, int]
 
 
 def read_program(path: Path) -> Program:
-    """Measure the ELF file `path`. Raises KilnError when it is none."""
+    """Measure the ELF file `path`. Raises KilnError when it cannot be read as ELF."""
     try:
         with path.open("rb") as stream:
             elf: Any = ELFFile(stream)
@@ -58,7 +58,7 @@ def _sections(elf: Any) -> Sections:
     sizes = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
     for section in elf.iter_sections():
         flags = section["sh_flags"]
-        # Padding up to the page that is made read-only after relocation takes address space, no memory.
+        # .relro_padding fills the page that becomes read-only after relocation: address space, not memory.
         if not flags & SH_FLAGS.SHF_ALLOC or section.name == ".relro_padding":
             continue
         if section["sh_type"] == "SHT_NOBITS":
@@ -72,7 +72,7 @@ def _sections(elf: Any) -> Sections:
 
 
 def functions_of(elf: Any) -> dict[str, int]:
-    """Bytes of code by name, of the functions in the symbol table of an opened ELF file."""
+    """Bytes of code by function name, from the symbol table of an opened ELF file."""
     table = elf.get_section_by_name(".symtab")
     found: dict[str, int] = {}
     for symbol in table.iter_symbols() if table is not None else ():

@@ -1,4 +1,4 @@
-"""Draw report.html: what was built, what it costs, and how it was checked, on one page without scripts."""
+"""Write report.html: the model, its sizes, arena, steps and checks, on one page without scripts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kiln.report.measure import operators, peak_step
 from kiln.report.size import CODE
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
-# Attributes that say nothing to a reader: their value is what everyone expects.
+# Attributes that are not shown when they have this, the usual value.
 _PLAIN = {"groups": 1, "dilation": [1, 1], "out_dtype": None, "ceil_mode": False}
 
 
@@ -36,8 +36,8 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--golden", type=Path, help="folder of golden.json; absent: the bundle's golden/")
     p.add_argument("--tolerance", type=Path, help="limits, JSON; absent: those beside golden.json")
     p.add_argument("--test", type=Path, help="test.json, to show measured errors beside what is allowed")
-    p.add_argument("--precision", type=Path, help="precision.json, of a model in less than float32")
-    p.add_argument("--byoc", type=Path, help="what was chosen for each part, with byoc=auto")
+    p.add_argument("--precision", type=Path, help="precision.json, of a model below float32")
+    p.add_argument("--byoc", type=Path, help="with byoc=auto, the choice for each subgraph")
     p.add_argument("--out", type=Path, required=True, help="report.html")
 
 
@@ -77,7 +77,10 @@ def render(
     precision: Mapping[str, Any] = MappingProxyType({}),
     byoc: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """The page as text. Everything but plan, target and size may be empty: its section then is left out."""
+    """The text of the page.
+
+    Arguments other than plan, target and size may be empty; then their section is omitted.
+    """
     used = budget.used_bytes(size)
     code = {row["name"]: row for row in (size.get("linked") or {}).get("buckets", [])}
     rows: list[Mapping[str, Any]] = [{**row, **code.get(row["name"], {})} for row in plan_rows(plan)]
@@ -109,14 +112,17 @@ def render(
 
 
 def _shown(value: Any) -> Any:
-    """Text without marks of writing direction and control characters; jinja2 escapes what HTML reads."""
+    """A string without control characters and marks of writing direction; other values unchanged.
+
+    jinja2 escapes the characters that are special in HTML.
+    """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(printable(line) for line in value.split("\n"))
 
 
 def environment() -> jinja2.Environment:
-    """Where templates and their filters are."""
+    """The jinja2 environment of the report's templates, with their filters."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -139,7 +145,7 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "onnx", "onnxruntime", "
 
 
 def _tools() -> dict[str, str]:
-    """Versions of what takes part in a build: Kiln's own and those of installed packages."""
+    """Versions of Kiln and of the installed packages that a build uses."""
     found = {"kiln": __version__}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -148,12 +154,12 @@ def _tools() -> dict[str, str]:
 
 
 def _count(value: int) -> str:
-    """1234567 as 1 234 567, with spaces that do not break."""
+    """An integer with digits in groups, 1234567 as 1 234 567, with narrow no-break spaces."""
     return f"{value:,}".replace(",", "\u202f")
 
 
 def many(value: int) -> str:
-    """1234567 as `1.23 million`."""
+    """An integer in words, 1234567 as `1.23 million`."""
     for size, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
         if value >= size:
             return f"{value / size:.3g} {name}"
@@ -163,7 +169,7 @@ def many(value: int) -> str:
 def _bucket(
     plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any], row: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A bucket of plan.json with its row of the size table, its steps and its arena drawn."""
+    """A bucket of plan.json with its row of the size table, its steps and the drawing of its arena."""
     steps = _steps(plan, size, bucket)
     most = max((step["flops"] for step in steps), default=0) or 1
     for step in steps:
@@ -202,7 +208,7 @@ def _steps(
                 "symbol": step["kernel"],
                 "extent": sizes.show(step["extent"]) if step.get("extent") is not None else None,
                 "parallel": bool(kernel.get("parallel")),
-                # A kernel that buckets share does more in one than in the other: its steps say how much.
+                # The work of a kernel that buckets share depends on the bucket: the step has its `macs`.
                 "flops": _greatest(
                     ["*", 2, step["macs"]] if "macs" in step else kernel["flops"] or 0, bucket
                 ),
@@ -216,7 +222,7 @@ def _steps(
 
 
 def _on_gpu(arch: str, taken: Mapping[str, int]) -> str:
-    """What a kernel takes on a GPU: `sm_90: 72 registers, 26112 B shared`."""
+    """Resources of a kernel on a GPU as text: `sm_90: 72 registers, 26112 B shared`."""
     parts = [f"{taken['registers']} registers"]
     parts += [f"{taken['stack_bytes']} B stack"] if taken["stack_bytes"] else []
     parts += [f"{taken['shared_bytes']} B shared"] if taken["shared_bytes"] else []
@@ -224,7 +230,7 @@ def _on_gpu(arch: str, taken: Mapping[str, int]) -> str:
 
 
 def _greatest(expr: Any, bucket: Mapping[str, Any]) -> int:
-    """The value of a size expression for the greatest sizes of the bucket."""
+    """The greatest value of a size expression over the sizes of the bucket."""
     ranges = {
         n: (s["min"], s["max"]) if isinstance(s, Mapping) else (s, s) for n, s in bucket["dims"].items()
     }
@@ -232,12 +238,12 @@ def _greatest(expr: Any, bucket: Mapping[str, Any]) -> int:
 
 
 def short(name: str) -> str:
-    """An operator's name as people say it: `conv2d`."""
+    """An operator's name without the prefixes `relax.` and `nn.`: `conv2d`."""
     return name.removeprefix("relax.").removeprefix("nn.")
 
 
 def attributes(attrs: Mapping[str, Any]) -> str:
-    """An operator's attributes as text, those left out that have their usual value."""
+    """An operator's attributes as text, without those that have their usual value."""
     shown = {k: v for k, v in sorted(attrs.items()) if k not in _PLAIN or v != _PLAIN[k]}
     return ", ".join(f"{key}={_plain(value)}" for key, value in shown.items())
 
@@ -249,7 +255,7 @@ def _plain(value: Any) -> str:
 
 
 def _place(arg: Mapping[str, Any], const: bool) -> dict[str, Any]:
-    """Where a kernel's argument lies: `arena+4096`, `input 0`."""
+    """Location and bytes of a kernel's argument; `where` is text: `arena+4096`, `input 0`."""
     at = arg["at"]
     if at in ("arena", "params"):
         where = f"{at}+{arg['offset']}"
@@ -261,7 +267,7 @@ def _place(arg: Mapping[str, Any], const: bool) -> dict[str, Any]:
 
 
 def _flash(plan: Mapping[str, Any], size: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What flash is spent on, as bars: name, bytes and per cent. Before linking: parameters only."""
+    """The parts of flash for a bar chart: name, bytes and per cent. Before linking, parameters only."""
     linked, params = size.get("linked"), size["params"]["bytes"]
     parts = [("parameters", params)]
     if linked is not None:
@@ -273,7 +279,7 @@ def _flash(plan: Mapping[str, Any], size: Mapping[str, Any]) -> list[dict[str, A
 
 
 def _errors(test: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Results of test.json or precision.json by vector and output name."""
+    """Results of test.json or precision.json, by vector name and output name."""
     return {
         vector["name"]: {output["name"]: output for output in vector["outputs"]}
         for vector in test.get("vectors", [])

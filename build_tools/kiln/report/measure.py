@@ -1,4 +1,4 @@
-"""What a model costs on a target: from its plan alone, and exactly once there is a library to link."""
+"""Sizes of a model on a target: from its plan alone, and exact ones from a linked program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = ("kernels", "plan", "runtime", "threads", "platform", "other")
 
 
 def plan_figures(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What plan.json alone tells: bytes of parameters, and what each bucket needs."""
+    """Figures from plan.json alone: bytes of parameters, and a row for each bucket."""
     return {
         "format": 1,
         "model": plan["name"],
@@ -30,13 +30,13 @@ def plan_figures(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: Path) -> dict[str, Any]:
-    """Bytes of the smallest program that uses the model, less those of an empty program, both linked alike.
+    """Bytes of the smallest program that uses the model, minus those of an empty program with the same flags.
 
-    Static memory only: arena and tensors are the caller's. Kernels are listed by bytes of code, greatest
-    first. Raises KilnError when the programs cannot be linked, or when the linker dropped the model.
+    Static memory only: the caller provides arena and tensors. Kernels are sorted by bytes of code, largest
+    first. Raises KilnError when the programs cannot be linked, or when the linker removed the model.
     """
     name = plan["name"]
-    # -g keeps the symbol table, which zig drops otherwise; it adds nothing to the sections measured.
+    # -g keeps the symbol table, which zig otherwise removes; it adds nothing to the measured sections.
     flags = ["-Os", "-g", *link_flags(target, plan["threads"])]
     defines = [f'-DKILN_HEADER="{name}.h"', f"-DKILN_MODEL={name}"]
     library = bundle / "lib" / f"lib{name}.a"
@@ -70,10 +70,10 @@ def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: 
 def code_by_part(
     plan: Mapping[str, Any], program: Program, base: Program, members: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Bytes of code of each kernel, of the plan and of the runtime's core, threads and platform.
+    """Bytes of code of each kernel, of the plan, and of the runtime's core, threads and platform.
 
-    `members` says which object of the library a function comes from. What `base` holds too is left out;
-    what comes from elsewhere, such as the C library, is `other`.
+    `members`: function name → object of the library. Functions that `base` also contains are not counted;
+    functions from outside of the library, such as the C library's, count as `other`.
     """
     labels = {kernel["symbol"]: operators(kernel) for kernel in plan["kernels"]}
     kernels, totals = dict.fromkeys(labels, 0), dict.fromkeys(_PARTS, 0)
@@ -94,10 +94,10 @@ def code_by_part(
 
 
 def on_gpu(plan: Mapping[str, Any], linked: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
-    """`linked` for kernels that run on a GPU: their code is an image among the constants.
+    """The figures `linked` for kernels that run on a GPU, whose code is an image among the constants.
 
-    `usage`: usage.json of emit-objects. A kernel's bytes are those of all architectures; `gpu` has what it
-    takes on each.
+    `usage`: usage.json of emit-objects. A kernel's bytes are the sum over all architectures; `gpu` has its
+    resources on each architecture.
     """
     found = usage["kernels"]
     bytes_of = {
@@ -117,7 +117,7 @@ def on_gpu(plan: Mapping[str, Any], linked: Mapping[str, Any], usage: Mapping[st
 
 
 def _part(member: str, plan_member: str) -> str:
-    """What an object of the library is: the runtime's begin with `kiln_`."""
+    """The part of the library (a name in `_PARTS`) that an object belongs to, by the prefix of its name."""
     if member.startswith("kiln_cpu_"):
         return "platform"
     if member.startswith(("kiln_threads_", "kiln_platform_")):
@@ -130,7 +130,10 @@ def _part(member: str, plan_member: str) -> str:
 
 
 def _kernel_of(function: str, kernels: Mapping[str, int]) -> str | None:
-    """The kernel that a function is, or was split from by the compiler (`k_compute_`, `k.cold`)."""
+    """The kernel that a function belongs to: itself, or the one it was split from (`k_compute_`, `k.cold`).
+
+    None where the function belongs to no kernel.
+    """
     if function in kernels:
         return function
     for end in range(len(function) - 1, 0, -1):
@@ -145,7 +148,7 @@ def operators(kernel: Mapping[str, Any]) -> str:
 
 
 def peak_step(bucket: Mapping[str, Any]) -> tuple[int, list[Mapping[str, Any]]]:
-    """The first step at which most bytes are live, and the tensors live there, greatest first."""
+    """The first step with the most bytes alive, and the tensors alive at it, largest first."""
     best, most = 0, -1
     for step in range(len(bucket["steps"])):
         live = sum(t["bytes"] for t in bucket["tensors"] if t["first"] <= step <= t["last"])

@@ -1,4 +1,4 @@
-"""Draw profile.json as a page: where a run's time goes, family by family and step by step."""
+"""Write profile.json as a page: the time of a run by kernel family and by step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kiln.files import atomic_write, read_json
 from kiln.report.html import attributes, environment, many, short
 
-_LISTED = 8  # facts of a device that are worth a line
+_LISTED = 8  # most facts about a device that are shown
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
@@ -20,13 +20,13 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the page and say where it is."""
+    """Write the page and print its path."""
     atomic_write(args.out, render(read_json(args.profile)))
     print(f"{args.out}: where the time goes, step by step")
 
 
 def render(profile: Mapping[str, Any]) -> str:
-    """The page as text, without scripts. `profile` is what `kiln.device.check.bench.profile` gives."""
+    """The text of the page, without scripts. `profile` is the result of `kiln.device.check.bench.profile`."""
     names = list(dict.fromkeys(step["bucket"] for step in profile["steps"]))
     device = {k: v for k, v in profile["device"].items() if isinstance(v, (str, int, float))}
     return (
@@ -55,7 +55,7 @@ def _bucket(profile: Mapping[str, Any], name: str, steps: Sequence[Mapping[str, 
 
 
 def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the steps of each kernel family take together, the slowest first."""
+    """Total time of the steps of each kernel family, slowest first."""
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for step in steps:
         grouped.setdefault(step["family"] or "others", []).append(step)

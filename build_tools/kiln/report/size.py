@@ -1,4 +1,4 @@
-"""Show what a model takes of flash and RAM, and hold it to the budgets of its target and its own."""
+"""Print the flash and RAM of a model, and check them against the budgets of the target and the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kiln.report import budget
 from kiln.report.buckets import has_buckets, sizes_text
 from kiln.report.measure import linked_figures, on_gpu, plan_figures
 
-_TOP = 8  # kernels and contributors that are listed
+_TOP = 8  # most kernels and contributors that are listed
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
@@ -30,12 +30,12 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
         type=Path,
         help="print the figures of an existing size.json and do nothing else",
     )
-    p.add_argument("--byoc", type=Path, help="with --print: what byoc=auto has chosen, in a line")
+    p.add_argument("--byoc", type=Path, help="with --print: the file with the summary of byoc=auto")
     p.add_argument("--plan", type=Path, help="plan.json")
     p.add_argument("--target", type=Path, help="target.json")
-    p.add_argument("--bundle", type=Path, help="folder with include/ and lib/, to measure what is linked")
+    p.add_argument("--bundle", type=Path, help="folder with include/ and lib/, to measure a linked program")
     p.add_argument("--config", type=Path, help="the model's own budget, JSON")
-    p.add_argument("--usage", type=Path, help="usage.json: what kernels take on a GPU")
+    p.add_argument("--usage", type=Path, help="usage.json: resources of kernels on a GPU")
     p.add_argument("--work", type=Path, help="folder where linked programs are kept")
     p.add_argument("--out", type=Path, help="the figures, written only when every budget is kept")
     p.add_argument("--quiet", action="store_true", help="print nothing unless a budget is exceeded")
@@ -94,13 +94,13 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
         left = name in ("what", "kernel", "bucket", "budget", "sizes", "strategy")
-        # Where the terminal is too narrow, only descriptions are cut short: never a symbol or a number.
+        # On a narrow terminal only descriptions are wrapped or shortened, never a symbol or a number.
         table.add_column(name, justify="left" if left else "right", no_wrap=name not in ("what", "sizes"))
     return table
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:
-    """Print size.json: what is linked by section, the arena of every bucket, the largest kernels."""
+    """Print size.json: linked bytes by section, the arena of every bucket, the largest kernels, budgets."""
     console, linked = _console(), figures.get("linked")
     params, used = figures["params"], budget.used_bytes(figures)
     table = _table(f"{figures['model']} on {figures['target']}", "what", "bytes")
@@ -142,7 +142,7 @@ def print_figures(figures: Mapping[str, Any]) -> None:
 
 
 def _print_several(console: Console, weights: Sequence[Mapping[str, Any]]) -> None:
-    """The parameters that buckets and cases read in different forms."""
+    """Print the parameters that buckets and special cases read in several packings."""
     table = _table(
         "parameters in several packings, bytes", "what", "packings", "in the model", "stored", "times"
     )
@@ -154,7 +154,7 @@ def _print_several(console: Console, weights: Sequence[Mapping[str, Any]]) -> No
 
 
 def _print_gpu(console: Console, kernels: Sequence[Mapping[str, Any]]) -> None:
-    """What the largest kernels take on each architecture, of kernels that run on a GPU."""
+    """Print the resources of the largest kernels on each GPU architecture; nothing for kernels on the CPU."""
     table = _table("on the GPU", "kernel", "GPU", "code", "registers", "stack", "shared")
     for kernel in kernels:
         for arch, taken in kernel.get("gpu", {}).items():
@@ -192,7 +192,7 @@ def _print_buckets(console: Console, figures: Mapping[str, Any]) -> None:
 
 
 def _print_shared(console: Console, figures: Mapping[str, Any]) -> None:
-    """What each bucket uses of what lies in the program once."""
+    """Print the bytes of parameters and kernels that each bucket uses, and the totals without duplicates."""
     linked = figures.get("linked")
     code = {row["name"]: row for row in (linked or {}).get("buckets", [])}
     table = _table(
@@ -212,7 +212,7 @@ def _print_shared(console: Console, figures: Mapping[str, Any]) -> None:
 def print_excess(
     exceeded: Sequence[budget.Line], figures: Mapping[str, Any], plan: Mapping[str, Any]
 ) -> None:
-    """Print each budget that is exceeded, and what takes most of what it limits."""
+    """Print each exceeded budget, and the largest contributors to flash or RAM."""
     console = _console()
     table = _table("budgets exceeded", "budget", "limit", "used", "too many")
     for line in exceeded:

@@ -1,4 +1,4 @@
-/* Does nothing: what a linked program costs before there is a model in it. */
+/* empty.c: a program without a model, whose size is subtracted from that of model.c. */
 int main(int argc, char **argv) {
     return argc > 1 && argv[1][0] != 0;
 }

@@ -1,6 +1,6 @@
-/* The least that uses a model: what is measured is this program less one that does nothing.
- * Arena and tensors are the caller's in either case, so they come from outside and cost nothing
- * here. */
+/* model.c: the smallest program that uses a model; its size minus that of empty.c is the model's.
+ * Arena and tensors are the caller's, so they come from the arguments of main and add nothing to
+ * the size. */
 #include KILN_HEADER
 
 int main(int argc, char **argv) {
