@@ -1,7 +1,7 @@
-"""Debian packages of another machine, without root: what the tests' emulated machine is made of.
+"""Fetch Debian's arm64 packages, without root, for the emulated machine of the tests.
 
-apt itself fetches them, with lists and a cache of its own, so that Debian's signature over every package is
-checked. Neither the lists nor the packages of this machine are touched.
+apt downloads them, with its own package lists and cache below the given folder, so that Debian's signatures
+are checked. The package lists and packages of this machine stay unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 MIRROR = "http://deb.debian.org/debian"
 SUITE = "bookworm"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-# The kernel for virtual machines: a third of the usual one's size. Its real name has the version in it.
+# The kernel for virtual machines has a third of the size of the usual kernel. This metapackage depends on the
+# package with the version in its name.
 KERNEL = "linux-image-cloud-arm64"
 PACKAGES = (
     "busybox-static",
@@ -26,7 +27,7 @@ PACKAGES = (
     "libtommath1",
     "libgmp10",
     "zlib1g",
-    # Login shells that are no POSIX shells, and what they need.
+    # Login shells that are not POSIX shells, and their dependencies.
     "tcsh",
     "fish",
     "libgcc-s1",
@@ -37,11 +38,14 @@ PACKAGES = (
 
 
 class PackagesMissing(Exception):  # noqa: N818
-    """They cannot be had here; the message says why."""
+    """The packages cannot be fetched on this machine; the message contains the reason."""
 
 
 def fetch(folder: Path) -> list[Path]:
-    """The packages in `folder`, downloaded unless they are there already."""
+    """Download the packages into `folder`, unless they are there already; returns their paths.
+
+    Raises PackagesMissing where apt-get, dpkg-deb, Debian's keys or the packages are missing.
+    """
     wanted = folder / "complete"
     if wanted.is_file():
         names = wanted.read_text(encoding="utf-8").splitlines()

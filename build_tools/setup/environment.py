@@ -1,12 +1,12 @@
-"""Make the private Python environment of a source tree: .venv, holding what a lock file names.
+"""Create the private Python environment of a source tree: .venv, with the packages of a lock file.
 
 Runs before anything is installed, so it uses the standard library only.
 
-1. Take a file lock: of two first uses at once, the second waits and then finds the work done.
-2. Make .venv anew, unless it already holds the basic lock file and only more is to be added.
-3. Install with pip, hashes required, ready-made wheels only. Where Python came without pip (Debian's python3
-   without python3-venv), pip's own wheel is fetched first, checked, and run from the archive.
-4. Copy the lock file into .venv, last of all: the copy is the mark that the environment is whole.
+1. Take a file lock: if two processes start at the same time, the second one waits and finds .venv complete.
+2. Create .venv again, unless it is complete for the basic lock file and only packages are to be added.
+3. Install with pip, with required hashes and binary wheels only. Where Python has no pip (Debian's python3
+   without python3-venv), pip's wheel is downloaded first, checked, and run from the archive.
+4. Copy the lock file into .venv as the last action: the copy marks the environment as complete.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ BASIC = "requirements.lock"
 
 
 class SetupError(Exception):
-    """What stopped the installation, as one line."""
+    """The installation failed; the message is one line."""
 
 
 def main(arguments: list[str]) -> int:
-    """`environment.py ROOT LOCKFILE`: 0 when ROOT/.venv holds what it names, else 2 and a line on stderr."""
+    """`environment.py ROOT LOCKFILE`: create ROOT/.venv with the packages of LOCKFILE.
+
+    Returns 0 on success, 2 after printing an error, 130 after Ctrl-C.
+    """
     root, lock = Path(arguments[0]), arguments[1]
     try:
         with exclusive(root / ".venv.lock"):
@@ -58,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def is_whole(root: Path, lock: str) -> bool:
-    """Whether .venv was completely made from this very lock file, and its Python still runs."""
+    """Whether .venv was completely installed from a lock file with this content, and its Python exists."""
     mark = root / ".venv" / lock
     if not mark.is_file() or mark.read_bytes() != (root / lock).read_bytes():
         return False
@@ -66,7 +69,7 @@ def is_whole(root: Path, lock: str) -> bool:
 
 
 def make(root: Path, lock: str) -> None:
-    """Make or extend .venv."""
+    """Create .venv, or add the packages of the lock file to a complete one."""
     venv, started = root / ".venv", time.monotonic()
     if not is_whole(root, BASIC):
         say(f"making a private Python environment in {venv} (once; about 1 GB of disk)")
@@ -86,7 +89,7 @@ def make(root: Path, lock: str) -> None:
 
 
 def run_venv(venv: Path) -> None:
-    """Create the empty environment, without pip: whether pip came with Python is looked at later."""
+    """Create the empty environment without pip; `pip_command` installs pip."""
     if importlib.util.find_spec("venv") is None:
         raise SetupError(
             f"{sys.executable} has no venv module; on Debian or Ubuntu: apt install python3-venv"
@@ -100,7 +103,7 @@ def run_venv(venv: Path) -> None:
 
 
 def pip_command(venv: Path, scratch: Path) -> list[str]:
-    """How to run pip inside the environment."""
+    """Command line of pip in the environment: from ensurepip, else from a wheel downloaded to `scratch`."""
     python = str(venv / "bin/python")
     if importlib.util.find_spec("ensurepip") is not None:
         made = subprocess.run([python, "-m", "ensurepip", "--default-pip"], capture_output=True)
@@ -112,7 +115,10 @@ def pip_command(venv: Path, scratch: Path) -> list[str]:
 
 
 def download_pip() -> bytes:
-    """pip's wheel from the package index in use, checked."""
+    """Download pip's wheel from the configured package index, and check its SHA-256; returns its content.
+
+    Raises SetupError where the index cannot be read or the hash differs.
+    """
     name, digest = PIP_WHEEL
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/pip/"
     try:
@@ -135,7 +141,10 @@ def download_pip() -> bytes:
 
 
 def install(venv: Path, lock: Path, pip: list[str]) -> None:
-    """Install every package of the lock file, showing which one is at hand."""
+    """Install every package of the lock file, with progress on stderr.
+
+    Raises SetupError, with pip's first error, where this fails.
+    """
     total = len(re.findall(r"^[A-Za-z0-9]", lock.read_text(), re.MULTILINE))
     options = ["--require-hashes", "--only-binary", ":all:", "--no-deps", "--progress-bar", "off"]
     command = [*pip, "install", "--disable-pip-version-check", "--no-input", *options, "-r", str(lock)]
@@ -161,7 +170,10 @@ def install(venv: Path, lock: Path, pip: list[str]) -> None:
 
 
 def progress(text: str, shown: float) -> float:
-    """Show a step: in place on a terminal, else as a line at most every three seconds."""
+    """Show progress: in place on a terminal, else as a line at most every three seconds.
+
+    `shown` is the time of the last line; returns the new one.
+    """
     now = time.monotonic()
     if sys.stderr.isatty():
         print(f"\r\033[Kkiln: {text}", end="", file=sys.stderr, flush=True)
@@ -172,13 +184,13 @@ def progress(text: str, shown: float) -> float:
 
 
 def say(text: str) -> None:
-    """A line of progress: stderr, so that what is built may print to stdout."""
+    """Print a line of progress to stderr; stdout is for the output of the build."""
     print(f"kiln: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock that the system takes back from a process that dies."""
+    """Hold a file lock while the block runs; the system releases it if the process dies."""
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

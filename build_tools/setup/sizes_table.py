@@ -25,7 +25,10 @@ def main(targets: list[str]) -> int:
 
 
 def row(target: str, model: str) -> tuple[str, ...] | None:
-    """Cells of one bundle: sizes in bytes, and the greatest error of its golden vectors beside its limit."""
+    """Cells of one bundle: sizes in bytes, and the error that comes closest to its limit, with that limit.
+
+    None where the bundle is not built and tested.
+    """
     manifest = _read(ROOT / "build" / target / model / "manifest.json")
     test = _read(ROOT / "build" / ".stages" / target / model / "test.json")
     if manifest is None or test is None:

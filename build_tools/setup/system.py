@@ -1,11 +1,11 @@
-"""The system packages that Kiln's own tests need: installed where that is allowed, else named in one line.
+"""System packages that Kiln's own tests need: installed where this is allowed, else listed in one line.
 
-1. What is missing follows from kiln.packages, from the emulators and C libraries of the targets in
-   `targets/`, and from the version of clang that is found.
-2. As root, or where sudo asks for no password, apt-get installs the packages, and 1. is looked at again:
-   which package has clang's sanitizers is known only once clang is there.
-3. What is missing then ends a run of all tests with one line. A run of some tests is only warned, since they
-   may need none of it.
+1. Missing packages are determined from kiln.packages, from the emulators and C libraries of the targets in
+   `targets/`, and from the version of the installed clang.
+2. As root, or where sudo needs no password, apt-get installs the packages, and step 1 is repeated: the
+   package of clang's sanitizers is known only when clang is installed.
+3. Packages that are still missing end a run of all tests with one line. For a run of selected tests this is
+   only a warning, since the tests may not need them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kiln import packages
 from kiln.config import list_targets, load_target
 from kiln.device.check.host_cpu import loads_foreign_libc
 
-WAIT_FOR_OTHERS = 600  # seconds for another apt-get that runs to end
+WAIT_FOR_OTHERS = 600  # seconds to wait for another running apt-get
 
 
 def missing() -> dict[str, str]:
-    """What cannot be found here, with the package of each."""
+    """Missing programs, files and libraries, each with the name of its Debian package."""
     lacking = {name: package for name, package in packages.PROGRAMS.items() if shutil.which(name) is None}
     lacking |= {path: package for path, package in packages.FILES.items() if not Path(path).exists()}
     lacking |= {name: package for name, package in packages.LIBRARIES.items() if not _loads(name)}
@@ -54,7 +54,7 @@ def _loads(library: str) -> bool:
 
 
 def apt_get() -> list[str] | None:
-    """How to run apt-get as root without being asked for anything, or None."""
+    """Command that runs apt-get as root without a prompt; None where this is not possible."""
     if shutil.which("apt-get") is None:
         return None
     if os.geteuid() == 0:
@@ -65,7 +65,7 @@ def apt_get() -> list[str] | None:
 
 
 def install(apt: list[str], names: list[str]) -> str:
-    """Install packages. Returns apt-get's own reason where it fails, else the empty string."""
+    """Install packages. Returns apt-get's error message where it fails, else the empty string."""
     print(f"kiln: installing {' '.join(names)}", file=sys.stderr, flush=True)
     wait = f"DPkg::Lock::Timeout={WAIT_FOR_OTHERS}"
     reason = ""
@@ -85,16 +85,19 @@ def install(apt: list[str], names: list[str]) -> str:
 
 
 def complaint(lacking: dict[str, str], reason: str) -> str:
-    """One line: what the tests lack, why it could not be installed, and the command that installs it."""
+    """One line: what is missing, the reason why it could not be installed, the command to install it."""
     names = " ".join(sorted(set(lacking.values())))
-    # In a container there is often no sudo: a command that cannot be run helps nobody.
+    # In a container there is often no sudo, so the command must do without it.
     command = f"sudo apt-get install {names}" if shutil.which("sudo") else f"as root: apt-get install {names}"
     because = f" ({reason})" if reason else ""
     return f"the tests need {', '.join(lacking)}{because}; install with: {command}"
 
 
 def main(chosen_tests: list[str]) -> int:
-    """0 when everything is there. Without it 2 for a run of all tests; a part of them may still go on."""
+    """Install what is missing for the tests; returns the exit status.
+
+    0 when nothing is missing, or with a warning for a run of selected tests; 2 for a run of all tests.
+    """
     lacking, reason = missing(), ""
     apt = apt_get() if lacking else None
     for _ in range(2):
