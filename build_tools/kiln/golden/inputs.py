@@ -35,14 +35,14 @@ def make_set(
             if name not in known:
                 raise KilnError(f"golden.inputs: no input is called '{name}', there are: {', '.join(known)}")
         generator = np.random.default_rng(int(spec["seed"]))
-        made = [_draw(_own(spec, entry["name"]), entry, generator) for entry in entries]
+        tensors = [_draw(_own(spec, entry["name"]), entry, generator) for entry in entries]
     elif kind == "image":
-        made = _image_set(spec, entries, preprocess)
+        tensors = _image_set(spec, entries, preprocess)
     elif kind == "tensors":
         return [_given(spec, entry) for entry in entries]
     else:
         raise KilnError(f"golden.inputs: unknown kind '{kind}', allowed: random, normal, image, tensors")
-    pairs = zip(entries, made, strict=True)
+    pairs = zip(entries, tensors, strict=True)
     return [np.ones_like(tensor) if entry["name"] in masks else tensor for entry, tensor in pairs]
 
 

@@ -68,25 +68,25 @@ class PaddingChecks:
         self._ports = self.config.get("inputs") or {}
         self._names = [entry["name"] for entry in self.interface["inputs"]]
 
-    def check(self, one: Try, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
-        """Compare the outputs `want` of test case `one` with those of padded inputs.
+    def check(self, test: Try, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
+        """Compare the outputs `want` of the test case with those of padded inputs.
 
         Raises KilnError if an output changes.
         """
         if not any(part["strategy"] == "pad" for part in bucket["dims"].values()):
             return
-        target = padded_sizes(bucket, one.sizes)
+        target = padded_sizes(bucket, test.sizes)
         fill = self._fill(bucket)
         results = self._compare(target, exact, want, fill)
-        self._raise_for(one, target, results, exact, want, fill)
+        self._raise_for(test, target, results, exact, want, fill)
         proof = self.proofs.get(bucket["name"], {}).get("proof")
-        if proof == MEASURED and not one.shortened and one.case is None:
-            self._attack(one, target, exact, fill)
+        if proof == MEASURED and not test.shortened and test.case is None:
+            self._attack(test, target, exact, fill)
         self._found.setdefault(bucket["name"], []).append(
             {
-                "vector": one.name,
-                "sizes": one.sizes,
-                "padding": round(share_of_padding(one.sizes, target), 6),
+                "vector": test.name,
+                "sizes": test.sizes,
+                "padding": round(share_of_padding(test.sizes, target), 6),
                 "outputs": [
                     {"name": entry["name"], "error": r.error, "limit": r.limit, "unit": r.unit}
                     for entry, r in zip(self.interface["outputs"], results, strict=True)
@@ -116,17 +116,17 @@ class PaddingChecks:
         return {name: _stored(entry["name"], known.get(name, plain[name]), np.dtype(entry["dtype"]))
                 for name, entry in zip(self._names, self.interface["inputs"], strict=True)}  # fmt: skip
 
-    def _attack(self, one: Try, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> None:
+    def _attack(self, test: Try, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> None:
         """Compare on adversarial data. Raises KilnError if an output changes."""
         given = [name for name in self._names if (self._ports.get(name) or {}).get("pad") is not None]
         for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *given]):
             want = self.reference.run(attack.inputs)
             results = self._compare(target, attack.inputs, want, attack.fill)
-            self._raise_for(one, target, results, attack.inputs, want, attack.fill, attack.name)
+            self._raise_for(test, target, results, attack.inputs, want, attack.fill, attack.name)
 
     def _raise_for(
         self,
-        one: Try,
+        test: Try,
         target: Sizes,
         results: Sequence[Comparison],
         exact: Sequence[Array],
@@ -137,7 +137,7 @@ class PaddingChecks:
         """Raise KilnError for the first failed comparison; `data` describes adversarial data."""
         for entry, result in zip(self.interface["outputs"], results, strict=True):
             if not result.passed:
-                raise KilnError(self._refusal(one, target, entry, result, exact, want, fill, data))
+                raise KilnError(self._refusal(test, target, entry, result, exact, want, fill, data))
 
     def _compare(
         self, target: Sizes, exact: Sequence[Array], want: Sequence[Array], fill: Mapping[str, Any]
@@ -161,7 +161,7 @@ class PaddingChecks:
 
     def _refusal(
         self,
-        one: Try,
+        test: Try,
         target: Sizes,
         entry: Mapping[str, Any],
         result: Comparison,
@@ -171,9 +171,9 @@ class PaddingChecks:
         data: str,
     ) -> str:
         """The message: the padded dimension, the output's error, the first operator whose result changes."""
-        moved = [name for name in target if target[name] != one.sizes[name]]
+        moved = [name for name in target if target[name] != test.sizes[name]]
         for name in moved if len(moved) > 1 else []:
-            alone = {**one.sizes, name: target[name]}
+            alone = {**test.sizes, name: target[name]}
             results = self._compare(alone, exact, want, fill)
             wrong = [index for index, r in enumerate(results) if not r.passed]
             if wrong:
@@ -187,9 +187,9 @@ class PaddingChecks:
             limits_for(self.config.get("tolerance") or {}, ""),
         )
         subject = " and ".join(f"dims.{name}: pad {target[name]}" for name in moved)
-        sizes_shown = [f"{name} {one.sizes[name]} padded to {target[name]}" for name in moved]
+        sizes_shown = [f"{name} {test.sizes[name]} padded to {target[name]}" for name in moved]
         shown = ", ".join([*([f"data {data}"] if data else []), *sizes_shown])
-        others = ", ".join(f"{name} {size}" for name, size in one.sizes.items() if name not in moved)
+        others = ", ".join(f"{name} {size}" for name, size in test.sizes.items() if name not in moved)
         far = f"it differs by {result.error:.3g}, allowed {result.limit:.3g} {result.unit}".rstrip()
         if not np.isfinite(result.error):
             far = result.detail

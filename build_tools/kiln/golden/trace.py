@@ -129,15 +129,15 @@ class Positions:
             return False
         wide = traced.padded[source].shape
         flat = np.ravel_multi_index(np.ix_(*reading), wide).reshape(after.shape)
-        found = []
-        for axis, places in enumerate(np.unravel_index(flat, traced.padded[result].shape)):
-            lines = np.moveaxis(places, axis, 0).reshape(after.shape[axis], -1)
+        positions = []
+        for axis, indices in enumerate(np.unravel_index(flat, traced.padded[result].shape)):
+            lines = np.moveaxis(indices, axis, 0).reshape(after.shape[axis], -1)
             if (lines != lines[:, :1]).any():
                 return True  # no common positions along an axis; a reshape changes no value
-            found.append(lines[:, 0])
+            positions.append(lines[:, 0])
             if (lines[:, 0] != np.arange(len(lines))).any():
                 self._merged[after.shape[axis], traced.padded[result].shape[axis]] = lines[:, 0]
-        self._of[result] = found
+        self._of[result] = positions
         return True
 
 

@@ -67,65 +67,65 @@ def tries(
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
         drawn = [(input_sets.DEFAULT_SETS[0], "random_1")]
-    places = [(index, at) for index in range(len(buckets)) for at in points(buckets, index)]
-    if not places:
+    samples = [(index, at) for index in range(len(buckets)) for at in points(buckets, index)]
+    if not samples:
         raise KilnError("buckets.json: no size reaches a bucket")
-    found: list[Try] = []
-    for number in range(max(len(places), len(drawn))):
-        index, at = places[number % len(places)]
+    tests: list[Try] = []
+    for number in range(max(len(samples), len(drawn))):
+        index, at = samples[number % len(samples)]
         spec, stem = drawn[number % len(drawn)]
-        found.append(_try(stem, spec, at, index))
+        tests.append(_try(stem, spec, at, index))
     for spec, stem in fixed:
         at = fixed_sizes(spec, interface, preprocess)
         reached = serving(buckets, at)
         if reached is None:
             raise KilnError(f"golden.inputs: {stem} has {name_of(at)}, which no bucket serves")
-        found.append(_try(stem, spec, at, reached))
+        tests.append(_try(stem, spec, at, reached))
     if masks:
-        found = _with_short_masks(found, len(buckets))
-    return _with_cases(found, buckets, masks, cases)
+        tests = _with_short_masks(tests, len(buckets))
+    return _with_cases(tests, buckets, masks, cases)
 
 
 def _try(stem: str, spec: Entry, at: Sizes, index: int) -> Try:
     return Try("_".join(part for part in (name_of(at), stem) if part), spec, at, index)
 
 
-def _with_short_masks(found: Sequence[Try], buckets: int) -> list[Try]:
+def _with_short_masks(tests: Sequence[Try], buckets: int) -> list[Try]:
     """In each bucket, give the middle test case masks that end in zeros; a bucket's only one is kept too."""
     chosen = {}
     for index in range(buckets):
-        own = [one for one in found if one.bucket == index]
-        if own:
-            chosen[own[(len(own) - 1) // 2].name] = len(own) == 1
+        in_bucket = [test for test in tests if test.bucket == index]
+        if in_bucket:
+            chosen[in_bucket[(len(in_bucket) - 1) // 2].name] = len(in_bucket) == 1
     result = []
-    for one in found:
-        if one.name not in chosen or chosen[one.name]:
-            result.append(one)
-        if one.name in chosen:
-            result.append(Try(f"{one.name}_masked", one.spec, one.sizes, one.bucket, True))
+    for test in tests:
+        if test.name not in chosen or chosen[test.name]:
+            result.append(test)
+        if test.name in chosen:
+            result.append(Try(f"{test.name}_masked", test.spec, test.sizes, test.bucket, True))
     return result
 
 
 def _with_cases(
-    found: list[Try], buckets: Sequence[Bucket], masks: Collection[str], cases: Sequence[Entry]
+    tests: list[Try], buckets: Sequence[Bucket], masks: Collection[str], cases: Sequence[Entry]
 ) -> list[Try]:
     """Add one test case for each bucket and special case; masks of ones are tested already."""
-    more = []
+    added = []
     for index in range(len(buckets)):
-        own = [one for one in found if one.bucket == index]
+        in_bucket = [test for test in tests if test.bucket == index]
         for number, case in enumerate(cases, start=1):
-            if not own or _is_tried(case, masks):
+            if not in_bucket or _is_tried(case, masks):
                 continue
-            base = own[len(own) // 2]
+            base = in_bucket[len(in_bucket) // 2]
             at = _sizes_of(case, buckets, index, base.sizes)
             if at != base.sizes:  # a photograph or a tensor from a file has fixed sizes
-                base = next((one for one in own if one.spec["kind"] in input_sets.DRAWN), base)
+                base = next((test for test in in_bucket if test.spec["kind"] in input_sets.DRAWN), base)
             if at is None or (at != base.sizes and base.spec["kind"] not in input_sets.DRAWN):
                 continue
             stem = base.name.removesuffix("_masked").removeprefix(name_of(base.sizes)).removeprefix("_")
             name = "_".join(part for part in (name_of(at), stem, f"case{number}") if part)
-            more.append(replace(base, name=name, sizes=at, shortened=False, case=case))
-    return found + more
+            added.append(replace(base, name=name, sizes=at, shortened=False, case=case))
+    return tests + added
 
 
 def _is_tried(case: Entry, masks: Collection[str]) -> bool:
@@ -143,20 +143,30 @@ def _sizes_of(case: Entry, buckets: Sequence[Bucket], index: int, at: Sizes) -> 
     def meeting(name: str) -> list[int]:
         """Sizes of dimension `name` that meet the case, the nearest to that of `at` first."""
         part = parts[name]
-        wanted = [one for one in conditions_of(case) if one.get("dim") == name]
-        edges = [one["range"] if one.get("range") else [one["exact"]] * 2 for one in wanted if _edges(one)]
+        wanted = [condition for condition in conditions_of(case) if condition.get("dim") == name]
+        edges = [
+            condition["range"] if condition.get("range") else [condition["exact"]] * 2
+            for condition in wanted
+            if _edges(condition)
+        ]
         low = max([part["min"], *(least for least, _ in edges)])
         high = min([part["max"], *(greatest for _, greatest in edges)])
         first = min(max(at[name], low), high) // part["multiple"] * part["multiple"]
-        around = (first + sign * step * part["multiple"] for step in range(_FARTHEST) for sign in (1, -1))
-        met = (size for size in around if low <= size <= high and all(holds(one, size) for one in wanted))
-        return list(dict.fromkeys(itertools.islice(met, _MOST_SIZES)))
+        candidates = (first + sign * step * part["multiple"] for step in range(_FARTHEST) for sign in (1, -1))
+        meeting_sizes = (
+            size
+            for size in candidates
+            if low <= size <= high and all(holds(condition, size) for condition in wanted)
+        )
+        return list(dict.fromkeys(itertools.islice(meeting_sizes, _MOST_SIZES)))
 
-    names = list(dict.fromkeys(one["dim"] for one in conditions_of(case) if one.get("dim") in parts))
+    names = list(
+        dict.fromkeys(condition["dim"] for condition in conditions_of(case) if condition.get("dim") in parts)
+    )
     for sizes_of_names in itertools.product(*(meeting(name) for name in names)):
-        found = {**at, **dict(zip(names, sizes_of_names, strict=True))}
-        if serving(buckets, found) == index:  # an earlier bucket may serve these sizes
-            return found
+        candidate = {**at, **dict(zip(names, sizes_of_names, strict=True))}
+        if serving(buckets, candidate) == index:  # an earlier bucket may serve these sizes
+            return candidate
     return None
 
 

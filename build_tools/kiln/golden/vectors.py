@@ -96,21 +96,21 @@ def make_vectors(
     proofs = padding["buckets"] if padding else {}
     checks = PaddingChecks(config, source, interface, reference, masks, proofs)
     vectors = Vectors()
-    for one in chosen:
-        sizes = {**least, **one.sizes}
+    for test in chosen:
+        sizes = {**least, **test.sizes}
         entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}
-        given = _inputs(one, interface, entries["inputs"], preprocess, masks, listed)
-        if given is None:
+        tensors = _inputs(test, interface, entries["inputs"], preprocess, masks, listed)
+        if tensors is None:
             continue
-        results = reference.run(given)
-        _check(source, one.name, results, entries["outputs"])
-        checks.check(one, listed[one.bucket], given, results)
+        results = reference.run(tensors)
+        _check(source, test.name, results, entries["outputs"])
+        checks.check(test, listed[test.bucket], tensors, results)
         sides = {
-            "inputs": list(zip(entries["inputs"], given, strict=True)),
+            "inputs": list(zip(entries["inputs"], tensors, strict=True)),
             "outputs": list(zip(entries["outputs"], results, strict=True)),
         }
-        where = {"bucket": listed[one.bucket]["name"], "dims": one.sizes} if buckets else {}
-        vectors.add(one.name, sides, **where)
+        where = {"bucket": listed[test.bucket]["name"], "dims": test.sizes} if buckets else {}
+        vectors.add(test.name, sides, **where)
     about = {"model": interface["model"], "reference": reference.about}
     if buckets:
         symbolic = [
@@ -121,25 +121,25 @@ def make_vectors(
 
 
 def _inputs(
-    one: Try,
+    test: Try,
     interface: Mapping[str, Any],
     entries: Sequence[Mapping[str, Any]],
     preprocess: Mapping[str, Any] | None,
     masks: Sequence[str],
     buckets: Sequence[Mapping[str, Any]],
 ) -> list[Array] | None:
-    """The input tensors of test case `one`, with masks shortened or special contents where the case requires.
+    """The input tensors of the test case, with masks shortened or special contents where the case requires.
 
     None if the special content has other sizes than the test case.
     """
-    given = input_sets.make_set(one.spec, entries, preprocess, masks)
-    if one.case is not None:
-        return input_sets.with_content(one.case, entries, given)
-    if not one.shortened:
-        return given
+    tensors = input_sets.make_set(test.spec, entries, preprocess, masks)
+    if test.case is not None:
+        return input_sets.with_content(test.case, entries, tensors)
+    if not test.shortened:
+        return tensors
     return [
-        shorten(tensor, entry, buckets[one.bucket], one.sizes) if entry["name"] in masks else tensor
-        for tensor, entry in zip(given, interface["inputs"], strict=True)
+        shorten(tensor, entry, buckets[test.bucket], test.sizes) if entry["name"] in masks else tensor
+        for tensor, entry in zip(tensors, interface["inputs"], strict=True)
     ]
 
 

@@ -66,9 +66,9 @@ def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
             if weight is None or str(weight.dtype) != "float32" or weight.ndim not in (2, 4):
                 continue
             is_open = any(not isinstance(size, tvm.tirx.IntImm) for size in call.args[0].ty.shape)
-            found = _use(call, weight, greatest(call.args[0]), greatest(call))
-            if found is not None:
-                yield replace(found, is_open=is_open)
+            use = _use(call, weight, greatest(call.args[0]), greatest(call))
+            if use is not None:
+                yield replace(use, is_open=is_open)
 
 
 def _use(call: Any, weight: Array, x: list[int], out: list[int]) -> Use | None:

@@ -87,10 +87,10 @@ def _cost(groups: Groups, number: int) -> Cost:
     names = {name for name in groups.steps.steps[number]["args"] if isinstance(name, str)}
     params = [groups.steps.params[name] for name in names if name in groups.steps.params]
     read = sum(value.nbytes for value in params)
-    made, machine = groups.made.get(number), groups.machine
-    if made is None:
+    step_kernel, machine = groups.made.get(number), groups.machine
+    if step_kernel is None:
         return Cost(read, 0.0, False)
-    kernel = made.part.kernel
+    kernel = step_kernel.part.kernel
     cores = machine.cores if machine.parallel and kernel.tasks is not None else 1
-    cycles = made.part.macs / kernel.saving / (2 * machine.lanes("float32")) / cores
+    cycles = step_kernel.part.macs / kernel.saving / (2 * machine.lanes("float32")) / cores
     return Cost(read, cycles, kernel.fetches)

@@ -62,23 +62,23 @@ class _Recompute:
 
     def module(self) -> tvm.IRModule:
         """The module, with functions that compute constants in place of loading them."""
-        found = self._formulas()
-        if not found:
+        formulas = self._formulas()
+        if not formulas:
             return self.mod
         others = {name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)}
         builder = relax.BlockBuilder(tvm.IRModule(others, attrs=self.mod.attrs))
-        for variable, made in found.items():
+        for variable, form in formulas.items():
             name = self.origin[variable]
-            if isinstance(made, Repeated) and name not in self.shorter:
-                ty = relax.TensorType(made.value.shape, str(made.value.dtype))
+            if isinstance(form, Repeated) and name not in self.shorter:
+                ty = relax.TensorType(form.value.shape, str(form.value.dtype))
                 self.shorter[name] = relax.Var(f"{name}.{ONCE}", ty)
-                self.params[f"{name}.{ONCE}"] = made.value
+                self.params[f"{name}.{ONCE}"] = form.value
         make = functools.lru_cache(maxsize=None)(functools.partial(self._function, builder))
         blocks = []
         for block in self.main.body.blocks:
             bindings = []
             for binding in block.bindings:
-                value = self._call(binding.value, found, make)
+                value = self._call(binding.value, formulas, make)
                 same = value.same_as(binding.value)
                 bindings.append(binding if same else relax.VarBinding(binding.var, value))
             blocks.append(type(block)(bindings))
@@ -106,25 +106,27 @@ class _Recompute:
             else:
                 refused |= self._named(value)
         outputs = self._named(self.main.body.body)  # Groups.copy computes them
-        found: dict[str, dict[tuple[int, ...], Formula]] = {}
+        by_name: dict[str, dict[tuple[int, ...], Formula]] = {}
         for name in {self.origin[item] for item in readers} - refused:
             shapes = {tuple(static_shape(item)) for item in readers if self.origin[item] == name}
-            made = _all_formulas(self.params[name], shapes)
-            if name not in outputs or all(isinstance(one, Affine) for one in made.values()):
-                found[name] = made
-        made_of = {item: found.get(self.origin[item], {}).get(tuple(static_shape(item))) for item in readers}
-        return {item: made for item, made in made_of.items() if made is not None}
+            by_shape = _all_formulas(self.params[name], shapes)
+            if name not in outputs or all(isinstance(form, Affine) for form in by_shape.values()):
+                by_name[name] = by_shape
+        by_variable = {
+            item: by_name.get(self.origin[item], {}).get(tuple(static_shape(item))) for item in readers
+        }
+        return {item: form for item, form in by_variable.items() if form is not None}
 
     def _named(self, expr: Any) -> set[str]:
         """Names of the parameters that an expression reads."""
-        found: set[str] = set()
+        names: set[str] = set()
 
-        def visit(one: Any) -> None:
-            if isinstance(one, relax.Var) and one in self.origin:
-                found.add(self.origin[one])
+        def visit(item: Any) -> None:
+            if isinstance(item, relax.Var) and item in self.origin:
+                names.add(self.origin[item])
 
         post_order_visit(expr, visit)
-        return found
+        return names
 
     def _call(self, value: Any, found: Mapping[Any, Formula], make: Any) -> Any:
         """The call `value` of a function that computes the constants in `found`, or `value` itself."""
@@ -178,21 +180,21 @@ def _all_formulas(value: Array, shapes: set[tuple[int, ...]]) -> dict[tuple[int,
     """A formula for each shape in which `value` is read; empty where one is missing or saves too little."""
     if value.nbytes < LEAST:
         return {}
-    found: dict[tuple[int, ...], Formula] = {}
+    formulas: dict[tuple[int, ...], Formula] = {}
     for shape in shapes:
-        made = formula(value.reshape(shape))
-        if made is None or (isinstance(made, Repeated) and len(shapes) > 1):
+        form = formula(value.reshape(shape))
+        if form is None or (isinstance(form, Repeated) and len(shapes) > 1):
             return {}
-        if isinstance(made, Repeated) and value.nbytes - made.value.nbytes < LEAST:
+        if isinstance(form, Repeated) and value.nbytes - form.value.nbytes < LEAST:
             return {}
-        found[shape] = made
-    return found
+        formulas[shape] = form
+    return formulas
 
 
 def constant_formula(value: Array, shape: Sequence[Any]) -> Affine | None:
     """The affine formula of a constant that is copied to an output; None below LEAST bytes or without one."""
-    made = formula(value.reshape([int(size) for size in shape])) if value.nbytes >= LEAST else None
-    return made if isinstance(made, Affine) else None
+    form = formula(value.reshape([int(size) for size in shape])) if value.nbytes >= LEAST else None
+    return form if isinstance(form, Affine) else None
 
 
 def _refuses(func: tirx.PrimFunc, position: int) -> bool:

@@ -73,7 +73,7 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
     bytes, are computed by kernels that no concat is fused with. Resizing and slicing are fused with a concat.
     """
     calls = _calls(mod)
-    made = {binding.var: binding.value for binding in calls}
+    producers = {binding.var: binding.value for binding in calls}
     readers: dict[Any, list[str]] = {}
     for binding in calls:
         for item in binding.value.args[1].fields:
@@ -83,18 +83,18 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
     def fuses(name: str) -> bool:
         return any(op["name"] not in _READERS for op in ops[name])
 
-    def alone(operand: Any) -> bool:
+    def is_separate(operand: Any) -> bool:
         """Whether a separate kernel computes `operand`, up to elementwise operators fused after it."""
-        while (call := made.get(operand)) is not None:
+        while (call := producers.get(operand)) is not None:
             kind = ops[call.args[0].name_hint][-1]["kind"]
             if kind not in ("elementwise", "broadcast"):
                 return str(kind) != "injective"
-            operand = next((item for item in call.args[1].fields if item in made), None)
+            operand = next((item for item in call.args[1].fields if item in producers), None)
         return False
 
     def worthwhile(call: Any) -> bool:
-        sizes = [(_bytes(operand.ty), alone(operand)) for operand in call.args[1].fields]
-        return 2 * sum(size for size, is_alone in sizes if is_alone) >= sum(size for size, _ in sizes)
+        sizes = [(_bytes(operand.ty), is_separate(operand)) for operand in call.args[1].fields]
+        return 2 * sum(size for size, separate in sizes if separate) >= sum(size for size, _ in sizes)
 
     refused = {
         binding.value.args[0].name_hint
@@ -116,37 +116,38 @@ def find_joins(
     """The concats of `main` that are done in place, by variable; `padded`: views inside padded tensors."""
     calls = _calls(mod)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
-    made = {binding.var: binding.value for binding in calls}
+    producers = {binding.var: binding.value for binding in calls}
     blocked = used_otherwise(mod["main"], bindings)
     readers: dict[Any, list[tuple[Any, int]]] = {}
     for binding in calls:
-        for at, item in enumerate(binding.value.args[1].fields):
-            readers.setdefault(item, []).append((binding.value, at))
+        for position, item in enumerate(binding.value.args[1].fields):
+            readers.setdefault(item, []).append((binding.value, position))
 
-    def named(call: Any) -> list[OpInfo]:
+    def ops_of(call: Any) -> list[OpInfo]:
         return ops.get(call.args[0].name_hint, [])
 
     def can_be_view(operand: Any) -> bool:
         """Whether the producer of `operand` can write into the result, and all readers can read there."""
-        producer = made.get(operand)
-        if producer is None or operand in blocked or operand in padded or _is_concat(named(producer)):
+        producer = producers.get(operand)
+        if producer is None or operand in blocked or operand in padded or _is_concat(ops_of(producer)):
             return False
-        if not _is_simple(mod, named(producer), producer) or operand in taken:
+        if not _is_simple(mod, ops_of(producer), producer) or operand in parents:
             return False
         # A convolution addresses its first operand by the operand's shape, which differs from the parent's.
         return all(
-            _is_concat(named(call))
+            _is_concat(ops_of(call))
             or (
-                _is_simple(mod, named(call), call) and not (at == 0 and named(call)[0]["name"] == "nn.conv2d")
+                _is_simple(mod, ops_of(call), call)
+                and not (position == 0 and ops_of(call)[0]["name"] == "nn.conv2d")
             )
-            for call, at in readers[operand]
+            for call, position in readers[operand]
         )
 
     joins: dict[Any, Join] = {}
-    taken: dict[Any, Any] = {}
+    parents: dict[Any, Any] = {}
     for binding in calls:
         call = binding.value
-        if not _is_concat(named(call)) or not _is_image(call):
+        if not _is_concat(ops_of(call)) or not _is_image(call):
             continue
         operands = list(call.args[1].fields)
         shapes = [list(operand.ty.shape) for operand in operands]
@@ -156,11 +157,11 @@ def find_joins(
         written = sum(size for size, is_direct in zip(sizes, direct, strict=True) if is_direct)
         if 2 * written < sum(sizes) or not inside:
             continue
-        more = {**taken, **dict.fromkeys(inside, binding.var)}
-        if _peak(bindings, mod["main"], more, padded) > _peak(bindings, mod["main"], taken, padded):
+        with_concat = {**parents, **dict.fromkeys(inside, binding.var)}
+        if _peak(bindings, mod["main"], with_concat, padded) > _peak(bindings, mod["main"], parents, padded):
             continue
-        taken = more
-        joins[binding.var] = _join(named(call)[0], call, shapes, direct, padded.get(binding.var))
+        parents = with_concat
+        joins[binding.var] = _join(ops_of(call)[0], call, shapes, direct, padded.get(binding.var))
     return joins
 
 
@@ -208,14 +209,14 @@ def _peak(
             variable = owner[variable]
         return variable
 
-    def read(expr: Any, at: int) -> None:
+    def read(expr: Any, step: int) -> None:
         def visit(item: Any) -> None:
             if isinstance(item, relax.Var) and root(item) in first:
-                last[root(item)] = at
+                last[root(item)] = step
 
         post_order_visit(expr, visit)
 
-    for at, binding in enumerate(bindings):
+    for step, binding in enumerate(bindings):
         name = operator(binding.value)
         if name == "relax.reshape":
             owner.setdefault(binding.var, binding.value.args[0])
@@ -225,17 +226,17 @@ def _peak(
             if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
                 # an in-place padding: the producer has filled its parent
                 owner.setdefault(binding.var, source)
-        read(binding.value, at)
-        whole = root(binding.var)
-        first.setdefault(whole, at)
-        last[whole] = at
+        read(binding.value, step)
+        tensor = root(binding.var)
+        first.setdefault(tensor, step)
+        last[tensor] = step
         view = padded.get(binding.var)
         size[binding.var] = _bytes(binding.var.ty, None if view is None else _full(binding.var, view))
     read(main.body.body, len(bindings))
     change = [0] * (len(bindings) + 2)
-    for whole, start in first.items():
-        change[start] += size.get(whole, 0)
-        change[last[whole] + 1] -= size.get(whole, 0)
+    for tensor, start in first.items():
+        change[start] += size.get(tensor, 0)
+        change[last[tensor] + 1] -= size.get(tensor, 0)
     most = alive = 0
     for delta in change:
         alive += delta
