@@ -75,9 +75,8 @@ def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.I
             )
 
         checked_mod = rewrite_calls(mod, dict.fromkeys((*_READS, *_WRITES), rule))
-        return relax.transform.DeadCodeElimination()(
-            checked_mod
-        )  # removes the conversions of unchecked indices
+        # Removes the conversions of unchecked indices.
+        return relax.transform.DeadCodeElimination()(checked_mod)
 
     return run
 
