@@ -50,7 +50,7 @@ class Files:
             status = calls[name](rsp, *words) if name in calls else -_ENOSYS
         except (ValueError, TypeError, KeyError):
             status = -_EINVAL
-        rsp.send(b"F%x" % status if status >= 0 else b"F-1,%x" % -status)
+        rsp.reply_to_call(status)
 
     def _open_file(self, rsp: Rsp, path: bytes, flags: bytes, mode: bytes) -> int:
         del mode

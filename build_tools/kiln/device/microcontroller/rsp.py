@@ -53,6 +53,7 @@ class Rsp:
             # QEMU accepts packets for single registers only after the client has read the register
             # description.
             self.ask(b"qXfer:features:read:target.xml:0,%x" % self._chunk)
+        self._is_qemu = self.ask(b"qqemu.sstepbits").startswith(b"ENABLE=")
         if b"QStartNoAckMode+" in told and self.ask(b"QStartNoAckMode") == b"OK":
             self._acks = False
 
@@ -170,9 +171,33 @@ class Rsp:
             raise KilnError(f"{self._who}: cannot read register {number}")
         return int.from_bytes(bytes.fromhex(answer.decode()), "little")
 
-    def interrupt(self) -> None:
-        """Interrupt the running program; the server then sends a stop packet."""
+    def resume(self) -> None:
+        """Resume the program; the server then sends a stop packet or a File-I/O request."""
+        self.send(b"c")
+
+    def reply_to_call(self, status: int) -> None:
+        """Reply to a File-I/O request, and let the program continue; a negative status is -errno."""
+        code, error = (b"%x" % status, 0) if status >= 0 else (b"-1", -status)
+        if not self._is_qemu:
+            self.send(b"F%s,%x" % (code, error) if error else b"F" + code)
+            return
+        # QEMU since 8.1 sends a stop packet only if the last packet that it received was a resumption, and
+        # does not count packet F as one. With the Ctrl-C flag, the program stops directly after the call.
+        stop = self.ask(b"F%s,%x,C" % (code, error))
+        if stop[:3] not in (b"S02", b"T02"):
+            raise KilnError(
+                f"{self._who}: the gdb server answers a File-I/O reply with {stop[:40].decode('latin-1')!r}, "
+                "a stop with signal 2 expected"
+            )
+        self.resume()
+
+    def interrupt(self) -> bool:
+        """Interrupt the running program. Returns whether the server sent a stop packet in time."""
         self._raw(b"\x03")
+        stopped = self.waiting(self._timeout)
+        if stopped:
+            self.receive()
+        return stopped
 
     def close(self) -> None:
         """Close the connection and leave the core stopped; a detach (packet D) would let it continue."""

@@ -9,6 +9,7 @@ breakpoint stops it, or with the server's packet for an exit.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -164,12 +165,11 @@ class GdbTransport:
         if ends is not None:
             self._rsp.must(b"Z1,%x,2" % ends, f"cannot set a breakpoint at {EXIT}")
         try:
-            self._rsp.send(b"c")
+            self._rsp.resume()
             while True:
                 if not self._rsp.waiting(limit - time.monotonic()):
-                    self._rsp.interrupt()
-                    self._rsp.receive()
-                    raise KilnError(f"{self.description}: still running after {timeout:g} s, was stopped")
+                    ending = "was stopped" if self._rsp.interrupt() else "and the gdb server reports no stop"
+                    raise KilnError(f"{self.description}: still running after {timeout:g} s, {ending}")
                 stop = self._rsp.receive()
                 match stop[:1]:
                     case b"F":
@@ -184,7 +184,9 @@ class GdbTransport:
                         raise KilnError(f"{self.description}: it stopped: {printable(repr(stop[:40]))}")
         finally:
             if ends is not None:
-                self._rsp.ask(b"z1,%x,2" % ends)
+                # An error of the connection must not replace the status or the error of the run.
+                with contextlib.suppress(KilnError):
+                    self._rsp.ask(b"z1,%x,2" % ends)
 
     def _stopped(self, stop: bytes, ends: int | None) -> int:
         at = self._rsp.register(_PC)
