@@ -3,14 +3,14 @@
 The attribute `kiln.ops` of a PrimFunc is a JSON list with one entry for each operator, in order of execution;
 a fused function has the entries of the functions that were fused. The keys of an entry:
 
-    name       name of the operator, without `relax.`; `tir.<function>` for a function not made from an
-    operator kind       elementwise, broadcast, injective, reduction, out_elementwise_fusable, opaque attrs
-    attributes and non-tensor arguments of the operator (opinfo/attributes.py) out_dtype  data type of the
-    operator's result; "" for a tuple args       origin of each tensor operand: {"param": position among the
-    function's tensors},
-               {"op": position in this list}, with {"out": position} if the result of that operator is a
-               tuple, {"value": number} for a scalar that is part of the code, {} if the origin is not known
-    nests      number of the function's loop nests that compute this operator; 0 if they are not loop nests
+    name       name of the operator, without `relax.`; `tir.<function>` where no operator made the function
+    kind       elementwise, broadcast, injective, reduction, out_elementwise_fusable, opaque
+    attrs      attributes and non-tensor arguments of the operator (opinfo/attributes.py)
+    out_dtype  data type of the operator's result; "" for a tuple
+    args       origin of each tensor operand: {"param": position among the function's tensors},
+               {"op": position in this list}, with {"out": position} if that operator returns a tuple,
+               {"value": number} for a scalar that is part of the code, {} if the origin is not known
+    nests      number of the function's loop nests that compute this operator; 0 if it has no loop nests
 """
 
 from __future__ import annotations

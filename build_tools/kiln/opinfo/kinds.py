@@ -34,9 +34,9 @@ def nests_of(func: PrimFunc) -> list[Nest] | None:
 
 
 def _loads(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
-    return found
+    nodes: list[Any] = []
+    structural_walk(expr, ((TensorLoad, lambda load: nodes.append(load)),))
+    return nodes
 
 
 def _broadcasts(nest: Nest) -> bool:
@@ -53,9 +53,9 @@ def _is_one(axis: Any) -> bool:
 
 
 def _uses(expr: Any, variable: Any) -> bool:
-    found = []
-    structural_walk(expr, ((tirx.Var, lambda v: found.append(1) if v.same_as(variable) else None),))
-    return bool(found)
+    uses = []
+    structural_walk(expr, ((tirx.Var, lambda v: uses.append(v) if v.same_as(variable) else None),))
+    return bool(uses)
 
 
 def _only_reduces(nests: list[Nest]) -> bool:

@@ -80,7 +80,7 @@ class Machine:
     upcoming: tuple[int, int] | None = None
 
     def shares(self, steps: int) -> bool:
-        """Whether `steps` vector operations are worth starting threads, which takes microseconds."""
+        """Whether `steps` vector operations justify starting threads, which takes a few microseconds."""
         return self.parallel and steps >= SHARED
 
     def lanes(self, dtype: str) -> int:

@@ -76,9 +76,9 @@ class _Instance:
 
 def loads(expr: Expr) -> list[Any]:
     """The loads in an expression; a load inside an index comes before the load with that index."""
-    found: list[Any] = []
-    structural_walk(expr, ((TensorLoad, found.append),))
-    return found
+    nodes: list[Any] = []
+    structural_walk(expr, ((TensorLoad, nodes.append),))
+    return nodes
 
 
 def guarded(expr: Expr) -> list[Expr]:
@@ -87,17 +87,17 @@ def guarded(expr: Expr) -> list[Expr]:
     The operands of a Select count too: TVM makes a branch of a Select with an operand that might read outside
     of a tensor.
     """
-    found: list[Expr] = []
+    branches: list[Expr] = []
 
     def on_call(call: Any) -> None:
         if getattr(call.op, "name", "").removeprefix("tirx.") == "if_then_else":
-            found.extend(call.args[1:])
+            branches.extend(call.args[1:])
 
     def on_select(select: Any) -> None:
-        found.extend([select.true_value, select.false_value])
+        branches.extend([select.true_value, select.false_value])
 
     structural_walk(expr, ((Call, on_call), (tirx.Select, on_select)))
-    return found
+    return branches
 
 
 class _Expansion:
@@ -110,7 +110,7 @@ class _Expansion:
 
     def note(self, expr: Expr, free: bool) -> None:
         """Count the reads of instances in `expr`; `free`: `expr` itself is not under a condition."""
-        inside = [id_of(load) for part in guarded(expr) for load in self._outermost(part)]
+        inside = [id_of(load) for branch in guarded(expr) for load in self._outermost(branch)]
         for load in self._outermost(expr):
             instance = self._instance(load)
             instance.uses += 1
@@ -118,16 +118,16 @@ class _Expansion:
 
     def _outermost(self, expr: Expr) -> list[Any]:
         """The loads of nests to inline in `expr`, without loads inside the indices of such loads."""
-        found: list[Any] = []
+        outermost: list[Any] = []
 
         def visit(load: Any) -> Any:
             if load.source not in self.nests:
                 return tvm_ffi.WalkResult.ADVANCE
-            found.append(load)
+            outermost.append(load)
             return tvm_ffi.WalkResult.SKIP
 
         structural_walk(expr, ((TensorLoad, visit),), order="pre")
-        return found
+        return outermost
 
     def _instance(self, load: Any) -> _Instance:
         instances = self.instances[self.order[load.source]]

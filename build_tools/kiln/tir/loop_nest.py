@@ -19,9 +19,9 @@ def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
 
 def loads(expr: Any) -> list[Any]:
     """The loads in an expression."""
-    found: list[Any] = []
-    structural_walk(expr, ((TensorLoad, lambda load: found.append(load)),))
-    return found
+    nodes: list[Any] = []
+    structural_walk(expr, ((TensorLoad, lambda load: nodes.append(load)),))
+    return nodes
 
 
 def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) -> Any:

@@ -87,10 +87,11 @@ def operands(nest: Nest) -> tuple[Any, Any] | None:
 
 
 def _reads(load: Any, axis: Any) -> bool:
-    found = []
+    """Whether an index of `load` depends on `axis`."""
+    uses = []
     for index in load.indices:
-        structural_walk(index, ((tirx.Var, lambda v: found.append(1) if v.same_as(axis) else None),))
-    return bool(found)
+        structural_walk(index, ((tirx.Var, lambda v: uses.append(v) if v.same_as(axis) else None),))
+    return bool(uses)
 
 
 # ---- one function ----

@@ -6,16 +6,14 @@ k] * B[s, k, j], where each of i, j and k may stand for several axes of the func
 batch, row and column, and k is the window and the channels). dlight's analysis assigns the axes.
 
 1. Operands are reindexed to A[s, i, k] and to B[s, k, j] or B[s, j, k], whichever is contiguous in memory,
-and
-   padded to whole tiles. These tensors are never stored: reindexing and padding are computed where an element
-   is loaded, so that a convolution gathers its windows (im2col) while it loads the image into shared memory.
+   and padded to whole tiles. These tensors are never stored: reindexing and padding are computed where an
+   element is loaded, so that a convolution gathers its windows (im2col) while it loads the image into shared
+   memory.
 2. A thread block computes a tile of C. In steps over k it loads a slice of A and of B into shared memory,
-from
-   which each warp loads its own fragments. The distance of rows in shared memory is 16 or 32 bytes more than
-   a multiple of 32 bytes, so that the rows of a fragment are in different banks.
+   from which each warp loads its own fragments. The distance of rows in shared memory exceeds a multiple of
+   16 elements by 16 or 32 bytes, so that the rows of a fragment are in different banks.
 3. The sums go through shared memory once more; the epilogue (bias, residual, activation, rounding) is
-computed
-   between shared memory and the result.
+   computed between shared memory and the result.
 """
 
 from __future__ import annotations

@@ -58,10 +58,11 @@ def intrinsics(dtype: str, depth: int, inside: bool) -> Intrinsics:
 
 
 def _fill(depth: int) -> tuple[Any, Any]:
-    plain, placed = _pair("sums", _SUM, (EDGE, EDGE), "wmma.accumulator")
+    compact, strided = _pair("sums", _SUM, (EDGE, EDGE), "wmma.accumulator")
     zero = tirx.const(0, _SUM)
-    call = tirx.tvm_fill_fragment(tirx.buffer_data(placed), EDGE, EDGE, depth, _number(placed), zero)
-    return _function([], [plain], loop_nest.fill(plain, zero)), _function([], [placed], tirx.Evaluate(call))
+    call = tirx.tvm_fill_fragment(tirx.buffer_data(strided), EDGE, EDGE, depth, _number(strided), zero)
+    loops = _function([], [compact], loop_nest.fill(compact, zero))
+    return loops, _function([], [strided], tirx.Evaluate(call))
 
 
 def _load(which: str, dtype: str, depth: int, shape: tuple[int, int], layout: str) -> tuple[Any, Any]:
@@ -113,9 +114,9 @@ def _multiply(dtype: str, depth: int, inside: bool) -> tuple[Any, Any]:
     ]
     if dtype != _SUM:
         factors = [tirx.Cast(_SUM, factor) for factor in factors]
-    place = [i.var, j.var]
-    value = tirx.Add(tirx.BufferLoad(c[0], place), tirx.Mul(*factors))
-    loops = loop_nest.around([i, j], [k], c[0], place, value, None)
+    indices = [i.var, j.var]
+    value = tirx.Add(tirx.BufferLoad(c[0], indices), tirx.Mul(*factors))
+    loops = loop_nest.around([i, j], [k], c[0], indices, value, None)
     sums, left, right = ((tirx.buffer_data(x), _number(x)) for x in (c[1], a[1], b[1]))
     call = tirx.tvm_mma_sync(*sums, *left, *right, *sums)
     return _function([a[0], b[0]], [c[0]], loops, True), _function(
@@ -127,8 +128,10 @@ def _pair(name: str, dtype: str, shape: tuple[int, int], scope: str) -> tuple[An
     """A tile as two buffers: compact, for the loops, and with strides in a larger buffer, for the call."""
     common = {"scope": scope, "data_alignment": _ALIGN, "offset_factor": shape[1], "layout": None}
     strides = [tirx.Var(f"{name}_{axis}", "int32") for axis in ("row", "column")]
-    plain, placed = (tirx.decl_buffer(list(shape), dtype, name, strides=s, **common) for s in (None, strides))
-    return plain, placed
+    compact, strided = (
+        tirx.decl_buffer(list(shape), dtype, name, strides=s, **common) for s in (None, strides)
+    )
+    return compact, strided
 
 
 def _number(fragment: Any) -> Any:

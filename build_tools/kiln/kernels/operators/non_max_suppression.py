@@ -29,7 +29,7 @@ def all_class_non_max_suppression(builder: Any, call: Any) -> Any:
     """
     boxes, scores, *limits = call.args
     if str(call.attrs.output_format) != "tensorflow":
-        raise ValueError("how many boxes it keeps is in the data, and sizes must be known at build time")
+        raise ValueError("how many boxes it keeps depends on the data, and sizes must be known at build time")
     if not all(isinstance(limit, GenericConst) for limit in limits):
         raise ValueError("its limits are not known at build time")
     most, overlap, least = (limit.value.numpy().item() for limit in limits)
@@ -113,24 +113,27 @@ def _pick(
             put(box, best_at)
 
 
-def _overlap(boxes: Any, image: Any, one: Any, other: Any) -> Any:
+def _overlap(boxes: Any, image: Any, box: Any, other: Any) -> Any:
     """Intersection over union of two boxes; 0 if a box has no area."""
     dtype = boxes.dtype
     zero = tirx.const(0, dtype)
 
-    def at(box: Any, side: int) -> Any:
-        return tirx.BufferLoad(boxes, [image, box, int64(side)])
+    def edge(which: Any, side: int) -> Any:
+        return tirx.BufferLoad(boxes, [image, which, int64(side)])
 
-    def area(box: Any) -> Any:
-        return tirx.max(at(box, 2) - at(box, 0), zero) * tirx.max(at(box, 3) - at(box, 1), zero)
+    def area(which: Any) -> Any:
+        height = tirx.max(edge(which, 2) - edge(which, 0), zero)
+        return height * tirx.max(edge(which, 3) - edge(which, 1), zero)
 
     sides = [
         tirx.max(
-            tirx.min(at(one, axis + 2), at(other, axis + 2)) - tirx.max(at(one, axis), at(other, axis)), zero
+            tirx.min(edge(box, axis + 2), edge(other, axis + 2))
+            - tirx.max(edge(box, axis), edge(other, axis)),
+            zero,
         )
         for axis in (0, 1)
     ]
     shared = sides[0] * sides[1]
-    union = area(one) + area(other) - shared
+    union = area(box) + area(other) - shared
     least = tirx.max(union, tirx.const(1e-30, dtype))
-    return tirx.Select(tirx.all(area(one) > zero, area(other) > zero), shared / least, zero)
+    return tirx.Select(tirx.all(area(box) > zero, area(other) > zero), shared / least, zero)
