@@ -1,1 +1,4 @@
-"""Measures a few candidates for each kernel of a model and keeps what is faster than the rules."""
+"""Times candidates for the kernels of a model, and records what is faster than the heuristics.
+
+The heuristics' decisions are called the rules (`RULES`) in this package.
+"""

@@ -1,7 +1,8 @@
-"""Decisions worth trying for a kernel, in two rounds: the second varies the first one's winner.
+"""Candidates for a kernel's tuning, in two rounds: the second round varies the winner of the first.
 
-A candidate is left out when it is known to lose: a tile that leaves most of its rows empty, or spills; tasks
-that divide worse among the target's cores than those of the rules (tune/stage.py asks the lowered kernels).
+Candidates that are known to lose are left out: tiles with more than a fifth of their rows empty, and tiles
+that spill registers. tune/tuner.py also drops candidates whose tasks divide worse among the target's cores
+than those of the rules.
 """
 
 from __future__ import annotations
@@ -14,35 +15,37 @@ from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import RULES, Choice, shapes_of
 
-# Rows and vectors of register tiles that keep their sums in registers, by the number of those: sums, the
-# vectors of weights and one broadcast fit. On 16 registers 7x2 and 3x4 spill.
+# (rows, vectors) of register tiles for 16 and 32 vector registers: the sums, the vectors of weights and one
+# broadcast fit. With 16 registers 7x2 and 3x4 spill.
 _TILES_16 = ((6, 2), (5, 2), (4, 2), (4, 3))
 _TILES_32_WIDE = ((14, 2), (12, 2), (10, 2), (7, 2), (9, 3), (8, 3), (7, 3), (6, 4), (5, 4), (4, 4))
 _TILES_32 = ((8, 3), (7, 3), (6, 3), (4, 4), (6, 4), (8, 2), (12, 2))
-# Tiles of pixels that a panel of weights goes through at a time. This is the order of the loops as well:
-# 0 is weights outside and all pixels inside, 1 pixels outside and all weights inside.
+# Number of tiles of pixels that are computed with one panel of weights before the next panel. It sets the
+# order of the loops: 0 has weights outside and all pixels inside, 1 has pixels outside and all weights
+# inside.
 _PARTS = (0, 1, 4, 8)
 _STRIPS = (2, 3, 4, 5, 6, 7, 8, 10, 14)
-# Of the tiles' rows, at least this share must be real ones.
+# The least share of a tile's rows, on average, that must be rows of the matrix.
 _FILLED = 0.8
 
 
 def is_depthwise(key: str) -> bool:
-    """Whether it is a convolution with one input channel for each output channel."""
+    """Whether the kernel `key` is a depthwise convolution: one input channel for each output channel."""
     _, weights, _, _, groups = shapes_of(key)
     return groups > 1 and weights[2] == 1 and weights[3] == groups
 
 
 def takes_winograd(key: str) -> bool:
-    """Whether a convolution could be computed with Winograd's transforms."""
+    """Whether the convolution `key` can be computed with Winograd's transforms: 3x3, stride 1, no groups."""
     _, weights, stride, dilation, groups = shapes_of(key)
     return weights[:2] == [3, 3] and stride == dilation == [1, 1] and groups == 1
 
 
 def first_round(key: str, machine: Machine, packed: bool = True) -> list[Choice]:
-    """The rules, and the methods: order of the loops, and Winograd where the target lets weights grow.
+    """The rules, and candidates with other methods: orders of the loops, and Winograd where it is allowed.
 
-    `packed`: whether candidates may pack weights in another way than the rules do.
+    The target's `weight_growth` limits Winograd. `packed`: whether candidates may pack weights in another way
+    than the rules do.
     """
     if is_depthwise(key):
         width = _matrix(key)[0]
@@ -86,19 +89,19 @@ def _multiples(rows: int) -> Iterable[int]:
 
 
 def _filled(rows: int, tile: int) -> float:
-    """The share of real rows among those of all tiles."""
+    """The share of the matrix's rows among the rows of all tiles."""
     return rows / (-(-rows // tile) * tile)
 
 
 def _rows(key: str) -> int:
-    """Rows of the matrix product that a convolution is: output pixels of all images."""
+    """Rows of the matmul that computes a convolution: output pixels of all images."""
     x, weights, stride, dilation, _ = shapes_of(key)
     sizes = [(x[axis + 1] - (weights[axis] - 1) * dilation[axis] - 1) // stride[axis] + 1 for axis in (0, 1)]
     return x[0] * sizes[0] * sizes[1]
 
 
 def _matrix(key: str) -> tuple[int, int]:
-    """Pixels of an output row, and columns of the product of one group."""
+    """Pixels of an output row, and columns of the matmul of one group: output channels per group."""
     x, weights, stride, dilation, groups = shapes_of(key)
     width = (x[2] - (weights[1] - 1) * dilation[1] - 1) // stride[1] + 1
     return width, weights[3] // groups

@@ -1,7 +1,8 @@
-"""byoc-choose: for each part of a model that libraries could compute, whether one does, by their times.
+"""byoc-choose: for each subgraph that libraries can compute, chooses the fastest of them and Kiln's kernels.
 
-Times are kept in a file for a target. One is used again as long as what was timed is the same: the kernels,
-by their content, the library's version and the call, and the CPU. So a repeated build chooses the same.
+Times are stored in a file per target. A time is reused while everything that it depends on is unchanged: the
+content of Kiln's kernels, the library's version, the source of its call, the target and the CPU. So a
+repeated build makes the same choices.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ from kiln.tir.tuning_records import choices_of
 from kiln.tune.measure import Bench
 from kiln.tune.parts import Part, PartSubject, parts_of, passes_for
 
-_COLD = 32 << 20  # bytes that are read before each run, of the order of what a network reads
+_COLD = 32 << 20  # bytes that are read before each run, about as many as a network reads
 _MILLISECONDS = 40
-_BATCH = 6  # parts whose subjects are one program
-_WIDTH = 160  # of the table: a part's name is not to be broken
+_BATCH = 6  # number of subgraphs whose subjects are linked into one program
+_WIDTH = 160  # characters of the table, so that a subgraph's key is not wrapped
 OWN = "kiln"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--in folder, --target target.json, --config lower.json, --byoc byoc.json, --times FILE, --out FILE."""
     parser.add_argument(
         "--in", dest="sources", type=Path, action="append", required=True,
-        help="what the lower stage reads; once for each bucket",
+        help="input folder of the lower stage; once for each bucket",
     )  # fmt: skip
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
@@ -58,11 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the library stage",
     )  # fmt: skip
     parser.add_argument("--device", type=Path, help="device.json: measure there")
-    parser.add_argument("--times", type=Path, required=True, help="file of the times that are known")
-    parser.add_argument("--out", type=Path, required=True, help="byoc.json with what was chosen")
+    parser.add_argument("--times", type=Path, required=True, help="file of times from earlier builds")
+    parser.add_argument("--out", type=Path, required=True, help="byoc.json with the choices")
 
 
 def run(args: argparse.Namespace) -> None:
+    """Time the subgraphs whose times are not known, print a table, and write the choices to --out."""
     config, asked = read_json(args.config), read_json(args.byoc)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
@@ -91,7 +94,11 @@ def run(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class _Where:
-    """`cpu`: whose times count, None where nothing can be timed, for `obstacle`; then any known ones do."""
+    """The machine that times subgraphs.
+
+    `cpu` is the CPU whose times are used; None where nothing can be timed, for the reason `obstacle`; then
+    the stored times of any CPU are used.
+    """
 
     cpu: str | None
     text: str
@@ -100,7 +107,7 @@ class _Where:
 
 @dataclass(frozen=True)
 class _Race:
-    """A part's subjects, Kiln's own first, and for each library what its time is kept under."""
+    """One subgraph with its subjects, Kiln's own first, and the digest of each library's stored time."""
 
     part: Part
     subjects: Sequence[PartSubject]
@@ -108,6 +115,11 @@ class _Race:
 
 
 class _Maker:
+    """Makes the subjects of subgraphs.
+
+    `about` is each backend's library description by the backend's name.
+    """
+
     def __init__(
         self, config: Mapping[str, Any], target: Target, threads: str, about: Mapping[str, Any]
     ) -> None:
@@ -144,8 +156,10 @@ class _Maker:
 
 
 def _timed(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path: Path) -> dict[str, Any]:
-    """By part, and by who computes it, the time in microseconds and its ratio to Kiln's own, and whether it
-    is worth it. What is not known is timed where there is a bench, and kept."""
+    """Times by subgraph and backend: microseconds, the ratio to Kiln's own, and whether it is worth using.
+
+    Unknown times are measured where there is a bench, and stored in `path`; else they are None.
+    """
     kept: dict[str, Any] = read_json(path) if path.is_file() else {}
 
     def entry(digest: str) -> Any:
@@ -182,7 +196,7 @@ def _fastest(times: Mapping[str, Any]) -> str:
 
 
 def _why(times: Mapping[str, Any]) -> str:
-    """Why a part is computed by the one that does: what was measured of the best library."""
+    """The reason for the choice of one subgraph as text: the measured ratio of the best library."""
     known = {name: about["ratio"] for name, about in times.items() if about is not None}
     if not known:
         return "not timed"
@@ -194,7 +208,7 @@ def _why(times: Mapping[str, Any]) -> str:
 def _summary(
     table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], target: Target, where: _Where
 ) -> str:
-    """What was chosen and why, in one line."""
+    """The choices for a model and their reason, in one line."""
     total = sum(entry["count"] for entry in table)
     taken = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
     timed = any(about is not None for entry in table for about in entry["times"].values())
@@ -240,7 +254,10 @@ def _row(entry: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 def _place(
     target: Target, device: Path | None, model: str, libraries: Sequence[LibraryFolder]
 ) -> Iterator[tuple[Bench | None, _Where]]:
-    """What times parts: the device where one is given, else this machine where it runs the target's code."""
+    """Yield the bench that times subgraphs: on the device if given, else on this machine if possible.
+
+    Yields None for the bench where neither is possible.
+    """
     if device is not None:
         with remote_runner(read_device(device), target, model) as runner:
             if not isinstance(runner, RemoteRunner):

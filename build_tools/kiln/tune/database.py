@@ -1,4 +1,4 @@
-"""tir/tuned/<cpu>-<isa>.json: what `tune` adds to them, in a form that people can read and compare."""
+"""Writes tuning records to tir/tuned/<cpu>-<isa>.json, one line per kernel, for readable diffs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from kiln.tir.tuning_records import MEASURED, file_of
 
 
 def merge(folder: Path, cpu: str, target: Target, found: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Write the measured choices into the file of the CPU and return its path.
+    """Merge tuning records by kernel into the file of a CPU; returns the file's path.
 
-    Kernels for which the rules are best are removed from it. Raises KilnError where it cannot be written.
+    Kernels for which the rules are best are removed from the file. Raises KilnError where the file cannot be
+    written.
     """
     path = file_of(cpu, target.vector.isa, folder)
     old = read_json(path) if path.is_file() else {}
@@ -34,7 +35,7 @@ def merge(folder: Path, cpu: str, target: Target, found: Mapping[str, Mapping[st
 
 
 def as_text(head: Mapping[str, Any], kernels: Mapping[str, Any]) -> str:
-    """JSON with a line for each kernel."""
+    """JSON text of a file of tuning records, with a line for each kernel."""
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     rows = [f"  {json.dumps(key)}: {json.dumps(kernels[key])}" for key in sorted(kernels, key=_order)]
     body = ' "kernels": {\n' + ",\n".join(rows) + "\n }" if rows else ' "kernels": {}'
@@ -42,7 +43,7 @@ def as_text(head: Mapping[str, Any], kernels: Mapping[str, Any]) -> str:
 
 
 def _order(key: str) -> list[tuple[int, Any]]:
-    """Large images first, then few channels: about the order of the layers of a network."""
+    """Sort key: large images first, then few channels; about the order of the layers of a network."""
     sizes = [[int(n) for n in word.lstrip("sdg").split("x")] for word in key.split()[1:]]
     x, weights = sizes[:2]
     return [(0, -x[1] * x[2]), (1, weights), (2, sizes)]

@@ -1,7 +1,8 @@
-"""Runs subjects against each other on the target's runner: a device, this machine, or an emulator.
+"""Times subjects against each other on a runner of the target: a device, this machine, or an emulator.
 
-Times are compared in pairs: in each round every subject of a key ran once, so what slowed one round slowed
-all of them. A ratio is the median over the rounds of a subject's time by that of the rules in that round.
+Times are compared in pairs: in each round every subject of a key runs once, so a disturbance of one round
+slows all subjects. A ratio is the median over the rounds of a subject's time divided by the time of the
+rules.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from kiln.tir.tuning_records import RULES
 from kiln.tune.program import by_group, link_program, operands_of
 from kiln.tune.subject import Subject
 
-# A subject's rounds go on for as long as this together, where time_kernels.c's limits allow.
+# Time for all rounds of one subject, within the limits of rounds in time_kernels.c.
 MILLISECONDS = 60
 TIMEOUT = 600.0  # seconds, for all subjects of one program
-# Results of two choices may differ by this share of the greatest value (Winograd F4 on unit data).
+# Results of two candidates may differ by this share of the greatest value (Winograd F4 on unit data).
 AGREEMENT = 1e-3
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Microseconds of a subject (median), its ratio to the rules, and how often it took less than they."""
+    """Median time of a subject in microseconds, its ratio to the rules, and the share of rounds won."""
 
     subject: Subject
     us: float
@@ -41,22 +42,27 @@ class Timed:
 
 
 class Bench:
-    """What measures, and where."""
+    """Times and compares subjects on one runner."""
 
-    # A candidate goes before the rules when the median of its ratios to them is at most `worth`, and it took
-    # less than they in the share `wins` of the rounds: the rest is noise, or not worth a line in a file.
+    # A candidate is preferred to the rules when the median of its ratios is at most `worth`, and it was
+    # faster in at least the share `wins` of the rounds; smaller differences may be noise.
     worth, wins = 0.97, 0.75
 
     def __init__(
         self, target: Target, runner: Runner, cold_bytes: int, libraries: Sequence[LibraryFolder] = ()
     ) -> None:
-        """`cold_bytes`: how much memory passes before the same weights are read again. `libraries`: those
-        that subjects call."""
+        """`cold_bytes`: bytes of memory that are read before the same weights are read again.
+
+        `libraries`: external libraries that subjects call.
+        """
         self.target, self.runner, self.cold_bytes = target, runner, cold_bytes
         self.libraries = libraries
 
     def race(self, subjects: Sequence[Subject], milliseconds: int = MILLISECONDS) -> list[Timed]:
-        """Time subjects; of each key one follows the rules. Raises KilnError where they cannot be run."""
+        """Time subjects.
+
+        For each key, one subject must follow the rules. Raises KilnError where a run fails.
+        """
         with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
             program = link_program(subjects, self.target, Path(place), self.libraries)
             words = ["time", str(milliseconds), str(self.cold_bytes)]

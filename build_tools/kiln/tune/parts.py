@@ -1,8 +1,9 @@
-"""Parts of a model that a library could compute: what there is, and each as a subject to be timed.
+"""Subgraphs of a model that a library can compute, each as subjects to be timed.
 
-A part is timed for itself: once as Kiln's own kernels, once for each library that takes it, at its greatest
-sizes. In the network its input lies where the layer before has left it: so neither a copy of it counts, which
-a library wants only of the caller's own tensors, nor the padding around it, which the kernel before writes.
+A subgraph is timed alone, at its greatest sizes: once with Kiln's own kernels, and once with each library
+that supports it. In the network its input is already where the layer before wrote it. So two steps are not
+timed: a copy of the input, which a library needs only for the caller's tensors, and its padding, which the
+kernel before writes.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from kiln.tir.symbols import greatest, ranges_of, variables
 from kiln.tir.tuning_records import RULES, Choice
 from kiln.tune.subject import Call, Memory, Subject
 
-# Steps between a part's input and its kernels that are not there in a network.
+# Labels of steps between a subgraph's input and its kernels that do not exist in a network.
 _MOVES = ("copy", "pad")
 
 
 @dataclass
 class Part:
-    """A subgraph by its key, how often the model has it, and the backends that would compute it."""
+    """A subgraph: its key, its number of occurrences in the model, and the backends that support it."""
 
     key: str
     module: tvm.IRModule
@@ -45,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Library(Choice):
-    """In the place of a choice of Kiln's own: the backend that computes it."""
+    """A Choice that means: the backend computes the subgraph, not Kiln's own kernels."""
 
     backend: str = ""
 
@@ -53,7 +54,10 @@ class Library(Choice):
 def parts_of(
     sources: Iterable[Path], backends: Sequence[Backend], target: Target, threads: str, allowed: Any
 ) -> dict[str, Part]:
-    """The parts of a model's buckets by key. `allowed` says of a match whether its backend may have it."""
+    """The subgraphs of all buckets of a model, by key.
+
+    `allowed` is called with backend, match and code, and returns whether the backend may compute the match.
+    """
     found: dict[str, Part] = {}
     for source in sources:
         for case in cases_of(store.load(source)):
@@ -85,13 +89,13 @@ def _matches(mod: tvm.IRModule, backend: Backend, target: Target, threads: str, 
 
 
 def _ranges(mod: tvm.IRModule) -> Mapping[str, tuple[int, int]]:
-    """The least and the greatest value of each variable in shapes, by its name."""
+    """The least and the greatest value of each dynamic dimension, by its name."""
     dims = json.loads(str((mod["main"].attrs or {}).get("kiln.dims", "{}")))
     return {name: (int(dim["min"]), int(dim["max"])) for name, dim in dims.items()}
 
 
 def module_of(match: Match, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:
-    """A module with one match alone, open sizes at their greatest."""
+    """A module with only the subgraph of one match; dynamic dimensions have their greatest sizes."""
 
     def known(size: Any) -> int:
         if isinstance(size, int):
@@ -116,12 +120,12 @@ def module_of(match: Match, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModu
 
 
 def passes_for(backend: Backend, target: Target, threads: str) -> Passes:
-    """Passes that give a backend all that it takes."""
+    """Passes that give a backend every subgraph that it supports."""
     return Passes([backend], Partition(facts_of(target, threads)))
 
 
 class PartSubject(Subject):
-    """A part as Kiln's own kernels compute it, or a library."""
+    """A subgraph as a subject: computed by Kiln's own kernels, or by the library of `backend`."""
 
     def __init__(self, name: str, key: str, steps: Steps, backend: str | None = None) -> None:
         self.name, self.key = name, key
@@ -179,7 +183,7 @@ def _is_given(tensor: Tensor, inputs: set[str]) -> bool:
 
 
 def _renamed(kernel: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The entry of a kernel whose symbol, in its source too, begins with a subject's name."""
+    """The entry of an external kernel with the prefix `name` added to its symbol, also in its source."""
     symbol, external = kernel["symbol"], kernel["external"]
     source = external["source"].replace(symbol, f"{name}_{symbol}")
     return {"symbol": f"{name}_{symbol}", "external": {**external, "source": source}}

@@ -1,4 +1,4 @@
-"""A program that runs subjects where they are to be used: their kernels, a table of them in C, and a main."""
+"""Builds the program that runs subjects on the target: kernels, a table of subjects in C, time_kernels.c."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 def link_program(
     subjects: Sequence[Subject], target: Target, folder: Path, libraries: Sequence[LibraryFolder] = ()
 ) -> Path:
-    """Compile and link the program of `subjects` in `folder`; neighbours with one key are a group.
+    """Compile and link the program of `subjects` in `folder`; returns its path.
 
-    `libraries`: those that subjects call.
-
+    Consecutive subjects with equal keys are a group. `libraries`: external libraries that subjects call.
     Raises KilnError with the compiler's first error.
     """
     functions: dict[str, tvm.tirx.PrimFunc] = {}
@@ -48,7 +47,7 @@ def link_program(
 
 
 def table_of(subjects: Sequence[Subject]) -> str:
-    """The C source that declares the kernels and defines SUBJECTS (see programs/time_kernels.h)."""
+    """C source that declares the kernels and defines SUBJECTS (see programs/time_kernels.h)."""
     groups: dict[str, int] = {}
     head, rows = ['#include "time_kernels.h"', ""], []
     for subject in subjects:
@@ -77,7 +76,7 @@ def table_of(subjects: Sequence[Subject]) -> str:
 
 
 def _open(subject: Subject) -> list[str]:
-    """The function that has libraries make ready what they need."""
+    """C lines of the function that calls the libraries' one-time preparation; empty where there is none."""
     if not subject.opened:
         return []
     calls = []
@@ -97,13 +96,13 @@ def _types(call: Call) -> str:
 
 
 def _call(call: Call) -> str:
-    """C statement that runs all tasks of a kernel on the memory `m`."""
+    """C statement that runs all tasks of a kernel on the tensors in `m`."""
     tasks = [] if call.tasks is None else ["0", str(call.tasks)]
     return f"    {call.symbol}({', '.join([*(f'm[{place}]' for place in call.arguments), *tasks])});"
 
 
 def operands_of(subjects: Sequence[Subject], path: Path) -> Path:
-    """Write what `time_kernels check` reads."""
+    """Write the file of operands that `time_kernels check` reads; returns `path`."""
     with path.open("wb") as out:
         for subject in subjects:
             out.write(subject.operands())
@@ -111,7 +110,7 @@ def operands_of(subjects: Sequence[Subject], path: Path) -> Path:
 
 
 def by_group(subjects: Sequence[Subject]) -> Mapping[str, list[Subject]]:
-    """The subjects by key, in their order."""
+    """The subjects grouped by key, in their original order."""
     found: dict[str, list[Subject]] = {}
     for subject in subjects:
         found.setdefault(subject.key, []).append(subject)

@@ -1,4 +1,4 @@
-"""tune: the fastest of a few candidates for each kernel of a model, kept for the CPU that ran them."""
+"""tune: finds the fastest candidate for each kernel of a model, and records it for the measured CPU."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ from kiln.tune.database import merge
 from kiln.tune.measure import Bench, Timed
 from kiln.tune.tuner import Tuner
 
-COLD = (4 << 20, 64 << 20)  # bytes: bounds of the memory through which weights rotate
+COLD = (4 << 20, 64 << 20)  # bounds in bytes of the memory from which weights are read in turn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--in folder …, --target target.json, --config lower.json, --out tuned.json [--device] [--database]."""
     parser.add_argument(
         "--in", dest="sources", type=Path, action="append", required=True,
-        help="what the lower stage reads; once for each bucket",
+        help="input folder of the lower stage; once for each bucket",
     )  # fmt: skip
     parser.add_argument("--target", type=Path, required=True, help="target.json")
     parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
     parser.add_argument("--device", type=Path, help="device.json: measure there")
     parser.add_argument("--database", type=Path, default=FOLDER, help="folder of the files of all CPUs")
-    parser.add_argument("--out", type=Path, required=True, help="what was measured")
+    parser.add_argument("--out", type=Path, required=True, help="the measurements, JSON")
 
 
 def run(args: argparse.Namespace) -> None:
+    """Time candidates for all kernels, merge the tuning records, print a summary, and write --out."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
@@ -79,9 +81,10 @@ def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]])
 
 @contextmanager
 def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterator[tuple[Bench, str]]:
-    """The machine that times candidates, the device or else this one, and LLVM's name of its CPU.
+    """Yield the bench, on the device if given, else on this machine, and LLVM's name of the CPU.
 
-    Raises KilnError where neither runs the target's code: the time of an emulator is not that of its target.
+    Raises KilnError where neither can run the target's code: times in an emulator are not those of the
+    target.
     """
     if device is not None:
         with remote_runner(read_device(device), target, model) as runner:
@@ -110,7 +113,7 @@ def _one_of(names: Sequence[str], target: Target, where: str) -> str:
 
 
 class _Recorder(dict[str, Choice]):
-    """Choices that decide nothing and note what was asked for."""
+    """An empty set of tuning records that notes the keys that `lower` looks up."""
 
     def __init__(self) -> None:
         self.asked: dict[str, None] = {}
@@ -121,8 +124,10 @@ class _Recorder(dict[str, Choice]):
 
 
 def keys_of(sources: Iterable[Path], model: str, target: Target, threads: str) -> tuple[list[str], int]:
-    """The kernels of a model for which there is something to choose, those of known sizes; and the bytes of
-    the parameters that one run reads."""
+    """Keys of the model's kernels that can be tuned, which need static sizes, and bytes of its parameters.
+
+    The bytes are those that one run reads, the maximum over the buckets.
+    """
     recorder, weights = _Recorder(), 0
     for source in sources:
         for case in cases_of(store.load(source)):

@@ -1,4 +1,4 @@
-"""One kernel to be measured: an operator lowered on its own, with one choice."""
+"""Subjects: operators that are lowered alone, each with one candidate (Choice), to be timed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def module_of(key: str, seed: int = 0) -> tvm.IRModule:
-    """A Relax module with the convolution of a key, a bias and ReLU; operands are drawn from `seed`."""
+    """A Relax module with the convolution of `key`, a bias and ReLU; `seed` sets the random parameters."""
     x_shape, w_shape, stride, dilation, groups = shapes_of(key)
     rng = np.random.default_rng(seed)
     scale = float(np.sqrt(np.prod(w_shape[:3])))
@@ -41,7 +41,10 @@ def module_of(key: str, seed: int = 0) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class Memory:
-    """A tensor of a subject: `kind` is one of time_kernels.h; `values` are a parameter's, where kept."""
+    """A tensor of a subject; `kind` is one of the kinds in time_kernels.h.
+
+    `values` are the values of a parameter; None for other tensors, or where the subject does not keep them.
+    """
 
     name: str
     bytes: int
@@ -51,7 +54,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel called on tensors, by their positions, with all of its `tasks` where it divides into some."""
+    """A call of a kernel: `arguments` are indices into the subject's tensors, `tasks` its number of tasks.
+
+    `tasks` is None for a kernel that is not divided into tasks.
+    """
 
     symbol: str
     arguments: tuple[int, ...]
@@ -59,23 +65,23 @@ class Call:
 
 
 class Subject:
-    """A kernel (or several that belong together) made with one choice."""
+    """The kernels of one operator, lowered with one candidate."""
 
-    # Of a part that a library computes: the plan's entries of its kernels, and what is to be called once.
+    # For a subgraph that a library computes: the plan's entries of its kernels, and the calls made once.
     externals: Sequence[Mapping[str, Any]] = ()
     opened: Sequence[Call] = ()
 
     def __init__(
         self, name: str, key: str, choice: Choice, target: Target, threads: str, *, values: bool = False
     ) -> None:
-        """`values`: keep those of the parameters, to compare what is computed."""
+        """`values`: keep the values of the parameters, to compare results."""
         self.name, self.key, self.choice = name, key, choice
         steps = lower(module_of(key), name, target, threads, winograd="auto", choices={key: choice})
         self.functions: Mapping[str, tvm.tirx.PrimFunc] = {
             f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")
             for symbol, func in steps.functions.items()
         }
-        # Symbols are named after their content: equal sets compute alike.
+        # A symbol contains a hash of the kernel's code, so subjects with equal sets have equal kernels.
         self.content = frozenset(steps.functions)
         largest = max(steps.params, key=lambda param: steps.params[param].nbytes)
         kinds = {steps.outputs[0]: "OUTPUT", largest: "WEIGHTS"}
@@ -100,15 +106,15 @@ class Subject:
         ]
 
     def slowest_share(self, cores: int) -> float:
-        """The share of the tasks that the core with most of them has, times the cores; 1: all have as many.
+        """Load imbalance: the busiest core's share of the tasks, times `cores`; 1 for an even division.
 
-        Of several kernels the worst; those that do not divide are one task on one core.
+        The maximum over all kernels; a kernel that is not divided counts as one task.
         """
         counts = [1 if call.tasks is None else call.tasks for call in self.calls]
         return max(-(-count // cores) * cores / count for count in counts)
 
     def operands(self, seed: int = 1) -> bytes:
-        """Values of the inputs and parameters, one tensor behind the other; `values` must have been kept."""
+        """Bytes of all inputs and parameters, one tensor after another; random values where none are kept."""
         rng = np.random.default_rng(seed)
         found = []
         for memory in self.memory:

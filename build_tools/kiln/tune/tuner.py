@@ -1,4 +1,4 @@
-"""Which candidates are tried, and which of them go before the rules."""
+"""The search: which candidates are timed, and which are preferred to the rules."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from kiln.tune.candidates import first_round, second_round
 from kiln.tune.measure import MILLISECONDS, Bench, Timed
 from kiln.tune.subject import Subject
 
-CONFIRM = 250  # milliseconds of each candidate, when what beat the rules has to do so once more
-BATCH = 6  # keys whose candidates are one program
+CONFIRM = 250  # milliseconds per candidate in the last round, which confirms the winners
+BATCH = 6  # number of keys whose candidates are linked into one program
 
 
 @dataclass
 class Tuner:
-    """Tries candidates on a bench."""
+    """Times candidates on a bench and chooses the best for each key."""
 
     bench: Bench
     target: Target
     threads: str
-    packed: bool = True  # whether weights may be packed in another way: not where buckets share them
+    packed: bool = True  # whether weights may be packed in another way; False where buckets share weights
     _rules: dict[str, Choice] = field(default_factory=dict)  # the rules' own decision, spelt out
 
     def tuned(self, keys: Iterable[str]) -> dict[str, Timed]:
-        """For each key what is to be used, with its ratio to the rules; prints a line for each.
+        """The best candidate (or the rules) for each key, with its time and ratio; prints a line per key.
 
-        Three rounds: the methods; variants of the fastest; and once more what beat the rules, for the best
-        of many is partly luck. What is left must compute what the rules compute.
+        Three rounds: methods; variants of the fastest; and the winner against the rules once more, since the
+        fastest of many is partly luck. Raises KilnError where a winner's results differ from the rules'.
         """
         found: dict[str, Timed] = {}
         remaining = list(keys)
@@ -51,7 +51,8 @@ class Tuner:
             varied = self._rules.get(key, choice) if choice == RULES else choice
             more = second_round(key, varied, machine, self.packed)
             second[key] = list(dict.fromkeys([RULES, choice, *more]))
-        # The fastest of both rounds, whether it is worth it or not: the last round tells.
+        # The fastest of both rounds, however small its gain: the last round decides whether it is worth
+        # using.
         raced = self._race({key: choices for key, choices in second.items() if len(choices) > 1}, "b")
         wanted = {
             key: min(timed, key=lambda one: one.ratio).subject.choice
@@ -68,7 +69,10 @@ class Tuner:
     def _race(
         self, candidates: Mapping[str, Sequence[Choice]], prefix: str, milliseconds: int = MILLISECONDS
     ) -> dict[str, list[Timed]]:
-        """Time candidates of each key, the first of which are the rules."""
+        """Time the candidates of each key; the first candidate must be the rules.
+
+        Candidates that lower to the kernels of an earlier one, or divide worse among threads, are skipped.
+        """
         subjects: list[Subject] = []
         for key, choices in candidates.items():
             group: list[Subject] = []
@@ -78,7 +82,7 @@ class Tuner:
                 subject = Subject(name, key, choice, self.target, self.threads)
                 if group and subject.content == group[0].content:
                     self._rules.setdefault(key, choice)
-                # Another way of saying what another candidate says, or one that threads divide worse?
+                # Skip candidates with equal kernels, and those whose tasks threads divide worse.
                 if subject.content in kernels or not self._divides(subject, [*group, subject][0]):
                     continue
                 kernels.add(subject.content)
@@ -103,7 +107,7 @@ class Tuner:
             self.bench.check(made)
 
     def _judged(self, timed: Sequence[Timed]) -> tuple[Timed, Timed]:
-        """What goes before the rules, or they themselves; and they."""
+        """The fastest candidate that is worth using, else the rules; and the rules."""
         rules = next(one for one in timed if one.subject.choice == RULES)
         worth = [one for one in timed if one.ratio <= self.bench.worth and one.wins >= self.bench.wins]
         return min(worth, key=lambda one: one.ratio, default=rules), rules

@@ -1,17 +1,18 @@
-/* time_kernels.c: runs the kernels of a generated table, where they are to be used later.
+/* time_kernels.c: times or checks the subjects of a generated table, on the target.
  *
  *     time_kernels time MILLISECONDS COLD_BYTES
  *     time_kernels check OPERANDS RESULTS
  *
- * time: For each group of the table rounds in which every subject runs once; MILLISECONDS for each
- * of them together, at least FEWEST rounds and at most MOST. Another subject begins each round.
- * Prints "time NAME NANOSECONDS", tabs between them, for every run: CPU time of this thread, so
- * that other programs count as little as they can. Each run reads its weights from another place of
- * a memory of COLD_BYTES that all share: in a network, weights have long left the cache. Where a
- * library keeps weights of its own, all of that memory is read before each run of the group.
+ * time: Each group of the table runs in rounds; in a round every subject of the group runs once. A
+ * group runs for MILLISECONDS times its number of subjects, for at least FEWEST and at most MOST
+ * rounds. Each round starts with another subject. Prints "time NAME NANOSECONDS", separated by
+ * tabs, for every run: CPU time of this thread, to reduce the influence of other programs. Each run
+ * reads its weights at another address in a shared memory of COLD_BYTES, since in a network weights
+ * are no longer in the cache. Where a library keeps its own copy of weights, all of that memory is
+ * read before each run of the group.
  *
- * check: Every subject runs once on the inputs and parameters in OPERANDS, one tensor behind the
- * other; its outputs go to RESULTS.
+ * check: Every subject runs once on the inputs and parameters in OPERANDS, one tensor after
+ * another; its outputs are written to RESULTS.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "time_kernels.h"
@@ -33,8 +34,8 @@ static _Noreturn void stop(const char *what) {
 }
 
 static size_t rounded(size_t bytes) {
-    /* Equal tensors an odd number of lines apart: they do not compete for the same sets of a cache.
-     */
+    /* Adds lines so that tensors of equal size, usually an even number of lines, are an odd number
+     * of lines apart: they do not compete for the same sets of a cache. */
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + 5 * ALIGNMENT;
 }
 
@@ -45,7 +46,7 @@ static unsigned char *memory_of(size_t bytes) {
     return made;
 }
 
-/* Numbers between -1 and 1: what is multiplied over and over must become neither infinite nor
+/* Fill memory with numbers between -1 and 1, so that repeated products become neither infinite nor
  * denormal. */
 static void fill(unsigned char *memory, size_t bytes) {
     uint32_t state = 1;
@@ -100,7 +101,7 @@ static void workspace_free(workspace *w) {
     free(w->places);
 }
 
-/* Where the tensors of the next run lie: always in the same places but for the weights. */
+/* Set the addresses of the tensors for the next run: only the weights get a new address. */
 static void lay_out(workspace *w, const subject *s) {
     const size_t weights = weights_of(s);
     size_t at = 0;
@@ -117,7 +118,8 @@ static void lay_out(workspace *w, const subject *s) {
     w->cursor += weights;
 }
 
-/* Push out what a library keeps, but not the inputs: the layer before has just made them. */
+/* Evict a library's own data from the cache, but not the inputs, which the layer before has just
+ * written. */
 static void cool(const workspace *w, const subject *s) {
     static volatile unsigned char seen;
     for (size_t at = 0; at < w->weights_bytes; at += ALIGNMENT)
@@ -171,7 +173,7 @@ static void time_all(uint64_t each, size_t cold) {
                 s->run(w.places);
                 const uint64_t took = now() - began;
                 spent += took;
-                if (round >= 0) /* the first one brings the code and the tensors */
+                if (round >= 0) /* the first round brings code and tensors into the cache */
                     printf("time\t%s\t%llu\n", s->name, (unsigned long long)took);
             }
         }

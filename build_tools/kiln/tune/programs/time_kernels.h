@@ -1,4 +1,4 @@
-/* time_kernels.h: what the generated table of kernels tells time_kernels.c. */
+/* time_kernels.h: types of the generated table of subjects that time_kernels.c runs. */
 #ifndef KILN_TIME_KERNELS_H
 #define KILN_TIME_KERNELS_H
 
@@ -9,7 +9,7 @@ enum kind {
     SCRATCH,
     INPUT,
     OUTPUT,
-    WEIGHTS /* the largest parameter: read from another copy at each run */
+    WEIGHTS /* the largest parameter: at another address in each run */
 };
 
 typedef struct {
@@ -17,8 +17,8 @@ typedef struct {
     enum kind kind;
 } tensor;
 
-/* One way of computing one operator. Neighbours in the table with the same `group` compute the
- * same. */
+/* One implementation of one operator. Consecutive subjects with equal `group` compute the same
+ * operator. */
 typedef struct {
     const char *name;
     int group;
@@ -26,7 +26,7 @@ typedef struct {
     void (*run)(unsigned char *const *memory);
     const tensor *tensors;
     int count;
-    /* What a library makes ready once, of its parameters in `memory`; 0 when it has. NULL: nothing.
+    /* One-time preparation by a library, with its parameters in `memory`; 0 on success. NULL: none.
      */
     int (*open)(unsigned char *const *memory);
 } subject;
