@@ -1,4 +1,4 @@
-"""Configuration: targets/*.yaml and models/*.yaml as checked, typed objects. Imports no compiler."""
+"""Configuration: targets/*.yaml and models/*.yaml as checked, typed objects. Does not import TVM."""
 
 from kiln.config.data import Preprocess as Preprocess
 from kiln.config.device import Device as Device

@@ -1,11 +1,11 @@
-"""The buckets of a model: which boxes of sizes get a build of their own, and in which order they are asked.
+"""The buckets of a model: the boxes of sizes that get specialised code, and their order of priority.
 
-buckets.json, and one entry of it as bucket.json, is how the stages learn of them:
+The stages read them from buckets.json, or one entry of it from bucket.json:
 
     {"format": 1, "dims": [{"name", "min", "max", "multiple"}], "fallback": "dynamic" | "error",
      "buckets": [{"name", "dims": {dim: {"strategy", "min", "max", "multiple", "size"}}}]}
 
-and "measured": true of a padded dimension that is not to be proven.
+A padded dimension for which no proof is required also has "measured": true.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from kiln.config.model import Model
 from kiln.errors import KilnError
 
 STATIC = "static"
-MOST = 64  # builds of one model; more than that is a mistake in the YAML
-_MOST_COMBINATIONS = 64 * MOST  # of which some may be equal; counted before the first one is made
+MOST = 64  # buckets of one model; a greater number is a mistake in the YAML
+_MOST_COMBINATIONS = 64 * MOST  # some may be equal; counted before any combination is formed
 
 
 @dataclass(frozen=True)
 class Box:
-    """One build of a model: by dimension the sizes it takes."""
+    """One bucket: the accepted sizes of each dimension."""
 
     name: str
     dims: Mapping[str, Segment]
 
     def describe(self) -> dict[str, Any]:
-        """The entry of buckets.json."""
-        return {"name": self.name, "dims": {name: _described(part) for name, part in self.dims.items()}}
+        """The bucket's entry in buckets.json."""
+        return {"name": self.name, "dims": {name: _described(sizes) for name, sizes in self.dims.items()}}
 
 
-def _described(part: Segment) -> dict[str, Any]:
-    return part.model_dump(exclude=None if part.measured else {"measured"})
+def _described(segment: Segment) -> dict[str, Any]:
+    return segment.model_dump(exclude=None if segment.measured else {"measured"})
 
 
 def boxes(model: Model, chosen: Mapping[str, Sequence[Bucket]] | None = None) -> list[Box]:
-    """The buckets of `model` in the order in which they are asked: the first that holds the sizes is taken.
+    """The buckets of `model` in order of priority: the first that contains the sizes of a run is used.
 
-    `chosen`: the buckets of the dimensions that say `auto`. Special sizes come first, the general functions
-    for whatever is left (`fallback: dynamic`) last. Raises KilnError where there are too many.
+    `chosen`: the buckets of the dimensions with `buckets: auto`. The most specific buckets come first, the
+    general code for all other sizes (`fallback: dynamic`) last. Raises KilnError if there are too many.
     """
     dims = {name: _listed(name, dim, chosen or {}) for name, dim in model.dims.items()}
     _check_count(model, dims)
@@ -53,17 +53,17 @@ def boxes(model: Model, chosen: Mapping[str, Sequence[Bucket]] | None = None) ->
     if _open(model, dims):
         general = [[whole(dim)] if dim.fallback == "dynamic" else dims[n] for n, dim in model.dims.items()]
         rows += [dict(zip(model.dims, row, strict=True)) for row in itertools.product(*general)]
-    found: list[Box] = []
+    result: list[Box] = []
     for row in rows:
-        if not any(dict(box.dims) == row for box in found):
-            found.append(Box(_name(model, row), row))
-    if len(found) > MOST:
-        raise KilnError(f"model '{model.name}': {len(found)} buckets, at most {MOST} are allowed")
-    return found
+        if not any(dict(box.dims) == row for box in result):
+            result.append(Box(_name(model, row), row))
+    if len(result) > MOST:
+        raise KilnError(f"model '{model.name}': {len(result)} buckets, at most {MOST} are allowed")
+    return result
 
 
 def describe(model: Model, found: Sequence[Box]) -> dict[str, Any]:
-    """The content of buckets.json."""
+    """Content of buckets.json for the buckets `found`."""
     dims = [{"name": n, "min": d.min, "max": d.max, "multiple": d.multiple} for n, d in model.dims.items()]
     fallback = "dynamic" if all(dim.fallback == "dynamic" for dim in model.dims.values()) else "error"
     return {
@@ -75,17 +75,18 @@ def describe(model: Model, found: Sequence[Box]) -> dict[str, Any]:
 
 
 def is_static(box: Box) -> bool:
-    """Whether the sizes of a model are known when it is built: it has one bucket then, and no dimensions."""
-    return all(part.strategy == "exact" and box.name == STATIC for part in box.dims.values())
+    """Whether all sizes of the model are known at build time, so that this is its only bucket."""
+    return all(segment.strategy == "exact" and box.name == STATIC for segment in box.dims.values())
 
 
 def _listed(name: str, dim: Dim, chosen: Mapping[str, Sequence[Bucket]]) -> list[Segment]:
+    """Segments of the buckets of one dimension; one segment for all sizes if it has no buckets."""
     buckets = chosen.get(name, []) if dim.auto else dim.buckets
     return segments(dim, list(buckets)) if buckets else [whole(dim)]
 
 
 def _check_count(model: Model, dims: Mapping[str, list[Segment]]) -> None:
-    """Raise KilnError where the lists of sizes combine to more buckets than anybody wants to list."""
+    """Raise KilnError if the lists of sizes have more than _MOST_COMBINATIONS combinations."""
     rows: Sequence[Mapping[str, Bucket]] = [{}] if model.buckets is None else model.buckets
     count = sum(math.prod(len(dims[name]) for name in dims if name not in row) for row in rows)
     if count > _MOST_COMBINATIONS:
@@ -98,6 +99,7 @@ def _check_count(model: Model, dims: Mapping[str, list[Segment]]) -> None:
 
 
 def _rows(model: Model, dims: Mapping[str, list[Segment]]) -> list[dict[str, Segment]]:
+    """The combinations of sizes that the model lists, in order of priority."""
     if model.buckets is None:
         product = [dict(zip(dims, row, strict=True)) for row in itertools.product(*dims.values())]
         return sorted(product, key=_generality)
@@ -110,13 +112,13 @@ def _rows(model: Model, dims: Mapping[str, list[Segment]]) -> list[dict[str, Seg
 
 
 def _generality(row: Mapping[str, Segment]) -> int:
-    """Fewer is more special: what is exact must be asked before a bucket that holds the size too."""
+    """Sort key: smaller means more specific, so that exact sizes come before buckets that contain them."""
     order = {"exact": 0, "pad": 1, "range": 1, "dynamic": 2}
-    return sum(order[part.strategy] for part in row.values())
+    return sum(order[segment.strategy] for segment in row.values())
 
 
 def _open(model: Model, dims: Mapping[str, list[Segment]]) -> bool:
-    """Whether some sizes are in no listed bucket, and a general function is to take them."""
+    """Whether general code is needed: some sizes are in no listed bucket, and the fallback is dynamic."""
     if not any(dim.fallback == "dynamic" for dim in model.dims.values()):
         return False
     if model.buckets is not None:
@@ -125,17 +127,18 @@ def _open(model: Model, dims: Mapping[str, list[Segment]]) -> bool:
 
 
 def _name(model: Model, row: Mapping[str, Segment]) -> str:
-    moving = {name: part for name, part in row.items() if model.dims[name].min != model.dims[name].max}
-    if not moving:
+    """Name of a bucket, such as `static`, `dynamic` or `batch1_seq_pad128`."""
+    dynamic = {name: sizes for name, sizes in row.items() if model.dims[name].min != model.dims[name].max}
+    if not dynamic:
         return STATIC
-    if all(part.strategy == "dynamic" for part in moving.values()):
+    if all(sizes.strategy == "dynamic" for sizes in dynamic.values()):
         return "dynamic"
     pieces = []
-    for name, part in moving.items():
-        if part.strategy == "exact":
-            pieces.append(f"{name}{part.size}")
-        elif part.strategy == "pad":
-            pieces.append(f"{name}_pad{part.size}")
-        elif part.strategy == "range":
-            pieces.append(f"{name}{part.min}_{part.max}")
+    for name, sizes in dynamic.items():
+        if sizes.strategy == "exact":
+            pieces.append(f"{name}{sizes.size}")
+        elif sizes.strategy == "pad":
+            pieces.append(f"{name}_pad{sizes.size}")
+        elif sizes.strategy == "range":
+            pieces.append(f"{name}{sizes.min}_{sizes.max}")
     return "_".join(pieces)

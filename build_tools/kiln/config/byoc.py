@@ -1,4 +1,4 @@
-"""Which external libraries may compute parts of a model: the key `byoc:` of models and targets."""
+"""The key `byoc:` of models and targets: external libraries that may compute subgraphs of a model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ _WORD = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Byoc(Section):
-    """Backends by name, the first one that takes a subgraph first; none: everything is Kiln's own.
+    """Names of backends in order of priority; an empty list: Kiln's own kernels compute everything.
 
-    `auto` among them: for each subgraph the faster one of Kiln's own kernels and the other backends that are
-    named, or every one that can be had for the target.
+    With `auto` in the list, each subgraph gets the fastest of Kiln's own kernels and the backends: the other
+    backends in the list or, if there are none, all that are available for the target.
     """
 
     backends: list[str] = Field(
-        default_factory=list, description="backends, in the order in which they are asked"
+        default_factory=list,
+        description="backends in order of priority; auto: the fastest of them for each subgraph",
     )
     take: list[str] = Field(
-        default_factory=lambda: ["*"], description="globs; only subgraphs whose name one of them matches"
+        default_factory=lambda: ["*"],
+        description="globs; libraries compute only subgraphs whose name matches one of them",
     )
-    leave: list[str] = Field(default_factory=list, description="globs; subgraphs that stay Kiln's own")
+    leave: list[str] = Field(
+        default_factory=list, description="globs; matching subgraphs are computed by Kiln's own kernels"
+    )
 
     @model_validator(mode="after")
     def _names(self) -> Byoc:
@@ -36,22 +40,25 @@ class Byoc(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether any backend is asked."""
+        """Whether the list of backends is not empty."""
         return bool(self.backends)
 
     @property
     def auto(self) -> bool:
-        """Whether times decide."""
+        """Whether measured times choose the backend of each subgraph."""
         return "auto" in self.backends
 
     @property
     def named(self) -> list[str]:
-        """The backends, without the word that is none."""
+        """The names of backends, without the word `auto`."""
         return [name for name in self.backends if name != "auto"]
 
 
 def read(value: Any) -> Any:
-    """`none`, `auto`, `name,name` or a list of those words as the section that they stand for."""
+    """Expand the short forms `none`, `auto`, `name,name` or a list of such words to a section.
+
+    A value of any other form is returned unchanged.
+    """
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")]
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):

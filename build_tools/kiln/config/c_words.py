@@ -1,4 +1,4 @@
-"""Words that names in generated C and C++ cannot be: keywords, macros, types, and what libraries define."""
+"""Reserved words of generated C and C++: keywords, macros, types, and functions of the C library."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _KEYWORDS = """
     static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
     typeof typeof_unqual union unsigned using virtual void volatile wchar_t while xor xor_eq
 """
-# Object-like macros: of compilers in their gnu modes, and of the headers of C, of POSIX (glibc, musl,
-# newlib, macOS). Macros that take arguments do no harm where no parenthesis follows.
+# Object-like macros: of compilers in gnu modes, and of the headers of C and of POSIX (glibc, musl, newlib,
+# macOS). Function-like macros are harmless, as no parenthesis follows the names.
 _MACROS = """
     hpux i386 i486 i586 i686 linux m68k mips powerpc ppc
     sparc sun unix vax
@@ -24,12 +24,12 @@ _MACROS = """
     stdout
     NULL INFINITY NAN HUGE_VAL EOF BUFSIZ RAND_MAX FILENAME_MAX SEEK_SET SEEK_CUR SEEK_END I EDOM ERANGE
 """
-# Types that generated headers use in a list of parameters: a parameter of such a name hides the type.
+# Types in the parameter lists of generated headers: a parameter with such a name would hide the type.
 _TYPES = """
     int16_t int32_t int64_t int8_t intptr_t max_align_t ptrdiff_t size_t ssize_t uint16_t uint32_t
     uint64_t uint8_t uintptr_t
 """
-# Functions of C's library, and the POSIX ones that most programs call; those of math.h also end in f and l.
+# Functions of the C library, and common ones of POSIX; those of math.h also exist with the suffixes f and l.
 _LIBRARY = """
     abort abs accept access asctime atexit atof atoi atol atoll bind bsearch calloc chdir chmod clearerr
     clock close connect ctime difftime div dup dup2 environ execve exit fclose feof ferror fflush fgetc
@@ -56,10 +56,10 @@ SYMBOLS = frozenset(_LIBRARY.split()) | {name + end for name in _MATH.split() fo
 
 
 def can_name_variable(name: str) -> bool:
-    """Whether a parameter of a generated function may have this name, whatever headers come before it."""
+    """Whether a parameter of a generated function may have this name, whatever headers are included."""
     return name not in RESERVED and not name.startswith(("kiln_", "__"))
 
 
 def can_name_symbol(name: str) -> bool:
-    """Whether a model may have this name, which its global symbols begin with or are."""
+    """Whether a model may have this name: it is a global symbol itself and the prefix of others."""
     return can_name_variable(name) and name not in SYMBOLS and name != "kiln"

@@ -1,4 +1,4 @@
-"""Checks a parsed YAML file against a typed section and puts what is wrong into one line."""
+"""Checks a parsed YAML file against a typed section, and reports the first error in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ S = TypeVar("S", bound=Section)
 
 
 class PlacedError(ValueError):
-    """A wrong value that lies deeper than the section whose validator found it."""
+    """A wrong value deeper than the section whose validator found it.
+
+    `place`: the value's path relative to that section.
+    """
 
     def __init__(self, place: Place, what: str) -> None:
         super().__init__(what)
@@ -45,19 +48,19 @@ _EXPECTED = {
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing when no known word resembles this one."""
+    """`; did you mean 'x'?` with the known word nearest to `word`; empty if no known word is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def choices(word: str, known: Iterable[str]) -> str:
-    """The nearest known word, if one is near, and all of them; goes right behind the word in an error."""
+    """End of an error message, right after `word`: the nearest known word, if any, then all known words."""
     words = list(known)
     return f"{nearest(word, words) or ';'} known: {', '.join(words)}"
 
 
 def validate(section: type[S], document: Document) -> S:
-    """The typed object of a document. Raises KilnError for the first thing wrong, in the file's order."""
+    """Convert a document to the typed `section`. Raises KilnError for the first error in file order."""
     if not isinstance(document.data, dict):
         raise document.error((), f"a section of keys expected, got {describe(document.data)}")
     try:
@@ -67,7 +70,7 @@ def validate(section: type[S], document: Document) -> S:
 
 
 def describe(value: Any) -> str:
-    """A value as an error shows it: its kind and, when short, itself."""
+    """A value as an error message shows it: scalars themselves (long text cut), else the kind."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -80,7 +83,8 @@ def describe(value: Any) -> str:
 
 
 def _first(section: type[Section], document: Document, error: ValidationError) -> KilnError:
-    found: list[tuple[bool, int, Place, str]] = []
+    """The first of pydantic's errors in file order, misspelt keys before all others."""
+    entries: list[tuple[bool, int, Place, str]] = []
     for item in error.errors(include_url=False):
         place, keys = _locate(section, document.data, item["loc"])
         cause = item.get("ctx", {}).get("error")
@@ -88,15 +92,16 @@ def _first(section: type[Section], document: Document, error: ValidationError) -
             place = (*place, *cause.place)
         if item["type"].startswith("union_tag") and isinstance(item.get("input"), dict):
             place = (*place, "kind")
-        # A misspelt key first: it is why another one is missing.
+        # A misspelt key comes first: it is the reason why another key is missing.
         misspelt = item["type"] == "extra_forbidden"
-        found.append((not misspelt, document.line(place), place, _sentence(dict(item), place, keys)))
-    found.sort(key=lambda entry: entry[:2])
-    _, _, place, what = found[0]
+        entries.append((not misspelt, document.line(place), place, _sentence(dict(item), place, keys)))
+    entries.sort(key=lambda entry: entry[:2])
+    _, _, place, what = entries[0]
     return document.error(place, what)
 
 
 def _sentence(item: dict[str, Any], place: Place, keys: list[str]) -> str:
+    """Message for one of pydantic's errors. `keys`: the known keys of the section around `place`."""
     kind: str = item["type"]
     context: dict[str, Any] = item.get("ctx", {})
     got = describe(item.get("input"))
@@ -129,9 +134,9 @@ def _sentence(item: dict[str, Any], place: Place, keys: list[str]) -> str:
 
 
 def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tuple[Place, list[str]]:
-    """The place in the file that a pydantic location means, and the keys known in the section around it.
+    """The place in the file for pydantic's location `loc`, and the known keys of the section around it.
 
-    Pydantic adds the chosen alternative of a tagged union to its locations; the file has no such level.
+    Pydantic adds the chosen alternative of a tagged union to locations; the file has no such level.
     """
     place: list[str | int] = []
     keys = list(section.model_fields)
@@ -155,12 +160,12 @@ def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tu
 
 
 def _is_section(kind: Any) -> bool:
-    # Python 3.10 takes dict[str, int] for a class, and then refuses to compare it.
+    # In Python 3.10 isinstance(dict[str, int], type) is true, and issubclass of it raises TypeError.
     return get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _choose(kind: Any, data: Any) -> Any:
-    """Without Annotated and None, and of a union of sections the one whose `kind` the data names."""
+    """The type `kind` without Annotated and None; of a union of sections, the one that `data` names."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) not in (Union, types.UnionType):
@@ -173,12 +178,13 @@ def _choose(kind: Any, data: Any) -> Any:
 
 
 def _kinds(section: Any) -> tuple[Any, ...]:
-    """What the key `kind` of a section may be; nothing where it has none."""
+    """Allowed values of a section's key `kind`; empty if the section has no such key."""
     field = section.model_fields.get("kind") if _is_section(section) else None
     return get_args(field.annotation) if field is not None else ()
 
 
 def _child(kind: Any, part: str | int) -> Any:
+    """The type of the key or item `part` of the type `kind`; None if unknown."""
     if _is_section(kind):
         hints = kind.model_fields.get(part)
         return hints.annotation if hints is not None else None

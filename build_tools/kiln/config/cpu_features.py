@@ -1,8 +1,9 @@
-"""Features of processors that a bundle's code may need: LLVM's names, and the bits of kiln_cpu_features.
+"""CPU features that a bundle's code may need: LLVM's names, and the bits of kiln_cpu_features.
 
-A feature is asked for when LLVM may use its instructions for ordinary code, or when Kiln's kernels call its
-intrinsics. Not asked for: what every processor of the architecture has, what only intrinsics reach that Kiln
-does not use (AES, AMX, random numbers, …), what only an operating system uses, and how LLVM tunes code.
+kiln_open checks a feature if LLVM may use its instructions for ordinary code, or if Kiln's kernels call its
+intrinsics. It does not check features that every processor of the architecture has, features that are used
+only through intrinsics which Kiln does not call (AES, AMX, random numbers, …), features that only an
+operating system uses, and LLVM's tuning flags.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BITS = {
     ),
 }  # fmt: skip
 
-# Several of LLVM's features that one bit stands for, by their names as a pattern.
+# Bits that stand for several of LLVM's features: a regular expression of the features' names.
 _SAME = {
     "x86_64": {"apx": "ccmp|cf|egpr|ndd|nf|ppx|push2pop2|zu"},
     "aarch64": {},
@@ -44,7 +45,7 @@ _SAME = {
     },
 }
 
-# Of the features of every CPU that LLVM knows, those that are not asked for, as a pattern.
+# Features of LLVM's CPUs that are not checked: a regular expression of their names.
 _NOT_ASKED = {
     "x86_64": (
         # every x86-64 processor has them
@@ -63,7 +64,7 @@ _NOT_ASKED = {
         r"v[89](\.\d)?[ar]|"
         # only by intrinsics that Kiln does not use
         "aes|chk|crc|fp8|fp8dot2|fp8dot4|fp8fma|ls64|predres|rand|sb|sha2|sm4|sme-.*|specres2|sve-aes|sve-sm4|"
-        # only by an operating system, or hints that other processors take for nothing
+        # only by an operating system, or hints that other processors ignore
         "am|amvs|brbe|bti|ccdp|ccidx|ccpp|clrbhb|CONTEXTIDREL2|dit|ecv|el2vmsa|el3|ete|fgt|fpac|hcx|lor|mec|"
         "mpam|mte|nmi|nv|pan|pan-rwv|pauth|perfmon|ras|rme|sel2|spe|spe-eef|specrestrict|ssbs|tlb-rmi|"
         "tracev8.4|trbe|uaops|vh|wfxt|xs|"
@@ -91,11 +92,11 @@ _NOT_ASKED = {
 
 
 def asked(arch: str, features: Iterable[str]) -> list[str]:
-    """Names from BITS of what a processor must have for code with all of LLVM's `features`, in bits' order.
+    """The names in BITS, in order, that a processor must have to run code with all of LLVM's `features`.
 
-    Raises KilnError for a feature of which it is not known how a processor is asked.
+    Raises KilnError for a feature that kiln_open cannot check.
     """
-    found = set()
+    needed = set()
     for feature in features:
         name = _bit_name(arch, feature)
         if name is None and not re.fullmatch(_NOT_ASKED[arch], feature):
@@ -103,16 +104,17 @@ def asked(arch: str, features: Iterable[str]) -> list[str]:
                 f"feature '{feature}': kiln_open cannot ask a processor of arch {arch} for it; "
                 "leave it out of 'features', or choose another 'cpu'"
             )
-        found.add(name)
-    return [name for name in BITS[arch] if name in found]
+        needed.add(name)
+    return [name for name in BITS[arch] if name in needed]
 
 
 def mask(arch: str, names: Iterable[str]) -> int:
-    """The bits of kiln_cpu_features that stand for `names` (of BITS)."""
+    """Bit mask of kiln_cpu_features for `names`, which are in BITS."""
     return sum(1 << BITS[arch].index(name) for name in set(names))
 
 
 def _bit_name(arch: str, feature: str) -> str | None:
+    """The name in BITS for one of LLVM's features; None if it has no bit."""
     if feature in BITS[arch]:
         return feature
     return next((name for name, same in _SAME[arch].items() if re.fullmatch(same, feature)), None)

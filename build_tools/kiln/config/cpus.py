@@ -1,7 +1,7 @@
-"""LLVM's names of CPUs, from what /proc/cpuinfo says: what measurements on a CPU are kept under.
+"""LLVM's names of CPUs, determined from /proc/cpuinfo: the keys of tuning records.
 
-CPUs that are not listed get a name of the numbers by which the kernel knows them, such as `authenticamd-26-2`
-or `arm-0x48-0xd01`: measurements on them are kept just as well.
+A CPU that is not listed here gets a name made of the numbers in /proc/cpuinfo, such as `authenticamd-26-2` or
+`arm-0x48-0xd01`, and so can have tuning records too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTS = {
     "0xd46": "cortex-a510", "0xd47": "cortex-a710", "0xd49": "neoverse-n2", "0xd4f": "neoverse-v2",
 }  # fmt: skip
 
-# By vendor and family: ranges of models, in the order in which they are asked.
+# By vendor and family: ranges of models (first, last, name); the first range that contains a model applies.
 _X86: dict[tuple[str, int], Sequence[tuple[int, int, str]]] = {
     ("AuthenticAMD", 0x17): [(0x00, 0x2F, "znver1"), (0x30, 0xFF, "znver2")],
     ("AuthenticAMD", 0x19): [
@@ -43,28 +43,28 @@ _X86: dict[tuple[str, int], Sequence[tuple[int, int, str]]] = {
 
 
 def names(cpuinfo: Iterable[str]) -> list[str]:
-    """The kinds of cores that lines of /proc/cpuinfo tell of, sorted; none where they do not."""
-    said: dict[str, list[str]] = {}
+    """Names of the kinds of cores in the lines of /proc/cpuinfo, sorted; empty if they are unknown."""
+    fields: dict[str, list[str]] = {}
     for line in cpuinfo:
         key, _, value = line.partition(":")
-        values = said.setdefault(key.strip(), [])
+        values = fields.setdefault(key.strip(), [])
         if value.strip() and value.strip() not in values:
             values.append(value.strip())
-    vendor, family, model = ((said.get(key) or [""])[0] for key in ("vendor_id", "cpu family", "model"))
+    vendor, family, model = ((fields.get(key) or [""])[0] for key in ("vendor_id", "cpu family", "model"))
     if vendor and family.isdigit() and model.isdigit():
-        return [_x86(vendor, int(family), int(model), (said.get("flags") or [""])[0].split())]
-    implementers = said.get("CPU implementer", [])
+        return [_x86(vendor, int(family), int(model), (fields.get("flags") or [""])[0].split())]
+    implementers = fields.get("CPU implementer", [])
     if len(implementers) != 1:
         return []
-    return sorted(_arm(implementers[0], part) for part in said.get("CPU part", []))
+    return sorted(_arm(implementers[0], part) for part in fields.get("CPU part", []))
 
 
 def _x86(vendor: str, family: int, model: int, flags: Sequence[str]) -> str:
     ranges = _X86.get((vendor, family), ())
-    found = next((name for low, high, name in ranges if low <= model <= high), None)
-    if found == "skylake-avx512":  # three generations with one number
-        return "cooperlake" if "avx512_bf16" in flags else "cascadelake" if "avx512_vnni" in flags else found
-    return found or f"{_word(vendor)}-{family}-{model}"
+    name = next((name for low, high, name in ranges if low <= model <= high), None)
+    if name == "skylake-avx512":  # three generations with one number
+        return "cooperlake" if "avx512_bf16" in flags else "cascadelake" if "avx512_vnni" in flags else name
+    return name or f"{_word(vendor)}-{family}-{model}"
 
 
 def _arm(implementer: str, part: str) -> str:

@@ -1,4 +1,4 @@
-"""Real data around a model: how a picture becomes its input, its outputs' names, what it is tested on."""
+"""Data of a model: preprocessing of images, names of classes, and the inputs of golden vectors."""
 
 from __future__ import annotations
 
@@ -10,32 +10,39 @@ from kiln.config.check import Section
 from kiln.config.fields import Positive
 from kiln.config.source import Source
 
-# The part of a picture to use.
+# The rectangle of an image to use.
 Crop = Annotated[
     list[int], Field(min_length=4, max_length=4, description="[top, left, height, width] in pixels")
 ]
 
 
 class Preprocess(Section):
-    """Picture to tensor: resize, crop or pad to `size`, then x = (pixel * scale - mean) / std per channel."""
+    """Image to tensor: resize, crop or pad to `size`, then x = (pixel * scale - mean) / std per channel."""
 
-    input: str | None = Field(default=None, description="the input it is for; null: the only one")
+    input: str | None = Field(
+        default=None, description="the input that the image becomes; null: the only input"
+    )
     resize: Literal["shorter_side", "stretch", "fit_height", "letterbox"] = Field(
         default="shorter_side",
-        description="shorter_side: then the centre is cut out; fit_height: pad or squeeze the width; "
-        "letterbox: keep the aspect, pad both sides",
+        description="shorter_side: keep the aspect, then crop the centre; stretch: change the aspect; "
+        "fit_height: pad or squeeze the width; letterbox: keep the aspect, pad both sides",
     )
     resize_to: Positive | None = Field(
-        default=None, description="pixels of the shorter side; null: that of size"
+        default=None,
+        description="shorter_side: pixels of the shorter side; null: the least that covers `size`",
     )
     size: list[Positive] = Field(min_length=2, max_length=2, description="[height, width]")
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = Field(
-        default="bilinear", description="how pixels between pixels are computed"
+        default="bilinear", description="interpolation between pixels"
     )
     channels: Literal["RGB", "BGR", "L"] = Field(default="RGB", description="order of the channels; L: grey")
     scale: float = Field(default=1 / 255, gt=0, description="factor of a pixel's value of 0 to 255")
-    mean: list[float] = Field(default_factory=lambda: [0.0], description="one value, or one a channel")
-    std: list[float] = Field(default_factory=lambda: [1.0], description="one value, or one a channel")
+    mean: list[float] = Field(
+        default_factory=lambda: [0.0], description="subtracted: one value, or one for each channel"
+    )
+    std: list[float] = Field(
+        default_factory=lambda: [1.0], description="divisor: one value, or one for each channel"
+    )
     pad: float = Field(default=0.0, description="value of padding, after normalisation")
     layout: Literal["NCHW", "NHWC"] = Field(description="order of the input's axes")
 
@@ -55,17 +62,17 @@ class Preprocess(Section):
 
 
 class LabelList(Section):
-    """Class names written out."""
+    """Class names listed in the YAML file."""
 
-    kind: Literal["list"] = Field(description="names written out")
+    kind: Literal["list"] = Field(description="names listed here")
     names: list[str] = Field(description="the classes' names in the order of the output")
 
 
 class LabelFile(Section):
-    """Class names in a file: a JSON list, a JSON object from index to name, or one name a line."""
+    """Class names in a file: a JSON list, a JSON object from index to name, or one name on each line."""
 
     kind: Literal["json", "lines"] = Field(
-        description="json: a list, or an object from index to name; lines: one name a line"
+        description="json: a list, or an object from index to name; lines: one name on each line"
     )
     source: Source = Field(description="where the file comes from")
 
@@ -74,26 +81,26 @@ Labels = Annotated[LabelList | LabelFile, Field(discriminator="kind")]
 
 
 class Run(Section):
-    """What `run` shows: the best classes of one picture."""
+    """The demonstration that the goal `run` shows: the best classes of one image."""
 
-    image: Source = Field(description="the picture")
-    crop: Crop | None = Field(default=None, description="the part of the picture to use; null: all of it")
+    image: Source = Field(description="source of the image")
+    crop: Crop | None = Field(default=None, description="the rectangle of the image to use; null: all of it")
     top: Positive = Field(default=5, description="number of classes to show")
-    softmax: bool = Field(
-        default=False, description="the output holds logits: make probabilities of them first"
-    )
+    softmax: bool = Field(default=False, description="the output is logits: apply a softmax first")
     output: str | None = Field(default=None, description="the output with the scores; null: the first")
 
 
 class Bounds(Section):
-    """The least and the greatest value drawn; integers: both may be drawn."""
+    """Range of random values; for integers both ends are included."""
 
     low: float | None = Field(
         default=None,
-        description="the least value; null: -1 for floats, for integers 0 or the least of 8 or 16 bits",
+        description="the least value; null: -1 for floats, the type's least value for integers of 8 or 16 "
+        "bits, 0 for other integers",
     )
     high: float | None = Field(
-        default=None, description="the greatest value; null: 1, for integers of 8 or 16 bits their greatest"
+        default=None,
+        description="the greatest value; null: 1, or the type's greatest value for integers of 8 or 16 bits",
     )
 
     @model_validator(mode="after")
@@ -104,12 +111,13 @@ class Bounds(Section):
 
 
 class RandomInput(Bounds):
-    """Uniform values. For integer inputs low and high are the dtype's range unless given."""
+    """Uniformly distributed values."""
 
     kind: Literal["random"] = Field(description="uniformly distributed values")
-    seed: int = Field(ge=0, description="of the generator of random numbers")
+    seed: int = Field(ge=0, description="seed of the random number generator")
     inputs: dict[str, Bounds] = Field(
-        default_factory=dict, description="other bounds for single inputs, such as indices into a table"
+        default_factory=dict,
+        description="by input, bounds that override the ones above, such as for indices into a table",
     )
 
 
@@ -117,22 +125,22 @@ class NormalInput(Section):
     """Normally distributed values."""
 
     kind: Literal["normal"] = Field(description="normally distributed values")
-    seed: int = Field(ge=0, description="of the generator of random numbers")
+    seed: int = Field(ge=0, description="seed of the random number generator")
     mean: float = Field(default=0.0, description="mean of the values")
     std: float = Field(default=1.0, ge=0, description="standard deviation of the values")
 
 
 class ImageInput(Section):
-    """A picture, through `preprocess`."""
+    """An image, converted as the section `preprocess` specifies."""
 
-    kind: Literal["image"] = Field(description="a picture, through preprocess")
-    source: Source = Field(description="where the picture comes from")
-    crop: Crop | None = Field(default=None, description="the part of the picture to use; null: all of it")
+    kind: Literal["image"] = Field(description="an image, converted by `preprocess`")
+    source: Source = Field(description="source of the image")
+    crop: Crop | None = Field(default=None, description="the rectangle of the image to use; null: all of it")
     rotate: Literal[0, 90, 180, 270] = Field(default=0, description="degrees clockwise, after the crop")
 
 
 class TensorInput(Section):
-    """Values from .npy files, one an input."""
+    """Values from .npy files, one file for each input."""
 
     kind: Literal["tensors"] = Field(description="values from files")
     tensors: dict[str, Source] = Field(description="by input, the .npy file with the values")
@@ -146,14 +154,15 @@ def _default_inputs() -> list[GoldenInput]:
 
 
 class Golden(Section):
-    """What the reference is run on, and which reference."""
+    """Golden vectors: the test inputs, and the reference that computes the expected outputs."""
 
     inputs: list[GoldenInput] = Field(
         default_factory=_default_inputs,
         min_length=1,
-        description="what the inputs are filled with, one entry a run",
+        description="content of the inputs, one entry for each test case",
     )
     reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref"] = Field(
         default="auto",
-        description="auto: onnxruntime for ONNX; for TFLite builtin, one of LiteRT's two kernel sets",
+        description="auto: onnxruntime for ONNX, builtin for TFLite; builtin, builtin_ref: LiteRT's two "
+        "kernel sets",
     )

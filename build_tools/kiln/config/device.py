@@ -1,4 +1,4 @@
-"""What Kiln has to know about one device: the typed form of devices/*.yaml."""
+"""Configuration of a device: the typed form of devices/*.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from kiln.config.check import Section
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-# Characters that end a line or drive a terminal have no business in a path or a name.
+# Control characters and line ends, which a path must not contain.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -40,13 +40,14 @@ DevicePath = Annotated[
 
 
 class Device(Section):
-    """One device. `transport` has the keys of the file in device/deploy/transports/ that `kind` names."""
+    """One device. The file in device/deploy/transports/ that `kind` names defines the keys of `transport`."""
 
-    name: DeviceName = Field(description="the device's name: that of its file")
+    name: DeviceName = Field(description="the device's name: the name of the YAML file")
     description: str = Field(description="which device it is, for people")
-    target: DeviceName = Field(description="the target whose bundles it runs, unless target= says otherwise")
-    folder: DevicePath = Field(default="~/kiln", description="where bundles live there")
+    target: DeviceName = Field(description="the target whose bundles the device runs; target= overrides it")
+    folder: DevicePath = Field(default="~/kiln", description="folder on the device for bundles")
     contents: Literal["all", "run"] = Field(
-        default="all", description="run: leave out what only compilers and people read"
+        default="all",
+        description="run: deploy only files needed at run time; all: also headers, sources, report",
     )
-    transport: Section = Field(description="how it is reached")
+    transport: Section = Field(description="how the device is reached")

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: their ranges, and the sizes that get code of their own."""
+"""Dynamic dimensions: their ranges, and the sizes that get specialised code (buckets)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from kiln.config.fields import Bytes, NotNegative, Positive
 
 
 class PadTo(Section):
-    """The size that inputs are padded up to, and what is taken for a proof. A bare number means `to`."""
+    """Size to which inputs are padded, and how padding is shown to be neutral. A plain number means `to`."""
 
     to: Positive
     assume: Literal["measured"] | None = Field(
         default=None,
-        description="measured: outputs are compared on adversarial data, in place of a proof; null: proven",
+        description="measured: outputs are compared on adversarial data instead of a proof; null: a proof "
+        "is required",
     )
 
 
@@ -33,14 +34,14 @@ _PAD_SCHEMA = {
 
 
 class Bucket(Section):
-    """A size, or a range of sizes, that is served by one function. A bare number means `exact`."""
+    """A size, or a range of sizes, with specialised code. A plain number means `exact`."""
 
-    exact: NotNegative | None = Field(default=None, description="code for this size alone")
+    exact: NotNegative | None = Field(default=None, description="code for this size only")
     pad: Annotated[PadTo, BeforeValidator(_pad_to), WithJsonSchema(_PAD_SCHEMA)] | None = Field(
         default=None, description="inputs are padded up to this size"
     )
     range: list[NotNegative] | None = Field(
-        default=None, min_length=2, max_length=2, description="[least, greatest]"
+        default=None, min_length=2, max_length=2, description="code for all sizes in [least, greatest]"
     )
 
     @model_validator(mode="after")
@@ -53,7 +54,7 @@ class Bucket(Section):
 
     @property
     def edges(self) -> tuple[int, int]:
-        """Least and greatest size named by this bucket."""
+        """Least and greatest size in the bucket's YAML; for `pad`, the padded size twice."""
         if self.range is not None:
             return self.range[0], self.range[1]
         size = self.exact if self.pad is None else self.pad.to
@@ -62,7 +63,7 @@ class Bucket(Section):
 
     @property
     def label(self) -> str:
-        """As the YAML writes it."""
+        """The bucket in YAML notation, such as `{pad: 128}`."""
         values = {"exact": self.exact, "pad": self.pad and self.pad.to, "range": self.range}
         return next(f"{{{key}: {value}}}" for key, value in values.items() if value is not None)
 
@@ -81,7 +82,7 @@ def _size(value: Any) -> Any:
     return value
 
 
-# One entry of a shape: a size, or the name of a symbolic dimension.
+# One entry of a shape: a size, or the name of a dynamic dimension.
 Size = Annotated[
     Any,
     BeforeValidator(_size),
@@ -93,34 +94,43 @@ DimBucket = Annotated[Bucket, BeforeValidator(_bucket)]
 
 
 class Dim(Section):
-    """The sizes a symbolic dimension may have: min, min + multiple, … up to max; and who serves them."""
+    """Sizes of a dynamic dimension: min, min + multiple, … up to max; and the buckets for these sizes."""
 
     min: NotNegative = Field(description="the least size; 0: tensors may be empty")
     max: Positive = Field(description="the greatest size")
-    multiple: Positive = Field(default=1, description="sizes are multiples of it")
+    multiple: Positive = Field(default=1, description="all sizes are multiples of this number")
     buckets: list[DimBucket] = Field(
         default_factory=list,
-        description="sizes with code of their own; auto: chosen from the sizes that came in",
+        description="sizes that get specialised code; auto: chosen by the build from `traffic`",
     )
-    auto: bool = Field(default=False, description="the same as buckets: auto")
+    auto: bool = Field(default=False, description="true is equivalent to buckets: auto")
     fallback: Literal["dynamic", "error"] = Field(
-        default="dynamic", description="what takes the sizes that no bucket holds"
+        default="dynamic",
+        description="sizes outside all buckets: dynamic: general code computes them; error: a run fails",
     )
     traffic: str | None = Field(
         default=None,
-        description="auto: CSV beside the YAML of the sizes that came in: a column a dimension, and count",
+        description="auto: CSV file, relative to the YAML, of observed sizes: a column for each dimension, "
+        "and count",
     )
     costs: str | None = Field(
         default=None,
-        description="auto: CSV of measured times: columns of this dimension, nanoseconds, open_nanoseconds",
+        description="auto: CSV file of measured times: columns of this dimension, nanoseconds, "
+        "open_nanoseconds",
     )
-    max_buckets: Positive | None = Field(default=None, description="auto: at most so many; null: 4")
-    code_budget: Bytes | None = Field(default=None, description="auto: bytes of code of all buckets")
+    max_buckets: Positive | None = Field(
+        default=None, description="auto: greatest number of buckets; null: 4"
+    )
+    code_budget: Bytes | None = Field(
+        default=None, description="auto: greatest code size of all buckets, in bytes"
+    )
     auto_as: Literal["pad", "exact"] | None = Field(
-        default=None, description="auto: what the buckets are; null: pad"
+        default=None, description="auto: strategy of the buckets; null: pad"
     )
     auto_assume: Literal["measured"] | None = Field(
-        default=None, description="auto: measured data may take the place of a proof that padding is neutral"
+        default=None,
+        description="auto: measured: comparison on adversarial data may replace the proof that padding is "
+        "neutral; null: a proof is required",
     )
 
     @model_validator(mode="before")
@@ -155,9 +165,10 @@ class Dim(Section):
 
 
 class Segment(Section):
-    """The sizes of one dimension that a bucket takes; `size`: what its graph is made for, null if open.
+    """The sizes of one dimension that a bucket accepts: multiples of `multiple` from `min` to `max`.
 
-    measured: of strategy pad, whether measured data may take the place of a proof.
+    `size`: the static size in the bucket's graph; None if the dimension stays dynamic. `measured`: with
+    strategy pad, whether comparison on adversarial data may replace the proof that padding is neutral.
     """
 
     strategy: Literal["exact", "pad", "range", "dynamic"]
@@ -169,18 +180,18 @@ class Segment(Section):
 
 
 def whole(dim: Dim) -> Segment:
-    """All sizes of `dim`, by one function."""
+    """One segment for all sizes of `dim`."""
     if dim.min == dim.max:
         return Segment(strategy="exact", min=dim.min, max=dim.max, multiple=dim.multiple, size=dim.min)
     return Segment(strategy="dynamic", min=dim.min, max=dim.max, multiple=dim.multiple)
 
 
 def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
-    """What each bucket takes, exact sizes first: they win where another bucket holds them too.
+    """The segment of each bucket, exact sizes first: they have priority over a bucket that contains them.
 
-    A pad bucket takes every size from the greatest one of the pad or range bucket below it. Raises
-    PlacedError for a bucket outside of the range, off the multiple, that overlaps another one, or that no
-    size can reach.
+    A pad bucket accepts the sizes above the greatest size of the next smaller pad or range bucket. Raises
+    PlacedError for a bucket outside the dimension's range, with a size that is not a multiple, that overlaps
+    another bucket, or all of whose sizes are exact buckets.
     """
     spans: list[tuple[int, int, int]] = []  # least, greatest, position
     exact: dict[int, int] = {}
@@ -200,11 +211,11 @@ def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
         else:
             spans.append((least, greatest, position))
     spans.sort()
-    found = [
+    result = [
         Segment(strategy="exact", min=size, max=size, multiple=dim.multiple, size=size)
         for size in sorted(exact)
     ]
-    below = dim.min - dim.multiple  # the greatest size taken so far
+    below = dim.min - dim.multiple  # the greatest size that a span before this one accepts
     for least, greatest, position in spans:
         bucket, place = buckets[position], ("buckets", position)
         first = below + dim.multiple if bucket.pad is not None else least
@@ -216,7 +227,7 @@ def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
         strategy = "pad" if bucket.pad is not None and first != greatest else "range"
         if first == greatest:
             strategy = "exact"
-        found.append(
+        result.append(
             Segment.model_validate(
                 {
                     "strategy": strategy,
@@ -229,7 +240,7 @@ def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
             )
         )
         below = greatest
-    return found
+    return result
 
 
 def _is_measured(bucket: Bucket) -> bool:
@@ -237,9 +248,9 @@ def _is_measured(bucket: Bucket) -> bool:
 
 
 def covers(dim: Dim, taken: list[Segment]) -> bool:
-    """Whether every size of `dim` is in one of the segments."""
+    """Whether every size of `dim` is in one of the segments `taken`."""
     following = dim.min
-    for segment in sorted(taken, key=lambda part: part.min):
+    for segment in sorted(taken, key=lambda entry: entry.min):
         if segment.min > following:
             return False
         following = max(following, segment.max + dim.multiple)

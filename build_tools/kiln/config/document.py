@@ -1,7 +1,8 @@
-"""Reads YAML so that every value still knows the line it stands on.
+"""YAML reader that records the line of every value, for error messages.
 
-A YAML file is untrusted input: its bytes, its depth, its values with every alias written out, and the digits
-of a number have limits, which are checked on the parser's events, before anything recursive reads the file.
+A YAML file is untrusted input. The bytes of the file, the depth of nesting, the number of values (each alias
+counted as the values it stands for) and the digits of a number have limits; depth is checked on the parser's
+events, before recursive code reads the file.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from kiln.errors import KilnError
 Place = tuple[str | int, ...]
 
 MOST_BYTES = 1 << 20  # of one file
-MOST_DEPTH = 32  # lists and sections inside one another
-MOST_VALUES = 20_000  # keys, items and scalars, each alias counted with all that it stands for
+MOST_DEPTH = 32  # levels of nested lists and sections
+MOST_VALUES = 20_000  # lists, sections and scalars, each alias counted as the values it stands for
 LEAST_INTEGER, GREATEST_INTEGER = -(1 << 63), (1 << 63) - 1
 _MOST_DIGITS = 20  # enough for every integer above; Python converts longer text in quadratic time
 
@@ -27,7 +28,7 @@ _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_BASE):  # type: ignore[misc]
-    """YAML 1.2's plain scalars: `1e-4` is a number, `no` and `0o17x` are text."""
+    """Loader with the plain scalars of YAML 1.2: `1e-4` is a number, `no` and `0o17x` are text."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -47,7 +48,7 @@ class Document:
     path: str
     data: Any
     lines: dict[Place, int] = field(default_factory=dict)
-    values: int = 0  # how many were converted so far
+    values: int = 0  # number of values converted so far
 
     def line(self, place: Place) -> int:
         """The 1-based line of the value at `place`, or of the nearest value around it."""
@@ -56,13 +57,13 @@ class Document:
         return self.lines.get(place, 1)
 
     def error(self, place: Place, what: str) -> KilnError:
-        """The one-line error for the value at `place`: `file.yaml:LINE: key 'a.b': what`."""
+        """One-line error for the value at `place`, such as `file.yaml:LINE: key 'a.b': what`."""
         key = ".".join(str(part) for part in place)
         return KilnError(f"{self.path}:{self.line(place)}: " + (f"key '{key}': {what}" if key else what))
 
 
 def read(path: Path) -> Document:
-    """Parse a YAML file. Raises KilnError with file and line when it is missing or is not YAML."""
+    """Parse a YAML file. Raises KilnError, with the line if possible, if it is missing or invalid."""
     shown = shorten(path)
     text = _text(path, shown)
     try:
@@ -79,7 +80,7 @@ def read(path: Path) -> Document:
 
 
 def _text(path: Path, shown: str) -> str:
-    """The content of a file. Raises KilnError where it cannot be read, is too long, or is not UTF-8."""
+    """Content of a file. Raises KilnError if it cannot be read, is too long, or is not UTF-8."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -94,10 +95,10 @@ def _text(path: Path, shown: str) -> str:
 
 
 def _check_depth(text: str, shown: str) -> None:
-    """Raise KilnError where lists and sections lie too deep inside one another.
+    """Raise KilnError if lists and sections are nested too deep.
 
-    The parser's events come one after another, where `yaml.compose` calls itself once for each level, in C,
-    until the stack ends.
+    This works on the flat sequence of the parser's events; `yaml.compose` recurses once for each level, in C,
+    and would overflow the stack.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
@@ -111,7 +112,7 @@ def _check_depth(text: str, shown: str) -> None:
 
 
 def shorten(path: Path) -> str:
-    """`path` relative to the current directory when it lies below it, else as it is."""
+    """`path` relative to the working folder if it is below that folder, else unchanged."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
@@ -119,6 +120,7 @@ def shorten(path: Path) -> str:
 
 
 def _convert(node: yaml.Node, place: Place, document: Document, open_nodes: list[yaml.Node]) -> Any:
+    """The plain value of a node; records its line. `open_nodes`: the nodes around it, to detect cycles."""
     document.lines.setdefault(place, node.start_mark.line + 1)
     document.values += 1
     if document.values > MOST_VALUES:

@@ -1,4 +1,4 @@
-"""Kinds of values that several sections share."""
+"""Value types that several sections share: byte sizes, hashes, positive numbers, enumerations."""
 
 from __future__ import annotations
 

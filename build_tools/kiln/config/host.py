@@ -1,4 +1,4 @@
-"""Fills the value `native` of a target with facts about this machine, read from the kernel."""
+"""Replaces the value `native` in a target by the properties of this machine, read from the kernel."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from kiln.config import cpus
 from kiln.errors import KilnError
 
-# What the x86-64 levels of the System V ABI promise, in /proc/cpuinfo's names.
+# Features of the x86-64 levels of the System V ABI, by their names in /proc/cpuinfo.
 _V2 = {"cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"}
 _V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 LEVELS = (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64-v2", _V2), ("x86-64", set[str]()))
 
-# Features beyond a level that kernels use: the kernel's name and LLVM's.
+# Features beyond a level that Kiln's code uses: Linux's name and LLVM's.
 _X86_EXTRA = {"avx_vnni": "avxvnni", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16"}
 _ARM_EXTRA = {"asimddp": "dotprod", "asimdhp": "fullfp16", "i8mm": "i8mm"}
 
@@ -25,7 +25,7 @@ _IN_ORDER_PARTS = {"0xd03", "0xd04", "0xd05", "0xd46"}
 
 
 def resolve_native(data: dict[str, Any]) -> dict[str, Any]:
-    """`data` with each top-level value `native`, and c_compiler's, replaced by what this machine has."""
+    """`data` with each value `native`, at the top level and in `c_compiler`, replaced by this machine's."""
     compiler = data.get("c_compiler")
     nested = isinstance(compiler, dict) and "native" in (compiler.get("target"), compiler.get("flags"))
     if not nested and "native" not in [value for value in data.values() if isinstance(value, str)]:
@@ -41,17 +41,17 @@ def resolve_native(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_flags() -> frozenset[str]:
-    """The CPU features and the core's part number that /proc/cpuinfo lists; empty where there is none."""
-    found: set[str] = set()
+    """CPU features and part numbers of the cores in /proc/cpuinfo; empty if there is no such file."""
+    flags: set[str] = set()
     for line in read_cpuinfo():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features", "CPU part"):
-            found.update(value.split())
-    return frozenset(found)
+            flags.update(value.split())
+    return frozenset(flags)
 
 
 def read_cpuinfo() -> list[str]:
-    """The lines of /proc/cpuinfo; none where there is none."""
+    """Lines of /proc/cpuinfo; empty if the file cannot be read."""
     try:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -59,9 +59,9 @@ def read_cpuinfo() -> list[str]:
 
 
 def describe_host(flags: frozenset[str], machine: str) -> dict[str, Any]:
-    """The values of a target's keys for a machine with these CPU features.
+    """Values of a target's keys for a machine with the CPU features `flags` and the architecture `machine`.
 
-    Raises KilnError for machines that Kiln has no kernels for.
+    Raises KilnError for systems other than Linux and for architectures that Kiln has no kernels for.
     """
     if platform.system() != "Linux":
         raise KilnError(f"target 'host': builds for Linux machines only, this one runs {platform.system()}")
@@ -128,7 +128,7 @@ def _aarch64(flags: frozenset[str]) -> dict[str, Any]:
 
 
 def _cache() -> dict[str, int]:
-    """Sizes of the first core's data caches in bytes, with defaults where the kernel is silent."""
+    """Sizes of the first core's data caches in bytes; defaults where the kernel does not report them."""
     sizes = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 0}
     names = {"1": "l1d", "2": "l2", "3": "l3"}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):

@@ -1,4 +1,4 @@
-"""Finds targets, models and devices by name: the user's own in ./targets, … first, then the shipped ones."""
+"""Finds targets, models and devices by name: a user's own in ./targets, … first, then the shipped ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Summary:
 
 
 def load_target(name: str | os.PathLike[str]) -> Target:
-    """The target of that name, or of a path to a .yaml. Raises KilnError with file and line of a mistake."""
+    """Load the target called `name`, or the .yaml file `name`. Raises KilnError with file and line."""
     path = _find(str(name), "target")
     read = document.read(path)
     if isinstance(read.data, dict):
@@ -43,9 +43,9 @@ def load_target(name: str | os.PathLike[str]) -> Target:
 
 
 def load_model(name: str | os.PathLike[str]) -> Model:
-    """The model of that name or alias, of a path to a .yaml, or of an .onnx or .tflite file that has no YAML.
+    """Load a model by name or alias, by the path of a .yaml file, or by the path of an .onnx or .tflite file.
 
-    Raises KilnError with file and line for what is wrong, and for a file that is not there.
+    Raises KilnError with file and line for an error in the file, and for a file that does not exist.
     """
     text = str(name)
     suffix = Path(text).suffix.lower()
@@ -63,27 +63,27 @@ def load_model(name: str | os.PathLike[str]) -> Model:
 
 
 def list_targets() -> list[Summary]:
-    """Every target that can be named, by name. A file that cannot be read is listed with what is wrong."""
+    """All targets that can be found by name, sorted. An unreadable file is listed with its error."""
     return _list("target")
 
 
 def list_models() -> list[Summary]:
-    """Every model that can be named, by name. A file that cannot be read is listed with what is wrong."""
+    """All models that can be found by name, sorted. An unreadable file is listed with its error."""
     return _list("model")
 
 
 def find_device(name: str | os.PathLike[str]) -> Path:
-    """The file of the device of that name, or of a path to a .yaml. Raises KilnError where there is none."""
+    """File of the device called `name`, or the .yaml file `name` itself. Raises KilnError if absent."""
     return _find(str(name), "device")
 
 
 def list_devices() -> list[Summary]:
-    """Every device that can be named, by name. A file that cannot be read is listed with what is wrong."""
+    """All devices that can be found by name, sorted. An unreadable file is listed with its error."""
     return _list("device")
 
 
 def identifier(text: str) -> str:
-    """`text` as a name that C symbols can have: `My-Net v2` becomes `my_net_v2`, `main` becomes `m_main`."""
+    """`text` as a valid C identifier: `My-Net v2` becomes `my_net_v2`, `main` becomes `m_main`."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "model"
     return name if can_name_symbol(name) and not name[0].isdigit() else f"m_{name}"
 
@@ -125,14 +125,15 @@ def _find(name: str, kind: str) -> Path:
 
 
 def _files(kind: str) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    """Files of all targets, models or devices by name; a user's file hides a shipped one of the same name."""
+    files: dict[str, Path] = {}
     folders = [Path.cwd() / f"{kind}s", data_dir(f"{kind}s")]
-    if kind == "device":  # a board on the desk belongs to its user, whatever is built for it
+    if kind == "device":  # devices belong to a user, not to a project
         folders.insert(1, user_dir() / "devices")
     for folder in folders:
         for path in sorted(folder.glob("*.yaml")):
-            found.setdefault(path.stem, path.resolve())
-    return found
+            files.setdefault(path.stem, path.resolve())
+    return files
 
 
 def _list(kind: str) -> list[Summary]:
@@ -167,7 +168,7 @@ def _default_format(data: dict[str, Any]) -> None:
 
 
 def _anchor_libraries(data: dict[str, Any], folder: Path) -> None:
-    """Make the folders of libraries absolute: they are relative to the YAML that names them."""
+    """Make the folders of libraries absolute: they are relative to the YAML file."""
     given = data.get("libraries")
     if isinstance(given, dict):
         data["libraries"] = {
@@ -177,7 +178,7 @@ def _anchor_libraries(data: dict[str, Any], folder: Path) -> None:
 
 
 def _anchor_tables(data: dict[str, Any], folder: Path) -> None:
-    """The same for the CSV files of dimensions whose buckets are chosen by the build."""
+    """Make the paths of the dimensions' CSV files absolute: they are relative to the YAML file."""
     dims = data.get("dims")
     for dim in dims.values() if isinstance(dims, dict) else ():
         for key in ("traffic", "costs"):
@@ -186,7 +187,7 @@ def _anchor_tables(data: dict[str, Any], folder: Path) -> None:
 
 
 def _anchor_files(value: Any, folder: Path) -> None:
-    """Make the path of every `kind: file` source absolute: it is relative to the YAML it stands in."""
+    """Make the path of every `kind: file` source absolute: it is relative to the YAML file."""
     if isinstance(value, dict):
         if value.get("kind") == "file" and isinstance(value.get("path"), str):
             value["path"] = os.path.normpath(folder / value["path"])

@@ -1,4 +1,4 @@
-"""What Kiln has to know about a model: the typed form of models/*.yaml."""
+"""Configuration of a model: the typed form of models/*.yaml."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ DType = Literal[
     "float32",
     "float64",
 ]
-_IDENTIFIER = "^[a-z][a-z0-9_]*$"  # of the schema; Python matches without its $, which allows a line end
+# For the JSON schema. _identifier uses fullmatch instead, as $ in Python also matches before a line end.
+_IDENTIFIER = "^[a-z][a-z0-9_]*$"
 
 
 def _identifier(value: str) -> str:
@@ -63,19 +64,19 @@ Identifier = Annotated[
 
 
 class Tensor(Section):
-    """One input or output as the user wants it; what is left out is taken from the model file."""
+    """Properties of one input or output; an omitted key means: as in the model file."""
 
     shape: list[Size] | None = Field(
-        default=None, description="each entry a size, or the name of one of `dims`"
+        default=None, description="size of each axis, or the name of one of `dims`"
     )
     dtype: DType | None = Field(default=None, description="type of the elements")
     layout: str | None = Field(
-        default=None, description="such as NCHW or NHWC; tells readers what the axes mean"
+        default=None, description="meaning of the axes, such as NCHW or NHWC; documentation only"
     )
     pad: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="input: value of padded elements in pad buckets; null: the first that is proven neutral",
+        description="input: value of padded elements in pad buckets; null: the first value proven neutral",
     )
     mask: bool = Field(
         default=False, description="input: 1 where elements are real, 0 where they are padding"
@@ -83,20 +84,18 @@ class Tensor(Section):
 
 
 class Limits(Section):
-    """How far an output may lie from the reference's."""
+    """Greatest allowed difference between an output and the reference; see Tolerance."""
 
     absolute: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="in the output's unit; null: no limit of its own"
+        default=None, ge=0, allow_inf_nan=False, description="in the output's unit; null: not overridden"
     )
     relative: float | None = Field(
         default=None,
         ge=0,
         allow_inf_nan=False,
-        description="of the output's greatest magnitude; null: no limit of its own",
+        description="fraction of the output's greatest magnitude; null: not overridden",
     )
-    levels: int | None = Field(
-        default=None, ge=0, description="quantisation steps; null: no limit of its own"
-    )
+    levels: int | None = Field(default=None, ge=0, description="quantisation levels; null: not overridden")
 
 
 class Tolerance(Section):
@@ -104,29 +103,31 @@ class Tolerance(Section):
 
     absolute: float = Field(default=1e-5, ge=0, allow_inf_nan=False, description="in the output's unit")
     relative: float = Field(
-        default=1e-4, ge=0, allow_inf_nan=False, description="of the output's greatest magnitude"
+        default=1e-4, ge=0, allow_inf_nan=False, description="fraction of the output's greatest magnitude"
     )
-    levels: int = Field(default=1, ge=0, description="quantisation steps, for integer outputs")
-    outputs: dict[str, Limits] = Field(default_factory=dict, description="other limits for single outputs")
+    levels: int = Field(default=1, ge=0, description="quantisation levels, for integer outputs")
+    outputs: dict[str, Limits] = Field(
+        default_factory=dict, description="by output, limits that override the ones above"
+    )
     fp16: Limits = Field(
         default=Limits(absolute=1e-3, relative=1e-2),
-        description="with precision: fp16 no limit is below these",
+        description="with precision: fp16, lower limits are raised to these values",
     )
     bf16: Limits = Field(
         default=Limits(absolute=8e-3, relative=8e-2),
-        description="with precision: bf16 no limit is below these",
+        description="with precision: bf16, lower limits are raised to these values",
     )
     tf32: Limits = Field(
         default=Limits(absolute=1e-3, relative=5e-3),
-        description="with precision: tf32 no limit is below these",
+        description="with precision: tf32, lower limits are raised to these values",
     )
 
 
 class StageLimits(Section):
-    """What one stage of the build may take before it is ended."""
+    """Resource limits of one stage of the build; a stage that exceeds one is ended."""
 
     seconds: Positive = Field(
-        default=3600, description="of each stage, but for those that measure or wait for a device"
+        default=3600, description="time of each stage, except stages that measure or wait for a device"
     )
     memory: Annotated[Bytes, Field(ge=256 << 20)] = Field(
         default=16 << 30, description="private memory of each stage, in bytes or as 16GiB; at least 256MiB"
@@ -134,7 +135,7 @@ class StageLimits(Section):
 
 
 class Params(Section):
-    """Where the parameters are kept."""
+    """Storage of the parameters in the bundle."""
 
     storage: Storage | None = Field(default=None, description="null: the target's default")
     section: str = Field(
@@ -143,69 +144,74 @@ class Params(Section):
 
 
 class Model(Section):
-    """One model: where it comes from, what goes in, how its bundle is made and checked."""
+    """One model: its source, inputs and outputs, and how its bundle is built and checked."""
 
     name: Annotated[Identifier, AfterValidator(_symbol)] = Field(
-        description="the model's name, which C symbols begin with: the name of its file"
+        description="the model's name, the prefix of its C symbols: the name of the YAML file"
     )
     description: str = Field(default="", description="what the model does, for people")
-    licence: str | None = Field(default=None, description="SPDX identifier, or what is known")
+    licence: str | None = Field(default=None, description="SPDX identifier of the licence, or free text")
     aliases: list[Identifier] = Field(default_factory=list, description="other names for model=")
     source: Source = Field(description="where the model's file comes from")
     format: Format = Field(description="format of the model's file; left out: by the file's suffix")
     inputs: dict[str, Tensor] = Field(
-        default_factory=dict, description="by name, what is known of inputs beyond the model's file"
+        default_factory=dict, description="by name, properties of inputs that the model's file lacks"
     )
     outputs: dict[str, Tensor] = Field(
-        default_factory=dict, description="by name, what is known of outputs beyond the model's file"
+        default_factory=dict, description="by name, properties of outputs that the model's file lacks"
     )
     dims: dict[Identifier, Dim] = Field(
         default_factory=dict,
-        description="by name, the ranges of dynamic dimensions and the sizes with code of their own",
+        description="by name, the ranges of dynamic dimensions and the sizes that get specialised code",
     )
     buckets: list[dict[Identifier, DimBucket]] | None = Field(
         default=None,
-        description="combinations of sizes with code of their own; null: every combination of the dims' own",
+        description="combinations of sizes that get specialised code; null: every combination of the sizes "
+        "in `dims`",
     )
     special_cases: list[SpecialCase] = Field(
         default_factory=list,
-        description="contents of inputs, and sizes, with code of their own; the first that holds is taken",
+        description="contents of inputs, and sizes, that get specialised code; the first case whose "
+        "conditions are true is used",
     )
-    preprocess: Preprocess | None = Field(default=None, description="how a picture becomes the input")
+    preprocess: Preprocess | None = Field(default=None, description="how an image becomes the input")
     labels: Labels | None = Field(default=None, description="names of a classifier's classes")
-    run: Run | None = Field(default=None, description="what the goal run shows")
+    run: Run | None = Field(default=None, description="what the goal `run` shows")
     golden: Golden = Field(
-        default=Golden(), description="what the reference and the bundle are run on to be compared"
+        default=Golden(), description="test inputs on which bundle and reference are compared"
     )
     tolerance: Tolerance = Field(
-        default=Tolerance(), description="how far outputs may lie from the reference's"
+        default=Tolerance(), description="greatest allowed difference between outputs and the reference"
     )
-    params: Params = Field(default=Params(), description="where parameters are kept")
-    threads: Threads | None = Field(default=None, description="null: as the target says")
+    params: Params = Field(default=Params(), description="storage of the parameters")
+    threads: Threads | None = Field(
+        default=None, description="how kernels run in parallel; null: as the target specifies"
+    )
     winograd: Winograd = Field(
         default="auto",
-        description="3x3 convolutions with fewer multiplications, at an error of up to 4e-6 (f2) or 7e-5 "
-        "(f4) on data of unit scale; auto: where it is faster and the target lets weights grow",
+        description="Winograd's algorithm for 3x3 convolutions: fewer multiplications, at an error of up to "
+        "4e-6 (f2) or 7e-5 (f4) on data of unit scale; auto: where it is faster and the target's "
+        "weight_growth allows the larger weights",
     )
     precision: Precision = Field(
         default="fp32",
-        description="fp16, bf16: tensors between kernels and weights take 16 bits, sums and functions are "
-        "computed in float32; tf32: products and convolutions round what they multiply to 10 bits of "
-        "mantissa; "
+        description="fp16, bf16: weights and tensors between kernels have 16 bits, sums and functions are "
+        "computed in float32; tf32: matmuls and convolutions round the factors to 10 bits of mantissa; "
         "for GPU targets only",
     )
     checks: Literal["indices"] | None = Field(
         default=None,
-        description="indices: a run ends with KILN_BAD_INDEX at an index outside of its axis; null: such an "
-        "index reads the nearest element, and what it would write is dropped",
+        description="indices: a run ends with KILN_BAD_INDEX at an index outside its axis; null: such an "
+        "index reads the nearest element, and a write to it is dropped",
     )
     byoc: ByocKey = Field(
         default=None,
-        description="external libraries: none, names with commas, or a section; null: as the target says",
+        description="external libraries: none, names separated by commas, or a section; null: as the target "
+        "specifies",
     )
     budget: Budget = Field(default=Budget(), description="limits of flash and RAM for this model")
     limits: StageLimits = Field(
-        default=StageLimits(), description="what one stage of the build may take before it is ended"
+        default=StageLimits(), description="time and memory that one stage of the build may use"
     )
 
     @model_validator(mode="after")
@@ -256,7 +262,7 @@ class Model(Section):
         return self
 
     def tolerance_in_force(self) -> dict[str, Any]:
-        """The tolerance in force: with less than float32, no limit is below that precision's own."""
+        """The tolerance that applies: with less than float32, limits are raised to those of the precision."""
         plain = self.tolerance.model_dump(mode="json", exclude={"fp16", "bf16", "tf32"})
         if self.precision == "fp32":
             return plain

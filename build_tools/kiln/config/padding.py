@@ -1,4 +1,7 @@
-"""What padding.json says of a bucket that pads: what stands for a proof, and what an input is padded with."""
+"""Values in padding.json of a pad bucket: how padding was shown to be neutral, and the inputs' fill values.
+
+PROVEN: a proof on the graph; MEASURED: comparison on adversarial data.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ PROVEN, MEASURED = "graph", "measured"
 
 
 def given_fill(port: Mapping[str, Any]) -> float:
-    """The value of an input's padded elements where no proof finds one: 0 for masks, else the YAML's, or 0.
+    """Value of padded elements if no proof determines it: 0 for masks, else the YAML's `pad`, or 0.
 
     `port`: the input's entry in `inputs` of the model's configuration.
     """

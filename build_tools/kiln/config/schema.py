@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of target and model files, for editors that check YAML while it is typed."""
+"""schema: write the JSON Schemas of target and model files, with which editors check YAML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiln.config.model import Model
 from kiln.config.target import Target
 from kiln.files import write_json
 
-# Keys whose value may be `native`: read from the machine that builds (see kiln.config.host).
+# Keys whose value may be `native`: determined from the build machine (see kiln.config.host).
 _NATIVE = ("triple", "cpu", "features", "arch", "vector", "cache", "cores")
 
 
@@ -40,7 +40,7 @@ def target_schema() -> dict[str, Any]:
 
 
 def _or_native(value: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a key that may be `native` as well; editors show the description of the outer one."""
+    """Schema of a key that may also be `native`; the description is copied to the outer level for editors."""
     return {"anyOf": [value, {"const": "native"}], "description": value["description"]}
 
 
@@ -59,7 +59,7 @@ def model_schema() -> dict[str, Any]:
 
 
 def file_schema(section: type[Section], title: str) -> dict[str, Any]:
-    """JSON Schema of a file that holds `section`, whose name is the file's own."""
+    """JSON Schema of a file that contains `section`, without the key `name`: the file's name is used."""
     schema = section.model_json_schema()
     del schema["properties"]["name"]
     schema["required"].remove("name")

@@ -1,6 +1,6 @@
-"""Sizes that depend on symbolic dimensions, as plain data that goes through JSON.
+"""Size expressions: sizes that depend on dynamic dimensions, as plain data that JSON can represent.
 
-A size expression is a whole number, the name of a dimension, or `[operator, left, right]` with one of the
+A size expression is an integer, the name of a dimension, or `[operator, left, right]` with one of the
 operators of OPERATORS. Values are never negative; // and % round down.
 """
 
@@ -25,7 +25,7 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
 
 
 def check(expr: SizeExpr) -> SizeExpr:
-    """`expr` itself. Raises ValueError where it is no size expression."""
+    """Return `expr` unchanged. Raises ValueError if it is not a size expression."""
     if isinstance(expr, bool):
         raise ValueError(f"size {expr}: a number, a dimension's name or [operator, left, right] expected")
     if isinstance(expr, (int, str)):
@@ -38,14 +38,14 @@ def check(expr: SizeExpr) -> SizeExpr:
 
 
 def names(expr: SizeExpr) -> set[str]:
-    """The dimensions that `expr` mentions."""
+    """Names of the dimensions in `expr`."""
     if isinstance(expr, str):
         return {expr}
     return set() if isinstance(expr, int) else names(expr[1]) | names(expr[2])
 
 
 def evaluate(expr: SizeExpr, dims: Mapping[str, int]) -> int:
-    """The value for the given sizes. Raises KeyError for a dimension that has none."""
+    """Value of `expr` for the sizes `dims`. Raises KeyError for a dimension that is not in `dims`."""
     if isinstance(expr, int):
         return expr
     if isinstance(expr, str):
@@ -54,7 +54,7 @@ def evaluate(expr: SizeExpr, dims: Mapping[str, int]) -> int:
 
 
 def bounds(expr: SizeExpr, dims: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
-    """Least and greatest value over the box `dims`, by interval arithmetic: never too narrow."""
+    """Bounds of `expr` over the ranges `dims`, by interval arithmetic: possibly wide, never too narrow."""
     if isinstance(expr, int):
         return expr, expr
     if isinstance(expr, str):
@@ -71,7 +71,7 @@ def bounds(expr: SizeExpr, dims: Mapping[str, tuple[int, int]]) -> tuple[int, in
 
 
 def parts(expr: SizeExpr) -> Iterator[SizeExpr]:
-    """`expr` and all that it is made of."""
+    """Yield `expr` and all of its subexpressions, outer ones first."""
     yield expr
     if isinstance(expr, (list, tuple)):
         yield from parts(expr[1])
@@ -79,7 +79,7 @@ def parts(expr: SizeExpr) -> Iterator[SizeExpr]:
 
 
 def show(expr: SizeExpr) -> str:
-    """`expr` as people write it: `(seq + 1) * 12`."""
+    """`expr` in infix notation, such as `(seq + 1) * 12`."""
     if isinstance(expr, (int, str)):
         return str(expr)
     left, right = show(expr[1]), show(expr[2])
@@ -97,7 +97,7 @@ def _is_sum(expr: SizeExpr) -> bool:
 
 
 def c_text(expr: SizeExpr, dims: Mapping[str, str]) -> str:
-    """`expr` in C, each dimension written as `dims` says; exact while nothing overflows."""
+    """`expr` in C; `dims`: C text of each dimension. Exact if no operation overflows."""
     if isinstance(expr, int):
         return str(expr)
     if isinstance(expr, str):

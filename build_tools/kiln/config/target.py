@@ -1,4 +1,4 @@
-"""What Kiln has to know about a machine: the typed form of targets/*.yaml."""
+"""Configuration of a target machine: the typed form of targets/*.yaml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiln.config.fields import Bytes, Positive, Storage, Threads
 
 Arch = Literal["x86_64", "aarch64", "armv7"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_OLDEST_GPU = 75  # what CUDA 13 still compiles for
+_OLDEST_GPU = 75  # oldest architecture that CUDA 13 compiles for
 _TRIPLES = {"x86_64": ("x86_64-",), "aarch64": ("aarch64-",), "armv7": ("armv7", "thumbv7")}
 
 
@@ -29,60 +29,64 @@ Feature = Annotated[
 
 
 class Vector(Section):
-    """What one core's vector unit can do; schedules are functions of this."""
+    """Properties of one core's vector unit, on which the kernels' schedules depend."""
 
     isa: Literal["sse4", "avx2", "avx512", "neon"] = Field(description="the vector instruction set")
     bits: Literal[64, 128, 256, 512] = Field(description="width of a vector register")
-    registers: Positive = Field(description="vector registers of that width")
-    fma: bool = Field(description="fused multiply-add")
+    registers: Positive = Field(description="number of vector registers of that width")
+    fma: bool = Field(description="the unit has fused multiply-add")
     dot: Literal["none", "sdot", "vnni"] = Field(description="int8 dot-product instructions")
-    in_order: bool = Field(description="issues in order: loads must stand well before their use")
+    in_order: bool = Field(description="the core issues in order: loads are scheduled well before their use")
 
 
 class Cache(Section):
-    """Data caches as one core sees them, in bytes."""
+    """Sizes of the data caches that one core uses, in bytes."""
 
-    l1d: Bytes = Field(description="bytes of the first data cache")
-    l2: Bytes = Field(description="bytes of the second cache, of one core's share")
-    l3: Bytes = Field(0, description="of a last cache that all cores share; 0 where there is none")
+    l1d: Bytes = Field(description="size of the level 1 data cache")
+    l2: Bytes = Field(description="size of one core's share of the level 2 cache")
+    l3: Bytes = Field(0, description="size of a last-level cache that all cores share; 0: none")
 
 
 class CCompiler(Section):
-    """The compiler of generated C and of the runtime; kernels come from LLVM as objects."""
+    """The compiler of generated C and of the runtime; LLVM compiles the kernels."""
 
     kind: Literal["zig", "gcc", "clang"] = Field(
         description="which compiler: zig comes with Kiln, gcc and clang are the system's"
     )
     command: list[str] | None = Field(
-        description="what to run; null: zig of the ziglang package, else the kind"
+        description="command to run; null: zig from the ziglang package, or the program named like `kind`"
     )
-    target: str | None = Field(description="value of -target; null for compilers that have none")
-    flags: list[str] = Field(description="more flags, for every compilation and link")
+    target: str | None = Field(description="value of the flag -target; null: no such flag")
+    flags: list[str] = Field(description="additional flags, for every compilation and link")
 
 
 class Libc(Section):
-    """The C library that programs for this target link to."""
+    """The C library that programs for the target are linked with."""
 
     name: Literal["glibc", "musl", "newlib", "none"] = Field(
         description="which C library; none: freestanding"
     )
-    version: str | None = Field(description="the oldest version that must do; null for any")
-    static: bool = Field(description="programs are linked with the C library and load nothing at run time")
+    version: str | None = Field(description="oldest version that must be sufficient; null: any")
+    static: bool = Field(description="programs are linked statically and load nothing at run time")
 
 
 class Emulator(Section):
-    """A program that runs this target's programs on another CPU."""
+    """An emulator that runs the target's programs on another CPU."""
 
-    command: str = Field(description="the program")
-    args: list[str] = Field(description="pins the CPU, so that code for a newer one fails")
-    env: dict[str, str] = Field(description="environment variables that the program is given")
+    command: str = Field(description="the emulator's program")
+    args: list[str] = Field(description="arguments, which set the CPU so that code for a newer one fails")
+    env: dict[str, str] = Field(description="environment variables of the emulator")
 
 
 class Budget(Section):
-    """Limits that fail the build when they are exceeded."""
+    """Limits of memory; the build fails if one is exceeded."""
 
-    flash_bytes: Bytes | None = Field(default=None, description="code and parameters")
-    ram_bytes: Bytes | None = Field(default=None, description="arena and static data")
+    flash_bytes: Bytes | None = Field(
+        default=None, description="greatest size of code and parameters; null: no limit"
+    )
+    ram_bytes: Bytes | None = Field(
+        default=None, description="greatest size of arena and static data; null: no limit"
+    )
 
 
 def _gpu(value: str) -> str:
@@ -97,22 +101,24 @@ Gpu = Annotated[
 
 
 class Cuda(Section):
-    """The NVIDIA GPUs whose machine code goes into a bundle; its other keys are about the CPU beside them."""
+    """The NVIDIA GPUs whose machine code goes into a bundle; the target's other keys describe the CPU."""
 
-    archs: list[Gpu] = Field(min_length=1, description="architectures, such as sm_90")
-    ptx: bool = Field(description="add PTX of the newest one, which the driver compiles for GPUs still newer")
+    archs: list[Gpu] = Field(min_length=1, description="GPU architectures, such as sm_90")
+    ptx: bool = Field(description="add PTX of the newest of `archs`, which drivers compile for newer GPUs")
 
     @property
     def oldest(self) -> str:
+        """The oldest of the architectures."""
         return min(self.archs, key=lambda arch: int(arch[3:]))
 
     @property
     def newest(self) -> str:
+        """The newest of the architectures."""
         return max(self.archs, key=lambda arch: int(arch[3:]))
 
 
 def _name(value: str) -> str:
-    if not re.fullmatch(_NAME, value):  # folders are called after it
+    if not re.fullmatch(_NAME, value):  # folders are named after the target
         raise ValueError(f"letters, digits, '.', '_' and '-' expected in the file's name, got {value!r}")
     return value
 
@@ -125,39 +131,39 @@ TargetName = Annotated[
 class Target(Section):
     """One machine that Kiln builds for. Sizes are in bytes."""
 
-    name: TargetName = Field(description="the target's name: that of its file")
-    description: str = Field(description="which machines it is for, for people")
+    name: TargetName = Field(description="the target's name: the name of the YAML file")
+    description: str = Field(description="which machines the target is for, for people")
     triple: str = Field(description="LLVM triple of the kernels")
     cpu: str = Field(description="LLVM CPU name of the kernels")
     features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
     tuned_for: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")] | None = Field(
         default=None,
-        description="LLVM's name of the CPU whose measurements choose kernels (`tune`); null: that of `cpu`",
+        description="LLVM's name of the CPU whose tuning records choose kernels; null: the value of `cpu`",
     )
     arch: Arch = Field(description="architecture of the CPU")
     vector: Vector = Field(description="the vector unit of a core")
-    cache: Cache = Field(description="data caches, as one core sees them")
-    cores: Positive = Field(description="cores that the machine has")
-    threads: Threads = Field(description="how kernels run in parallel; none: on the caller's thread")
+    cache: Cache = Field(description="sizes of the data caches that one core uses")
+    cores: Positive = Field(description="number of cores of the machine")
+    threads: Threads = Field(description="how kernels run in parallel; none: only on the caller's thread")
     c_compiler: CCompiler = Field(description="the compiler of C code")
     libc: Libc = Field(description="the C library that programs link to")
-    emulator: Emulator | None = Field(description="what runs its programs on another CPU; null: nothing does")
+    emulator: Emulator | None = Field(description="emulator for the target's programs; null: none")
     deployment: Literal["hosted", "freestanding"] = Field(
-        description="hosted: programs of an operating system; freestanding: none"
+        description="hosted: with an operating system; freestanding: without"
     )
     budget: Budget = Field(description="limits of flash and RAM for every model")
-    params_storage: Storage = Field(description="where parameters are kept unless the model says otherwise")
+    params_storage: Storage = Field(description="storage of parameters, for models that do not specify it")
     weight_growth: float = Field(
         ge=1,
         allow_inf_nan=False,
-        description="how many times its size each weight may be stored in to save arithmetic, over all "
-        "buckets and special cases; 1: never more (Winograd convolution: 1.8 or 4)",
+        description="greatest size of a weight as stored, over all buckets and special cases, as a multiple "
+        "of its original size, to save arithmetic; 1: no growth (Winograd convolution: 1.8 or 4)",
     )
-    cuda: Cuda | None = Field(default=None, description="kernels run on a GPU; left out: on the CPU")
-    byoc: ByocKey = Field(default=None, description="external libraries, for models that do not say")
+    cuda: Cuda | None = Field(default=None, description="GPUs on which kernels run; omitted: on the CPU")
+    byoc: ByocKey = Field(default=None, description="external libraries, for models that do not specify them")
     libraries: dict[str, str] = Field(
         default_factory=dict,
-        description="by backend: folder with include/ and lib/ of its library, in place of where Kiln looks",
+        description="by backend: folder with include/ and lib/ of its library, instead of the default place",
     )
 
     @model_validator(mode="after")
@@ -166,7 +172,7 @@ class Target(Section):
         if not self.triple.startswith(beginnings):
             allowed = " or ".join(f"{word}…" for word in beginnings)
             raise PlacedError(
-                ("triple",), f"'{self.triple}' is no triple of arch {self.arch}: {allowed} expected"
+                ("triple",), f"'{self.triple}' is not a triple of arch {self.arch}: {allowed} expected"
             )
         return self
 
