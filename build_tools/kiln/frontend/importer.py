@@ -124,16 +124,16 @@ def operators(expression: Any, seen: set[Any] | None = None) -> list[str]:
 
     `seen`: calls to leave out, such as those of earlier expressions; the calls of `expression` are added.
     """
-    found: list[str] = []
-    known = set() if seen is None else seen
+    names: list[str] = []
+    visited = set() if seen is None else seen
 
     def visit(part: Any) -> None:
-        if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op) and part not in known:
-            known.add(part)
-            found.append(str(part.op.name).removeprefix("relax."))
+        if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op) and part not in visited:
+            visited.add(part)
+            names.append(str(part.op.name).removeprefix("relax."))
 
     post_order_visit(expression, visit)
-    return found
+    return names
 
 
 def finish(

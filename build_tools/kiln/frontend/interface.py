@@ -34,7 +34,7 @@ def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
     The identifiers are added to `taken`. "session" is excluded: it is the first parameter of every generated
     entry point. Names without a letter or digit become `fallback` with the index.
     """
-    found = []
+    identifiers = []
     for index, name in enumerate(names):
         base = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or f"{fallback}_{index}"
         if base[0].isdigit():
@@ -46,8 +46,8 @@ def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
             number += 1
             candidate = f"{base.rstrip('_')}_{number}"
         taken.add(candidate)
-        found.append(candidate)
-    return found
+        identifiers.append(candidate)
+    return identifiers
 
 
 def describe(options: ImportOptions, inputs: list[Port], outputs: list[Port]) -> dict[str, Any]:

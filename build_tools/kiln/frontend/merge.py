@@ -23,8 +23,8 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the interface of the model, which is valid in every bucket."""
-    found = [read_json(path) for path in args.interfaces]
-    write_json(args.out, merge(found, read_json(args.buckets), read_json(args.config)))
+    interfaces = [read_json(path) for path in args.interfaces]
+    write_json(args.out, merge(interfaces, read_json(args.buckets), read_json(args.config)))
 
 
 def merge(
@@ -47,9 +47,9 @@ def merge(
         ports = []
         for index, port in enumerate(first[side]):
             rows = [interface[side][index] for interface in interfaces]
-            given = (config.get(side) or {}).get(port["name"], {}).get("shape")
+            declared = (config.get(side) or {}).get(port["name"], {}).get("shape")
             name = f"{first['model']}: {side[:-1]} '{port['name']}'"
-            ports.append({**port, "shape": _shape(name, rows, boxes, open_dims, fixed, given)})
+            ports.append({**port, "shape": _shape(name, rows, boxes, open_dims, fixed, declared)})
         merged[side] = ports
     return merged
 
@@ -60,15 +60,21 @@ def _shape(
     boxes: Sequence[Mapping[str, Any]],
     open_dims: set[str],
     fixed: Mapping[str, int],
-    given: Sequence[Any] | None,
+    declared: Sequence[Any] | None,
 ) -> list[Any]:
+    """The shape of one input or output, as size expressions that are right in every bucket.
+
+    name: for errors. ports: the input or output in each bucket. boxes: the dimensions of each bucket. fixed:
+    by dimension that is not dynamic, its size. declared: shape in the model's configuration, if any. Raises
+    KilnError for different numbers of axes, and for an axis that no candidate expression fits.
+    """
     ranks = {len(port["shape"]) for port in ports}
     if len(ranks) > 1:
         raise KilnError(f"{name} has {' and '.join(map(str, sorted(ranks)))} axes, depending on the bucket")
     shape = []
     for axis in range(ranks.pop()):
         seen = [port["shape"][axis] for port in ports]
-        own = given[axis] if given is not None else None
+        own = declared[axis] if declared is not None else None
         candidates = itertools.chain([] if own is None else [own], _distinct(seen), _simple(seen, boxes))
         for expr in candidates:
             expr = fixed.get(expr, expr) if isinstance(expr, str) else expr
@@ -86,12 +92,12 @@ def _shape(
 
 
 def _distinct(seen: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for size in seen:
-        if size not in found:
-            found.append(size)
+        if size not in distinct:
+            distinct.append(size)
     # Expressions first: a number that is right in one bucket may be wrong in the others.
-    return sorted(found, key=lambda size: isinstance(size, int))
+    return sorted(distinct, key=lambda size: isinstance(size, int))
 
 
 def _points(boxes: Sequence[Mapping[str, Any]], at: int) -> list[dict[str, int]]:

@@ -70,10 +70,10 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
                 shapes[name] = tuple(value["shape"])
             if value.get("layout"):
                 layouts[name] = str(value["layout"])
-    parts = None
+    segments = None
     if bucket is not None:
-        parts = {name: Segment.model_validate(part) for name, part in bucket["dims"].items()}
-    return ImportOptions(str(config.get("name") or "model"), shapes, layouts, dims, parts)
+        segments = {name: Segment.model_validate(part) for name, part in bucket["dims"].items()}
+    return ImportOptions(str(config.get("name") or "model"), shapes, layouts, dims, segments)
 
 
 def bind_shape(
@@ -85,24 +85,25 @@ def bind_shape(
     neither; None for an unknown rank. Raises KilnError, prefixed with `where`, naming the input, the axis and
     the setting that gives its size.
     """
-    given = options.shapes.get(name)
-    if declared is None and given is None:
+    configured = options.shapes.get(name)
+    if declared is None and configured is None:
         raise KilnError(
             f"{where}: input '{name}' has no shape; give it with 'inputs: {{{name}: {{shape: […]}}}}'"
         )
     if declared is None:
-        declared = (None,) * len(given or ())
-    if given is not None and len(given) != len(declared):
+        declared = (None,) * len(configured or ())
+    if configured is not None and len(configured) != len(declared):
         raise KilnError(
-            f"{where}: input '{name}' has {len(declared)} axes, but inputs.{name}.shape gives {len(given)}"
+            f"{where}: input '{name}' has {len(declared)} axes, but inputs.{name}.shape gives "
+            f"{len(configured)}"
         )
     sizes = []
-    for axis, found in enumerate(declared):
-        wanted = given[axis] if given is not None else found
+    for axis, declared_size in enumerate(declared):
+        wanted = configured[axis] if configured is not None else declared_size
         entry = wanted if isinstance(wanted, int) else _dim(where, name, axis, wanted, options)
-        if isinstance(found, int) and options.size(entry) != found:
+        if isinstance(declared_size, int) and options.size(entry) != declared_size:
             raise KilnError(
-                f"{where}: input '{name}' axis {axis} is {found} in the file, "
+                f"{where}: input '{name}' axis {axis} is {declared_size} in the file, "
                 f"but inputs.{name}.shape says {entry}"
             )
         sizes.append(entry)

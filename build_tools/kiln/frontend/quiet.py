@@ -36,6 +36,7 @@ def quiet_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _dropped(descriptor: int, stream: TextIO) -> Iterator[None]:
+    """Redirect a file descriptor to a temporary file inside the block."""
     stream.flush()
     with tempfile.TemporaryFile() as held:
         saved = os.dup(descriptor)

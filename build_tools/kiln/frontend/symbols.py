@@ -74,8 +74,8 @@ class Symbols:
         """`extent` simplified for the ranges of the dimensions; an int if it is constant."""
         if isinstance(extent, int):
             return extent
-        found = self._analyzer.simplify(extent)
-        return int(found) if isinstance(found, tirx.IntImm) else found
+        simplified = self._analyzer.simplify(extent)
+        return int(simplified) if isinstance(simplified, tirx.IntImm) else simplified
 
     def holds(self, condition: Any) -> bool:
         """Whether `condition`, a bool or a TIR expression, is provably true for all sizes."""

@@ -147,13 +147,13 @@ def choose(traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Map
     fewer: dict[str, float | None] = {}
     more: dict[str, float | None] = {}
     for name in wishes:
-        for found, step in ((fewer, -1), (more, 1)):
+        for costs, step in ((fewer, -1), (more, 1)):
             number = len(buckets[name]) + step
             least = 1 if wishes[name].closed else 0
             if number < least or number > len(search.candidates(name)):
-                found[name] = None
+                costs[name] = None
                 continue
-            found[name] = search.optimum(name, buckets, number)[0] / calls
+            costs[name] = search.optimum(name, buckets, number)[0] / calls
     return Chosen(buckets, total / calls, search.open_total() / calls, fewer, more)
 
 
@@ -196,24 +196,24 @@ class _Search:
     ) -> tuple[float, tuple[Interval, ...]]:
         """The total nanoseconds of all calls and the best buckets of dimension `name`, the others fixed."""
         candidates, wish = self.candidates(name), self.wishes[name]
-        place = {size: index for index, size in enumerate(candidates)}
-        at, count = self.traffic.dims.index(name), len(candidates)
+        row_of = {size: index for index, size in enumerate(candidates)}
+        axis, count = self.traffic.dims.index(name), len(candidates)
         padded, ranged, rest = np.zeros((count, count)), np.zeros(count), np.zeros(count)
         for sizes, calls in self.traffic.rows.items():
-            row = place[sizes[at]]
-            others = {other: found for other, found in buckets.items() if other != name}
+            row = row_of[sizes[axis]]
+            others = {other: intervals for other, intervals in buckets.items() if other != name}
             rest[row] += calls * self._price(sizes, "open")
-            ranged[row] += calls * self._served(sizes, others, {at: ("range", sizes[at])})
+            ranged[row] += calls * self._served(sizes, others, {axis: ("range", sizes[axis])})
             for column in [row] if wish.kind == "exact" else range(row, count):
                 edge = candidates[column]
                 kind: Literal["exact", "pad"] = (
-                    "exact" if wish.kind == "exact" or edge == sizes[at] else "pad"
+                    "exact" if wish.kind == "exact" or edge == sizes[axis] else "pad"
                 )
-                padded[row, column] += calls * self._served(sizes, others, {at: (kind, edge)})
+                padded[row, column] += calls * self._served(sizes, others, {axis: (kind, edge)})
         if wish.kind == "exact":
             return self._exact(candidates, np.diagonal(padded), rest, most)
-        total, found = optimal_intervals(padded, ranged, None if wish.closed else rest, most)
-        return total, self._intervals(candidates, found, wish)
+        total, intervals = optimal_intervals(padded, ranged, None if wish.closed else rest, most)
+        return total, self._intervals(candidates, intervals, wish)
 
     def _exact(
         self, candidates: Sequence[int], own: Matrix, rest: Matrix, most: int
@@ -228,11 +228,11 @@ class _Search:
         return total, tuple(Interval("exact", candidates[row], candidates[row]) for row in best)
 
     def _intervals(
-        self, candidates: Sequence[int], found: Sequence[tuple[bool, int, int]], wish: Wish
+        self, candidates: Sequence[int], rows: Sequence[tuple[bool, int, int]], wish: Wish
     ) -> tuple[Interval, ...]:
         """Convert intervals of rows to intervals of sizes; each starts one step after the previous one."""
         result, first = [], wish.least
-        for pads, _, last in found:
+        for pads, _, last in rows:
             result.append(Interval("pad" if pads else "range", first, candidates[last]))
             first = candidates[last] + wish.step
         return tuple(result)
@@ -241,23 +241,26 @@ class _Search:
         self,
         sizes: Sequence[int],
         buckets: Mapping[str, Sequence[Interval]],
-        given: Mapping[int, tuple[str, int]],
+        fixed: Mapping[int, tuple[str, int]],
     ) -> float:
         """Nanoseconds of one call at `sizes`.
 
-        given: by axis, the kind and size that serve the call. buckets: of other dimensions, by name.
+        fixed: by axis, the kind and size that serve the call. buckets: of other dimensions, by name.
         """
         kinds, served = {"exact"}, list(sizes)
-        taken = dict(given)
+        served_by = dict(fixed)
         for name, intervals in buckets.items():
-            at = self.traffic.dims.index(name)
-            place = next((one for one in intervals if one.first <= sizes[at] <= one.last), None)
-            if place is None:
+            axis = self.traffic.dims.index(name)
+            interval = next(
+                (candidate for candidate in intervals if candidate.first <= sizes[axis] <= candidate.last),
+                None,
+            )
+            if interval is None:
                 return self._price(tuple(sizes), "open")  # the fallback pads no dimension
-            taken[at] = (place.kind, sizes[at] if place.kind == "range" else place.last)
-        for at, (kind, size) in taken.items():
-            served[at] = size
-            kinds.add("open" if kind == "range" else "pad" if size != sizes[at] else "exact")
+            served_by[axis] = (interval.kind, sizes[axis] if interval.kind == "range" else interval.last)
+        for axis, (kind, size) in served_by.items():
+            served[axis] = size
+            kinds.add("open" if kind == "range" else "pad" if size != sizes[axis] else "exact")
         serving: Serving = "open" if "open" in kinds else "pad" if "pad" in kinds else "exact"
         return self._price(tuple(served), serving)
 

@@ -23,6 +23,7 @@ class Equals:
 
     @property
     def label(self) -> str:
+        """The condition as part of an identifier."""
         return f"{self.dim}_{self.value}"
 
     def holds(self, size: Array) -> Array:
@@ -110,21 +111,21 @@ def label(parts: tuple[Atom, ...]) -> str:
 
 def to_json(parts: tuple[Atom, ...]) -> list[dict[str, Any]]:
     """Conditions as JSON data; a tensor is represented by its digest alone."""
-    found = []
+    entries = []
     for atom in parts:
         entry = {"kind": type(atom).__name__, **(asdict(atom) if not isinstance(atom, InputIs) else {})}
         if isinstance(atom, InputIs):
             entry |= {"input": atom.input, "value": atom.value}
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def from_json(entries: list[dict[str, Any]], tensors: Mapping[str, Array]) -> tuple[Atom, ...]:
     """Inverse of `to_json`; `tensors`: the tensors of the conditions, by digest."""
-    found = []
+    conditions = []
     for entry in entries:
         values = {key: value for key, value in entry.items() if key != "kind"}
         if entry["kind"] == "InputIs" and entry["value"] in tensors:
             values["tensor"] = tensors[entry["value"]]
-        found.append(_KINDS[entry["kind"]](**values))
-    return tuple(found)
+        conditions.append(_KINDS[entry["kind"]](**values))
+    return tuple(conditions)

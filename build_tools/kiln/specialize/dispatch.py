@@ -135,8 +135,8 @@ def read(module: tvm.IRModule, function: str) -> Tree:
             return
         calls[expr.op.name_hint] = expr
         if TEST in (module[expr.op].attrs or {}) and len(expr.args) > 1:
-            given = expr.args[1]
-            value = constant(values.get(given, given) if isinstance(given, relax.Var) else given)
+            operand = expr.args[1]
+            value = constant(values.get(operand, operand) if isinstance(operand, relax.Var) else operand)
             if value is not None:
                 tensors[input_is("", value).value] = value
 
@@ -219,8 +219,8 @@ class _Writer:
         test: Any = None
         for atom in parts:
             if not isinstance(atom, InputIs):
-                one = self._size(atom)
-                test = one if test is None else tirx.all(test, one)
+                size_test = self._size(atom)
+                test = size_test if test is None else tirx.all(test, size_test)
         contents = [atom for atom in parts if isinstance(atom, InputIs)]
         if not contents:
             return relax.prim_value(test)
@@ -228,8 +228,8 @@ class _Writer:
             return self._contents(contents)
         builder = self.builder
         builder._begin_binding_block()
-        found = self._contents(contents)
-        then = builder.normalize(relax.SeqExpr([builder._end_block()], found))
+        content_test = self._contents(contents)
+        then = builder.normalize(relax.SeqExpr([builder._end_block()], content_test))
         builder._begin_binding_block()
         no = builder.emit(relax.const(False, "bool"))
         other = builder.normalize(relax.SeqExpr([builder._end_block()], no))
@@ -244,19 +244,19 @@ class _Writer:
         return tirx.all(size >= int64(atom.least), size <= int64(atom.greatest))
 
     def _contents(self, atoms: list[InputIs]) -> Any:
-        found = self._same(atoms[0])
+        test = self._same(atoms[0])
         for atom in atoms[1:]:
-            found = self.builder.emit(relax.op.logical_and(found, self._same(atom)))
-        return found
+            test = self.builder.emit(relax.op.logical_and(test, self._same(atom)))
+        return test
 
     def _same(self, atom: InputIs) -> Any:
         """Emit a test of an input's content; its result is a boolean tensor without axes.
 
         The test is a private function, as TVM's VM crashes on tensors allocated in a nested branch.
         """
-        given = next(p for p in self.original.params if p.name == atom.input)
-        dtype = str(given.ty.dtype)
-        axes = enumerate(given.ty.shape)
+        tested = next(p for p in self.original.params if p.name == atom.input)
+        dtype = str(tested.ty.dtype)
+        axes = enumerate(tested.ty.shape)
         shape = [n if isinstance(n, tirx.IntImm) else tirx.Var(f"n{axis}", "int64") for axis, n in axes]
         parameters = [relax.Var(atom.input, relax.TensorType(shape, dtype))]
         wanted = [] if atom.tensor is None else [relax.const(atom.tensor, dtype)]
@@ -269,7 +269,7 @@ class _Writer:
             own.emit_func_output(own.emit(relax.op.equal(least, relax.const(1, "int32"))))
         name = self._fresh(f"{self.name}_is_{atom.label}")
         test = self.builder.add_func(own.get()["test"].without_attr("global_symbol"), name)
-        return self.builder.emit(relax.Call(test, [given, *wanted]))
+        return self.builder.emit(relax.Call(test, [tested, *wanted]))
 
     def _call(self, leaf: Leaf, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
         """Emit the call of a leaf's function, and return its result and the leaf's JSON description.
@@ -292,9 +292,9 @@ class _Writer:
                 continue
             divide = leaf.divide.get(dim, symbol.divide)
             if divide != symbol.divide:
-                part = symbol.variable // (divide // symbol.divide)
-                to[symbol.variable] = part * (divide // symbol.divide)
-                divided.append(part)
+                quotient = symbol.variable // (divide // symbol.divide)
+                to[symbol.variable] = quotient * (divide // symbol.divide)
+                divided.append(quotient)
             elif divide != 1:
                 divided.append(symbol.variable)
         arguments = []
@@ -314,12 +314,12 @@ class _Writer:
         return result, {"leaf": name, "sizes": dict(leaf.sizes), "divide": dict(leaf.divide)}
 
     def _fresh(self, name: str) -> str:
-        found, number = name, 1
-        while found in self._taken:
+        candidate, number = name, 1
+        while candidate in self._taken:
             number += 1
-            found = f"{name}_{number}"
-        self._taken.add(found)
-        return found
+            candidate = f"{name}_{number}"
+        self._taken.add(candidate)
+        return candidate
 
 
 def _substituted(ty: Any, to: Mapping[Any, Any]) -> Any:

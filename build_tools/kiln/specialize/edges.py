@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> None:
     """Write buckets_auto.json, and print the table of the selection."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target)) if args.target else None
-    found, text = edges(config, args.source, target)
-    write_json(args.out, found)
+    content, text = edges(config, args.source, target)
+    write_json(args.out, content)
     print(text)
 
 
@@ -61,11 +61,16 @@ def edges(
         for name in names:
             if name not in traffic.dims:
                 raise KilnError(f"{path}:1: no column '{name}', which dims.{name} wants its sizes from")
-        found, text = _chosen(config, source, target, traffic, names)
+        chosen, text = _chosen(config, source, target, traffic, names)
         for name in names:
-            buckets[name] = [_bucket(dims[name], interval) for interval in found.buckets[name]]
-            fewer, more = found.fewer[name], found.more[name]
-            expected[name] = {"chosen": found.cost, "open": found.open, "one_fewer": fewer, "one_more": more}
+            buckets[name] = [_bucket(dims[name], interval) for interval in chosen.buckets[name]]
+            fewer, more = chosen.fewer[name], chosen.more[name]
+            expected[name] = {
+                "chosen": chosen.cost,
+                "open": chosen.open,
+                "one_fewer": fewer,
+                "one_more": more,
+            }
         texts.append(text)
     return {"format": 1, "buckets": buckets, "expected_ns": expected}, "\n".join(texts)
 
@@ -80,6 +85,7 @@ def _bucket(dim: Mapping[str, Any], interval: Interval) -> dict[str, Any]:
 def _chosen(
     config: Mapping[str, Any], source: Path, target: Target | None, traffic: Traffic, names: list[str]
 ) -> tuple[Chosen, str]:
+    """The selection for the dimensions `names`, which are chosen together, and its table."""
     dims = config["dims"]
     # Dimensions that are not chosen here are costed at their most frequent size, or, without traffic, at
     # their least size.
@@ -96,15 +102,19 @@ def _chosen(
 
 def _projected(traffic: Traffic, names: list[str]) -> Traffic:
     """The traffic restricted to the dimensions `names`; counts of rows that become equal are added."""
-    places = [traffic.dims.index(name) for name in names]
+    axes = [traffic.dims.index(name) for name in names]
     rows: dict[tuple[int, ...], int] = {}
     for sizes, count in traffic.rows.items():
-        kept = tuple(sizes[place] for place in places)
+        kept = tuple(sizes[axis] for axis in axes)
         rows[kept] = rows.get(kept, 0) + count
     return Traffic(tuple(names), dict(sorted(rows.items())), traffic.missed)
 
 
 def _wish(name: str, dim: Mapping[str, Any], code: int | None) -> Wish:
+    """The constraints on the buckets of one dimension; `code`: bytes of code of one bucket, if known.
+
+    Raises KilnError for a `code_budget` below the bytes of one bucket.
+    """
     most = dim.get("max_buckets") or MOST
     if dim.get("code_budget") is not None and code:
         fits = dim["code_budget"] // code
@@ -196,7 +206,7 @@ def _imported(config: Mapping[str, Any], source: Path, sizes: Mapping[str, int])
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
 
-    parts = {
+    segments = {
         name: {
             "strategy": "exact",
             "min": n,
@@ -206,4 +216,4 @@ def _imported(config: Mapping[str, Any], source: Path, sizes: Mapping[str, int])
         }
         for name, n in sizes.items()
     }
-    return import_model(source, options.from_config(config, {"dims": parts}))[0]
+    return import_model(source, options.from_config(config, {"dims": segments}))[0]

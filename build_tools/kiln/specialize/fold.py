@@ -101,17 +101,17 @@ _NEUTRAL = {
 
 def uniform(rewriter: CallRewriter, expr: Any) -> Array | None:
     """The common value of all elements of a tensor, as an array without axes; None: they may differ."""
-    found = rewriter.definition(expr)
-    value = constant(found)
+    definition = rewriter.definition(expr)
+    value = constant(definition)
     if value is not None:
         first = value.reshape(-1)[:1]
         return first[0] if value.size and bool((value == first).all()) else None
-    name = operator(found)
+    name = operator(definition)
     if name in ("relax.zeros", "relax.ones"):
-        made: Array = np.array(int(name == "relax.ones"), _numpy(str(found.ty.dtype)))
-        return made
+        filled: Array = np.array(int(name == "relax.ones"), _numpy(str(definition.ty.dtype)))
+        return filled
     if name == "relax.full":
-        return constant(rewriter.definition(found.args[1]))
+        return constant(rewriter.definition(definition.args[1]))
     return None
 
 
@@ -119,7 +119,7 @@ def _numpy(dtype: str) -> str:
     return "bool" if dtype == "bool" else dtype
 
 
-def _whole(call: Any, value: Any) -> Any:
+def _filled(call: Any, value: Any) -> Any:
     """A uniform tensor of `value` with the shape and type of the call's result."""
     dtype = str(call.ty.dtype)
     scalar = const(np.asarray(value).astype(_numpy(dtype)), dtype)
@@ -141,25 +141,25 @@ def _product(rewriter: CallRewriter, call: Any) -> Any:
     """A tensor of zeros if one operand is 0 and the other one is finite; None otherwise."""
     pairs = ((call.args[0], call.args[1]), (call.args[1], call.args[0]))
     zero = any(_is_zero(rewriter, one) and _is_finite(rewriter, other) for one, other in pairs)
-    return _whole(call, 0) if zero else None
+    return _filled(call, 0) if zero else None
 
 
 def _sum(rewriter: CallRewriter, call: Any) -> Any:
-    return _whole(call, 0) if _is_zero(rewriter, call.args[0]) else None
+    return _filled(call, 0) if _is_zero(rewriter, call.args[0]) else None
 
 
 def _einsum(rewriter: CallRewriter, call: Any) -> Any:
     fields = list(getattr(rewriter.definition(call.args[0]), "fields", []))
     zero = [_is_zero(rewriter, field) for field in fields]
     others = (field for field, is_zero in zip(fields, zero, strict=True) if not is_zero)
-    return _whole(call, 0) if any(zero) and all(_is_finite(rewriter, field) for field in others) else None
+    return _filled(call, 0) if any(zero) and all(_is_finite(rewriter, field) for field in others) else None
 
 
 def _padded(rewriter: CallRewriter, call: Any) -> Any:
     value = uniform(rewriter, call.args[0])
     constant_mode = str(call.attrs.pad_mode) == "constant"
     same = value is not None and (not constant_mode or float(value) == float(call.attrs.pad_value))
-    return _whole(call, value) if same else None
+    return _filled(call, value) if same else None
 
 
 def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
@@ -169,19 +169,19 @@ def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
     bytes than the operands.
     """
     values = [constant(rewriter.definition(argument)) for argument in call.args]
-    known = [value for value in values if value is not None]
+    constants = [value for value in values if value is not None]
     if (
-        len(known) < len(values)
-        or not any(value.ndim for value in known)
+        len(constants) < len(values)
+        or not any(value.ndim for value in constants)
         or not isinstance(call.ty, relax.TensorType)
     ):
         return None
     if any(not isinstance(size, tirx.IntImm) for size in call.ty.shape):
         return None
-    made = np.prod([int(size) for size in call.ty.shape]) * np.dtype(_numpy(str(call.ty.dtype))).itemsize
-    if made > sum(value.nbytes for value in known):
+    nbytes = np.prod([int(size) for size in call.ty.shape]) * np.dtype(_numpy(str(call.ty.dtype))).itemsize
+    if nbytes > sum(value.nbytes for value in constants):
         return None
-    arguments = [const(value, str(value.dtype)) for value in known]
+    arguments = [const(value, str(value.dtype)) for value in constants]
     builder = relax.BlockBuilder()
     with builder.function("main", []):
         with builder.dataflow():
@@ -202,16 +202,16 @@ def _pointwise(rewriter: CallRewriter, call: Any) -> Any:
     name = operator(call) or ""
     values = [uniform(rewriter, argument) for argument in call.args]
     if all(value is not None for value in values):
-        return _whole(call, _POINTWISE[name](*values))
+        return _filled(call, _POINTWISE[name](*values))
     if name == "relax.where" and values[0] is not None:
         chosen = call.args[1] if bool(values[0]) else call.args[2]
-        return chosen if _same(chosen, call) else None
+        return chosen if _same_type(chosen, call) else None
     for position, value in enumerate(values):
         other = call.args[1 - position] if len(call.args) == 2 else None
-        if value is None or other is None or not _same(other, call, by_shape=True):
+        if value is None or other is None or not _same_type(other, call, by_shape=True):
             continue
         neutral = _NEUTRAL.get(name, (None, None))[position]
-        if neutral is not None and bool(value == neutral) and _same(other, call):
+        if neutral is not None and bool(value == neutral) and _same_type(other, call):
             return other
         if len(call.args[position].ty.shape):
             arguments = list(call.args)
@@ -220,14 +220,14 @@ def _pointwise(rewriter: CallRewriter, call: Any) -> Any:
     return None
 
 
-def _same(expr: Any, call: Any, by_shape: bool = False) -> bool:
+def _same_type(expr: Any, call: Any, by_shape: bool = False) -> bool:
     shapes = bool(tvm_ffi.structural_equal(list(expr.ty.shape), list(call.ty.shape)))
     return shapes and (by_shape or str(expr.ty.dtype) == str(call.ty.dtype))
 
 
 def _keeping(rewriter: CallRewriter, call: Any) -> Any:
     value = uniform(rewriter, call.args[0])
-    return None if value is None else _whole(call, value)
+    return None if value is None else _filled(call, value)
 
 
 def _concat(rewriter: CallRewriter, call: Any) -> Any:
@@ -235,7 +235,7 @@ def _concat(rewriter: CallRewriter, call: Any) -> Any:
     values = [uniform(rewriter, part) for part in getattr(fields, "fields", [])]
     if not values or any(value is None or value != values[0] for value in values):
         return None
-    return _whole(call, values[0])
+    return _filled(call, values[0])
 
 
 def fold_uniform(mod: tvm.IRModule) -> tvm.IRModule:

@@ -62,16 +62,16 @@ def special_case(module: tvm.IRModule, condition: Condition, function: str = "ma
     old, facts = _cases(module, owner), facts_of(symbols_of(module[owner]))
     tree = read(module, owner)
 
-    def at(node: Tree, known: Facts) -> Tree:
+    def inserted(node: Tree, known: Facts) -> Tree:
         if isinstance(node, Leaf):
             return _choice(node, parts, known) if node.name == function else node
         held, failed = known.with_held(node.when), known.with_failed(node.when)
-        then = node.then if held is None else at(node.then, held)
-        other = node.other if failed is None else at(node.other, failed)
+        then = node.then if held is None else inserted(node.then, held)
+        other = node.other if failed is None else inserted(node.other, failed)
         return node if then is node.then and other is node.other else Choice(node.when, then, other)
 
-    made = _choice(tree, parts, facts) if owner == function else at(tree, facts)
-    return module if made is tree else write(module, owner, made, old)
+    new_tree = _choice(tree, parts, facts) if owner == function else inserted(tree, facts)
+    return module if new_tree is tree else write(module, owner, new_tree, old)
 
 
 def special_cases(
@@ -89,21 +89,21 @@ def special_cases(
         _checked(module[_owner(module, function)], atoms(condition))
     facts, tree = facts_of(symbols_of(module[function])), read(module, function)
 
-    def chain(at: int, known: Facts) -> Tree:
-        if at == len(conditions):
+    def chain(index: int, known: Facts) -> Tree:
+        if index == len(conditions):
             return tree
-        parts = _checked(module[function], atoms(conditions[at]))
+        parts = _checked(module[function], atoms(conditions[index]))
         held, failed = known.with_held(parts), known.with_failed(parts)
         if held is None:
-            return chain(at + 1, known)
+            return chain(index + 1, known)
         then = _restricted(tree, held)
         if dropped is not None and not _is_worthwhile(tree, then, _open(parts, known)):
-            dropped(at)
-            return chain(at + 1, known)
-        return then if failed is None else Choice(_open(parts, known), then, chain(at + 1, failed))
+            dropped(index)
+            return chain(index + 1, known)
+        return then if failed is None else Choice(_open(parts, known), then, chain(index + 1, failed))
 
-    made = chain(0, facts)
-    return module if made is tree else write(module, function, made, _cases(module, function))
+    new_tree = chain(0, facts)
+    return module if new_tree is tree else write(module, function, new_tree, _cases(module, function))
 
 
 def _is_worthwhile(tree: Tree, then: Tree, parts: tuple[Atom, ...]) -> bool:
@@ -245,7 +245,7 @@ def _bound(leaf: Leaf, known: Facts) -> Leaf:
 def _with_contents(body: Any, parameters: Sequence[Any], contents: Mapping[str, InputIs]) -> Any:
     """`body` with each input of known content replaced by a constant or by `full`."""
     builder = relax.BlockBuilder()
-    place: dict[Any, Any] = {}
+    replacements: dict[Any, Any] = {}
     builder._begin_binding_block()
     for parameter in parameters:
         atom = contents.get(parameter.name)
@@ -254,13 +254,13 @@ def _with_contents(body: Any, parameters: Sequence[Any], contents: Mapping[str, 
         dtype, shape = str(parameter.ty.dtype), parameter.ty.shape
         if atom.tensor is None:
             fill = relax.const(int(atom.value == "ones"), dtype)
-            place[parameter] = builder.emit(relax.op.full(shape, fill, dtype))
+            replacements[parameter] = builder.emit(relax.op.full(shape, fill, dtype))
         else:
-            place[parameter] = builder.emit(relax.const(atom.tensor, dtype))
+            replacements[parameter] = builder.emit(relax.const(atom.tensor, dtype))
     block = builder._end_block()
-    if not place:
+    if not replacements:
         return body
-    renamed = Renamer(place).visit_expr(body)
+    renamed = Renamer(replacements).visit_expr(body)
     return relax.SeqExpr([block, *renamed.blocks], renamed.body)
 
 

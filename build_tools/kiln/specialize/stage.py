@@ -75,8 +75,8 @@ def specialize(
     unknown input, or whose tensor has a type or number of axes other than the input's.
     """
     module = pad_wrapped(module, interface, bucket, fill)
-    given = config.get("special_cases") or []
-    if not given:
+    declared = config.get("special_cases") or []
+    if not declared:
         return module
     parameters = [p.name for p in module["main"].params]
     names = [port["name"] for port in interface["inputs"]]
@@ -84,7 +84,7 @@ def specialize(
     sizes = {name: dim["min"] for name, dim in (config.get("dims") or {}).items()}
     fixed = {**sizes, **{name: part["size"] for name, part in bucket["dims"].items()}}
     conditions, entries = [], []
-    for entry in given:
+    for entry in declared:
         for part in conditions_of(entry):
             if part.get("dim") is None and part["input"] not in names:
                 raise KilnError(

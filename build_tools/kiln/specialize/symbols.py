@@ -53,19 +53,19 @@ def symbols_of(function: Any) -> dict[str, Symbol]:
     the dimension of its own name.
     """
     attributes = function.attrs or {}
-    known = json.loads(str(attributes["kiln.dims"])) if "kiln.dims" in attributes else {}
-    found: dict[str, Symbol] = {}
+    described = json.loads(str(attributes["kiln.dims"])) if "kiln.dims" in attributes else {}
+    symbols: dict[str, Symbol] = {}
     types = [parameter.ty for parameter in function.params]
     variables = dict.fromkeys(v for ty in types for v in relax.analysis.tir_vars_in_type(ty))
     for variable in variables:
-        entry = known.get(variable.name)
+        entry = described.get(variable.name)
         if entry is None:
-            found[variable.name] = Symbol(variable, variable.name)
+            symbols[variable.name] = Symbol(variable, variable.name)
         else:
-            found[entry["dim"]] = Symbol(
+            symbols[entry["dim"]] = Symbol(
                 variable, entry["dim"], int(entry["divide"]), int(entry["min"]), int(entry["max"])
             )
-    return found
+    return symbols
 
 
 def describe(symbols: Sequence[Symbol]) -> str:

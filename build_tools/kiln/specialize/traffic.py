@@ -68,17 +68,17 @@ def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
     rows: dict[tuple[int, ...], int] = {}
     missed = 0
     for line, words in lines:
-        place = f"{path}:{line}"
+        where = f"{path}:{line}"
         if len(words) != len(header):
-            raise KilnError(f"{place}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
-        found = dict(zip(header, words, strict=True))
-        if not any(found[name].strip() for name in dims):
-            missed += _count(place, found[COUNT])
+            raise KilnError(f"{where}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
+        row = dict(zip(header, words, strict=True))
+        if not any(row[name].strip() for name in dims):
+            missed += _count(where, row[COUNT])
             continue
-        values = {name: _whole(place, name, found[name]) for name in dims}
-        count = _count(place, found[COUNT])
+        values = {name: _integer(where, name, row[name]) for name in dims}
+        count = _count(where, row[COUNT])
         for name in dims:
-            _check(place, name, values[name], ranges[name])
+            _check(where, name, values[name], ranges[name])
         sizes = tuple(values[name] for name in dims)
         if count:
             rows[sizes] = rows.get(sizes, 0) + count
@@ -87,10 +87,10 @@ def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
     return Traffic(dims, dict(sorted(rows.items())), missed)
 
 
-def _count(place: str, word: str) -> int:
-    count = _whole(place, COUNT, word)
+def _count(where: str, word: str) -> int:
+    count = _integer(where, COUNT, word)
     if count < 0:
-        raise KilnError(f"{place}: count {count} is below 0")
+        raise KilnError(f"{where}: count {count} is below 0")
     return count
 
 
@@ -108,29 +108,29 @@ def read_costs(path: str | Path, dim: str) -> dict[int, tuple[float, float | Non
             f"{path}:1: columns {', '.join(header) or 'none'}, expected: {dim}, nanoseconds, and if measured "
             "open_nanoseconds"
         )
-    found: dict[int, tuple[float, float | None]] = {}
+    times_of: dict[int, tuple[float, float | None]] = {}
     for line, words in lines:
-        place = f"{path}:{line}"
+        where = f"{path}:{line}"
         if len(words) != len(header):
-            raise KilnError(f"{place}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
+            raise KilnError(f"{where}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
         row = dict(zip(header, words, strict=True))
-        size = _whole(place, dim, row[dim])
-        times = [_time(place, kind, row[kind]) for kind in kinds if kind in row]
-        if size in found:
-            raise KilnError(f"{place}: {dim} {size} is there twice")
-        found[size] = (times[0], times[1] if len(times) > 1 else None)
-    if len(found) < 2:
-        raise KilnError(f"{path}: {len(found)} measured sizes, at least 2 expected")
-    return dict(sorted(found.items()))
+        size = _integer(where, dim, row[dim])
+        times = [_time(where, kind, row[kind]) for kind in kinds if kind in row]
+        if size in times_of:
+            raise KilnError(f"{where}: {dim} {size} is there twice")
+        times_of[size] = (times[0], times[1] if len(times) > 1 else None)
+    if len(times_of) < 2:
+        raise KilnError(f"{path}: {len(times_of)} measured sizes, at least 2 expected")
+    return dict(sorted(times_of.items()))
 
 
-def _time(place: str, kind: str, word: str) -> float:
+def _time(where: str, kind: str, word: str) -> float:
     try:
         time = float(word)
     except ValueError:
-        raise KilnError(f"{place}: {kind} '{word}' is not a number") from None
+        raise KilnError(f"{where}: {kind} '{word}' is not a number") from None
     if not 0 < time < float("inf"):
-        raise KilnError(f"{place}: {kind} {time:g}, above 0 expected")
+        raise KilnError(f"{where}: {kind} {time:g}, above 0 expected")
     return time
 
 
@@ -163,17 +163,17 @@ class _Lines:
         return str(self._reader.line_num), words
 
 
-def _whole(place: str, name: str, word: str) -> int:
+def _integer(where: str, name: str, word: str) -> int:
     digits = word.strip().lstrip("-")
     if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         raise KilnError(
-            f"{place}: {name} '{word.strip()[:40]}' is not a whole number of at most {_MOST_DIGITS} digits"
+            f"{where}: {name} '{word.strip()[:40]}' is not a whole number of at most {_MOST_DIGITS} digits"
         )
     return int(word)
 
 
-def _check(place: str, name: str, size: int, allowed: Range) -> None:
+def _check(where: str, name: str, size: int, allowed: Range) -> None:
     if not allowed.least <= size <= allowed.greatest:
-        raise KilnError(f"{place}: {name} = {size}, allowed {allowed.least}..{allowed.greatest}")
+        raise KilnError(f"{where}: {name} = {size}, allowed {allowed.least}..{allowed.greatest}")
     if size % allowed.multiple:
-        raise KilnError(f"{place}: {name} = {size} is not a multiple of {allowed.multiple}")
+        raise KilnError(f"{where}: {name} = {size} is not a multiple of {allowed.multiple}")

@@ -20,9 +20,9 @@ def check_amounts(
     `values`: known constants, by name. Inputs on which the shape of the result depends are not checked here,
     but by ONNX's shape inference.
     """
-    at = _AXIS_INPUTS.get(node.op_type)
-    if at is not None and at < len(node.input):
-        for axis in _numbers(values.get(node.input[at])):
+    axis_input = _AXIS_INPUTS.get(node.op_type)
+    if axis_input is not None and axis_input < len(node.input):
+        for axis in _numbers(values.get(node.input[axis_input])):
             if not -len(shape) <= axis < len(shape):
                 raise ValueError(f"its axis is {axis}, allowed: {-len(shape)}..{len(shape) - 1}")
     if node.op_type in _INDEXED:

@@ -185,6 +185,7 @@ def describe(node: onnx.NodeProto) -> str:
 
 
 def _check(path: Path, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+    """Raise KilnError if the value of one attribute is not allowed."""
     key = (node.op_type, attribute.name)
     bounds = _OWN_NUMBERS.get(key, _NUMBERS.get(attribute.name))
     if attribute.type == onnx.AttributeProto.STRING and key in _TEXTS:

@@ -89,10 +89,10 @@ def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
     del part.graph.input[:], part.graph.output[:]
     part.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
     try:
-        made = _computed(part, wanted) if wanted else []
+        computed = _computed(part, wanted) if wanted else []
     except Exception:  # ONNX Runtime raises exception types of its own
         return _with(model, [*rest, *others], short)
-    return _with(model, others, [*short, *made])
+    return _with(model, others, [*short, *computed])
 
 
 def _with(

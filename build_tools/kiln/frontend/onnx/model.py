@@ -31,8 +31,8 @@ def load(path: Path, options: ImportOptions) -> Imported:
     symbols = Symbols(options.bucket)
     sizes: dict[str, list[int | str]] = {}
     for name, shape in shapes.items():
-        found = [(entry, options.size(entry)) for entry in shape]
-        sizes[name] = [entry if size is None else size for entry, size in found]
+        entries = [(entry, options.size(entry)) for entry in shape]
+        sizes[name] = [entry if size is None else size for entry, size in entries]
     model = canonicalise(model, path, sizes)
     check_inside(path, model)
     if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim renames it to the output
@@ -74,7 +74,7 @@ def read(path: Path) -> onnx.ModelProto:
         model = onnx.load(path, load_external_data=False)
     except DecodeError:
         raise KilnError(f"{path}: not a complete ONNX model: truncated or of another format") from None
-    _load_beside(model, path)
+    _load_external_data(model, path)
     if not model.graph.node or not model.graph.output:
         raise KilnError(
             f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
@@ -94,13 +94,18 @@ def read(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _load_beside(model: onnx.ModelProto, path: Path) -> None:
+def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
     """Load weights stored as external data in the folder of the model. Raises KilnError where that fails."""
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # missing and damaged files raise exceptions of several types
-        apart = filter(external_data_helper.uses_external_data, model.graph.initializer)
-        files = {str(entry.value) for one in apart for entry in one.external_data if entry.key == "location"}
+        external = filter(external_data_helper.uses_external_data, model.graph.initializer)
+        files = {
+            str(entry.value)
+            for weight in external
+            for entry in weight.external_data
+            if entry.key == "location"
+        }
         raise KilnError(
             f"{path}: its weights are in another file ({', '.join(sorted(files)[:3]) or 'none is named'}), "
             "which is damaged or missing in the folder of the model"

@@ -108,6 +108,7 @@ def as_tensor(value: Value) -> Any:
 
 
 def _element(item: Any, dtype: str) -> Any:
+    """One element of a value as a Relax tensor of shape [1]."""
     if isinstance(item, Ratio):
         return relax.op.divide(_element(item.top, dtype), relax.const(item.bottom, dtype))
     if isinstance(item, (bool, int, float)):

@@ -22,7 +22,7 @@ def sort_nodes(path: Path, model: onnx.ModelProto) -> None:
     for graph in reversed(list(graphs(path, model))):  # inner graphs first, as outer nodes are copied whole
         order = _order([reads(node) for node in graph.node], [list(node.output) for node in graph.node])
         if order != sorted(order):
-            nodes = [onnx.NodeProto.FromString(graph.node[at].SerializeToString()) for at in order]
+            nodes = [onnx.NodeProto.FromString(graph.node[index].SerializeToString()) for index in order]
             del graph.node[:]
             graph.node.extend(nodes)
 
@@ -45,20 +45,20 @@ def _order(reads: Sequence[set[str]], writes: Sequence[Sequence[str]]) -> list[i
 
     `reads`, `writes`: by node, the names of tensors.
     """
-    writer = {name: at for at, names in enumerate(writes) for name in names if name}
+    writer = {name: index for index, names in enumerate(writes) for name in names if name}
     needs = [{writer[name] for name in names if name in writer} for names in reads]
     readers: list[list[int]] = [[] for _ in reads]
-    for at, needed in enumerate(needs):
+    for index, needed in enumerate(needs):
         for each in needed:
-            readers[each].append(at)
-    left = [len(needed) for needed in needs]
-    ready = [at for at, count in enumerate(left) if count == 0]
-    found: list[int] = []
+            readers[each].append(index)
+    missing = [len(needed) for needed in needs]
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    ordered: list[int] = []
     while ready:
-        at = heapq.heappop(ready)
-        found.append(at)
-        for reader in readers[at]:
-            left[reader] -= 1
-            if left[reader] == 0:
+        index = heapq.heappop(ready)
+        ordered.append(index)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
                 heapq.heappush(ready, reader)
-    return found + [at for at, count in enumerate(left) if count > 0]
+    return ordered + [index for index, count in enumerate(missing) if count > 0]

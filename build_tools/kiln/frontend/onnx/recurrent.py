@@ -60,6 +60,7 @@ class _Layer:
         return [self.emit(op.tanh(op.add(self.product(states[0], 0, 1), given)))]
 
     def _lstm(self, given: Any, states: list[Any]) -> list[Any]:
+        # Gates in ONNX's order: input, output, forget, cell.
         h, c = states
         sums = self.emit(op.add(self.product(h, 0, 4), given))
         put, out, keep = (op.sigmoid(self.part(sums, gate)) for gate in (0, 1, 2))
@@ -68,6 +69,7 @@ class _Layer:
         return [self.emit(op.multiply(out, op.tanh(c))), c]
 
     def _gru(self, given: Any, states: list[Any]) -> list[Any]:
+        # Gates in ONNX's order: update (z), reset (r), hidden (h).
         h = states[0]
         if self.before_reset:
             sums = self.emit(op.add(self.product(h, 0, 3), _const(self.bias)))

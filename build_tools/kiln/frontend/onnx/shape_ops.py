@@ -86,11 +86,11 @@ def slice_(node: Node) -> Any:
             raise ValueError(f"a step of {step}")
         size = shape[axis]
         if step > 0:
-            low, high = _inside(first, size, size, symbols), _inside(last, size, size, symbols)
+            low, high = _clamped(first, size, size, symbols), _clamped(last, size, size, symbols)
         else:  # flip the axis, then slice with a positive step
             data = relax.op.flip(data, axis)
             low, high = [
-                symbols.simplify(size - 1 - _inside(end, size, size - 1, symbols, -1))
+                symbols.simplify(size - 1 - _clamped(end, size, size - 1, symbols, -1))
                 for end in (first, last)
             ]
         begin.append(low)
@@ -153,7 +153,7 @@ def smaller(a: Extent, b: Extent) -> Extent:
     return tirx.min(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
 
 
-def _inside(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: int = 0) -> Extent:
+def _clamped(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: int = 0) -> Extent:
     """An end of a slice, clamped as ONNX demands; a negative end counts from the end of the axis.
 
     Raises ValueError if `end` is negative for some sizes only.

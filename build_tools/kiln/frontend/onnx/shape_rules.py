@@ -60,6 +60,8 @@ _FLOAT: dict[str, Callable[[Ratio, Ratio], Ratio]] = {
 
 
 def _arithmetic(name: str, whole: Callable[[Any, Any, Symbols], Any]) -> Rule:
+    """The rule of an arithmetic operator: `whole` for integers, exact ratios for floats."""
+
     def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
         dtype = inputs[0].dtype
         if dtype.startswith("float"):
@@ -125,6 +127,8 @@ def _expr(item: Any) -> Any:
 
 
 def _rounded(up: bool) -> Rule:
+    """The rule of Ceil (`up`) and Floor."""
+
     def function(item: Any) -> Any:
         ratio = _ratio(item)
         top = ratio.top + (ratio.bottom - 1 if up else 0)
@@ -161,6 +165,8 @@ def _where(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
 
 
 def _extreme(function: Callable[[Any, Any], Any], of_numbers: Callable[..., Any]) -> Rule:
+    """The rule of Max or Min on integers: `of_numbers` for constants, `function` for expressions."""
+
     def pair(a: Any, b: Any) -> Any:
         if isinstance(a, (float, Ratio)) or isinstance(b, (float, Ratio)):
             raise NotKnownError
@@ -248,6 +254,8 @@ def _expand(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
+    """The rule of a reduction of integers by the binary operation `function`."""
+
     def rule(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
         if inputs[0].dtype.startswith("float") or inputs[0].items.size == 0:
             raise NotKnownError

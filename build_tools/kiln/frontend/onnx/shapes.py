@@ -47,6 +47,7 @@ def evaluate(node: Any, inputs: Sequence[Value | None], opset: int, symbols: Sym
 
 
 def _by_reference(node: Any, inputs: Sequence[Value | None], opset: int) -> Value | None:
+    """The value that ONNX's reference implementation computes; None if it has too many elements."""
     feeds = {
         name: value.numpy() for name, value in zip(node.input, inputs, strict=False) if value is not None
     }

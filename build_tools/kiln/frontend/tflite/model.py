@@ -41,9 +41,9 @@ def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
     graph = model.Subgraphs(0)
-    found = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
-    shapes = _bind(path, graph, found, options)
-    inputs = [replace(port, shape=shape) for port, shape in zip(found, shapes, strict=True)]
+    ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
+    shapes = _bind(path, graph, ports, options)
+    inputs = [replace(port, shape=shape) for port, shape in zip(ports, shapes, strict=True)]
     symbols = Symbols(options.bucket)
     opened = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
     if len(opened) > 1:
@@ -52,18 +52,18 @@ def load(path: Path, options: ImportOptions) -> Imported:
             "the others need one size"
         )
 
-    def at(size: int) -> Any:
+    def convert_at(size: int) -> Any:
         """The module imported with the dynamic dimension, if there is one, fixed to `size`."""
         wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
-        if wanted == [list(port.shape) for port in found]:
+        if wanted == [list(port.shape) for port in ports]:
             return _convert(path, model)
         return _convert(path, tflite.Model.GetRootAsModel(resized(path.read_bytes(), wanted), 0))
 
     def convert() -> Any:
         if not opened:
-            return at(0)
+            return convert_at(0)
         [(dim, part)] = opened.items()
-        return for_all_sizes(at, dim, part, symbols)
+        return for_all_sizes(convert_at, dim, part, symbols)
 
     try:
         module = convert_quietly(convert)

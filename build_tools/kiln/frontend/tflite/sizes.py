@@ -46,7 +46,7 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
                 reader.resize_tensor_input(entry["index"], list(shape))
             reader.allocate_tensors()
             reader.invoke()  # shapes that the graph computes are known only after a run; inputs are zeros
-            found = {entry["index"]: entry["shape"] for entry in reader.get_tensor_details()}
+            details = {entry["index"]: entry["shape"] for entry in reader.get_tensor_details()}
     except (RuntimeError, ValueError) as error:
         shown = ", ".join(str(list(shape)) for shape in shapes)
         reason = " ".join(str(error).split())
@@ -54,8 +54,8 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     for index, tensor in enumerate(model.subgraphs[0].tensors):
         held = model.buffers[tensor.buffer].data
-        if index in found and (held is None or len(held) == 0):
-            tensor.shape, tensor.shapeSignature = [int(size) for size in found[index]], None
+        if index in details and (held is None or len(held) == 0):
+            tensor.shape, tensor.shapeSignature = [int(size) for size in details[index]], None
     builder = flatbuffers.Builder(len(content))
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
@@ -113,6 +113,7 @@ class _Opened:
         return function.with_attrs(first.attrs) if first.attrs else function
 
     def _number(self, a: Any, b: Any) -> Extent:
+        """The extent that is `a` at the first size and `b` at the second one. Raises ValueError."""
         if not isinstance(a, (int, tirx.IntImm)) or not isinstance(b, (int, tirx.IntImm)):
             raise ValueError(f"{a} is not a number")
         low, high = int(a), int(b)
@@ -127,6 +128,7 @@ class _Opened:
         )
 
     def _expression(self, a: Any, b: Any) -> Any:
+        """The merged expression of `a` and `b`, from the two versions. Raises ValueError if they differ."""
         if isinstance(a, relax.Var):
             return self._known[a]
         if type(a) is not type(b):
@@ -167,10 +169,10 @@ def _bindings(function: Any) -> list[Any]:
 def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols) -> None:
     """Raise ValueError unless every tensor of `function` has the shape that it has in `third`."""
     theirs = _bindings(third)
-    for ours, known in zip(_bindings(function), theirs, strict=False):
-        if not isinstance(known.var.ty, relax.TensorType):
+    for ours, expected in zip(_bindings(function), theirs, strict=False):
+        if not isinstance(expected.var.ty, relax.TensorType):
             continue
-        found = [evaluate(symbols.size(size), sizes) for size in ours.var.ty.shape or ()]
-        wanted = [int(size) for size in known.var.ty.shape]
-        if found != wanted:
-            raise ValueError(f"the shape {found} should be {wanted}")
+        actual = [evaluate(symbols.size(size), sizes) for size in ours.var.ty.shape or ()]
+        wanted = [int(size) for size in expected.var.ty.shape]
+        if actual != wanted:
+            raise ValueError(f"the shape {actual} should be {wanted}")

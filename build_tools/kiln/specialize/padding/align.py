@@ -15,15 +15,15 @@ def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> li
     An atom may be split. A padded atom may only be split into a padded outer factor and a fixed inner factor,
     as its kept part must remain the leading part. Raises NotNeutralError where no such regrouping exists.
     """
-    left = _coalesced(atoms, sizes)
-    found: list[Axis] = []
+    remaining = _coalesced(atoms, sizes)
+    axes: list[Axis] = []
     for want in wanted:
         axis: list[Atom] = []
         rest = sizes.simple(want)
         while not sizes.equal(rest, 1):
-            if not left:
+            if not remaining:
                 raise NotNeutralError("its shapes cannot be followed")
-            first = left.pop(0)
+            first = remaining.pop(0)
             if sizes.equal(first.size, rest):
                 axis.append(first)
                 break
@@ -34,7 +34,7 @@ def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> li
                 not first.padded or (isinstance(count, int) and sizes.depends(rest))
             ):
                 axis.append(replace(first, size=rest))
-                left.insert(0, Atom(count))
+                remaining.insert(0, Atom(count))
                 break
             elif first.padded:
                 raise NotNeutralError(
@@ -42,8 +42,8 @@ def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> li
                 )
             else:
                 raise NotNeutralError(f"its shapes cannot be followed: {first.size} elements become {rest}")
-        found.append(tuple(axis))
-    return found
+        axes.append(tuple(axis))
+    return axes
 
 
 def _quotient(whole: Size, part: Size, sizes: Sizes) -> Size | None:
@@ -56,13 +56,13 @@ def _quotient(whole: Size, part: Size, sizes: Sizes) -> Size | None:
 
 def _coalesced(atoms: Sequence[Atom], sizes: Sizes) -> list[Atom]:
     """Merge adjacent atoms that are not padded, and drop atoms of size 1 that are not padded."""
-    found: list[Atom] = []
+    merged: list[Atom] = []
     for atom in atoms:
-        if found and not atom.padded and not found[-1].padded:
-            found[-1] = Atom(sizes.simple(found[-1].size * atom.size))
+        if merged and not atom.padded and not merged[-1].padded:
+            merged[-1] = Atom(sizes.simple(merged[-1].size * atom.size))
         elif atom.padded or not sizes.equal(atom.size, 1):
-            found.append(atom)
-    return found
+            merged.append(atom)
+    return merged
 
 
 class Operands:
@@ -99,5 +99,6 @@ class Operands:
         return axis
 
     def region(self, index: int, region: Region) -> Region:
+        """The region of operand `index` that corresponds to `region` of the result."""
         own: Mapping[int, int] = self._maps[index]
         return frozenset(own[key] for key in region if key in own)

@@ -85,10 +85,10 @@ def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], ou
                 context.leaks[binding.var] = str(error)  # reported where the size is combined with data
             context.bound[binding.var] = binding.value
     try:
-        found = context.state(main.body.body)
+        result = context.state(main.body.body)
     except NotNeutralError as error:
         raise NotProvenError(f"output '{outputs[0]}': {error}") from None
-    for name, state in zip(outputs, found if isinstance(found, list) else [found], strict=True):
+    for name, state in zip(outputs, result if isinstance(result, list) else [result], strict=True):
         _check_output(name, state)
 
 
@@ -120,23 +120,23 @@ def _bound(context: Context, binding: Any) -> State:
 
 def _touches(context: Context, call: Any) -> bool:
     """Whether an operand or the result of a call depends on a padded dimension."""
-    found: list[bool] = []
+    touched: list[bool] = []
 
     def visit(expr: Any) -> None:
         if expr in context.leaks:
-            found.append(True)
+            touched.append(True)
         elif expr in context.states:
             states = context.states[expr]
             for state in states if isinstance(states, list) else [states]:
-                found.append(bool(state.keys))
+                touched.append(bool(state.keys))
         elif isinstance(getattr(expr, "ty", None), tvm.ir.PrimType):
-            found.append(context.sizes.depends(expr))
+            touched.append(context.sizes.depends(expr))
 
     for argument in call.args:
         parts = argument.fields if isinstance(argument, relax.Tuple) else [argument]
         for part in parts:
             if isinstance(part, relax.ShapeExpr):
-                found.extend(context.sizes.depends(size) for size in part.values)
+                touched.extend(context.sizes.depends(size) for size in part.values)
             elif isinstance(part, relax.TupleGetItem):
                 visit(part.tuple_value)
             else:
@@ -144,8 +144,8 @@ def _touches(context: Context, call: Any) -> bool:
     fields = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
     for field in fields:
         if isinstance(field, relax.TensorType) and field.shape is not None:
-            found.extend(context.sizes.depends(size) for size in shape_of(field))
-    return any(found)
+            touched.extend(context.sizes.depends(size) for size in shape_of(field))
+    return any(touched)
 
 
 def _untouched(context: Context, call: Any, rule: Rule | None) -> State:
@@ -164,6 +164,7 @@ def _untouched(context: Context, call: Any, rule: Rule | None) -> State:
 
 
 def _check_output(name: str, state: Any) -> None:
+    """Raise NotProvenError unless the padded part of every axis of an output is at its end."""
     if not isinstance(state, Padded):
         raise NotProvenError(f"output '{name}': it is not a tensor")
     for index, axis in enumerate(state.axes):

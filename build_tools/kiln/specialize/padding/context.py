@@ -36,10 +36,10 @@ class Context:
         if isinstance(expr, relax.Tuple):
             return [self.state(field) for field in expr.fields]
         if isinstance(expr, relax.TupleGetItem):
-            whole = self.state(expr.tuple_value)
-            assert isinstance(whole, list)
-            found: State = whole[int(expr.index)]
-            return found
+            fields = self.state(expr.tuple_value)
+            assert isinstance(fields, list)
+            field_state: State = fields[int(expr.index)]
+            return field_state
         array = constant(expr)
         if array is not None:
             return self.fixed(expr.ty, values.of_array(array))
@@ -53,10 +53,10 @@ class Context:
 
     def padded(self, expr: Any) -> Padded:
         """The state of an argument that is a tensor. Raises NotNeutralError for a tuple."""
-        found = self.state(expr)
-        if isinstance(found, list):
+        state = self.state(expr)
+        if isinstance(state, list):
             raise NotNeutralError("a tuple is among its operands")
-        return found
+        return state
 
     def number(self, expr: Any) -> Value:
         """The value of a number or size. Raises NotNeutralError if it depends on a padded dimension."""
@@ -84,6 +84,7 @@ class Context:
         return (operator(expr) or "").removeprefix("relax.")
 
     def dtype(self, expr: Any) -> str:
+        """The element type of an argument; float64 for a number."""
         return str(expr.ty.dtype) if hasattr(expr, "ty") and hasattr(expr.ty, "dtype") else "float64"
 
     def refuse_padded(self, state: Padded, axes: Sequence[int], what: str) -> None:

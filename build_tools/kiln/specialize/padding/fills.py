@@ -68,6 +68,7 @@ def written(value: Number) -> Number | str:
 def _choices(
     port: Mapping[str, Any], padded: Sequence[str], given: Mapping[str, Any], compared: Sequence[Number]
 ) -> list[Number]:
+    """The candidate values for the padded elements of one input, in the order in which they are tried."""
     dtype = str(port["dtype"])
     if given.get("mask"):
         return [0]
@@ -77,21 +78,21 @@ def _choices(
         return [0]
     quant = port.get("quant") or {}
     wanted: list[Number] = [0, *([quant["zero_point"]] if quant else []), least(dtype), greatest(dtype), 1]
-    found: list[Number] = []
+    candidates: list[Number] = []
     for value in [*wanted, *(() if is_float(dtype) else compared)]:
-        if least(dtype) <= value <= greatest(dtype) and value not in found:
-            found.append(value)
-    return found
+        if least(dtype) <= value <= greatest(dtype) and value not in candidates:
+            candidates.append(value)
+    return candidates
 
 
 def _compared(module: tvm.IRModule) -> list[Number]:
     """Integer constants that the graph compares tensors with, such as the id of a padding token."""
-    found: list[Number] = []
+    numbers: list[Number] = []
     for block in module["main"].body.blocks:
         for binding in block.bindings:
             if operator(binding.value) not in _COMPARED:
                 continue
             for array in map(constant, binding.value.args):
                 if array is not None and array.size == 1 and np.issubdtype(array.dtype, np.integer):
-                    found.append(int(array.reshape(-1)[0]))
-    return found
+                    numbers.append(int(array.reshape(-1)[0]))
+    return numbers

@@ -30,6 +30,7 @@ def _sum(a: Number, b: Number, otherwise: Number) -> Number:
 
 
 def add(a: Value, b: Value) -> Value:
+    """a + b. An infinite constant absorbs finite values; offsets of masks add up."""
     for one, other in ((a, b), (b, a)):
         if one.is_constant and not one.finite and other.finite:
             return one
@@ -53,6 +54,7 @@ def _product(a: Number, b: Number) -> Number:
 
 
 def multiply(a: Value, b: Value) -> Value:
+    """a * b, with 0 * infinity = 0 at the ends of intervals. A positive constant scales a mask's offset."""
     if not (a.known and b.known):
         return ANYTHING
     ends = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
@@ -71,6 +73,7 @@ def square(a: Value) -> Value:
 
 
 def divide(a: Value, b: Value) -> Value:
+    """a / b; unknown if b may be 0."""
     if b.low <= 0 <= b.high:
         return ANYTHING
     low, high = sorted((_inverse(b.low), _inverse(b.high)))
@@ -82,6 +85,7 @@ def _inverse(number: Number) -> float:
 
 
 def maximum(a: Value, b: Value) -> Value:
+    """max(a, b): the interval of the greater ends."""
     for one, other in ((a, b), (b, a)):
         if one.equals(-INFINITY) and other.finite:
             return other
@@ -95,6 +99,7 @@ def minimum(a: Value, b: Value) -> Value:
 
 
 def exp(a: Value) -> Value:
+    """exp(a): 0 for masked scores; finite only if a is below 88, the overflow limit of float32."""
     if a.offset and a.is_masked:
         return within(0, 0)
     top = INFINITY if a.high > 700 else math.exp(a.high)
@@ -117,6 +122,7 @@ def log(a: Value) -> Value:
 
 
 def power(a: Value, b: Value) -> Value:
+    """a ** b, for integer exponents of 0 and more, 0.5, -0.5, and positive bases; otherwise unknown."""
     if b.is_constant and float(b.low).is_integer() and b.low >= 0:
         return square(a) if b.low == 2 else finite(a)
     if b.equals(0.5):
@@ -192,6 +198,7 @@ def _is_true(a: Value) -> bool:
 
 
 def where(condition: Value, a: Value, b: Value) -> Value:
+    """a where the condition is known to be true, b where it is known to be false, else either of them."""
     if condition.equals(0):
         return b
     if _is_true(condition):

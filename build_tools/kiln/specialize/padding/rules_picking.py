@@ -111,17 +111,17 @@ def _is_zero(begin: Any) -> bool:
 
 def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: Region) -> Value:
     """The values that `region` of a table holds in any of the `shapes` that its kept part may have."""
-    found: list[Value] = []
+    values: list[Value] = []
     for shape in shapes:
-        part = table[
+        elements = table[
             tuple(
                 slice(size, None) if set(keys_of([axis])) & region else slice(size)
                 for axis, size in zip(axes, shape, strict=True)
             )
         ]
-        if part.size:
-            found.append(of_array(part))
-    return join(*found) if found else Value(0, 0)
+        if elements.size:
+            values.append(of_array(elements))
+    return join(*values) if values else Value(0, 0)
 
 
 def take(context: Context, call: Any) -> Padded:

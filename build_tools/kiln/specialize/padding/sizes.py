@@ -37,8 +37,8 @@ class Sizes:
         """`size` simplified; an int if it is constant."""
         if isinstance(size, int):
             return size
-        found = self._analyzer.simplify(size)
-        return int(found) if isinstance(found, tirx.IntImm) else found
+        simplified = self._analyzer.simplify(size)
+        return int(simplified) if isinstance(simplified, tirx.IntImm) else simplified
 
     def depends(self, size: Size) -> bool:
         """Whether a size depends on a padded dimension."""
@@ -67,9 +67,9 @@ class Sizes:
     def _bound(self, size: Size) -> tuple[int | None, int | None]:
         if isinstance(size, (int, tirx.IntImm)):
             return int(size), int(size)
-        found = self._analyzer.const_int_bound(size)
+        bounds = self._analyzer.const_int_bound(size)
         far = 1 << 62
-        low, high = int(found.min_value), int(found.max_value)
+        low, high = int(bounds.min_value), int(bounds.max_value)
         return (low if abs(low) < far else None), (high if abs(high) < far else None)
 
     def atom(self, size: Size) -> Atom:
@@ -120,10 +120,12 @@ class Sizes:
 
         None where the shape depends on another variable or on several, or for more than `most` sizes.
         """
-        found = {variable for size in shape if not isinstance(size, int) for variable in undefined_vars(size)}
-        if len(found) != 1 or not found <= self.padded:
+        variables = {
+            variable for size in shape if not isinstance(size, int) for variable in undefined_vars(size)
+        }
+        if len(variables) != 1 or not variables <= self.padded:
             return None
-        [variable] = found
+        [variable] = variables
         least, greatest = self._bound(variable)
         if least is None or greatest is None or greatest - least >= most:
             return None

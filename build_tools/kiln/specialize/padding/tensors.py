@@ -35,6 +35,7 @@ class Atom:
 
     @property
     def padded(self) -> bool:
+        """Whether the size of the atom depends on a padded dimension."""
         return self.key is not None
 
 

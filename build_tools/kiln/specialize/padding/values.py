@@ -132,6 +132,7 @@ def greatest(dtype: str) -> Number:
 
 
 def is_float(dtype: str) -> bool:
+    """Whether `dtype` is a floating-point type, bfloat16 included."""
     return dtype.startswith(("float", "bfloat"))
 
 

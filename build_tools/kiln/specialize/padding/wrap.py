@@ -142,15 +142,15 @@ def _first(tensor: Any, axis: int, size: Any) -> Any:
 
 def _inlined(builder: Any, body: Any, ready: Mapping[Any, Any]) -> Any:
     """Emit the bindings of `body` with its variables replaced as `ready` maps them; returns the result."""
-    place = dict(ready)
+    replacements = dict(ready)
 
     def replaced(expr: Any) -> Any:
-        return Renamer(place).visit_expr(expr)
+        return Renamer(replacements).visit_expr(expr)
 
     for block in body.blocks:
         for binding in block.bindings:
             if isinstance(binding, relax.MatchCast):
-                place[binding.var] = builder.match_cast(replaced(binding.value), binding.ty)
+                replacements[binding.var] = builder.match_cast(replaced(binding.value), binding.ty)
             else:
-                place[binding.var] = builder.emit(replaced(binding.value), binding.var.name)
+                replacements[binding.var] = builder.emit(replaced(binding.value), binding.var.name)
     return replaced(body.body)
