@@ -27,14 +27,22 @@ class Server(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         while byte := self.rfile.read(1):
+            if byte == b"\x03":
+                self.interrupted()
             if byte == b"$":
                 body = b"".join(iter(lambda: self.rfile.read(1), b"#"))
                 self.rfile.read(2)
                 self.wfile.write(b"+")
                 self.asked.append(body)
-                answer = self.answer(body)
-                if answer is not None:
-                    self.wfile.write(b"$" + answer + b"#%02x" % (sum(answer) & 0xFF))
+                self.send(self.answer(body))
+
+    def send(self, packet: bytes | None) -> None:
+        """Send a packet; nothing for None."""
+        if packet is not None:
+            self.wfile.write(b"$" + packet + b"#%02x" % (sum(packet) & 0xFF))
+
+    def interrupted(self) -> None:
+        """Ignore an interrupt."""
 
     def answer(self, body: bytes) -> bytes | None:
         """Returns the answer to a packet; None for no answer."""
@@ -73,6 +81,19 @@ class Losing(Server):
 
     def answer(self, body: bytes) -> bytes | None:
         return None if body == b"c" else super().answer(body)
+
+
+class Calling(Server):
+    """A gdb server whose program prints and begins a File-I/O request when it is interrupted."""
+
+    def answer(self, body: bytes) -> bytes | None:
+        if body == b"F-1,4,C":
+            return b"T02"
+        return None if body == b"c" else super().answer(body)
+
+    def interrupted(self) -> None:
+        self.send(b"O68656c6c6f")
+        self.send(b"Fread,0,0,4")
 
 
 class Leaving(Server):
@@ -130,16 +151,18 @@ def test_a_stop_after_file_operations_is_seen(
     ("server", "told"),
     [
         (Refusing, "the gdb server answers a File-I/O reply with 'E01', a stop with signal 2 expected"),
+        (Calling, "still running after 0.1 s, was stopped"),
         (Losing, "still running after 0.1 s, and the gdb server reports no stop"),
     ],
+    ids=["refusing", "calling", "losing"],
 )
-def test_a_stop_that_is_not_reported_is_one_line(
+def test_a_run_without_its_stop_packet_is_one_line(
     server: type[Server], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = 0.1 if server is Losing else 20
+    limit = 20 if server is Refusing else 0.1
     with opened(server, tmp_path, monkeypatch) as transport, pytest.raises(KilnError) as error:
         transport.run(["program"], timeout=limit)
-    assert told in str(error.value)
+    assert told in str(error.value) and "\n" not in str(error.value)
 
 
 def test_an_exit_is_its_status_though_the_server_is_gone(

@@ -194,10 +194,15 @@ class Rsp:
     def interrupt(self) -> bool:
         """Interrupt the running program. Returns whether the server sent a stop packet in time."""
         self._raw(b"\x03")
-        stopped = self.waiting(self._timeout)
-        if stopped:
-            self.receive()
-        return stopped
+        end = time.monotonic() + self._timeout
+        while self.waiting(end - time.monotonic()):
+            match self.receive()[:1]:
+                case b"F":
+                    # The program began a call before the interrupt arrived: EINTR says that it was not done.
+                    self.send(b"F-1,4,C")
+                case b"S" | b"T" | b"W" | b"X":
+                    return True
+        return False
 
     def close(self) -> None:
         """Close the connection and leave the core stopped; a detach (packet D) would let it continue."""
