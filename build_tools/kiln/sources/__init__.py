@@ -1,3 +1,3 @@
-"""Fetches files that models need: out of packages, from disk, or from a generator; checked and cached."""
+"""Fetches the files of models from packages, from disk or from generators; checks and caches them."""
 
 from kiln.sources.fetch import fetch as fetch

@@ -1,4 +1,4 @@
-"""The user's cache of fetched files, addressed by what is in them."""
+"""The user's cache of fetched files, addressed by SHA-256."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiln.paths import cache_dir
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file as lower-case hexadecimal digits."""
+    """SHA-256 of a file's content as lower-case hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -22,33 +22,34 @@ def file_sha256(path: Path) -> str:
 
 
 def slot(sha256: str, name: str) -> Path:
-    """Where a file of this content is kept; `name` is its file name, for readers that look at suffixes."""
+    """Path in the cache for the content `sha256`; `name`: the file's name, whose suffix readers may check."""
     return cache_dir() / "files" / sha256[:2] / sha256 / name
 
 
 def lookup(sha256: str, name: str) -> Path | None:
-    """The cached file, or None. A damaged file counts as absent: its content is checked every time."""
+    """Path of the cached file, or None. The content is checked each time; a damaged file counts as absent."""
     path = slot(sha256, name)
     return path if path.is_file() and file_sha256(path) == sha256 else None
 
 
 def keep(path: Path, sha256: str, name: str, origin: str) -> Path:
-    """Copy a fetched file into the cache if its content is what was asked for.
+    """Copy a fetched file with the expected content into the cache; return its path there.
 
-    Raises KilnError naming `origin` when the content differs or the cache cannot be written.
+    Raises KilnError naming `origin` if the content's SHA-256 is not `sha256`, or if the cache cannot be
+    written.
     """
-    found = file_sha256(path)
-    if found != sha256:
-        raise KilnError(f"{origin}: SHA-256 is {found}, expected {sha256}")
-    place = slot(sha256, name)
-    copy(path, place)
-    return place
+    actual = file_sha256(path)
+    if actual != sha256:
+        raise KilnError(f"{origin}: SHA-256 is {actual}, expected {sha256}")
+    cached = slot(sha256, name)
+    copy(path, cached)
+    return cached
 
 
 def copy(source: Path, out: Path) -> None:
-    """Copy a file of any size so that `out` is the whole file or is not there.
+    """Copy a file of any size atomically: `out` is either complete or unchanged.
 
-    Raises KilnError naming `out` when it cannot be written.
+    Raises KilnError naming `out` if it cannot be written.
     """
     temporary: Path | None = None
     try:

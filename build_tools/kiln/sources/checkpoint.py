@@ -1,4 +1,4 @@
-"""Reads the tensors of a PyTorch checkpoint without PyTorch, and without running what a pickle may hold."""
+"""Reads the tensors of a PyTorch checkpoint without PyTorch, and without running code in its pickles."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 
-# The first value of a file that torch.save wrote before PyTorch 1.6, and its format's version.
+# First value of a file that torch.save wrote before PyTorch 1.6, and the version of that format.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 
 _DTYPES = {"FloatStorage": "<f4", "DoubleStorage": "<f8", "LongStorage": "<i8", "IntStorage": "<i4"}
 
-# What pickle and the lines that read a checkpoint raise for content that is none.
+# Exceptions of pickle and of this module for content that is not a checkpoint.
 _DAMAGED = (
     pickle.UnpicklingError, ValueError, TypeError, EOFError, LookupError, AttributeError, OverflowError,
     MemoryError,
@@ -29,7 +29,7 @@ _DAMAGED = (
 
 
 class _Storage:
-    """A run of numbers that tensors are views of; its bytes follow after the pickles."""
+    """A block of numbers that tensors are views of; the file contains its bytes after the pickles."""
 
     def __init__(self, dtype: str, count: int) -> None:
         self.dtype, self.count = dtype, count
@@ -37,7 +37,7 @@ class _Storage:
 
 
 class _Tensor:
-    """What a checkpoint says of a tensor: its storage, first element, shape and strides in elements."""
+    """A tensor's storage, offset of the first element, shape and strides, in elements."""
 
     def __init__(
         self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
@@ -45,6 +45,7 @@ class _Tensor:
         self.storage, self.offset, self.shape, self.strides = storage, offset, shape, strides
 
     def array(self) -> npt.NDArray[Any]:
+        """The tensor's elements, contiguous. Raises ValueError if they exceed the storage."""
         values = self.storage.values
         assert values is not None
         last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
@@ -62,7 +63,7 @@ def _rebuild(storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[i
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes ordered dicts and tensors; any other class or function in the pickle is an error."""
+    """Creates ordered dicts and tensors only; any other class or function in the pickle is an error."""
 
     def __init__(self, stream: BinaryIO, storages: dict[str, _Storage]) -> None:
         super().__init__(stream)
@@ -91,9 +92,9 @@ def _storage_class(name: str) -> Callable[[int], _Storage]:
 
 
 def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of a checkpoint in the format from before PyTorch 1.6, by name.
+    """Read the tensors, by name, of a checkpoint in the format used before PyTorch 1.6.
 
-    Raises KilnError naming the file when it is not such a checkpoint or holds more than tensors.
+    Raises KilnError naming the file if it is not such a checkpoint or contains other objects than tensors.
     """
     try:
         return _read(io.BytesIO(path.read_bytes()))

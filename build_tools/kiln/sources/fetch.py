@@ -1,4 +1,4 @@
-"""A source becomes a verified file."""
+"""Turns a source (package, path or generator) into a file whose content is checked."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ADAPTER: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 def fetch(source: Source | Mapping[str, Any]) -> Path:
-    """The file that a source names, its SHA-256 checked; the caller must not write to it.
+    """Path of the file that a source specifies, with checked SHA-256; the caller must not modify the file.
 
-    What was fetched or generated before comes from the cache without any use of the network. Raises
+    A file that was fetched or generated before comes from the cache, without access to the network. Raises
     KilnError, one line, for a package, version or path that does not exist, for a missing network and
-    for content that differs from what the source promises.
+    for content with another SHA-256 than the source's.
     """
     if isinstance(source, Mapping):
         source = _ADAPTER.validate_python(source)

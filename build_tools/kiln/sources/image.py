@@ -1,4 +1,4 @@
-"""A picture becomes a model's input, as the model's `preprocess` section says."""
+"""Converts an image to a model's input, as the model's `preprocess` section specifies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-# Formats that Pillow decodes itself: for EPS it would start a PostScript interpreter.
+# Formats that Pillow decodes itself; for EPS it would start a PostScript interpreter.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _TURNS = {
     90: Image.Transpose.ROTATE_270,
@@ -29,23 +29,24 @@ _TURNS = {
 
 
 def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -> Image.Image:
-    """The picture in a file as RGB. `crop`: [top, left, height, width]; `rotate`: clockwise, after the crop.
+    """Load an image file as RGB.
 
-    Raises KilnError naming the file when it is no picture of a known format or the crop lies outside it.
+    `crop`: [top, left, height, width] in pixels; `rotate`: degrees clockwise, applied after the crop. Raises
+    KilnError naming the file if it is not an image of a known format, or if the crop is not inside the image.
     """
     try:
         with Image.open(path, formats=_FORMATS) as opened:
-            picture = opened.convert("RGB")
-    except Exception as error:  # Pillow's decoders raise every kind on damaged files
-        raise KilnError(f"{path}: cannot be read as a picture: {error}") from error
+            image = opened.convert("RGB")
+    except Exception as error:  # Pillow's decoders raise many kinds of exceptions for damaged files
+        raise KilnError(f"{path}: cannot be read as an image: {error}") from error
     if crop is not None:
         top, left, height, width = crop
-        if top < 0 or left < 0 or top + height > picture.height or left + width > picture.width:
-            size = f"{picture.height}x{picture.width}"
-            raise KilnError(f"{path}: crop {list(crop)} lies outside the picture of {size} (height x width)")
-        picture = picture.crop((left, top, left + width, top + height))
-    turned: Image.Image = picture if rotate == 0 else picture.transpose(_TURNS[rotate])
-    return turned
+        if top < 0 or left < 0 or top + height > image.height or left + width > image.width:
+            size = f"{image.height}x{image.width}"
+            raise KilnError(f"{path}: crop {list(crop)} is outside the image of {size} (height x width)")
+        image = image.crop((left, top, left + width, top + height))
+    rotated: Image.Image = image if rotate == 0 else image.transpose(_TURNS[rotate])
+    return rotated
 
 
 def preprocess(
@@ -54,10 +55,10 @@ def preprocess(
     dtype: str = "float32",
     quant: tuple[float, int] | None = None,
 ) -> npt.NDArray[Any]:
-    """The input tensor of a picture, batch axis included: shape [1, C, H, W] or [1, H, W, C].
+    """Convert an image to an input tensor of shape [1, C, H, W] or [1, H, W, C].
 
     For an integer `dtype`, `quant` is the input's (scale, zero point): the values are divided by the
-    scale, rounded to nearest, moved by the zero point and clipped to the dtype's range.
+    scale, rounded to nearest, shifted by the zero point and clipped to the dtype's range.
     """
     if isinstance(how, dict):
         how = Preprocess.model_validate(how)
@@ -82,7 +83,7 @@ _Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 def _fit(picture: Image.Image, how: Preprocess) -> tuple[Image.Image, _Padding]:
-    """The picture resized, and the pixels to add above, below, left and right of it to reach `how.size`."""
+    """The resized image, and the ((top, bottom), (left, right)) padding in pixels to reach `how.size`."""
     height, width = how.size
     picture = picture.convert("L" if how.channels == "L" else "RGB")
     if how.resize == "stretch":

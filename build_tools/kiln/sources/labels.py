@@ -1,4 +1,4 @@
-"""Names of a classifier's classes."""
+"""Loads the names of a classifier's classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADAPTER: TypeAdapter[Labels] = TypeAdapter(Labels)
 
 
 def load_labels(labels: Labels | Mapping[str, Any]) -> list[str]:
-    """Class names in the order of the model's output. Raises KilnError when the file is not such a list."""
+    """Class names in the order of the model's output. Raises KilnError if the file is not a list of names."""
     if isinstance(labels, Mapping):
         labels = _ADAPTER.validate_python(labels)
     if isinstance(labels, LabelList):

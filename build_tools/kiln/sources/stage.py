@@ -1,4 +1,4 @@
-"""Fetch a model's file, check it, and put it in its place."""
+"""fetch: download, generate or copy a model's file, and check it."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_damaged_pictures(tmp_path: Path) -> None:
         try:
             load_image(path)
         except KilnError as error:
-            assert "cannot be read as a picture" in str(error)
+            assert "cannot be read as an image" in str(error)
 
 
 def test_lists_inside_lists_and_long_numbers(tmp_path: Path) -> None:

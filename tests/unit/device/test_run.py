@@ -83,7 +83,7 @@ def test_a_preprocess_that_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_missing_picture(tmp_path: Path) -> None:
-    with pytest.raises(KilnError, match=r"absent\.png: cannot be read as a picture"):
+    with pytest.raises(KilnError, match=r"absent\.png: cannot be read as an image"):
         _inputs(Bundle(tmp_path, "zoo"), config(), INTERFACE, tmp_path / "absent.png")
 
 

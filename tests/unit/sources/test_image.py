@@ -94,16 +94,16 @@ def test_crop_and_turn(tmp_path: Path) -> None:
     assert part[0, 0].tolist() == [2, 1, 200]
     turned = np.asarray(load_image(path, crop=[1, 2, 3, 4], rotate=90))
     assert np.array_equal(turned, np.rot90(part, -1))
-    with pytest.raises(KilnError, match=r"crop \[4, 0, 3, 4\] lies outside the picture of 6x8"):
+    with pytest.raises(KilnError, match=r"crop \[4, 0, 3, 4\] is outside the image of 6x8"):
         load_image(path, crop=[4, 0, 3, 4])
 
 
 def test_what_is_no_picture(tmp_path: Path) -> None:
     path = tmp_path / "x.jpg"
     path.write_text("no picture")
-    with pytest.raises(KilnError, match=r"x\.jpg: cannot be read as a picture"):
+    with pytest.raises(KilnError, match=r"x\.jpg: cannot be read as an image"):
         load_image(path)
-    with pytest.raises(KilnError, match=r"none\.jpg: cannot be read as a picture"):
+    with pytest.raises(KilnError, match=r"none\.jpg: cannot be read as an image"):
         load_image(tmp_path / "none.jpg")
 
 

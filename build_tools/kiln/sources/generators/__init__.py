@@ -1,7 +1,7 @@
-"""Programs that make a model file: networks whose weights are drawn from a seed, or read from a checkpoint.
+"""Generators of model files: networks with random weights from a seed, or weights read from a checkpoint.
 
-A generator is a module here with `generate(seed, weights) -> bytes`. The same arguments give the same
-bytes on every machine, which the SHA-256 in the model's YAML holds it to.
+A generator is a module here with `generate(seed, weights) -> bytes`. Equal arguments give equal bytes on
+every machine, which the SHA-256 in the model's YAML checks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kiln.errors import KilnError
 
 
 def generate(name: str, seed: int, weights: Path | None) -> bytes:
-    """The model file that a generator makes. Raises KilnError for a generator that does not exist."""
+    """Content of the model file that the generator `name` creates. Raises KilnError for an unknown name."""
     known = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
     if name not in known:
         raise KilnError(f"unknown generator '{name}'{choices(name, known)}")

@@ -20,7 +20,7 @@ _IR_VERSION = 8
 
 
 class Graph:
-    """A graph under construction. Tensors are named by text; methods return the name of what they add."""
+    """An ONNX graph under construction. A method that adds a tensor returns the tensor's name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -28,12 +28,12 @@ class Graph:
         self._constants: dict[str, Array] = {}
 
     def constant(self, name: str, value: Array) -> str:
-        """Add an initializer."""
+        """Add the constant `value` as an initializer."""
         self._constants[name] = np.asarray(value, order="C")
         return name
 
     def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Add a node of one output, which carries the node's name."""
+        """Add a node with one output; node and output are called `name`."""
         self._nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -46,7 +46,10 @@ class Graph:
         pads: tuple[int, int] = (0, 0),
         groups: int = 1,
     ) -> str:
-        """Convolution without bias; `weight` (out, in / groups, kh, kw), `pads` before and after an axis."""
+        """Add a convolution without bias.
+
+        `weight`: (out, in / groups, kh, kw); `pads`: padding before and after both spatial axes.
+        """
         before, after = pads
         return self.node(
             "Conv",
@@ -60,33 +63,33 @@ class Graph:
         )
 
     def batch_norm(self, x: str, name: str, values: Sequence[Array], epsilon: float) -> str:
-        """Batch normalisation for inference; `values` are scale, bias, mean and variance, each (channels)."""
+        """Add a batch normalisation; `values` are scale, bias, mean and variance, each (channels)."""
         parts = ("weight", "bias", "running_mean", "running_var")
         names = [self.constant(f"{name}.{part}", value) for part, value in zip(parts, values, strict=True)]
         return self.node("BatchNormalization", [x, *names], name, epsilon=epsilon, momentum=0.9)
 
     def relu(self, x: str, name: str) -> str:
-        """max(x, 0)."""
+        """Add max(x, 0)."""
         return self.node("Relu", [x], name)
 
     def relu6(self, x: str, name: str) -> str:
-        """min(max(x, 0), 6)."""
+        """Add min(max(x, 0), 6)."""
         low = self.constant("zero", np.array(0.0, np.float32))
         return self.node("Clip", [x, low, self.constant("six", np.array(6.0, np.float32))], name)
 
     def classifier(self, x: str, name: str, weight: Array, bias: Array) -> str:
-        """Global average pooling and a dense layer; `weight` is (classes, channels). Result: `logits`."""
+        """Add global average pooling and a dense layer; `weight`: (classes, channels). Returns `logits`."""
         pooled = self.node("GlobalAveragePool", [x], f"{name}.pool")
         flat = self.node("Flatten", [pooled], f"{name}.flatten", axis=1)
         names = [self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
         return self.node("Gemm", [flat, *names], "logits", transB=1)
 
     def to_bytes(self, x: Sequence[int | str], y: str, classes: int) -> bytes:
-        """The file: one input `input` of shape `x`, one output `y` of shape (batch, classes), float32."""
+        """The model file, with one float32 input `input` of shape `x` and one output `y` (batch, classes)."""
         return self.file({"input": ("float32", x)}, {y: ("float32", [x[0], classes])})
 
     def file(self, inputs: Ports, outputs: Ports) -> bytes:
-        """The file, with inputs and outputs of these types and shapes; a text is the name of an open size."""
+        """The model file, with inputs and outputs of these types and shapes; names are dynamic dimensions."""
         graph = helper.make_graph(
             self._nodes,
             self._name,

@@ -1,4 +1,4 @@
-"""Parts of transformers, written into an ONNX graph as PyTorch's exporter does."""
+"""Layers of transformers, in the form in which PyTorch's exporter writes them to an ONNX graph."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 
 from kiln.sources.generators._graph import Array, Graph
 
-# Weight and bias of a layer by its name: (out, in) and (out) for dense ones, (width) twice for norms.
+# Weight and bias of a layer by name: (out, in) and (out) for dense layers, (width) twice for norms.
 Layer = Callable[[str], tuple[Array, Array]]
 
 
 class Transformer:
-    """Adds layers on (batch, tokens, width) to a graph; `layer` gives the weights that belong to a name."""
+    """Adds layers on (batch, tokens, width) to a graph; `layer` returns a layer's weights by name."""
 
     def __init__(self, graph: Graph, layer: Layer, width: int, heads: int, epsilon: float) -> None:
         self._graph, self._layer, self._epsilon = graph, layer, epsilon
         self._width, self._heads = width, heads
 
     def dense(self, x: str, name: str) -> str:
-        """x @ weight.T + bias."""
+        """Add x @ weight.T + bias."""
         weight, bias = self._layer(name)
         y = self._graph.node(
             "MatMul", [x, self._graph.constant(f"{name}.weight", weight.T)], f"{name}.matmul"
@@ -28,7 +28,7 @@ class Transformer:
         return self._graph.node("Add", [self._graph.constant(f"{name}.bias", bias), y], f"{name}.add")
 
     def norm(self, x: str, name: str) -> str:
-        """Layer normalisation over the last axis."""
+        """Add a layer normalisation over the last axis."""
         parts = [
             self._graph.constant(f"{name}.{part}", value)
             for part, value in zip(("weight", "bias"), self._layer(name), strict=True)
@@ -36,7 +36,7 @@ class Transformer:
         return self._graph.node("LayerNormalization", [x, *parts], name, axis=-1, epsilon=self._epsilon)
 
     def attention(self, x: str, name: str, parts: tuple[str, str, str], mask: str | None = None) -> str:
-        """Multi-head attention of `x` to itself, before its last dense layer.
+        """Add multi-head self-attention of `x`, without the output's dense layer.
 
         `parts` name the dense layers of queries, keys and values; `mask` is added to the scores.
         """
@@ -58,7 +58,7 @@ class Transformer:
         return graph.node("Reshape", [back, joined], f"{name}.joined")
 
     def gelu(self, x: str, name: str) -> str:
-        """x/2 (1 + erf(x / sqrt 2)) (Hendrycks and Gimpel, 2016)."""
+        """Add x/2 (1 + erf(x / sqrt 2)) (Hendrycks and Gimpel, 2016)."""
         graph = self._graph
         y = graph.node("Div", [x, _number(graph, "root2", 2**0.5)], f"{name}.div")
         y = graph.node("Erf", [y], f"{name}.erf")

@@ -33,12 +33,13 @@ _EPSILON = 1e-3
 
 
 class _Layers:
-    """Adds the checkpoint's layers to a graph, and knows how large the picture is by now."""
+    """Adds the checkpoint's layers to a graph; keeps track of the current height and width of the image."""
 
     def __init__(self, graph: Graph, state: dict[str, npt.NDArray[Any]]) -> None:
         self._graph, self._state, self._size = graph, state, _SIZE
 
     def take(self, name: str) -> npt.NDArray[Any]:
+        """The tensor `name` of the checkpoint. Raises KilnError if it does not exist."""
         if name not in self._state:
             raise KilnError(f"generator efficientnet_lite0: the checkpoint holds no tensor '{name}'")
         return self._state[name]
@@ -72,7 +73,7 @@ def generate(seed: int, weights: Path | None) -> bytes:
 
 
 def network(weights: Path | None, batch: int | str) -> bytes:
-    """The ONNX file for a batch of that size, or of any size: a name stands for an open one."""
+    """The ONNX file for the batch size `batch`: a number, or the name of a dynamic dimension."""
     if weights is None:
         raise KilnError("generator efficientnet_lite0: needs 'weights', the checkpoint it reads")
     graph = Graph("efficientnet_lite0")

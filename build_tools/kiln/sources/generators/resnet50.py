@@ -7,12 +7,12 @@ from pathlib import Path
 from kiln.sources.generators._graph import Graph
 from kiln.sources.generators._weights import Weights
 
-# (channels inside a block, blocks, stride of the first block); a block puts out four times its channels.
+# (channels inside a block, blocks, stride of the first block); a block's output has four times the channels.
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 _CLASSES = 1000
 _EPSILON = 1e-5
 
-# Each of 16 blocks adds to its input; scaled so, all together they about double its variance.
+# Scale of the branches of the 16 residual blocks, which together about double the variance of their input.
 _BRANCH_SCALE = 0.25
 
 

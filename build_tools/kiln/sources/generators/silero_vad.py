@@ -1,7 +1,7 @@
-"""Silero VAD at 16 kHz with its state in and out: one network of the two in the published ONNX file.
+"""Silero VAD at 16 kHz with its state as input and output: one of two networks in the published ONNX file.
 
-The file `silero_vad_op18_ifless.onnx` of silero-vad takes the sampling rate as an input and chooses between
-two networks. Here the rate is 16000: the choice is made, and the other network is left out.
+The file `silero_vad_op18_ifless.onnx` of silero-vad has the sampling rate as an input, which selects one of
+two networks. Here the rate is 16000: the network is selected in advance, and the other one is removed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def generate(seed: int, weights: Path | None) -> bytes:
 
 
 def _holds(model: onnx.ModelProto, condition: str) -> bool:
-    """What the condition comes out as at 16 kHz."""
+    """Value of the condition `condition` at a sampling rate of 16 kHz."""
     rate = numpy_helper.from_array(np.array(_RATE, np.int64), "sr")
     nodes = [node for node in model.graph.node if node.op_type != "If"]
     used = {name for node in nodes for name in node.input}

@@ -18,8 +18,8 @@ _PATCHES = (224 // _PATCH) ** 2
 _CLASSES = 1000
 _EPSILON = 1e-6
 
-# Each of 24 branches adds to its input; scaled so, they keep it between a half and five. Attention averages:
-# what comes out of it is smaller than what goes in.
+# Scales of the 24 residual branches, which keep the values between a half and five. Attention averages, so
+# its output is smaller than its input.
 _BRANCH_SCALE = {"proj": 2.0, "fc2": 0.5}
 
 
@@ -53,7 +53,7 @@ def generate(seed: int, weights: Path | None) -> bytes:
 
 
 def _tokens(graph: Graph, draw: Weights) -> str:
-    """(1, patches + 1, width): the class token and the picture's patches, with their positions added."""
+    """The class token and the image's patches, with positions added: (1, patches + 1, width)."""
     x = graph.conv("input", "patches", draw.conv(_WIDTH, 3, _PATCH, gain=1.0), stride=_PATCH)
     x = graph.node("Reshape", [x, graph.constant("flat", np.array([0, 0, -1], np.int64))], "patches.flat")
     x = graph.node("Transpose", [x], "patches.tokens", perm=[0, 2, 1])
