@@ -235,7 +235,7 @@ def test_a_host_that_is_alive_is_waited_for_and_named(desk: Desk) -> None:
         assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
         waiting = locker(desk, "held.take(patience=2, silence=1)")
         _, stderr = waiting.communicate(timeout=60)
-        assert "KilnError: device 'board' (this machine): ann@else?[31mwhere is at work on it" in stderr
+        assert "KilnError: device 'board' (this machine): ann@else?[31mwhere holds its lock" in stderr
         assert "\x1b" not in stderr
     finally:
         holder.kill()

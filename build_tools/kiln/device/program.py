@@ -97,8 +97,10 @@ def _run(args: argparse.Namespace, image: Image, transport: Loads, runner: Image
         print(f"kiln: it made {name}, {size:,} bytes: {args.out.parent / name}")
     print(f"kiln: {args.program.name} ended with status {done.status} after {done.seconds:.1f} s")
     if done.status:
-        said = printable((done.stderr.strip().splitlines() or ["it says nothing"])[-1])
-        raise KilnError(f"{transport.description}: {args.program.name} gave up with {done.status}: {said}")
+        said = printable((done.stderr.strip().splitlines() or ["no error message"])[-1])
+        raise KilnError(
+            f"{transport.description}: {args.program.name} failed with status {done.status}: {said}"
+        )
     return {"status": done.status, "seconds": round(done.seconds, 1)}
 
 
@@ -108,7 +110,7 @@ def _test(args: argparse.Namespace, image: Image, transport: Loads, runner: Imag
     Raises SystemExit, after printing the reason, where an output exceeds its tolerance.
     """
     if args.bundle is None:
-        raise KilnError("test with program=: say model=…, whose golden vectors it is to compute")
+        raise KilnError("test with program= needs model=NAME, the model with the golden vectors")
     bundle = open_bundle(args.bundle)
     limits = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
     vectors = bundle.vectors()

@@ -21,14 +21,14 @@ OPTIONS = {
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
     "cache": "a folder of what was made, to share with other builds; none: no such folder (KILN_CACHE)",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
-    "image": "for `run`: a picture in place of the model's own",
+    "image": "for `run`: an image in place of the model's own",
     "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
     "program": "for flash, status, run, test behind a gdb server: a linked ELF file in place of a bundle",
 }
 ALIASES = {
     "bundle": "build/<target>/<model>/ and its .tar.gz: headers, libraries, manifest, report (the default)",
     "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
-    "run": "the bundle on a picture, with the names of the five best classes",
+    "run": "the bundle on an image, with the names of the five best classes",
     "size": "what it takes of flash and RAM: code, parameters, arena",
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",
@@ -103,7 +103,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
             raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
     for goal in goals:
         if Path(goal).suffix in _PATHS[2:]:
-            raise KilnError(f"'{goal}' is no goal; say model={goal}")
+            raise KilnError(f"'{goal}' is not a goal; use model={goal}")
         if goal not in ALIASES:  # though a file or a folder may have that name
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
     if "cache" in arguments:
@@ -113,7 +113,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         return Options([], [], False, None, None, [])
     device_goals = [goal for goal in _NEED_DEVICE if goal in goals]
     if device_goals and device is None:
-        raise KilnError("say device=…, see ./kiln devices")
+        raise KilnError("device is missing: device=NAME (./kiln devices lists them)")
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     if device is not None and not lists["target"]:
         from kiln.device.deploy.registry import (
@@ -126,7 +126,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         return Options([], [], arguments.get("dump") == "1", None, device, [], program)
     for name, values in lists.items():
         if not values:
-            raise KilnError(f"say {name}=…, see ./kiln -h")
+            raise KilnError(f"{name} is missing: {name}=NAME (./kiln -h lists them)")
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
@@ -153,16 +153,16 @@ def _program(
 ) -> Program:
     path = _path(path)
     if device is None:
-        raise KilnError("say device=…, see ./kiln devices: program= is loaded onto a device")
+        raise KilnError("device is missing: program= needs device=NAME (./kiln devices lists them)")
     if not Path(path).is_file():
         raise KilnError(f"program '{path}': no such file")
     for goal in goals:
         if goal == "rollback":
             raise KilnError("rollback: a device behind a gdb server keeps no program but the one it has")
         if goal not in _OF_PROGRAM:
-            raise KilnError(f"goal '{goal}' takes no program=, allowed: {', '.join(_OF_PROGRAM)}")
+            raise KilnError(f"goal '{goal}' does not accept program=, allowed: {', '.join(_OF_PROGRAM)}")
     if "test" in goals and not lists["model"]:
-        raise KilnError("test with program=: say model=…, whose golden vectors the program is to compute")
+        raise KilnError("test with program= needs model=NAME, the model with the golden vectors")
     return Program(path, list(goals), next(iter(lists["model"]), None), lists["target"][0])
 
 

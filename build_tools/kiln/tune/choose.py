@@ -215,9 +215,7 @@ def _summary(
     if taken:
         text = f"libraries compute {taken} of {total} parts: those where they were measured to be faster"
     elif not table:
-        text = (
-            f"Kiln's own kernels compute everything: {', '.join(asked['backends'])} take no part of the model"
-        )
+        text = f"Kiln's own kernels compute everything: {', '.join(asked['backends'])} support no part of it"
     elif timed:
         text = f"Kiln's own kernels compute all {total} parts: no library was measured to be faster"
     else:
@@ -227,7 +225,7 @@ def _summary(
 
 def _say(table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], summary: str) -> None:
     for name, reason in asked.get("absent", {}).items():
-        print(f"{name} is not asked: {reason}")
+        print(f"{name} is not used: {reason}")
     if not table:
         print(summary)
         return

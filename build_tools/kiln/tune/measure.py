@@ -114,6 +114,6 @@ class Bench:
         send = {**send, **{name: one.path / "lib" / name for one, name in names}}
         done = self.runner.run(program, words, send=send, fetch=fetch, timeout=TIMEOUT)
         if done.status != 0:
-            reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
             raise KilnError(f"tune: candidates cannot be run on {self.runner.description}: {reason}")
         return done.stdout

@@ -69,7 +69,7 @@ def _entry(best: Timed) -> dict[str, Any]:
 def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]]) -> None:
     better = {key: entry for key, entry in found.items() if set(entry) - set(MEASURED)}
     print(
-        f"{len(found)} kernels, {len(better)} faster than by rule" + (f"; kept in {path}" if better else "")
+        f"{len(found)} kernels, {len(better)} faster than the rules" + (f"; kept in {path}" if better else "")
     )
     reads = target.tuned_for or target.cpu
     if better and reads != cpu:
@@ -105,7 +105,7 @@ def _one_of(names: Sequence[str], target: Target, where: str) -> str:
     wanted = target.tuned_for or target.cpu
     if len(names) == 1 or wanted in names:
         return wanted if wanted in names else names[0]
-    kinds = f"has several kinds of cores ({', '.join(names)})" if names else "does not tell its CPU"
+    kinds = f"has several kinds of cores ({', '.join(names)})" if names else "does not report its CPU"
     raise KilnError(
         f"{where} {kinds}: say in the target which CPU the measurements are for (key 'tuned_for', now "
         f"'{wanted}')"

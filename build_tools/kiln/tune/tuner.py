@@ -37,7 +37,7 @@ class Tuner:
         while remaining:
             batch, remaining = remaining[:BATCH], remaining[BATCH:]
             for key, (one, rules) in self._batch(batch).items():
-                text = one.subject.choice.describe() or "as the rules say"
+                text = one.subject.choice.describe() or "by the rules"
                 print(f"{key}: {rules.us:.0f} → {one.us:.0f} us, {text}", flush=True)
                 found[key] = one
         return found

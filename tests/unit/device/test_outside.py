@@ -79,8 +79,8 @@ def test_a_model_without_buckets_has_nothing_to_refuse() -> None:
             Refused("KILN_DIM_RANGE", "wrote to the arena", "x axis 1: 33, allowed 8..32"),
             "wrote to the arena",
         ),
-        (Refused("KILN_DIM_RANGE", "", "x axis 1: 33"), "'x axis 1: 33' does not say 8..32"),
-        (Refused("KILN_DIM_RANGE", "", "33, allowed 8..32"), "does not say x axis 1"),
+        (Refused("KILN_DIM_RANGE", "", "x axis 1: 33"), "'x axis 1: 33' does not contain 8..32"),
+        (Refused("KILN_DIM_RANGE", "", "33, allowed 8..32"), "does not contain x axis 1"),
         (None, "it was not tried"),
     ],
 )

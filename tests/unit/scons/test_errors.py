@@ -31,8 +31,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (("target=aarch65", "model=resnet"), "unknown target 'aarch65'; did you mean 'aarch64'?"),
         (("target=aarch64", "model=resnte"), "unknown model 'resnte'; did you mean 'resnet'?"),
         (("target=aarch64", "model=absent.onnx"), "model 'absent.onnx': no such file"),
-        (("target=aarch64",), "say model=…"),
-        (("target=aarch64", "net.onnx"), "'net.onnx' is no goal; say model=net.onnx"),
+        (("target=aarch64",), "model is missing: model=NAME"),
+        (("target=aarch64", "net.onnx"), "'net.onnx' is not a goal; use model=net.onnx"),
         (
             (*RESNET, "target=armv7"),
             "option 'target' is given twice: 'aarch64' and 'armv7'; several: target=",
@@ -43,7 +43,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
             "model 'net.pt2': unknown format '.pt2', allowed: .onnx, .tflite",
         ),
         (("target=aarch64", "model=folder.onnx"), "model 'folder.onnx': a folder, a file is wanted"),
-        (("model=resnet",), "say target=…"),
+        (("model=resnet",), "target is missing: target=NAME"),
         (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
         ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),
         # Folders of these names are there, which SCons would find up to date.
@@ -56,7 +56,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         ((*RESNET, "build/aarch64/resnet"), "unknown goal 'build/aarch64/resnet'"),
         ((*RESNET, "."), "unknown goal '.'"),
         ((*RESNET, "SConstruct"), "unknown goal 'SConstruct'"),
-        ((*RESNET, "flash"), "say device=…, see ./kiln devices"),
+        ((*RESNET, "flash"), "device is missing: device=NAME (./kiln devices lists them)"),
         ((*RESNET, "precision=fp8"), "option 'precision': 'fp8', allowed: fp32, tf32, bf16, fp16"),
         (
             (*RESNET, "precision=fp16"),

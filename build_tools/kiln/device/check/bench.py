@@ -129,7 +129,7 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
         words = ["inputs.bin", "params.bin", str(threads), str(int(_SECONDS * 1000))]
         done = runner.run(program, words, send=send, fetch={}, timeout=TIMEOUT)
     if done.status != 0:
-        reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
         raise KilnError(f"{bundle.folder}: cannot be timed on {runner.description}: {reason}")
     timed = Timed()
     for line in done.stdout.splitlines():

@@ -19,7 +19,7 @@ def check_buckets(vectors: Sequence[Vector], outcome: Outcome) -> list[Check]:
         if planned != vector.bucket:
             text = f"'{planned}' would serve it, not '{vector.bucket}'"
         elif ran != planned and not ran.startswith(f"{planned}_"):
-            text = f"'{ran}' ran, which is no case of '{planned}'"
+            text = f"'{ran}' ran, which is not a special case of '{planned}'"
         checks.append(Check(name, text == ran, text))
     return checks
 

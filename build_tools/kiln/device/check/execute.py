@@ -97,9 +97,9 @@ def _execute(
             arguments += ["check", "refused.bin"]
         done = runner.run(program, arguments, send=send, fetch={"outputs.bin": made}, timeout=timeout)
         if done.status != 0 or not made.is_file():
-            reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
             raise KilnError(
-                f"{bundle.folder}: the test program gave up on {runner.description} "
+                f"{bundle.folder}: the test program failed on {runner.description} "
                 f"with status {done.status}: {reason}"
             )
         outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))

@@ -72,7 +72,7 @@ def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
         elif answer.fault:
             checks.append(Check(name, False, answer.fault))
         elif missing:
-            checks.append(Check(name, False, f"'{answer.text}' does not say {missing[0]}"))
+            checks.append(Check(name, False, f"'{answer.text}' does not contain {missing[0]}"))
         else:
             checks.append(Check(name, True, f"{answer.status}: {answer.text}"))
     return checks

@@ -111,7 +111,7 @@ def _sizes_of(
     match_sizes(entry, tensor.shape, found)
     for dim in interface.get("dims", []):
         if dim["name"] in found:
-            check_size(dim, found[dim["name"]], f"model '{model}': the preprocessed image")
+            check_size(dim, found[dim["name"]], f"model '{model}': the image, preprocessed")
     known = all(sizes.names(size) <= found.keys() for size in entry["shape"])
     if not known or [sizes.evaluate(size, found) for size in entry["shape"]] != list(tensor.shape):
         shape = ", ".join(map(sizes.show, entry["shape"]))

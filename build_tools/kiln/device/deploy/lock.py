@@ -64,7 +64,7 @@ class Lock:
             who = _shown(holder)
             if now - began > patience:
                 raise KilnError(
-                    f"{self._transport.description}: {who} is at work on it and was not done within "
+                    f"{self._transport.description}: {who} holds its lock and did not release it within "
                     f"{patience:g} s; try again later"
                 )
             if not told:

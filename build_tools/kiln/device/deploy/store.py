@@ -59,7 +59,7 @@ class Store:
         if not transport.has_shell:
             raise KilnError(
                 f"{transport.description}: it has no file system for bundles; link the model into a program "
-                "and say program=FILE.elf"
+                "and use program=FILE.elf"
             )
         self.facts: Facts = read_facts(transport, device.folder)
         self.root = resolve(device.folder, self.facts)

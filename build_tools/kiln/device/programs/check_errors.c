@@ -35,7 +35,7 @@ static void judge(const char *what, const char *name, int axis, kiln_status got,
     else if (fault != NULL)
         printf("\tfailed\t%s\n", fault);
     else if (detail != NULL && (detail->status != got || text[0] == '\0'))
-        printf("\tfailed\tthe session's detail does not tell of it\n");
+        printf("\tfailed\tthe session's detail does not report it\n");
     else
         printf("\tok\t%s: %s\n", kiln_status_name(got), text);
     workload_fill(work, FILL);

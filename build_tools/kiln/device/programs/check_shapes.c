@@ -25,12 +25,12 @@ static const char *refusal_fault(const workload *w, const DLTensor *inputs,
     if (*got == KILN_OK)
         return "it ran";
     if (kiln_error(&session)->status != *got)
-        return "the session's detail does not tell of it";
+        return "the session's detail does not report it";
     if (kiln_plan(&KILN_MODEL, inputs, &plan, &detail) != *got)
-        return "kiln_plan says otherwise";
+        return "kiln_plan gives another status";
     kiln_detail_text(&detail, planned, sizeof planned);
     if (strcmp(planned, text) != 0)
-        return "kiln_plan says it in other words";
+        return "kiln_plan gives another text";
     return workload_written(w, FILL);
 }
 
@@ -64,7 +64,7 @@ void check_refused(const workload *w, unsigned char *image, const char *path) {
 static const char *differs(const workload *w, kiln_status status, const kiln_plan_result *other) {
     const kiln_plan_result *plan = &w->plan;
     if (status != KILN_OK)
-        return "it is refused there";
+        return "one of them refuses the run";
     if (other->bucket != plan->bucket || other->steps != plan->steps)
         return "another bucket";
     if (other->arena_bytes != plan->arena_bytes)

@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
             repeat(&w, v, params, argv[5]);
         seen[w.plan.bucket] = 1;
         if (check) {
-            verdict("what is said without running", v, plan_fault(&w));
+            verdict("plan functions agree", v, plan_fault(&w));
             verdict("inputs unchanged", v,
                     equals(w.inputs, m->inputs_count, given) ? NULL : "they changed");
             verdict("guards around arena and tensors", v,

@@ -47,7 +47,7 @@ class Answer:
         A negative status is the signal that killed the local client.
         """
         lines = [line for line in self.stderr.splitlines() if line.strip()]
-        return printable(lines[-1]) if lines else f"it ended with status {self.status} and does not say why"
+        return printable(lines[-1]) if lines else f"it ended with status {self.status} and no error message"
 
 
 class Transport(Protocol):

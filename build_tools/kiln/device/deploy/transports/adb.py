@@ -92,7 +92,7 @@ class AdbTransport(PosixTransport):
             return f"it is not connected; `adb devices` does not list {self._serial}"
         lines = [line for line in said.splitlines() if line.strip()]
         lines = [line for line in lines if "error:" in line] or lines
-        return printable(lines[-1]) if lines else "adb ended without a word"
+        return printable(lines[-1]) if lines else "adb ended without an error message"
 
 
 def open_transport(device: Device) -> AdbTransport:

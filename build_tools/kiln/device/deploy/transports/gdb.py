@@ -81,7 +81,7 @@ class GdbTransport:
     ) -> Answer:
         """Load and run a program that was sent. It gets no command line: it opens its files by name."""
         if command[0] not in self._programs:
-            raise KilnError(f"{self.description}: {command[0]} is no program for it")
+            raise KilnError(f"{self.description}: {command[0]} is not a program for this device")
         image = read_image(self._programs[command[0]])
         self.load(image)
         self.reset(image)

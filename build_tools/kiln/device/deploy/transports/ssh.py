@@ -255,7 +255,7 @@ class _Connection:
         if "Permission denied" in said or "Too many authentication failures" in said:
             return f"it refuses this key or user; let it in with: ssh-copy-id {self._settings.host}"
         lines = [line for line in said.splitlines() if line.strip()]
-        return f"{printable(lines[-1]) if lines else 'ssh ended without a word'}; try: {by_hand}"
+        return f"{printable(lines[-1]) if lines else 'ssh ended without an error message'}; try: {by_hand}"
 
 
 def open_transport(device: Device) -> SshTransport:
