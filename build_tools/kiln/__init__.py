@@ -8,12 +8,12 @@ __version__ = "0.1.0"
 
 
 def generate(env: Any, **options: Any) -> None:
-    """SCons's entry into a tool: this package is one, `Environment(tools=["kiln"])`. See kiln.scons.tool."""
+    """Entry point of the SCons tool: called for `Environment(tools=["kiln"])`. See kiln.scons.tool."""
     from kiln.scons import tool
 
     tool.generate(env, **options)
 
 
 def exists(env: Any) -> bool:
-    """SCons's question whether the tool can be used: everything it needs was installed with it."""
+    """Whether the SCons tool can be used: always, as its dependencies are installed with the package."""
     return True

@@ -1,4 +1,4 @@
-"""`python -m kiln <stage>`: each stage of a build is a program of its own."""
+"""`python -m kiln <stage>`: runs one stage of a build as a separate program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STAGES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one stage; 0 when it worked, 2 with one line on stderr when it could not."""
+    """Run one stage. Returns the exit status: 0, or 2 after printing a one-line error to stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: python -m kiln <stage> …\nstages: " + ", ".join(STAGES))
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _die_with(parent: int) -> None:
-    """End this process when the build that started it is gone, so that it writes nothing afterwards."""
+    """Have the kernel kill this process when process `parent` ends, so that it writes nothing afterwards."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -84,7 +84,7 @@ def _die_with(parent: int) -> None:
 
     pr_set_pdeathsig = 1  # linux/prctl.h
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before the line above
+    if os.getppid() != parent:  # the parent ended before prctl was called
         os._exit(2)
 
 

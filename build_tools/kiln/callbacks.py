@@ -1,6 +1,6 @@
-"""Every Python function that TVM calls back, behind one guard against exceptions.
+"""Guards for Python functions that TVM calls back: exceptions must not pass through C++.
 
-TVM 0.27 with tvm_ffi 0.1.14 does two things wrong when such a function raises:
+TVM 0.27 with tvm_ffi 0.1.14 has two defects when a callback raises:
 
 1. `structural_map` releases a node twice when the node was copied (a child was replaced) and the callback
    for the node then raises. The heap is damaged; the process ends in SIGABRT or SIGSEGV, often much later.
@@ -9,9 +9,9 @@ TVM 0.27 with tvm_ffi 0.1.14 does two things wrong when such a function raises:
 
 Callbacks of walks therefore never raise: the guard keeps the first exception, skips the callbacks for the
 remaining nodes, and raises the exception again after the C++ call has returned. Passes and mutators do not
-damage the heap; for passes and mutators, TVM is told the classes in `_KNOWN` by name.
+damage the heap; for their exceptions the classes in `_KNOWN` are registered with TVM by name.
 
-Other modules take these functions from here, and none from TVM (tests/unit/tir/test_callbacks.py).
+Other modules import these functions from here, never from TVM (tests/unit/tir/test_callbacks.py).
 """
 
 from __future__ import annotations
@@ -64,17 +64,16 @@ class _Guard:
         return call
 
     def check(self) -> None:
-        """Raise what was kept."""
+        """Raise the exception that was kept, if any."""
         if self.error is not None:
             raise self.error
 
 
 def structural_map(root: Any, rules: Rules, order: str = "post") -> Any:
-    """`root` with each node replaced by what the first rule for its class returns, children first.
+    """Return `root` with each node replaced by the result of the first rule for its class, children first.
 
-    `order` "pre": a node before the children of what replaces it.
-
-    A rule that raises ends the call with its own exception.
+    With `order` "pre" a node is replaced first, then the children of its replacement. An exception of a rule
+    ends the call and is raised.
     """
     guard = _Guard()
     result = tvm_ffi.structural_map(root, guard.rules(rules, lambda node: node, maps=True), order=order)
@@ -83,11 +82,10 @@ def structural_map(root: Any, rules: Rules, order: str = "post") -> Any:
 
 
 def structural_walk(root: Any, rules: Rules, order: str = "post") -> Any:
-    """Call the first rule for each node, children first; the VisitInterrupt that a rule returned, or None.
+    """Call the first rule for the class of each node, children first.
 
-    `order` "pre": a node before its children, which a rule may skip.
-
-    A rule that raises ends the call with its own exception.
+    With `order` "pre" a node comes before its children, which a rule may skip. Returns the VisitInterrupt
+    that a rule returned, or None. An exception of a rule ends the call and is raised.
     """
     guard = _Guard()
     result = tvm_ffi.structural_walk(

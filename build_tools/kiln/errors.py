@@ -7,12 +7,11 @@ _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # Unicode's categories
 
 
 class KilnError(Exception):
-    """What the user asked for cannot be done.
+    """An error caused by the user's input or system.
 
-    The message is one line that names the file, key or axis at fault, the value found and what is
-    allowed. Command lines print it as ``kiln: error: …`` and exit with status 2. A message quotes names from
-    untrusted files: characters that a terminal would act on are written as escapes, and it ends after
-    `MOST_CHARACTERS`.
+    The message is one line that names the file, key or axis at fault, the actual value and the allowed
+    values. Programs print it as ``kiln: error: …`` and exit with status 2. As a message may quote names from
+    untrusted files, control characters are escaped, and the message is cut after `MOST_CHARACTERS`.
     """
 
     def __init__(self, message: str) -> None:
@@ -21,7 +20,7 @@ class KilnError(Exception):
 
 
 def printable(text: str) -> str:
-    """`text` with control characters, marks of writing direction and lone surrogates as `\\uXXXX`."""
+    """`text` with control characters, bidirectional marks and lone surrogates escaped as `\\uXXXX`."""
     if text.isprintable():
         return text
     return "".join(f"\\u{ord(char):04x}" if category(char) in _HIDDEN else char for char in text)

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: everything is written beside its place, then renamed into it."""
+"""Atomic files and folders: content is written to a temporary name next to its path, then renamed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kiln.errors import KilnError
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+    """Write `data` to `path` atomically: a reader sees the old file or the new one, never a partial file.
 
-    Raises KilnError naming the file when the disk is full or the folder cannot be written.
+    Raises KilnError naming the file if the disk is full or the folder cannot be written.
     """
     path = Path(path)
     payload = data.encode() if isinstance(data, str) else data
@@ -39,12 +39,12 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as JSON with sorted keys, so that equal values are equal bytes."""
+    """Write `value` as JSON with sorted keys, so that equal values give equal bytes."""
     atomic_write(path, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file. Raises KilnError naming the file when it is missing or damaged."""
+    """Read a JSON file. Raises KilnError naming the file if it cannot be read or is not valid JSON."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -55,10 +55,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 @contextlib.contextmanager
 def atomic_dir(path: str | os.PathLike[str], *, shared: bool = False) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; when the block ends without an error it takes `path`'s place.
+    """Yield an empty temporary folder; when the block ends without an exception, the folder replaces `path`.
 
-    `shared`: others fill and read `path` at the same time with the same content; the first one that is done
-    stays.
+    `shared`: other processes may write the same content to `path` at the same time and read it; the first
+    folder that is complete stays. Raises KilnError if the folder cannot be written.
     """
     path = Path(path)
     temporary: Path | None = None

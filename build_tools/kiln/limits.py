@@ -1,8 +1,8 @@
-"""Limits on what a stage may take: memory in the stage's own process, seconds in the build that waits for it.
+"""Resource limits of stages: each stage limits its own memory; the build limits the time of each stage.
 
-Memory is what the kernel counts for RLIMIT_DATA: private writable memory. Reserved address space, files that
-are mapped and shared libraries do not count; RLIMIT_AS would count them, and compilers reserve far more than
-they use. Programs that a stage starts have the same limit each.
+Memory is private writable memory, which the kernel counts for RLIMIT_DATA. Reserved address space, mapped
+files and shared libraries do not count; RLIMIT_AS would count them, and compilers reserve far more than
+they use. Each program that a stage starts has the same limit.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import re
 from collections.abc import Sequence
 
-MEMORY = "KILN_MEMORY"  # environment variable of a stage: bytes
+MEMORY = "KILN_MEMORY"  # environment variable of a stage: the limit in bytes
 
-# Stages that run the model, wait for a device or measure on one: what they take is up to the model.
+# Stages that run the model, wait for a device or measure on one: time and memory depend on the model.
 _UNLIMITED = ("tune", "byoc-choose", "device-")
-# How Python, NumPy, C++, LLVM and the C library say that an allocation failed.
+# Messages of Python, NumPy, C++, LLVM and the C library about a failed allocation.
 _REFUSED = re.compile(
     r"MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory|Unable to allocate|bad array new length"
 )
 
 
 def apply() -> None:
-    """Give this process, a stage, the limit in its environment. Systems without RLIMIT_DATA ignore it."""
+    """Apply the memory limit in the environment to this process; no effect on systems without RLIMIT_DATA."""
     asked = os.environ.get(MEMORY)
     if asked is None:
         return
@@ -35,17 +35,17 @@ def apply() -> None:
 
 
 def applies(stage: str) -> bool:
-    """Whether the stage of this name has limits."""
+    """Whether the stage called `stage` has limits."""
     return not stage.startswith(_UNLIMITED)
 
 
 def ran_out(said: Sequence[str]) -> bool:
-    """Whether a stage that failed says on stderr that it got no memory."""
+    """Whether the lines on a failed stage's stderr report a failed allocation."""
     return any(_REFUSED.search(line) for line in said)
 
 
 def shown(count: int) -> str:
-    """Bytes as limits are written: `16GiB`, `300MiB`."""
+    """A number of bytes in the notation of limits, such as `16GiB` or `300MiB`."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count % size == 0:
             return f"{count // size}{unit}"

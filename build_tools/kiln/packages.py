@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-# What the first use of ./kiln asks of a system; named in messages of ./kiln and of setup/environment.py.
+# Packages that the first use of ./kiln needs; named in messages of ./kiln and of setup/environment.py.
 FIRST_USE = ("python3", "python3-venv", "ca-certificates")
 
 # Programs → packages.
@@ -43,9 +43,9 @@ LIBRARIES = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
 FILES = {"/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring"}
 # Architecture → package with its C library, which programs under user-mode QEMU load.
 CROSS_LIBC = {"aarch64": "libc6-arm64-cross", "armv7": "libc6-armhf-cross", "x86_64": "libc6-amd64-cross"}
-# Architecture → Debian's name of it.
+# Architecture → Debian's name for it.
 DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7": "armhf"}
-# On every Debian and Ubuntu: their essential packages, apt and mount.
+# Programs on every Debian and Ubuntu: those of the essential packages, of apt and of mount.
 EVERYWHERE = frozenset({
     "apt-cache", "apt-get", "bash", "cat", "chroot", "cmp", "dpkg-deb", "echo", "mount", "printf", "rm", "sh",
     "sha256sum", "sleep", "tar", "taskset", "touch", "umount", "unshare",
@@ -53,7 +53,7 @@ EVERYWHERE = frozenset({
 
 
 def package_of(program: str) -> str | None:
-    """The package with a program; None where it is not known, or the program is part of every system."""
+    """The package that contains a program; None if it is not known or the program is part of every system."""
     known = PROGRAMS.get(program)
     return "qemu-user" if known is None and program.startswith("qemu-") else known
 
@@ -70,7 +70,7 @@ def missing_program(program: str) -> str:
 
 
 def sysroot_name(triple: str) -> str:
-    """The GNU name of an LLVM triple's system: no vendor, `arm` for all of its 32-bit versions."""
+    """GNU system name of an LLVM triple: without the vendor, and with `arm` for all 32-bit ARM versions."""
     arch, *rest = triple.split("-")
     if len(rest) > 2:
         rest = rest[1:]
@@ -78,21 +78,21 @@ def sysroot_name(triple: str) -> str:
 
 
 def cross_libc(arch: str, triple: str, root: Path = Path("/usr")) -> tuple[Path, str | None]:
-    """The folder for QEMU's -L with another architecture's C library, and the package where it is missing.
+    """The folder with another architecture's C library, for QEMU's -L, and the missing package or None.
 
-    `root`: where the packages put the folder. The package is None where the folder has a dynamic loader.
+    `root`: where packages install the folder. The package is None if the folder has a dynamic loader.
     """
     folder = root / sysroot_name(triple)
     return folder, None if any(folder.glob("lib*/ld-*.so*")) else CROSS_LIBC[arch]
 
 
 def sanitizers_of(clang: str) -> str | None:
-    """The package with the run-time libraries of clang's sanitizers; None where they are installed.
+    """The package with the run-time libraries of clang's sanitizers; None if they are installed.
 
-    `clang`: the path of a clang, whose version the package's name has in it.
+    `clang`: path of the clang program; the package's name contains its version.
     """
-    told = subprocess.run([clang, "-print-resource-dir"], capture_output=True, text=True)
-    resources = Path(told.stdout.strip())
+    result = subprocess.run([clang, "-print-resource-dir"], capture_output=True, text=True)
+    resources = Path(result.stdout.strip())
     if all(any(resources.glob(f"lib/*/libclang_rt.{name}*")) for name in ("asan", "fuzzer")):
         return None
     return f"libclang-rt-{resources.name.split('.')[0]}-dev"

@@ -1,4 +1,4 @@
-"""Where Kiln's data lies: beside the package in a source tree, inside it once installed."""
+"""Paths of Kiln's data, cache and user settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def data_dir(name: str) -> Path:
 
 
 def cache_dir() -> Path:
-    """Where downloads are kept between builds: $KILN_CACHE, else the user's cache folder."""
+    """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder."""
     explicit = os.environ.get("KILN_CACHE")
     if explicit:
         return Path(explicit)
@@ -23,5 +23,5 @@ def cache_dir() -> Path:
 
 
 def user_dir() -> Path:
-    """Where a user keeps what belongs to no project, such as devices/: `~/.config/kiln`."""
+    """Folder for a user's settings that belong to no project, such as devices/: `~/.config/kiln`."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kiln"

@@ -1,19 +1,19 @@
-"""The process that starts a build's stages: it imports what they need once, and each stage is a fork of it.
+"""Fork server for a build's stages: imports their modules once, and runs each stage in a fork.
 
-A stage stays a process of its own, with its own memory and its own end. What it is spared is the import of
-TVM and of Kiln's own modules, which takes longer than most stages work. `kiln.scons.server` is the client.
+Each stage is still a separate process with its own memory, but saves the time to import TVM and Kiln's own
+modules, which takes longer than most stages run. `kiln.scons.server` is the client.
 
-1. A message on the control socket is the name of a stage; with it come the descriptors of a request socket,
-   of stdout and stderr, and of files that the stage is to keep open.
+1. A message on the control socket is the name of a stage; the descriptors sent with it are a request socket,
+   stdout and stderr, and files that the stage is to keep open.
 2. The module of the stage is imported here, once, then the process forks. The fork reads its arguments,
    environment and working folder from the request socket and runs the stage as `python -m kiln` does.
-3. The exit status of the fork, below zero for a signal, is the answer on the request socket. A client that
-   closes its end of that socket, or shuts its direction of it down, has the fork killed.
-4. The end of the control socket is the end of the build: all forks are killed, and this process ends. When
+3. The exit status of the fork, below zero for a signal, is sent as the reply on the request socket. If the
+   client closes or shuts down its end of the request socket, the fork is killed.
+4. When the control socket is closed, the build has ended: all forks are killed, and this process ends. When
    this process is killed, the kernel kills its forks (see `kiln.__main__`).
 
-Nothing here may start a thread: a fork has only the thread that called it, and a lock that another one held
-stays locked. Stages import libraries that start threads (ONNX Runtime) inside their functions.
+Nothing here may start a thread: after a fork only the forking thread exists, and a lock that another thread
+held stays locked. Stages import libraries that start threads (ONNX Runtime) inside their functions.
 """
 
 from __future__ import annotations
@@ -47,11 +47,15 @@ _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 @dataclass
 class _Fork:
+    """A running stage: its process and its request socket."""
+
     pid: int
     request: socket.socket
 
 
 class _Server:
+    """Accepts requests on the control socket, starts forks and reports their exit statuses."""
+
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.forks: dict[int, _Fork] = {}  # by the descriptor of the request socket
@@ -65,7 +69,7 @@ class _Server:
         self.poll.register(self.woken, select.POLLIN)
 
     def serve(self) -> socket.socket | None:
-        """Answer requests. Returns None when the build has ended, and in a fork the fork's request socket."""
+        """Serve requests. Returns None when the build has ended, and in a fork the fork's request socket."""
         signal.signal(signal.SIGINT, self._interrupt)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wakes.fileno(), warn_on_full_buffer=False)
@@ -88,7 +92,7 @@ class _Server:
                         return request
 
     def _interrupt(self, *_: object) -> None:
-        """Ctrl-C reaches the build, which will end, and every fork; stages asked for later end at once."""
+        """Handle Ctrl-C, which the build and all forks receive too: later requests end at once."""
         self.interrupted = True
 
     def _fork(self, name: str, descriptors: Sequence[int]) -> socket.socket | None:
@@ -96,11 +100,11 @@ class _Server:
         request = socket.socket(fileno=descriptors[0])
         _redirect(descriptors[1:3])
         if name in STAGES:
-            with contextlib.suppress(Exception):  # the stage itself meets the error again, and tells it
+            with contextlib.suppress(Exception):  # the fork raises the exception again, and reports it
                 importlib.import_module(STAGES[name])
         sys.stdout.flush()
         sys.stderr.flush()
-        gc.freeze()  # collecting in a fork would copy every page that the imports have filled
+        gc.freeze()  # garbage collection in a fork would copy every page that the imports have filled
         os.environ["KILN_PARENT"] = str(os.getpid())
         pid = os.fork()
         if pid == 0:
@@ -122,7 +126,7 @@ class _Server:
         return None
 
     def _reap(self) -> None:
-        """Answer for the forks that have ended."""
+        """Send the exit statuses of the forks that have ended."""
         with contextlib.suppress(BlockingIOError):
             while self.woken.recv(256):
                 pass
@@ -131,12 +135,13 @@ class _Server:
             if pid:
                 with contextlib.suppress(KeyError):
                     self.poll.unregister(descriptor)
-                with contextlib.suppress(OSError):  # nobody waits for it any more
+                with contextlib.suppress(OSError):  # the client no longer waits for the status
                     fork.request.send(STATUS.pack(os.waitstatus_to_exitcode(status)))
                 fork.request.close()
                 del self.forks[descriptor]
 
     def _end(self) -> None:
+        """Kill all forks and wait for their ends."""
         for fork in self.forks.values():
             _kill(fork.pid)
         for fork in self.forks.values():
@@ -144,32 +149,32 @@ class _Server:
 
 
 def _kill(pid: int) -> None:
-    """Kill a fork and the programs that it has started, which would go on without it."""
+    """Kill a fork and all of its descendants, which would otherwise keep running."""
     parents: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # a process that has just ended
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
     os.kill(pid, signal.SIGKILL)
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-        for child in more:
+    killed = {pid}
+    while children := {child for child, parent in parents.items() if parent in killed} - killed:
+        killed |= children
+        for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
 
 def _redirect(outputs: Sequence[int]) -> None:
-    """Let stdout and stderr be what these descriptors are."""
+    """Redirect stdout and stderr to these two descriptors."""
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
 
 
 def _run(request: socket.socket) -> int:
-    """Run the stage that the client describes on the request socket."""
+    """Run the stage whose arguments the client sends on the request socket; return its exit status."""
     with request, request.makefile("rb") as stream:
         header = stream.read(LENGTH.size)
         asked = json.loads(stream.read(LENGTH.unpack(header)[0])) if len(header) == LENGTH.size else None
-    if asked is None:  # the build was killed while it asked
+    if asked is None:  # the build was killed while it sent the request
         return 2
     parent = os.environ["KILN_PARENT"]
     os.environ.clear()
@@ -180,7 +185,7 @@ def _run(request: socket.socket) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """End this process as Python does, but without taking apart all that was imported: 65 ms for TVM."""
+    """End this process as Python does, but without the clean-up of imported modules: 65 ms for TVM."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -190,7 +195,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Serve the build at the other end of the socket whose descriptor is the argument."""
+    """Serve the build on the control socket whose descriptor is the first command-line argument."""
     request = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     _leave(0 if request is None else _run(request))
 

@@ -1,4 +1,4 @@
-"""The target's C compiler, and the archiver: how they are called, and one line for their complaints."""
+"""Calls of the target's C compiler and of the archiver, with their errors reduced to one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiln.paths import cache_dir
 if TYPE_CHECKING:
     from kiln.config import Target
 
-# Flags for a CPU or an instruction set; those of an ABI, such as -mfloat-abi, are none of them.
+# Flags that choose a CPU or an instruction set; flags that choose an ABI, such as -mfloat-abi, do not match.
 _CHOOSES_CPU = re.compile(
     r"-m(cpu|arch|tune|fpu)=|-m(no-)?(sse|ssse|avx|fma|f16c|bmi|lzcnt|popcnt|movbe|sahf|cx16|gfni|v?aes|v?pclmul"
     r"|sha|adx|apx|amx|xop|tbm|xsave|rdrnd|rdseed|prfchw)"
@@ -37,7 +37,7 @@ _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C libr
 
 
 def compiler_program(target: Target) -> str:
-    """The program that compiles C for the target, whether it is installed or not."""
+    """The program that compiles C for the target; it need not be installed."""
     chosen = target.c_compiler
     if chosen.command is not None:
         return chosen.command[0]
@@ -47,7 +47,7 @@ def compiler_program(target: Target) -> str:
 def compiler_command(target: Target) -> list[str]:
     """The command that compiles C for the target, with the target's own flags.
 
-    Raises KilnError when the compiler is not installed.
+    Raises KilnError if the compiler is not installed.
     """
     chosen = target.c_compiler
     if chosen.command is not None:
@@ -66,11 +66,12 @@ def compiler_command(target: Target) -> list[str]:
 
 
 def oldest_cpu_command(target: Target) -> list[str]:
-    """`compiler_command` for code that every processor of the target's architecture runs.
+    """`compiler_command` for code that runs on every processor of the target's architecture.
 
-    Of a program on an operating system the runtime, the plan and Kiln's own programs are compiled so: they
-    find out, and say, that a processor lacks what the kernels need. Flags of the target's `c_compiler` that
-    choose a CPU or an instruction set are left out. A freestanding target keeps its flags: it has one CPU.
+    On hosted targets the runtime, the plan and Kiln's own programs are compiled with this command, because
+    they detect and report that a processor lacks features which the kernels need. Flags of the target's
+    `c_compiler` that choose a CPU or an instruction set are left out. A freestanding target keeps its flags:
+    it has one CPU.
     """
     command = compiler_command(target)
     if target.deployment == "freestanding":
@@ -80,16 +81,16 @@ def oldest_cpu_command(target: Target) -> list[str]:
 
 
 def archiver_command() -> list[str]:
-    """LLVM's archiver as zig ships it: one that reads the objects of every target, and writes no dates."""
+    """Command of zig's archiver (LLVM's), which reads the objects of every target and writes no dates."""
     return [sys.executable, "-m", "ziglang", "ar"]
 
 
 def run(command: Sequence[str], purpose: str) -> None:
-    """Run a compiler, linker or archiver. Raises KilnError with its first error."""
+    """Run a compiler, linker or archiver. Raises KilnError with the tool's first error, after `purpose`."""
     try:
-        # zig 0.17 takes an object from its local cache for a source of an absolute path and headers in a
-        # relative one, though another working folder's headers made it; and it keeps there all that it ever
-        # made or linked. So each call has one of its own. The global one keeps the C libraries that it built.
+        # zig 0.17 returns a wrong object from its local cache for a source with an absolute path and headers
+        # with a relative path, compiled before in another working folder; and the local cache grows without
+        # limit. So each call has its own local cache. The global cache keeps the C libraries that zig builds.
         with tempfile.TemporaryDirectory(prefix="kiln-zig-") as local:
             caches = {"ZIG_GLOBAL_CACHE_DIR": str(cache_dir() / "zig"), "ZIG_LOCAL_CACHE_DIR": local}
             done = subprocess.run(
@@ -107,6 +108,6 @@ def run(command: Sequence[str], purpose: str) -> None:
         raise KilnError(f"{purpose}: cannot start '{command[0]}': {error.strerror}") from error
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        told = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
-        first = (told or lines or [f"exit status {done.returncode}"])[0]
+        errors = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
+        first = (errors or lines or [f"exit status {done.returncode}"])[0]
         raise KilnError(f"{purpose}: '{' '.join(command[:4])} …' failed: {first}")

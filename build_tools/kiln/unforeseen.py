@@ -1,4 +1,4 @@
-"""The one line for an exception that no stage foresaw; before it the traceback, where that is asked for."""
+"""Reports an unexpected exception of a stage in one line, and with KILN_TRACEBACK its traceback."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kiln.errors import KilnError
 
 VARIABLE = "KILN_TRACEBACK"
 
-# Options that say what a stage works on, the one that its user knows first.
+# Options that name the subject of a stage, those that a user knows best first.
 _SUBJECTS = ("called", "source", "bundle", "config", "plan", "out")
 
 
 def tell(stage: str, arguments: argparse.Namespace, error: BaseException) -> None:
-    """Print the line on stderr; before it the traceback, with KILN_TRACEBACK set in the environment."""
+    """Print the error line to stderr, after the traceback if KILN_TRACEBACK is set in the environment."""
     shown = bool(os.environ.get(VARIABLE))
     if shown:
         traceback.print_exception(error)
@@ -25,9 +25,9 @@ def tell(stage: str, arguments: argparse.Namespace, error: BaseException) -> Non
 
 
 def line(stage: str, arguments: argparse.Namespace, error: BaseException) -> str:
-    """The stage, what it worked on, and what was raised, on one line."""
-    found = (getattr(arguments, name, None) for name in _SUBJECTS)
-    subject = next((str(value) for value in found if value), "")
+    """One line with the stage, its subject and the exception."""
+    values = (getattr(arguments, name, None) for name in _SUBJECTS)
+    subject = next((str(value) for value in values if value), "")
     reason = "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"
     lines = [part for part in reason.splitlines() if part.strip()]
     return str(KilnError(f"{stage}{f' of {subject}' if subject else ''}: {lines[0][:300]}"))
