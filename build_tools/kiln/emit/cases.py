@@ -50,7 +50,7 @@ def _case(
     where = f"buckets[{number}].when"
     general = when["bucket"]
     good = 0 <= general < number and buckets[general].get("when") is None
-    require(good, f"{where}.bucket", general, "a bucket before this one that is no special case itself")
+    require(good, f"{where}.bucket", general, "an earlier bucket that is not a special case")
     require(bucket["dims"] == buckets[general]["dims"], f"buckets[{number}].dims", "other sizes",
             f"those of bucket '{buckets[general]['name']}'")  # fmt: skip
     most = buckets[general]["arena_bytes"]

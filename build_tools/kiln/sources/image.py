@@ -50,7 +50,7 @@ def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -
 
 
 def preprocess(
-    picture: Image.Image,
+    image: Image.Image,
     how: Preprocess | dict[str, Any],
     dtype: str = "float32",
     quant: tuple[float, int] | None = None,
@@ -62,7 +62,7 @@ def preprocess(
     """
     if isinstance(how, dict):
         how = Preprocess.model_validate(how)
-    pixels, padding = _fit(picture, how)
+    pixels, padding = _fit(image, how)
     values: npt.NDArray[Any] = np.asarray(pixels, dtype=np.float32).reshape(pixels.height, pixels.width, -1)
     if how.channels == "BGR":
         values = values[:, :, ::-1]
@@ -82,28 +82,28 @@ def preprocess(
 _Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
-def _fit(picture: Image.Image, how: Preprocess) -> tuple[Image.Image, _Padding]:
+def _fit(image: Image.Image, how: Preprocess) -> tuple[Image.Image, _Padding]:
     """The resized image, and the ((top, bottom), (left, right)) padding in pixels to reach `how.size`."""
     height, width = how.size
-    picture = picture.convert("L" if how.channels == "L" else "RGB")
+    image = image.convert("L" if how.channels == "L" else "RGB")
     if how.resize == "stretch":
-        return _resize(picture, height, width, how), ((0, 0), (0, 0))
+        return _resize(image, height, width, how), ((0, 0), (0, 0))
     if how.resize == "shorter_side":
-        ratio = max((how.resize_to or 0) / min(picture.size), height / picture.height, width / picture.width)
-        rows, columns = round(picture.height * ratio), round(picture.width * ratio)
-        picture = _resize(picture, max(rows, height), max(columns, width), how)
-        top, left = (picture.height - height) // 2, (picture.width - width) // 2
-        return picture.crop((left, top, left + width, top + height)), ((0, 0), (0, 0))
+        ratio = max((how.resize_to or 0) / min(image.size), height / image.height, width / image.width)
+        rows, columns = round(image.height * ratio), round(image.width * ratio)
+        image = _resize(image, max(rows, height), max(columns, width), how)
+        top, left = (image.height - height) // 2, (image.width - width) // 2
+        return image.crop((left, top, left + width, top + height)), ((0, 0), (0, 0))
     if how.resize == "fit_height":
-        columns = min(width, max(1, round(picture.width * height / picture.height)))
-        return _resize(picture, height, columns, how), ((0, 0), (0, width - columns))
-    ratio = min(height / picture.height, width / picture.width)
-    rows = min(height, max(1, round(picture.height * ratio)))
-    columns = min(width, max(1, round(picture.width * ratio)))
+        columns = min(width, max(1, round(image.width * height / image.height)))
+        return _resize(image, height, columns, how), ((0, 0), (0, width - columns))
+    ratio = min(height / image.height, width / image.width)
+    rows = min(height, max(1, round(image.height * ratio)))
+    columns = min(width, max(1, round(image.width * ratio)))
     above, left = (height - rows) // 2, (width - columns) // 2
     padding = ((above, height - rows - above), (left, width - columns - left))
-    return _resize(picture, rows, columns, how), padding
+    return _resize(image, rows, columns, how), padding
 
 
-def _resize(picture: Image.Image, height: int, width: int, how: Preprocess) -> Image.Image:
-    return picture.resize((width, height), _FILTERS[how.filter])
+def _resize(image: Image.Image, height: int, width: int, how: Preprocess) -> Image.Image:
+    return image.resize((width, height), _FILTERS[how.filter])
