@@ -23,7 +23,7 @@
 
 #include "cuda_driver.h"
 #include "cuda_library.h"
-#include "internal.h"
+#include "../core/internal.h"
 
 #define ALIGN    256u /* of every tensor on the GPU; what cuMemAlloc returns is aligned so */
 #define MAX_ARGS 64u

@@ -8,7 +8,7 @@
  */
 #include <sys/auxv.h>
 
-#include "internal.h"
+#include "../core/internal.h"
 
 #define VERSION 2 /* in place of a word: the bit is the least version of the architecture */
 

@@ -7,7 +7,7 @@
  */
 #include <cpuid.h>
 
-#include "internal.h"
+#include "../core/internal.h"
 
 enum {
     LEAF_1_C,

@@ -4,7 +4,7 @@
  * Generation", IEEE Transactions on Computers 57, 2008): table k holds what a byte does to the CRC
  * when k bytes follow. The tables take 8 KiB of the stack and some microseconds to make.
  */
-#include "internal.h"
+#include "../core/internal.h"
 
 #define SLICES     8
 #define POLYNOMIAL 0xedb88320u /* 0x04c11db7, bits reflected */

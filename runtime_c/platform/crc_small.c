@@ -5,7 +5,7 @@
  * two bits of up to 2^32 - 1; any other change goes unseen once in 2^32 times. It finds accidents
  * and is no signature.
  */
-#include "internal.h"
+#include "../core/internal.h"
 
 uint32_t kiln_crc32(const unsigned char *data, size_t bytes) {
     static const uint32_t table[16] = {0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac,

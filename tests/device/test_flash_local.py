@@ -215,7 +215,7 @@ def test_two_hosts_at_once(desk: Desk, bundles: Pair) -> None:
 
 LOCK = """
 import sys, time
-from kiln.device import lock
+from kiln.device.deploy import lock
 from kiln.device.deploy.registry import load_device
 from kiln.device.deploy.transports import open_transport
 lock.BEAT, held = 0.2, lock.Lock(open_transport(load_device(sys.argv[1])), sys.argv[2])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.config import Target
-from kiln.emit.headers import include_flags, runtime_include_flags
+from kiln.emit.headers import include_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
 from kiln.paths import data_dir
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     missing = [str(source) for source in sources if not source.is_file()]
     if missing:
         raise KilnError(f"{missing[0]}: no such file")
-    own = runtime_include_flags() if args.runtime else [f"-I{args.source}"]
+    own = [] if args.runtime else [f"-I{args.source}"]
     flags = c_flags(target, oldest_cpu=True)
     with atomic_dir(args.out) as folder:
         if args.runtime:
@@ -60,7 +60,7 @@ def _try_flags(target: Target, folder: Path) -> None:
     The runtime itself is compiled without the flags that choose a processor. Raises KilnError.
     """
     tried = folder / "tried.o"
-    flags = [*c_flags(target), *include_flags(), *runtime_include_flags()]
+    flags = [*c_flags(target), *include_flags()]
     compile_file(flags, data_dir("runtime_c") / "platform" / "cpu_none.c", tried)
     tried.unlink()
 

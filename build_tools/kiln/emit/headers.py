@@ -28,9 +28,9 @@ def dlpack_h() -> Path:
     return header
 
 
-def runtime_include_flags() -> list[str]:
-    """Compiler flags to find the runtime's internal headers, which its own sources include."""
-    return [f"-I{data_dir('runtime_c') / folder}" for folder in ("core", "cuda")]
+def cuda_include_flag() -> str:
+    """Compiler flag to find the runtime's headers for generated code that calls a library of a GPU."""
+    return f"-I{data_dir('runtime_c') / 'cuda'}"
 
 
 def include_flags() -> list[str]:

@@ -28,7 +28,7 @@ from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
-from kiln.emit.headers import include_flags, runtime_include_flags
+from kiln.emit.headers import cuda_include_flag, include_flags
 from kiln.emit.simd_check import read_loops
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
@@ -113,7 +113,7 @@ def compile_call(
     atomic_write(source, kernel["external"]["source"])
     flags = [*c_flags(target), "-O3", *found[0].compile_flags]
     if target.cuda is not None:
-        flags += [*include_flags(), *runtime_include_flags()]
+        flags += [*include_flags(), cuda_include_flag()]
     compile_file(flags, source, folder / f"{kernel['symbol']}.o")
 
 
