@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from c_programs import SANITIZE, WARNINGS, need, run
-from kiln.emit.headers import include_flags, runtime_include_flags
+from kiln.emit.headers import include_flags
 from kiln.emit.source import emit, runtime_sources
 
 Plan = dict[str, Any]
@@ -107,7 +107,7 @@ class Project:
 
     def __init__(self, folder: Path, threads: str = "pthread") -> None:
         self.folder, self.threads, self.objects = folder, threads, list[Path]()
-        self.flags = [f"-I{folder}", *include_flags(), *runtime_include_flags()]
+        self.flags = [f"-I{folder}", *include_flags()]
         for source in runtime_sources(threads, "hosted"):
             self.compile(source)
 

@@ -18,7 +18,7 @@ import onnxruntime
 import pytest
 from kiln.config import load_target
 from kiln.emit.compile import compile_file
-from kiln.emit.headers import include_flags, runtime_include_flags
+from kiln.emit.headers import include_flags
 from kiln.emit.objects import compile_all
 from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError
@@ -113,7 +113,7 @@ class Model:
         for source in [*runtime_sources("none", "hosted"), *folder.glob("*.[cS]")]:
             objects.append(folder / f"{source.stem}.o")
             flags = ["gcc", "-std=c11", "-O1", "-fPIC", f"-I{folder}", *include_flags()]
-            compile_file([*flags, *runtime_include_flags()], source, objects[-1])
+            compile_file(flags, source, objects[-1])
         subprocess.run(["gcc", "-shared", "-o", folder / "m.so", *objects], check=True)
         self.library = ctypes.CDLL(str(folder / "m.so"))
 

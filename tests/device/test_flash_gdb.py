@@ -24,7 +24,7 @@ from kiln.device.deploy.transports import open_transport
 from kiln.device.deploy.transports.gdb import GdbTransport
 from kiln.device.microcontroller.image import Image
 from kiln.device.microcontroller.rsp import Region, Rsp, crc32
-from kiln.emit.headers import dlpack_h, kiln_h, runtime_include_flags
+from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError
 
@@ -128,7 +128,6 @@ def firmware(folder: Path, kernels: str = tiny.KERNELS) -> Path:
         "-ffreestanding",
     ]
     words += ["-nostdlib", "-Wl,-e,reset", "-Wl,--gc-sections", f"-Wl,-T,{BARE / 'link.ld'}", f"-I{folder}"]
-    words += runtime_include_flags()
     out = folder / "firmware.elf"
     command = [sys.executable, "-m", "ziglang", "cc", *words, *map(str, sources), "-o", str(out)]
     toolchain.run(command, "firmware")

@@ -224,7 +224,7 @@ lock._owner = lambda: "ann@else\\x1b[31mwhere 1 other-boot"
 
 
 def locker(desk: Desk, then: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(file_of.__code__.co_filename).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(file_of.__code__.co_filename).parents[3])}
     words = [sys.executable, "-c", LOCK + then, str(desk.device), str(desk.folder / "store")]
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -12,7 +12,7 @@ from emitted import KERNELS, PAYLOAD, Plan
 from emitted_sizes import CASES, CASES_PRINT, DERIVED, DERIVED_PRINTS, MARK, case_plan, derived_plan
 from kiln.config import load_target
 from kiln.device.check.runners.qemu_user import open_runner
-from kiln.emit.headers import include_flags, runtime_include_flags
+from kiln.emit.headers import include_flags
 from kiln.emit.source import emit, runtime_sources
 from kiln.toolchain import compiler_command
 
@@ -75,7 +75,6 @@ def test_generated_plan(name: str, plan: Plan, program: str, prints: list[str], 
     assert foreign <= {"memcpy", "memset", "__aeabi_unwind_cpp_pr0", "__aeabi_unwind_cpp_pr1"}
     sources = [tmp_path / "plan.o", *(tmp_path / n for n in ("kernels.c", "main.c", "tiny_params.S"))]
     out = tmp_path / "program"
-    compiler += runtime_include_flags()
     run_tool(
         [*compiler, *map(str, [*runtime_sources("pthread", "hosted"), *sources]), "-pthread", "-o", str(out)]
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from kiln.config import Target, load_target
 from kiln.emit.compile import compile_file
-from kiln.emit.headers import dlpack_h, kiln_h, runtime_include_flags
+from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.link import archive, has_shared
 from kiln.emit.source import emit, runtime_sources
 from kiln.toolchain import oldest_cpu_command
@@ -168,7 +168,7 @@ def assemble(
     for source in [*runtime, *objects.glob("*.c"), *objects.glob("*.S")]:
         made.append(objects / f"{'kiln_' if source in runtime else ''}{source.stem}.o")
         used = of_kernels if source.name == f"{name}_kernels.c" else flags
-        compile_file([*used, f"-I{include}", f"-I{objects}", *runtime_include_flags()], source, made[-1])
+        compile_file([*used, f"-I{include}", f"-I{objects}"], source, made[-1])
     archive(sorted(made), folder / "lib" / f"lib{name}.a")
 
 
