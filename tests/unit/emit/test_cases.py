@@ -62,8 +62,8 @@ ONE = (*WHEN, "all", 0)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (setting(*WHEN, "bucket", 3), "buckets[3].when.bucket: 3, allowed: a bucket before this one"),
-        (setting("buckets", 4, "when", "bucket", 3), "buckets[4].when.bucket: 3, allowed: a bucket before"),
+        (setting(*WHEN, "bucket", 3), "buckets[3].when.bucket: 3, allowed: an earlier bucket"),
+        (setting("buckets", 4, "when", "bucket", 3), "buckets[4].when.bucket: 3, allowed: an earlier bucket"),
         (setting(*WHEN, "bucket", 0), "buckets[3].dims: other sizes, allowed: those of bucket 'two'"),
         (setting("buckets", 3, "arena_bytes", 97), "buckets[3].arena_bytes: 97, allowed: at most the 96 of"),
         (setting(*ONE, "input", 2), "buckets[3].when.all[0].input: 2, allowed: 0..1"),
