@@ -15,24 +15,24 @@ from kiln.scons.stage import text_file
 
 
 class Part(NamedTuple):
-    """One bucket of a model on a target.
-
-    `of_model` is the folder of files that all targets share, `folder` the folder of files for this target.
-    """
+    """One bucket of a model on a target."""
 
     unit: Unit
     box: Box
 
     @property
     def is_static(self) -> bool:
+        """Whether the model is static: this is its only bucket."""
         return buckets.is_static(self.box)
 
     @property
     def of_model(self) -> str:
+        """Folder of the bucket's files that all targets share."""
         return self.unit.of_model if self.is_static else f"{self.unit.of_model}/buckets/{self.box.name}"
 
     @property
     def folder(self) -> str:
+        """Folder of the bucket's files for the target."""
         return self.unit.folder if self.is_static else f"{self.unit.folder}/buckets/{self.box.name}"
 
     @property
