@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from kiln.config import load_model, stage_config
 from kiln.config.dims import whole
@@ -37,7 +40,16 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+# TVM's own kernels take longest for these, whose operators the others have too.
+HEAVY = ("efficientnet_lite0", "efficientnet_lite0_batch", "minilm_l6", "ppocr_det", "resnet50")
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """Parameter sets of models, those in HEAVY with the mark."""
+    return [pytest.param(name, marks=[pytest.mark.heavy] if name in HEAVY else []) for name in names]
+
+
+@pytest.mark.parametrize("name", marked(MODELS))
 def test_import_agrees_with_the_reference(name: str) -> None:
     model = load_model(name)
     module, interface = imported(name)
@@ -55,7 +67,7 @@ def test_import_agrees_with_the_reference(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("name", marked(OPEN))
 def test_import_for_all_sizes_agrees_with_the_reference(name: str) -> None:
     model = load_model(name)
     bucket = {"name": "all", "dims": {dim: whole(box).model_dump() for dim, box in model.dims.items()}}

@@ -122,8 +122,7 @@ def test_times_decide_and_are_kept(with_backends: Project) -> None:
 def test_what_cannot_be_timed_stays(with_backends: Project) -> None:
     text = (with_backends.folder / "backends" / "plain.py").read_text()
     (with_backends.folder / "backends" / "plain.py").write_text(text.replace('"x86_64"', '"aarch64"'))
-    choice = "build/.stages/aarch64/two/byoc-chosen.json"
-    said = with_backends.make("target=aarch64", "model=two.onnx", "byoc=auto,plain", choice)
+    said = with_backends.make("target=aarch64", "model=two.onnx", "byoc=auto,plain")
     assert (
         "parts cannot be timed here" in said and "Kiln's own kernels compute all 2 parts: they cannot" in said
     )

@@ -32,6 +32,9 @@ def follow(project: Project, text: str) -> None:
         path = project.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
+    kiln = project.folder / "kiln"  # the page is read in Kiln's own folder
+    kiln.write_text(f'#!/bin/sh\nexec {ROOT}/kiln "$@"\n')
+    kiln.chmod(0o755)
     tools = Path(sys.executable).parent
     environment = project.environment(PATH=f"{tools}:{os.environ['PATH']}")
     for commands in _COMMANDS.findall(text):

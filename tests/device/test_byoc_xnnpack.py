@@ -135,6 +135,8 @@ def test_every_kind_agrees_with_the_reference(built: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86_64", "aarch64"])
 def test_a_network_agrees_with_the_reference(project: Project, target: str) -> None:
+    if target == "aarch64" and not Path("/sys/devices/system/cpu/present").is_file():
+        pytest.skip("XNNPACK on ARM asks /sys for the processors, and /sys is not mounted here")
     project.make(f"target={target}", "model=mobilenet_v2", "byoc=xnnpack", "test", "-j2")
     results = read_json(project.build / ".stages" / target / "mobilenet_v2" / "test.json")
     assert all(o["error"] <= o["limit"] for vector in results["vectors"] for o in vector["outputs"])

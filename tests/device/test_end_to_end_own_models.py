@@ -80,7 +80,7 @@ def _bytes(outputs: list[list[Array]]) -> list[list[bytes]]:
     return [[tensor.tobytes() for tensor in vector] for vector in outputs]
 
 
-@pytest.mark.parametrize("model", ["resnet", "ppocr_cls"])
+@pytest.mark.parametrize("model", ["resnet", pytest.param("ppocr_cls", marks=pytest.mark.heavy)])
 def test_threads_change_no_byte(project: Project, model: str) -> None:
     """A pool, and a build without any thread code."""
     text = (ROOT / "models" / f"{model}.yaml").read_text()
@@ -141,7 +141,7 @@ int main(void) {
 """
 
 
-@pytest.mark.parametrize("name", ["x86_64", "aarch64", "armv7"])
+@pytest.mark.parametrize("name", ["x86_64", "aarch64", pytest.param("armv7", marks=pytest.mark.heavy)])
 def test_two_models_in_one_program(project: Project, tmp_path: Path, name: str) -> None:
     """They share the runtime and an arena, and neither disturbs the other."""
     models = ("resnet", "ppocr_cls")

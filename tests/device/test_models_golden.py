@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kiln.config import list_models, load_target
+from kiln.config import list_models
 from kiln.emit.simd_check import scalar_kernels
 from kiln.files import read_json
 
@@ -27,11 +27,17 @@ OPEN = ["magika", "paraphrase_minilm_l3", "ppocr_det", "ppocr_rec", "silero_vad"
 # ResNet-50 has many times the work of what is left: minutes of an emulator that say nothing more.
 EMULATED = [model for model in FIXED if model != "resnet50"]
 SMALL = ["resnet", "ppocr_cls"]
-# What an emulator runs in the gate: convolutions, depthwise ones, a recurrent network and a transformer, with
-# vectors of 64-bit ARM, and two networks with those of 32-bit ARM. The other pairs are heavy.
+# Pairs of the gate: on this machine quantised and float networks, a detector, a recurrent network, buckets of
+# each kind; for ARM, convolutions, depthwise ones, a recurrent network and a transformer. Others are heavy.
 GATE = {
-    *(("aarch64", model) for model in ("resnet", "mobilenet_v2", "silero_vad", "paraphrase_minilm_l3")),
-    *(("armv7", model) for model in ("resnet", "ppocr_cls")),
+    *(
+        ("x86_64", model)
+        for model in ("anomaly_detection", "blazeface", "mobilenet_v2", "ppocr_cls", "resnet")
+    ),
+    *(("x86_64", model) for model in ("magika", "paraphrase_minilm_l3", "ppocr_rec", "silero_vad")),
+    *((target, "resnet") for target in ("aarch64", "armv7", "host", "x86_64_musl", "x86_64_v2")),
+    *(("aarch64", model) for model in ("mobilenet_v2", "silero_vad", "paraphrase_minilm_l3")),
+    ("armv7", "ppocr_cls"),
 }
 PAIRS = [
     *(("x86_64", model) for model in FIXED + OPEN),
@@ -55,9 +61,7 @@ pytestmark = pytest.mark.slow
 
 def marked(target: str, model: str) -> Any:
     """One parameter set, heavy where the gate does without it."""
-    emulated = load_target(target).arch != "x86_64" and target != "host"
-    heavy = emulated and (target, model) not in GATE
-    return pytest.param(target, model, marks=[pytest.mark.heavy] if heavy else [])
+    return pytest.param(target, model, marks=[] if (target, model) in GATE else [pytest.mark.heavy])
 
 
 def test_the_models_are_shipped() -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
             pytest.param(model, "none", marks=pytest.mark.heavy)
             for model in ("resnet50", "efficientnet_lite0")
         ),
-        ("resnet18", "cutlass"),
+        pytest.param("resnet18", "cutlass", marks=pytest.mark.heavy),
     ],
 )
 def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def opened(server: type[Server], folder: Path, monkeypatch: pytest.MonkeyPatch) 
         threading.Thread(target=listener.serve_forever, args=(0.02,), daemon=True).start()
         address = f"127.0.0.1:{listener.server_address[1]}"
         transport = gdb.GdbTransport("chip", gdb.Settings(kind="gdb", address=address, timeout=1))
-        transport.send({"program": program})
+        transport.send({"./program": program})
         try:
             yield transport
         finally:
@@ -143,7 +143,7 @@ def test_a_stop_after_file_operations_is_seen(
     with opened(server, tmp_path, monkeypatch) as transport:
         for _ in range(2):
             server.asked.clear()
-            assert transport.run(["program"], timeout=20) == Answer(7, b"hello ", "")
+            assert transport.run(["./program"], timeout=20) == Answer(7, b"hello ", "")
             assert [ask for ask in server.asked if ask.startswith(b"F")] == answers
 
 
@@ -161,7 +161,7 @@ def test_a_run_without_its_stop_packet_is_one_line(
 ) -> None:
     limit = 20 if server is Refusing else 0.1
     with opened(server, tmp_path, monkeypatch) as transport, pytest.raises(KilnError) as error:
-        transport.run(["program"], timeout=limit)
+        transport.run(["./program"], timeout=limit)
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
@@ -169,4 +169,4 @@ def test_an_exit_is_its_status_though_the_server_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(Leaving, tmp_path, monkeypatch) as transport:
-        assert transport.run(["program"], timeout=20).status == 3
+        assert transport.run(["./program"], timeout=20).status == 3

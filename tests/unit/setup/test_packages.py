@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,10 +156,11 @@ def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[object]:
     apt.chmod(0o755)
     monkeypatch.setenv("PATH", str(apt.parent))
     monkeypatch.syspath_prepend(str(SETUP))
-    import system as module
-
+    spec = importlib.util.spec_from_file_location("setup_system", SETUP / "system.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     yield module
-    sys.modules.pop("system")
 
 
 def test_what_cannot_be_installed_is_one_line(
