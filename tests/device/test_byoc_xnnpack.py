@@ -133,7 +133,7 @@ def test_every_kind_agrees_with_the_reference(built: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("target", ["x86_64", pytest.param("aarch64", marks=pytest.mark.heavy)])
 def test_a_network_agrees_with_the_reference(project: Project, target: str) -> None:
     if target == "aarch64" and not Path("/sys/devices/system/cpu/present").is_file():
         pytest.skip("XNNPACK on ARM asks /sys for the processors, and /sys is not mounted here")

@@ -16,7 +16,7 @@ def classes(printed: str) -> list[str]:
     return [row[2].strip() for row in rows]
 
 
-@pytest.mark.parametrize("target", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("target", ["x86_64", pytest.param("aarch64", marks=pytest.mark.heavy)])
 def test_efficientnet_sees_a_cat(project: Project, target: str) -> None:
     """scikit-image's picture of Chelsea, a tabby."""
     printed = project.make(f"target={target}", "model=efficientnet_lite0", "run", "-j2")
@@ -31,6 +31,7 @@ def test_resnet_sees_a_cat(project: Project, target: str) -> None:
     assert classes(project.make(f"target={target}", "model=resnet", "run", "-j2"))[0] == "cat"
 
 
+@pytest.mark.heavy
 def test_orientation_of_a_page(project: Project) -> None:
     assert classes(project.make("target=x86_64", "model=pplcnet_orientation", "run", "-j2"))[0] == "0"
 

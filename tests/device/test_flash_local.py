@@ -140,7 +140,10 @@ def test_a_changed_bundle_is_not_sent(desk: Desk, bundles: Pair, tmp_path: Path)
     assert not (tmp_path / "store/tiny").exists()
 
 
-@pytest.mark.parametrize("links", ["links", "no symbolic links", "no mv -T"])
+POORER = [pytest.param(name, marks=pytest.mark.heavy) for name in ("no symbolic links", "no mv -T")]
+
+
+@pytest.mark.parametrize("links", ["links", *POORER])
 def test_killed_anywhere(desk: Desk, bundles: Pair, links: str) -> None:
     path = shadowed(desk.folder, links)
     began = time.monotonic()

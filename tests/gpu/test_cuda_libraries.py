@@ -33,7 +33,7 @@ _GIVEN_BACK = {
     _OF_CUDNN,
 }
 # bfloat16 takes the same way as float16, with another type.
-PRECISIONS = ["fp16", pytest.param("bf16", marks=pytest.mark.heavy), "tf32"]
+PRECISIONS = ["fp16", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("bf16", "tf32"))]
 
 
 @dataclass(frozen=True)

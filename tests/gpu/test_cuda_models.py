@@ -21,10 +21,10 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "byoc"),
     [
-        *((model, "none") for model in ("mobilenet_v2", "magika")),
+        ("magika", "none"),
         *(
             pytest.param(model, "none", marks=pytest.mark.heavy)
-            for model in ("resnet50", "efficientnet_lite0")
+            for model in ("mobilenet_v2", "resnet50", "efficientnet_lite0")
         ),
         pytest.param("resnet18", "cutlass", marks=pytest.mark.heavy),
     ],
@@ -49,7 +49,9 @@ def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
     assert "checks of repeated runs, guards and wrong arguments ok" in told
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda_sm75", "cuda_sm87", "cuda_sm90"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("cuda", marks=pytest.mark.heavy), "cuda_sm75", "cuda_sm87", "cuda_sm90"]
+)
 def test_every_target_builds(name: str, tmp_path: Path) -> None:
     folder = scons_real.copy_tree(tmp_path)
     scons_real.scons(folder, f"target={name}", "model=resnet")

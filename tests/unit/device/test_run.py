@@ -132,8 +132,16 @@ def test_a_picture_decides_the_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "size", "message"),
     [
-        (("batch", 2, "width", 3), [2, 66], "preprocessed image: width is 66, allowed 2..64, multiples of 2"),
-        (("batch", 2, "width", 3), [2, 3], "preprocessed image: width is 3, allowed 2..64, multiples of 2"),
+        (
+            ("batch", 2, "width", 3),
+            [2, 66],
+            "the image, preprocessed: width is 66, allowed 2..64, multiples of 2",
+        ),
+        (
+            ("batch", 2, "width", 3),
+            [2, 3],
+            "the image, preprocessed: width is 3, allowed 2..64, multiples of 2",
+        ),
         (
             ("batch", 4, "width", 3),
             [2, 2],
