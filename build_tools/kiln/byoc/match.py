@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from tvm.tirx import PrimFunc
 
@@ -154,8 +153,3 @@ class Group:
 
     name: str
     read: Callable[[PrimFunc, Sequence[Operand]], Match | None]
-
-
-def element_count(shape: Sequence[Any]) -> int:
-    """Number of elements of a static shape."""
-    return int(np.prod([int(size) for size in shape], dtype=np.int64))

@@ -27,7 +27,35 @@ _OPERATORS = {
 }
 
 
-class Symbols:
+class SizeComparisons:
+    """Simplification and comparison of extents for all values of the variables within their ranges."""
+
+    def __init__(self) -> None:
+        self._analyzer = sym.Analyzer()
+
+    def bind(self, variable: Any, least: int, greatest: int) -> None:
+        """Set the range of a variable, both ends included."""
+        self._analyzer.bind(variable, tvm.ir.Range(int64(least), int64(greatest + 1)))
+
+    def simplify(self, extent: Extent) -> Extent:
+        """`extent` simplified for the ranges of the variables; an int if it is constant."""
+        if isinstance(extent, int):
+            return extent
+        simplified = self._analyzer.simplify(extent)
+        return int(simplified) if isinstance(simplified, tirx.IntImm) else simplified
+
+    def holds(self, condition: Any) -> bool:
+        """Whether `condition`, a bool or a TIR expression, is provably true for all values."""
+        return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
+
+    def equal(self, a: Extent, b: Extent) -> bool:
+        """Whether two extents are provably equal for all values."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a == b
+        return bool(self._analyzer.can_prove_equal(a, b))
+
+
+class Symbols(SizeComparisons):
     """The symbolic variables of the dynamic dimensions of one import, and comparisons of extents.
 
     A dimension whose sizes are multiples of m > 1 has a variable for size / m, and the extent `variable * m`,
@@ -35,7 +63,7 @@ class Symbols:
     """
 
     def __init__(self, bucket: Mapping[str, Segment] | None = None) -> None:
-        self._analyzer = sym.Analyzer()
+        super().__init__()
         self._variables: dict[str, Any] = {}
         self._parts: dict[str, Segment] = {}
         for name, part in (bucket or {}).items():
@@ -44,7 +72,7 @@ class Symbols:
             label = name if part.multiple == 1 else f"{name}_div{part.multiple}"
             variable = tirx.Var(label, "int64")
             least, greatest = part.min // part.multiple, part.max // part.multiple
-            self._analyzer.bind(variable, tvm.ir.Range(_int64(least), _int64(greatest + 1)))
+            self.bind(variable, least, greatest)
             self._variables[name], self._parts[name] = variable, part
 
     def extent(self, dim: str) -> Extent:
@@ -69,23 +97,6 @@ class Symbols:
                 for name, part in self._parts.items()
             }
         )
-
-    def simplify(self, extent: Extent) -> Extent:
-        """`extent` simplified for the ranges of the dimensions; an int if it is constant."""
-        if isinstance(extent, int):
-            return extent
-        simplified = self._analyzer.simplify(extent)
-        return int(simplified) if isinstance(simplified, tirx.IntImm) else simplified
-
-    def holds(self, condition: Any) -> bool:
-        """Whether `condition`, a bool or a TIR expression, is provably true for all sizes."""
-        return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
-
-    def equal(self, a: Extent, b: Extent) -> bool:
-        """Whether two extents are provably equal for all sizes."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a == b
-        return bool(self._analyzer.can_prove_equal(a, b))
 
     def product(self, extents: Sequence[Extent]) -> Extent:
         """The number of elements of a shape, simplified."""
@@ -154,5 +165,6 @@ def _times(left: SizeExpr, right: SizeExpr, multiples: Mapping[str, int]) -> Siz
     return ["*", left, right]
 
 
-def _int64(value: int) -> Any:
+def int64(value: int) -> Any:
+    """An int64 constant of TIR, the type of sizes in shapes."""
     return tirx.IntImm("int64", value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import TensorLoad
 from tvm.tirx import PrimFunc
 
 from kiln.callbacks import structural_walk
 from kiln.tir.fused import Fused, Nest, NotSimple
+from kiln.tir.loop_nest import loads
 from kiln.tir.symbols import same_shape
 
 # Names for the values of OpPatternKind (attribute op_pattern) in TVM 0.27.
@@ -33,16 +33,10 @@ def nests_of(func: PrimFunc) -> list[Nest] | None:
         return None
 
 
-def _loads(expr: Any) -> list[Any]:
-    nodes: list[Any] = []
-    structural_walk(expr, ((TensorLoad, lambda load: nodes.append(load)),))
-    return nodes
-
-
 def _broadcasts(nest: Nest) -> bool:
     """Whether the nest reads an input element for more than one element of its result."""
     axes = [axis.var for axis in nest.axes if not _is_one(axis)]
-    for load in _loads(nest.value):
+    for load in loads(nest.value):
         if not all(any(_uses(index, axis) for index in load.indices) for axis in axes):
             return True
     return False
@@ -62,12 +56,12 @@ def _only_reduces(nests: list[Nest]) -> bool:
     """Whether the nests only reduce whole axes of one tensor, and then compute something from the sums."""
     sums = [nest for nest in nests if nest.reduced]
     for nest in sums:
-        for load in _loads(nest.value):
+        for load in loads(nest.value):
             plain = [index for index in load.indices if isinstance(index, tirx.Var)]
             reads = all(any(index.same_as(axis.var) for index in plain) for axis in nest.reduced)
             if not load.source.same_as(nest.buffer) and not reads:
                 return False
-    inputs = {load.source for nest in sums for load in _loads(nest.value)} - {n.buffer for n in nests}
+    inputs = {load.source for nest in sums for load in loads(nest.value)} - {n.buffer for n in nests}
     return bool(sums) and len(inputs) == 1 and same_shape(nests[-1].extents, sums[-1].extents)
 
 

@@ -20,6 +20,7 @@ import tvm_ffi
 from tvm import relax, sym, tirx
 
 from kiln.callbacks import post_order_visit, structural_map
+from kiln.frontend.symbols import int64
 from kiln.graph.bindings import Array, const, constant
 from kiln.params import store
 from kiln.specialize.conditions import (
@@ -33,7 +34,7 @@ from kiln.specialize.conditions import (
     label,
     to_json,
 )
-from kiln.specialize.symbols import copied, int64, is_sizes, symbols_of
+from kiln.specialize.symbols import copied, is_sizes, symbols_of
 
 CASES = "kiln.cases"
 CASE = "kiln.case"  # attribute of a private function: its own name, so that no two functions are equal

@@ -18,6 +18,7 @@ import tvm
 from tvm import relax, tirx
 
 from kiln.errors import KilnError
+from kiln.frontend.symbols import int64
 from kiln.graph.empties import without_empties
 from kiln.specialize.conditions import (
     AllOf,
@@ -40,7 +41,6 @@ from kiln.specialize.symbols import (
     copied,
     describe,
     finished,
-    int64,
     is_sizes,
     sizes_parameter,
     symbols_of,

@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from kiln.callbacks import mutator
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
+from kiln.frontend.symbols import int64
 
 SIZES = "kiln_sizes"  # the parameter that defines variables which are not an axis of any tensor parameter
 
@@ -99,11 +100,6 @@ def prim(expr: SizeExpr, extents: Mapping[str, Any]) -> Any:
             raise KilnError(f"dimension '{expr}' has no size here, known: {', '.join(extents) or 'none'}")
         return extents[expr]
     return _OPERATORS[expr[0]](prim(expr[1], extents), prim(expr[2], extents))
-
-
-def int64(value: int) -> Any:
-    """An int64 constant of TIR, the type of sizes in shapes."""
-    return tirx.IntImm("int64", value)
 
 
 def sizes_parameter(symbols: Sequence[Symbol]) -> list[Any]:

@@ -19,7 +19,7 @@ def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> li
     axes: list[Axis] = []
     for want in wanted:
         axis: list[Atom] = []
-        rest = sizes.simple(want)
+        rest = sizes.simplify(want)
         while not sizes.equal(rest, 1):
             if not remaining:
                 raise NotNeutralError("its shapes cannot be followed")
@@ -50,8 +50,8 @@ def _quotient(whole: Size, part: Size, sizes: Sizes) -> Size | None:
     """whole / part, if the quotient is an integer for every size of the bucket, else None."""
     if isinstance(whole, int) and isinstance(part, int):
         return whole // part if part > 0 and whole % part == 0 else None
-    count = sizes.simple(whole // part)
-    return count if sizes.equal(sizes.simple(count * part), whole) and not sizes.equal(count, 0) else None
+    count = sizes.simplify(whole // part)
+    return count if sizes.equal(sizes.simplify(count * part), whole) and not sizes.equal(count, 0) else None
 
 
 def _coalesced(atoms: Sequence[Atom], sizes: Sizes) -> list[Atom]:
@@ -59,7 +59,7 @@ def _coalesced(atoms: Sequence[Atom], sizes: Sizes) -> list[Atom]:
     merged: list[Atom] = []
     for atom in atoms:
         if merged and not atom.padded and not merged[-1].padded:
-            merged[-1] = Atom(sizes.simple(merged[-1].size * atom.size))
+            merged[-1] = Atom(sizes.simplify(merged[-1].size * atom.size))
         elif atom.padded or not sizes.equal(atom.size, 1):
             merged.append(atom)
     return merged

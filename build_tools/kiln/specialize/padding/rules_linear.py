@@ -107,7 +107,7 @@ def conv(context: Context, call: Any) -> Padded:
             reach = behind
         if reach > 0:
             needed |= set(keys)
-        axes[axis] = (Atom(context.sizes.simple(shape[axis]), keys[0]),)
+        axes[axis] = (Atom(context.sizes.simplify(shape[axis]), keys[0]),)
     return windows(
         state, axes, spatial, needed, "zeros there would not be seen", lambda value: value.equals(0)
     )

@@ -173,7 +173,7 @@ def pad(context: Context, call: Any) -> Padded:
             raise NotNeutralError(f"it pads axis {axis}, which is padded, in mode {attrs.pad_mode}")
         if after and not join(_tail(state, axis), filling).is_constant:
             raise NotNeutralError(f"it puts further elements behind the padded ones of axis {axis}")
-        axes[axis] = (Atom(context.sizes.simple(shape[axis]), keys[0]),)
+        axes[axis] = (Atom(context.sizes.simplify(shape[axis]), keys[0]),)
     if not longer:
         return state
     kept_keys = set(keys_of(axes))

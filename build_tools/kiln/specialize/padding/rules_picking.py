@@ -37,7 +37,7 @@ def strided_slice(context: Context, call: Any) -> Padded:
     shorter: set[int] = set()  # keys of padded parts that begin earlier than the operand's padded part
     for place, *bounds in zip(places, begins, ends, steps, strict=True):
         axis = int(place) % len(axes)
-        begin, end, step = (context.sizes.simple(bound) for bound in bounds)
+        begin, end, step = (context.sizes.simplify(bound) for bound in bounds)
         axes[axis], early = _cut(context, call, state, axis, begin, end, step)
         shorter |= early
     exact = _of_table(context, call, axes, begins, steps)
@@ -62,7 +62,7 @@ def _cut(
     Raises NotNeutralError where the slice cannot be followed along a padded axis.
     """
     sizes, own = context.sizes, state.axes[axis]
-    size, whole = sizes.simple(shape_of(call.ty)[axis]), shape_of(call.args[0].ty)[axis]
+    size, whole = sizes.simplify(shape_of(call.ty)[axis]), shape_of(call.args[0].ty)[axis]
     if sizes.equal(begin, 0) and sizes.equal(end, whole) and sizes.equal(step, 1):
         return own, set()
     keys = keys_of([own])

@@ -33,7 +33,7 @@ def pool(context: Context, call: Any) -> Padded:
         reach += int(attrs.strides[place]) - 1 if attrs.ceil_mode else 0
         if reach > 0:
             needed |= set(keys)
-        axes[axis] = (Atom(context.sizes.simple(shape[axis]), keys[0]),)
+        axes[axis] = (Atom(context.sizes.simplify(shape[axis]), keys[0]),)
     if "max" in context.name(call):
 
         def unseen(value: Value) -> bool:

@@ -7,17 +7,17 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import tvm
-from tvm import relax, sym, tirx
+from tvm import relax, tirx
 from tvm.tirx.analysis import undefined_vars
 
+from kiln.frontend.symbols import SizeComparisons
 from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError
-from kiln.specialize.symbols import Symbol, int64
+from kiln.specialize.symbols import Symbol
 
 Size = Any  # int, or a TIR expression of the dimensions' variables
 
 
-class Sizes:
+class Sizes(SizeComparisons):
     """Comparisons of sizes that hold for every size of a bucket.
 
     `symbols`: symbols of the graph, by dimension. `padded`: the dimensions that the bucket pads; the
@@ -25,36 +25,18 @@ class Sizes:
     """
 
     def __init__(self, symbols: Mapping[str, Symbol], padded: Iterable[str]) -> None:
-        self._analyzer = sym.Analyzer()
+        super().__init__()
         self.padded = {symbols[name].variable for name in padded if name in symbols}
         self._keys = itertools.count()
         for symbol in symbols.values():
             if symbol.greatest is not None:
-                whole = tvm.ir.Range(int64(symbol.least), int64(symbol.greatest + 1))
-                self._analyzer.bind(symbol.variable, whole)
-
-    def simple(self, size: Size) -> Size:
-        """`size` simplified; an int if it is constant."""
-        if isinstance(size, int):
-            return size
-        simplified = self._analyzer.simplify(size)
-        return int(simplified) if isinstance(simplified, tirx.IntImm) else simplified
+                self.bind(symbol.variable, symbol.least, symbol.greatest)
 
     def depends(self, size: Size) -> bool:
         """Whether a size depends on a padded dimension."""
         if isinstance(size, (int, tirx.IntImm)):
             return False
         return any(variable in self.padded for variable in undefined_vars(size))
-
-    def equal(self, a: Size, b: Size) -> bool:
-        """Whether two sizes are provably equal for every size of the bucket."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a == b
-        return bool(self._analyzer.can_prove_equal(a, b))
-
-    def holds(self, condition: Any) -> bool:
-        """Whether a comparison of sizes provably holds for every size of the bucket."""
-        return condition if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
 
     def least(self, size: Size) -> int | None:
         """A lower bound of a size; None: unknown."""
@@ -77,7 +59,7 @@ class Sizes:
 
         Raises NotNeutralError if such a size does not grow with the padded dimensions.
         """
-        size = self.simple(size)
+        size = self.simplify(size)
         if not self.depends(size):
             return Atom(size)
         if not self.grows(size):
@@ -86,7 +68,7 @@ class Sizes:
 
     def axis(self, size: Size) -> Axis:
         """A new axis of `size`: one atom; without atoms for size 1."""
-        size = self.simple(size)
+        size = self.simplify(size)
         return () if isinstance(size, int) and size == 1 else (self.atom(size),)
 
     def like(self, axis: Axis) -> Axis:
@@ -137,7 +119,7 @@ class Sizes:
         result: Size = 1
         for atom in axis:
             result = result * atom.size
-        return self.simple(result)
+        return self.simplify(result)
 
 
 def shape_of(ty: Any) -> list[Size]:

@@ -15,13 +15,13 @@ from tvm import relax, tirx
 
 from kiln.config import sizes
 from kiln.errors import KilnError
+from kiln.frontend.symbols import int64
 from kiln.specialize.padding.fills import stored
 from kiln.specialize.symbols import (
     Renamer,
     Symbol,
     describe,
     finished,
-    int64,
     is_sizes,
     prim,
     sizes_parameter,
