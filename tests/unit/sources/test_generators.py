@@ -15,8 +15,7 @@ import pytest
 from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.sources import fetch
-from kiln.sources.generators import generate
-from kiln.sources.generators._weights import Weights
+from kiln.sources.generators import generate, load_module
 from kiln.sources.image import load_image, preprocess
 from kiln.sources.labels import load_labels
 from safetensors import numpy as safetensors
@@ -48,6 +47,17 @@ def test_unknown_generator() -> None:
         generate("resnet51", 0, None)
 
 
+def test_a_generator_in_the_callers_folder_is_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models" / "generators"
+    folder.mkdir(parents=True)
+    (folder / "stranger.py").write_text("raise SystemExit('executed')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KilnError, match="unknown generator 'stranger'"):
+        generate("stranger", 0, None)
+
+
 @pytest.mark.parametrize("name", ["efficientnet_lite0", "minilm_l6", "silero_vad"])
 def test_a_generator_without_its_weights(name: str) -> None:
     with pytest.raises(KilnError, match=f"generator {name}: needs 'weights'"):
@@ -65,13 +75,13 @@ def test_weights_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_uniform_values_are_spread_over_their_range() -> None:
-    values = Weights(3).uniform((1000,), -2.0, 4.0)
+    values = load_module("_weights").Weights(3).uniform((1000,), -2.0, 4.0)
     assert values.dtype == np.float32
     assert -2.0 <= values.min() < -1.9
     assert 3.9 < values.max() < 4.0
     assert abs(float(values.mean()) - 1.0) < 0.2
     # Written out, so that a NumPy that draws other values is noticed here and not in a model's hash.
-    assert Weights(0).uniform((3,), 0.0, 1.0).tolist() == [
+    assert load_module("_weights").Weights(0).uniform((3,), 0.0, 1.0).tolist() == [
         0.6369616389274597,
         0.26978665590286255,
         0.0409734845161438,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.sources.generators._graph import Graph
-from kiln.sources.generators._weights import Weights
+from ._graph import Graph
+from ._weights import Weights
 
 # (channels, stride of the first block); every stage has two blocks.
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kiln.sources.generators._graph import Array, Graph
+from ._graph import Array, Graph
 
 # Weight and bias of a layer by name: (out, in) and (out) for dense layers, (width) twice for norms.
 Layer = Callable[[str], tuple[Array, Array]]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-
 from kiln.errors import KilnError
 from kiln.sources.checkpoint import read_checkpoint
-from kiln.sources.generators._graph import Graph
+
+from ._graph import Graph
 
 # (blocks, kernel, stride of the first block, expansion, channels out)
 _STAGES = (

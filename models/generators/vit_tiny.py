@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kiln.sources.generators._graph import Array, Graph
-from kiln.sources.generators._transformer import Transformer
-from kiln.sources.generators._weights import Weights
+from ._graph import Array, Graph
+from ._transformer import Transformer
+from ._weights import Weights
 
 _WIDTH = 192
 _HEADS = 3

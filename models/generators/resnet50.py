@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.sources.generators._graph import Graph
-from kiln.sources.generators._weights import Weights
+from ._graph import Graph
+from ._weights import Weights
 
 # (channels inside a block, blocks, stride of the first block); a block's output has four times the channels.
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.sources.generators._graph import Graph
-from kiln.sources.generators._weights import Weights
+from ._graph import Graph
+from ._weights import Weights
 
 # (expansion, channels out, blocks, stride of the first block)
 _STAGES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.sources.generators.efficientnet_lite0 import network
+from .efficientnet_lite0 import network
 
 
 def generate(seed: int, weights: Path | None) -> bytes:

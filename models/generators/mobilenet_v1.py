@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.sources.generators._graph import Graph
-from kiln.sources.generators._weights import Weights
+from ._graph import Graph
+from ._weights import Weights
 
 # (channels out, stride of the depthwise convolution)
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from kiln.errors import KilnError
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from kiln.errors import KilnError
-from kiln.sources.generators._graph import Array, Graph
-from kiln.sources.generators._transformer import Transformer
+from ._graph import Array, Graph
+from ._transformer import Transformer
 
 _LAYERS = 6
 _WIDTH = 384

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from kiln.errors import KilnError
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
-
-from kiln.errors import KilnError
 
 _RATE = 16000
 
