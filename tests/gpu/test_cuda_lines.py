@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import dlight
 from kiln.kernels.operators import non_max_suppression
-from kiln.lower import gpu
+from kiln.lower.pipeline import fused
 from kiln.opinfo import attach
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -118,11 +119,13 @@ def _function(shapes: list[Any], operator: Callable[..., Any]) -> tirx.PrimFunc:
     """The fused function of one operator."""
     builder = relax.BlockBuilder()
     given = [relax.Var(f"x{i}", shape) for i, shape in enumerate(shapes)]
-    with builder.function("main", given, attrs={"num_input": len(given)}):
+    dims = {name: {"dim": name, "divide": 1, "min": 1, "max": 70} for name in ("n0", "n1")}
+    attrs = {"num_input": len(given), "kiln.dims": json.dumps(dims)}
+    with builder.function("main", given, attrs=attrs):
         with builder.dataflow():
             result = builder.emit_output(builder.emit(operator(*given)))
         builder.emit_func_output(result)
-    mod, _ = gpu.fused(builder.get())
+    mod, _ = fused(builder.get())
     (func,) = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
     bare = [param for param in func.params if tirx.is_buffer_var(param)]
     return tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)

@@ -1,36 +1,28 @@
-"""The `lower` stage for a GPU: from the simplified graph to kernel launches, as steps for later stages.
+"""Parts of the `lower` stage for a GPU: rules of operators, precision, and kernel launches.
 
-The graph is fused as for a CPU, but padding stays part of its convolution: dlight computes the padding where
-an element is read. Each step contains the name of its kernel and, as `launch`, its grid and block of threads.
+Padding stays part of its convolution: dlight computes the padding where an element is read. Each step
+contains the name of its kernel and, as `launch`, its grid and block of threads.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 
-from kiln.byoc.external import External
-from kiln.config import Target, sizes
+from kiln.config import sizes
 from kiln.config.precisions import is_narrow, stored
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.graph.pipeline import run
-from kiln.graph.transposes import cancel_transposes
+from kiln.graph.pipeline import Pass
 from kiln.kernels.families import macs_of
 from kiln.kernels.gpu import dlight, serial_loops, tf32
 from kiln.kernels.gpu.half import half_storage
-from kiln.kernels.operators.legalize import RULES, quantize
+from kiln.kernels.operators import legalize
 from kiln.lower.dims import Dims
 from kiln.lower.fused_steps import Groups
-from kiln.lower.prepare import free_reshapes, safe_indices, store_quantised
-from kiln.lower.recompute import recompute
-from kiln.lower.small_groups import small_groups
-from kiln.lower.steps import Steps
-from kiln.lower.walk import Builder
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo, refusal
 from kiln.params import store
@@ -40,13 +32,13 @@ from kiln.tir.symbols import ranges_of, variables
 
 # GPUs have an instruction for nearbyint. TVM 0.27 prints the bit pattern that round_small reads as
 # `&(1262485504)`, which is not valid C.
-_RULES = {
-    **RULES,
+RULES = {
+    **legalize.RULES,
     **serial_loops.RULES,
-    "relax.quantize": partial(quantize, rounded=tirx.nearbyint),
+    "relax.quantize": partial(legalize.quantize, rounded=tirx.nearbyint),
 }
 for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared among threads
-    del _RULES[_name]
+    del RULES[_name]
 
 
 class CudaGroups(Groups):
@@ -122,69 +114,11 @@ class CudaGroups(Groups):
         )
 
 
-def fused(
-    mod: tvm.IRModule, precision: str = "fp32", dump: Path | None = None, external: External | None = None
-) -> tuple[tvm.IRModule, store.Tensors]:
-    """Fuse a simplified module; returns it as PrimFuncs without schedules, and `main`'s parameter values.
+def in_precision(precision: str, params: store.Tensors) -> Pass:
+    """The pass that converts a module's stored tensors, or its matmul operands, to `precision`.
 
-    `dump`: a folder for the IR after each pass. `external`: see kiln.byoc.external.External.
+    `params`: values of main's parameters by name; the pass converts them, too.
     """
-    mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
-    params: store.Tensors = {}
-
-    passes = [
-        # Phase 0: subgraphs for libraries, found by patterns of operators
-        *([] if external is None else external.before()),
-        # Phase 1: the graph in the form that kernels need
-        ("quantised", store_quantised),
-        ("reshapes", free_reshapes),
-        ("indices", safe_indices),
-        ("params", store.split_into(params)),
-        # Phase 2: operators become PrimFuncs with op info; neighbours are fused
-        ("legalize", attach.legalize_with_info(_RULES, ["relax.reshape"])),
-        ("patterns", relax.transform.AnnotateTIROpPattern()),
-        ("kinds", attach.annotate),
-        ("small_groups", small_groups),
-        ("fuse", relax.transform.FuseOps(2)),
-        ("fuse_tir", attach.fuse_tir),
-        ("barriers", cancel_transposes),
-        ("canonical", relax.transform.CanonicalizeBindings()),
-        ("dead", relax.transform.DeadCodeElimination()),
-        # subgraphs for libraries, found by the op info of fused groups
-        *([] if external is None else external.after(params)),
-        # constants that a formula replaces
-        ("recompute", recompute(params)),
-        # Phase 3: precision of stored tensors, or of matmul operands
-        *_precise(precision, params),
-    ]
-    return run(mod, passes, dump), params
-
-
-def _precise(precision: str, params: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The pass, if any, that converts a module to `precision`; empty for fp32."""
     if precision == "tf32":
-        return [("tf32", tf32.products)]
-    return [("half", half_storage(params, stored(precision)))] if is_narrow(precision) else []
-
-
-def lower(
-    mod: tvm.IRModule,
-    model: str,
-    target: Target,
-    machine: Machine,
-    precision: str,
-    dump: Path | None,
-    external: External | None = None,
-) -> Steps:
-    """Lower a simplified module, whose parameters are constants, to kernels and launches for a GPU.
-
-    `dump`: a folder for the IR after each pass. `external`: see kiln.byoc.external.External. Raises KilnError
-    with the names of the operators for a group that cannot be lowered for a GPU.
-    """
-    assert target.cuda is not None
-    mod, params = fused(mod, precision, dump, external)
-    # Phase 4: kernels and launches for each group
-    ops = attach.of_functions(mod)
-    groups = CudaGroups(Dims(model, mod), machine, dlight.tvm_target(target.cuda))
-    # No tensor is stored inside another: padding costs no copy on a GPU.
-    return Builder(mod, ops, params, groups).build()
+        return tf32.products
+    return half_storage(params, stored(precision)) if is_narrow(precision) else lambda mod: mod

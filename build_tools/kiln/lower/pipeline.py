@@ -1,7 +1,10 @@
-"""The `lower` stage: from the simplified graph to kernels and steps, for one target."""
+"""The passes of the `lower` stage: one flat list for CPUs and GPUs, from the graph to kernels and steps."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import tvm
@@ -9,9 +12,11 @@ from tvm import relax
 
 from kiln.byoc.external import External
 from kiln.config import Target
-from kiln.graph.pipeline import run
+from kiln.graph.pipeline import Pass, run
 from kiln.graph.transposes import cancel_transposes
+from kiln.kernels.gpu import dlight
 from kiln.kernels.operators.legalize import RULES
+from kiln.lower import gpu
 from kiln.lower.dims import Dims
 from kiln.lower.fused_steps import Groups
 from kiln.lower.index_checks import index_checks
@@ -19,6 +24,7 @@ from kiln.lower.packings import Packings
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
+from kiln.lower.small_groups import small_groups
 from kiln.lower.steps import Steps
 from kiln.lower.views.in_place_concat import keep_concats_apart
 from kiln.lower.views.in_place_padding import keep_padding_apart
@@ -61,6 +67,110 @@ def machine_of(
     )
 
 
+@dataclass
+class Lowering:
+    """The settings of one run of the passes, and what passes record: `params` and `groups`.
+
+    `choices`: tuning records measured on the target's CPU; None: no records. `external`: passes that assign
+    subgraphs to libraries. `precision`: precision of the tensors between kernels; other than fp32 only on
+    GPUs. `checks`: "indices" adds steps that check indices. `packings`: the forms that weights shared with
+    other buckets or cases may be stored in; None: any form. `target`: None for any GPU, up to the kernels.
+    """
+
+    model: str
+    target: Target | None
+    threads: str
+    winograd: str = "off"
+    choices: Choices | None = None
+    external: External | None = None
+    precision: str = "fp32"
+    checks: str | None = None
+    packings: Packings | None = None
+    # Values of the parameters of `main` by name, from the pass `params` on.
+    params: store.Tensors = field(default_factory=dict)
+    # The kernels and steps, from the pass `kernels` on.
+    groups: Groups | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.target is None or self.target.cuda is not None
+
+
+# Marks of the entries that only one kind of target has.
+CPU, GPU = "cpu", "gpu"
+
+
+def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
+    """The passes of one run, in order: each maps the module to a module, from the graph to the kernels."""
+    external, params = lowering.external, lowering.params
+    entries: list[tuple[str, Pass] | tuple[str, Pass, str]] = [
+        # Phase 0: subgraphs for libraries, found by patterns of operators
+        *([] if external is None else external.before()),
+        # Phase 1: the graph in the form that kernels need
+        ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
+        ("quantised", store_quantised),
+        ("reshapes", free_reshapes),
+        ("index_checks", index_checks(lowering.model, lowering.checks == "indices", lowering.on_gpu)),
+        ("indices", safe_indices),
+        ("params", store.split_into(params)),
+        # Phase 2: operators become PrimFuncs with op info; neighbours are fused
+        ("legalize", attach.legalize_with_info(RULES, ["relax.reshape"]), CPU),
+        ("legalize", attach.legalize_with_info(gpu.RULES, ["relax.reshape"]), GPU),
+        ("patterns", relax.transform.AnnotateTIROpPattern()),
+        ("kinds", attach.annotate),
+        ("padding_apart", keep_padding_apart, CPU),
+        ("concats_apart", keep_concats_apart, CPU),
+        ("small_groups", small_groups, GPU),
+        ("fuse", relax.transform.FuseOps(2)),
+        ("fuse_tir", attach.fuse_tir),
+        ("barriers", cancel_transposes),  # removes the reshapes that stopped fusion
+        ("canonical", relax.transform.CanonicalizeBindings()),
+        ("dead", relax.transform.DeadCodeElimination()),
+        # subgraphs for libraries, found by the op info of fused groups
+        *([] if external is None else external.after(params)),
+        # constants that a formula replaces
+        ("recompute", recompute(params)),
+        ("precision", gpu.in_precision(lowering.precision, params), GPU),
+        # Phase 3: a kernel for each group; the module then holds the kernels by symbol
+        ("kernels", partial(cpu_kernels, lowering), CPU),
+        ("kernels", partial(gpu_kernels, lowering), GPU),
+        ("prefetch", partial(prefetch, lowering), CPU),
+    ]
+    kind = GPU if lowering.on_gpu else CPU
+    return [(entry[0], entry[1]) for entry in entries if len(entry) == 2 or entry[2] == kind]
+
+
+def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """Kernels and steps for a CPU, with padding and concats in place."""
+    assert lowering.target is not None
+    machine = machine_of(lowering.target, lowering.threads, lowering.winograd, lowering.choices)
+    dims, ops = Dims(lowering.model, mod), attach.of_functions(mod)
+    groups = Groups(dims, machine, tvm_target(lowering.target), lowering.packings)
+    Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups)).build()
+    return _kernels_of(lowering, groups)
+
+
+def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """Kernels and launches for a GPU, where padding costs no copy: no tensor is stored inside another."""
+    assert lowering.target is not None and lowering.target.cuda is not None
+    machine = machine_of(lowering.target, lowering.threads)
+    groups = gpu.CudaGroups(Dims(lowering.model, mod), machine, dlight.tvm_target(lowering.target.cuda))
+    Builder(mod, attach.of_functions(mod), lowering.params, groups).build()
+    return _kernels_of(lowering, groups)
+
+
+def prefetch(lowering: Lowering, _mod: tvm.IRModule) -> tvm.IRModule:
+    """Kernels that prefetch the weights of later steps, see lower/prefetch.py."""
+    assert lowering.groups is not None
+    look_ahead(lowering.groups)
+    return _kernels_of(lowering, lowering.groups)
+
+
+def _kernels_of(lowering: Lowering, groups: Groups) -> tvm.IRModule:
+    lowering.groups = groups
+    return tvm.IRModule(groups.steps.functions)
+
+
 def lower(
     mod: tvm.IRModule,
     model: str,
@@ -76,48 +186,20 @@ def lower(
 ) -> Steps:
     """Lower a simplified module, whose parameters are constants, to kernels and steps for `target`.
 
-    `dump`: a folder for the IR after each pass. `choices`: tuning records measured on the target's CPU; None:
-    no records. `external`: passes that assign subgraphs to libraries. `precision`: precision of the tensors
-    between kernels; other than fp32 only on GPUs. `checks`: "indices" adds steps that check indices.
-    `packings`: the forms that weights shared with other buckets or cases may be stored in; None: any form.
+    `dump`: a folder for the IR after each pass. The others: see `Lowering`. Raises KilnError with the names
+    of the operators for a group that cannot be lowered for the target.
     """
-    if target.cuda is not None:
-        from kiln.lower import gpu  # imports TVM's schedules for GPUs, which no other target needs
+    lowering = Lowering(model, target, threads, winograd, choices, external, precision, checks, packings)
+    run(mod, passes(lowering), dump)
+    assert lowering.groups is not None
+    return lowering.groups.steps
 
-        mod = index_checks(model, checks == "indices", gpu=True)(mod)
-        return gpu.lower(mod, model, target, machine_of(target, threads), precision, dump, external)
-    params: store.Tensors = {}
 
-    passes = [
-        # Phase 0: subgraphs for libraries, found by patterns of operators
-        *([] if external is None else external.before()),
-        # Phase 1: the graph in the form that kernels need
-        ("padding", explicit_padding),
-        ("quantised", store_quantised),
-        ("reshapes", free_reshapes),
-        ("index_checks", index_checks(model, checks == "indices")),
-        ("indices", safe_indices),
-        ("params", store.split_into(params)),
-        # Phase 2: operators become PrimFuncs with op info; neighbours are fused
-        ("legalize", attach.legalize_with_info(RULES, ["relax.reshape"])),
-        ("patterns", relax.transform.AnnotateTIROpPattern()),
-        ("kinds", attach.annotate),
-        ("padding_apart", keep_padding_apart),
-        ("concats_apart", keep_concats_apart),
-        ("fuse", relax.transform.FuseOps(2)),
-        ("fuse_tir", attach.fuse_tir),
-        ("barriers", cancel_transposes),  # removes the reshapes that stopped fusion
-        ("canonical", relax.transform.CanonicalizeBindings()),
-        ("dead", relax.transform.DeadCodeElimination()),
-        # subgraphs for libraries, found by the op info of fused groups
-        *([] if external is None else external.after(params)),
-        # constants that a formula replaces
-        ("recompute", recompute(params)),
-    ]
-    mod = run(mod, passes, dump)
-    # Phase 3: a kernel for each group
-    machine = machine_of(target, threads, winograd, choices)
-    ops, groups = attach.of_functions(mod), Groups(Dims(model, mod), machine, tvm_target(target), packings)
-    steps = Builder(mod, ops, params, groups, Placement(mod, ops, groups)).build()
-    look_ahead(groups)
-    return steps
+def fused(mod: tvm.IRModule, precision: str = "fp32") -> tuple[tvm.IRModule, store.Tensors]:
+    """A simplified module, fused as for a GPU, and the values of the parameters of `main` by name.
+
+    Its PrimFuncs have no schedules: it is the module that the pass `kernels` starts from.
+    """
+    lowering = Lowering("model", None, "none", precision=precision)
+    before = itertools.takewhile(lambda entry: entry[0] != "kernels", passes(lowering))
+    return run(mod, before), lowering.params

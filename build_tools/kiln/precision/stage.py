@@ -52,7 +52,7 @@ def _measured(
 ) -> list[dict[str, Any]]:
     """Entries of precision.json for `vectors` of one bucket; `source`: the folder of the bucket's module."""
     from kiln.lower.cases import cases_of
-    from kiln.lower.gpu import fused
+    from kiln.lower.pipeline import fused
     from kiln.params import store
     from kiln.precision.evaluate import Evaluator
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tvm
-from kiln.lower.gpu import fused
+from kiln.lower.pipeline import fused
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
 from kiln.precision.evaluate import Evaluator

@@ -10,7 +10,7 @@ import pytest
 import tvm
 from kiln.config import Model
 from kiln.kernels.gpu import half, tf32
-from kiln.lower.gpu import fused
+from kiln.lower.pipeline import fused
 from kiln.opinfo import attach
 from kiln.precision.evaluate import Evaluator
 from relaxed import module
