@@ -15,6 +15,8 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line, operators, tensor_type
 from kiln.frontend.onnx import ops
+from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
+from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, from_array, from_items
@@ -56,6 +58,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         every_node: bool = False,
     ) -> None:
         super().__init__(dict(shapes), None, keep_params_in_input=False, sanitize=True)
+        self.opset: int = 0  # from_onnx sets it
         self._path = path
         self._symbols = symbols
         self._nodes_of = nodes
@@ -76,7 +79,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             [
                 node
                 for node in graph.node
-                if node.op_type not in known or node.domain not in ("", "ai.onnx")  # TVM ignores the domain
+                if expansion_of(node.domain, node.op_type) is None
+                and (
+                    node.op_type not in known or node.domain not in ("", "ai.onnx")
+                )  # TVM ignores the domain
             ],
         )
 
@@ -104,8 +110,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         try:
             if node.op_type == "If":
                 self._branch(node)
-            elif not self._compute(node):
-                self._convert(node)
+            elif node.domain not in ("", "ai.onnx") or not self._compute(node):
+                expansion = expansion_of(node.domain, node.op_type)
+                if expansion is None:
+                    self._convert(node)
+                else:
+                    self._expand(node, expansion)
         except KilnError:
             raise
         except Exception as error:  # of any type: the node is not supported
@@ -114,6 +124,21 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 f"{self._path}: operators that cannot be imported: {node.op_type} (node {name}): "
                 f"{one_line(error)}"
             ) from error
+
+    def _expand(self, node: onnx.NodeProto, expansion: Expansion) -> None:
+        """Convert a node by its expansion. Raises ValueError for a missing output and an unread attribute."""
+        body = Body(_BodyScope(self, node), node)
+        outer, self.opset = self.opset, INNER_OPSET
+        try:
+            results = body.finish(expansion(body))
+        finally:
+            self.opset = outer
+        for name, result in zip(node.output, results, strict=False):
+            if name and result is not None:
+                self._nodes[name] = self._tensor(result)
+                self._values.pop(name, None)
+                if result in self._values:
+                    self._values[name] = self._values[result]
 
     def _branch(self, node: onnx.NodeProto) -> None:
         """Replace an If with a known condition by the nodes of the branch that is taken.
@@ -170,8 +195,11 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         given = {item.name: item.i for item in node.attribute}
         return from_items(shape[given.get("start", 0) : given.get("end", len(shape))])
 
-    def _convert(self, node: onnx.NodeProto) -> None:
-        """Convert one node by Kiln's converter, or by TVM's where Kiln has none or leaves the node to TVM."""
+    def _convert(self, node: onnx.NodeProto, origin: onnx.NodeProto | None = None) -> None:
+        """Convert one node by Kiln's converter, or by TVM's where Kiln has none or leaves the node to TVM.
+
+        `origin`: the node of the file whose expansion contains `node`.
+        """
         attributes = self._parse_attr(node.attribute)
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         own = ops.OVERRIDES.get(node.op_type)
@@ -184,12 +212,16 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         if expression is None:
             inputs = onnx_frontend.onnx_input([self._tensor(name) if name else None for name in node.input])
             expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
+        self._note(expression, origin or node)
+        expression = self.bb.normalize(expression)
+        self._assign(node, expression)
+
+    def _note(self, expression: Any, node: onnx.NodeProto) -> None:
+        """Record `node` as the origin of the operators in `expression`."""
         for name in operators(expression, self._seen):
             origins = self._nodes_of.setdefault(name, [])
             if self._every_node or len(origins) < _NODES_NAMED:
                 origins.append(f"{node.op_type} node {node.name or 'without a name'}")
-        expression = self.bb.normalize(expression)
-        self._assign(node, expression)
 
     def _assign(self, node: onnx.NodeProto, expression: Any) -> None:
         """Bind the outputs of `node` to the results of `expression`.
@@ -213,6 +245,34 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             self._values.pop(name, None)
         if len(results) < len(node.output):
             raise ValueError(f"{len(node.output)} outputs, of which TVM converts {len(results)}")
+
+
+class _BodyScope:
+    """The importer as the body of `origin`, a node of the file, sees it (kiln.frontend.onnx.body.Scope)."""
+
+    def __init__(self, importer: Importer, origin: onnx.NodeProto) -> None:
+        self._importer = importer
+        self._origin = origin
+        self.symbols = importer._symbols
+
+    def expression(self, name: str) -> Any:
+        return self._importer._tensor(name)
+
+    def value(self, name: str) -> Value | None:
+        return self._importer._values.get(name)
+
+    def bind(self, name: str, expression: Any) -> None:
+        self._importer._note(expression, self._origin)
+        self._importer._nodes[name] = self._importer.bb.normalize(expression)
+
+    def convert(self, node: onnx.NodeProto) -> None:
+        if self._importer._compute(node):
+            return
+        expansion = expansion_of(node.domain, node.op_type)
+        if expansion is None:
+            self._importer._convert(node, self._origin)
+        else:
+            self._importer._expand(node, expansion)
 
 
 def _constant(node: onnx.NodeProto) -> Any:

@@ -12,9 +12,11 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx.attributes import check_attributes, check_names
+from kiln.frontend.onnx.expansions import adopt, expansion_of
 from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.graph import Importer, refuse
+from kiln.frontend.onnx.narrow_types import widen
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.types import check_inside, check_ports
 from kiln.frontend.options import ImportOptions, bind_shape
@@ -34,6 +36,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         entries = [(entry, options.size(entry)) for entry in shape]
         sizes[name] = [entry if size is None else size for entry, size in entries]
     model = canonicalise(model, path, sizes)
+    widen(model)
     check_inside(path, model)
     if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim renames it to the output
         raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
@@ -81,6 +84,7 @@ def read(path: Path) -> onnx.ModelProto:
         )
     check_names(path, model)
     model = inline_functions(path, model)
+    adopt(model)
     check_attributes(path, model)
     sort_nodes(path, model)
     _check_known(model, path)
@@ -144,6 +148,7 @@ def _check_known(model: onnx.ModelProto, path: Path) -> None:
         node
         for node in model.graph.node
         if ("" if node.domain in _DEFAULT_DOMAINS else node.domain, node.op_type) not in known
+        and expansion_of(node.domain, node.op_type) is None
     ]
     refuse(path, unknown)
 

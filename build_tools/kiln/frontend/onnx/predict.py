@@ -135,8 +135,10 @@ class Prediction:
         """The types of a node's results, as far as ONNX infers them. Raises KilnError for a type error."""
         if not all(name in self._types for name in node.input if name):
             return {}
+        domain = _domain(node.domain)
+        if not onnx.defs.has(node.op_type, domain):  # an operator of ONNX Runtime's
+            return {}
         try:
-            domain = _domain(node.domain)
             schema = onnx.defs.get_schema(node.op_type, self._versions.get(domain, 1), domain)
             types = {name: self._types[name] for name in node.input if name}
             values = {name: self.values[name] for name in node.input if name in self.values}

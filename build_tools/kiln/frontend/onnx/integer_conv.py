@@ -1,0 +1,108 @@
+"""ConvInteger: the convolution of 8-bit tensors in int32, as kiln.frontend.onnx.integer_ops does products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.integer_ops import signed_weights
+from kiln.frontend.onnx.quantise_ops import check_zero_point
+
+op = relax.op
+_CONVOLUTIONS = {
+    3: (op.nn.conv1d, "NCW", "OIW"),
+    4: (op.nn.conv2d, "NCHW", "OIHW"),
+    5: (op.nn.conv3d, "NCDHW", "OIDHW"),
+}
+
+
+def _amounts(
+    body: Body, data: str, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Any:
+    """Padding before and after each spatial axis: [before, …, after, …]."""
+    mode = body.attribute("auto_pad", "NOTSET")
+    pads = list(body.attribute("pads", [0] * (2 * len(kernel))))
+    if mode == "VALID":
+        return [0] * (2 * len(kernel))
+    if mode == "NOTSET":
+        return pads
+    before, after = [], []
+    for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        extent = body.size(data, 2 + axis, "with auto_pad, a size of the image")
+        whole = max(0, (-(-extent // stride) - 1) * stride + (size - 1) * dilation + 1 - extent)
+        less, more = whole // 2, whole - whole // 2
+        before.append(less if mode == "SAME_UPPER" else more)
+        after.append(more if mode == "SAME_UPPER" else less)
+    return before + after
+
+
+def _channels(value: Any, rank: int) -> Any:
+    """A zero point of output channels, scalar or vector, in a shape that broadcasts against the result."""
+    sizes = [int(size) for size in value.ty.shape]
+    return op.reshape(value, [] if all(size == 1 for size in sizes) else [1, *sizes] + [1] * (rank - 2))
+
+
+def conv_integer(body: Body) -> list[str]:
+    """ConvInteger: sum over the window of (x - x_zero_point) (w - w_zero_point); padding counts as 0."""
+    data, kernel, x_zero, w_zero = (body.input(index) for index in range(4))
+    rank = body.rank(data)
+    if rank not in _CONVOLUTIONS:
+        raise ValueError(f"its input has {rank} axes, allowed: 3, 4 or 5")
+    for zero, tensor in ((x_zero, data), (w_zero, kernel)):
+        if zero:
+            check_zero_point(body, zero, tensor)
+    sizes = [body.size(kernel, axis, "a size of the kernel") for axis in range(rank)]
+    spatial = rank - 2
+    strides = list(body.attribute("strides", [1] * spatial))
+    dilations = list(body.attribute("dilations", [1] * spatial))
+    body.attribute("kernel_shape")
+    groups = int(body.attribute("group", 1))
+    padding = _amounts(body, data, sizes[2:], strides, dilations)
+    function, layout, kernel_layout = _CONVOLUTIONS[rank]
+
+    def convolve(image: Any, weights: Any, parts: int) -> Any:
+        found = function(
+            image, weights, strides=strides, padding=padding, dilation=dilations, groups=parts,
+            data_layout=layout, kernel_layout=kernel_layout, out_dtype="int32",
+        )  # fmt: skip
+        return body.tensor(body.bind(found))
+
+    weights, point, fixed = signed_weights(body, kernel, w_zero)
+    if not fixed:
+        image, filters = (op.astype(body.tensor(name), "int32") for name in (data, kernel))
+        if x_zero:
+            image = op.subtract(image, op.reshape(op.astype(body.tensor(x_zero), "int32"), []))
+        if w_zero:
+            filters = op.subtract(
+                filters, _first(op.astype(body.tensor(w_zero), "int32"), body, w_zero, rank)
+            )
+        return [body.bind(convolve(body.tensor(body.bind(image)), body.tensor(body.bind(filters)), groups))]
+    image = body.tensor(data)
+    ones = op.full([1, *body.shape(data)[1:]], relax.const(1, "int8"), "int8")
+    total = convolve(image, body.tensor(weights), groups)
+    shift = op.reshape(op.astype(body.tensor(x_zero), "int32"), []) if x_zero else None
+    if shift is not None:
+        total = op.subtract(total, op.multiply(convolve(ones, body.tensor(weights), groups), shift))
+    if point:
+        every = relax.const(np.ones((groups, *sizes[1:]), "int8"), "int8")
+        rows = convolve(image, every, groups)
+        if shift is not None:
+            rows = op.subtract(rows, op.multiply(convolve(ones, every, groups), shift))
+        if groups > 1:
+            rows = op.repeat(rows, sizes[0] // groups, 1)
+        total = op.subtract(total, op.multiply(rows, _channels(body.tensor(point), rank)))
+    return [body.bind(total)]
+
+
+def _first(value: Any, body: Body, name: str, rank: int) -> Any:
+    """A zero point of weights in a shape that broadcasts against the kernel."""
+    sizes = body.shape(name)
+    one = all(size == 1 for size in sizes)
+    return op.reshape(value, [] if one else [*sizes] + [1] * (rank - 1))
+
+
+ONNX: dict[str, Expansion] = {"ConvInteger": conv_integer}

@@ -1,0 +1,225 @@
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear in all their forms.
+
+Per tensor and per axis they become relax.quantize and relax.dequantize, which later passes make integer
+(kiln.graph.integer). With blocks, with a scale that is computed by the model or with element types that these
+operators lack, they become plain arithmetic. ONNX: y = saturate(round_half_even(x / scale) + zero_point),
+x = (y - zero_point) * scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax
+
+from kiln.frontend.onnx.body import Array, Body, Expansion
+from kiln.frontend.symbols import Extent
+
+op = relax.op
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+_NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+def check_scale(body: Body, name: str) -> None:
+    """Raise ValueError for a constant scale that is zero, negative, infinite or NaN."""
+    value = body.constant(name)
+    if value is None:
+        return
+    wrong = [float(item) for item in value.reshape(-1) if not (np.isfinite(item) and item > 0)]
+    if wrong:
+        raise ValueError(f"its scale '{name}' contains {wrong[0]:g}, allowed: finite and above 0")
+
+
+def check_zero_point(body: Body, name: str, data: str) -> None:
+    """Raise ValueError for a zero point of another type than its data, and for one of int32 other than 0."""
+    given, wanted = body.dtype(name), body.dtype(data)
+    if given != wanted:
+        raise ValueError(
+            f"its zero point '{name}' is of type {given}, allowed: {wanted}, the type of '{data}'"
+        )
+
+
+def along(body: Body, name: str, data: str, axis: int, what: str) -> str:
+    """A scale or zero point in a shape that broadcasts against `data`; one value, or one per index of `axis`.
+
+    Raises ValueError for another number of values.
+    """
+    shape, sizes = body.shape(name), body.shape(data)
+    if all(size == 1 for size in shape):
+        return body.reshape(name, []) if shape else name
+    if len(shape) != 1 or not body.symbols.equal(shape[0], sizes[axis]):
+        raise ValueError(
+            f"its {what} '{name}' has the shape {_listed(shape)}, allowed: one value, or one for each of the "
+            f"{sizes[axis]} indices of axis {axis}"
+        )
+    return body.reshape(name, [1] * axis + [shape[0]] + [1] * (len(sizes) - axis - 1))
+
+
+def _listed(shape: list[Extent]) -> str:
+    return f"({', '.join(str(size) for size in shape)})"
+
+
+def axis_of(body: Body, data: str, default: int = 1) -> int:
+    """Attribute `axis`, not negative. Raises ValueError for one outside of the tensor of several axes."""
+    given, rank = int(body.attribute("axis", default)), body.rank(data)
+    if rank <= 1:
+        return 0
+    if not -rank <= given < rank:
+        raise ValueError(f"its attribute 'axis' is {given}, allowed: {-rank}..{rank - 1}")
+    return given % rank
+
+
+def _blocks(body: Body, name: str, data: str, axis: int, block: int, what: str) -> str:
+    """A scale or zero point of blocks along `axis`, repeated to the shape of `data`."""
+    shape, sizes = body.shape(name), body.shape(data)
+    whole = sizes[axis]
+    fits = len(shape) == len(sizes) and isinstance(whole, int) and shape[axis] == -(-whole // block)
+    same = fits and all(
+        body.symbols.equal(a, b)
+        for place, (a, b) in enumerate(zip(shape, sizes, strict=True))
+        if place != axis
+    )
+    if not same:
+        raise ValueError(
+            f"its {what} '{name}' has the shape {_listed(shape)}, allowed: one value for each block of "
+            f"{block} along axis {axis} of {_listed(sizes)}"
+        )
+    repeated = body.bind(op.repeat(body.tensor(name), block, axis))
+    if body.shape(repeated)[axis] != whole:
+        return body.bind(op.strided_slice(body.tensor(repeated), [axis], [0], [whole]))
+    return repeated
+
+
+def _scaled(body: Body, data: str, scale: str, zero: str) -> tuple[str, str, int, bool]:
+    """Scale and zero point that broadcast against `data`, the axis, and whether they go along one axis only.
+
+    An omitted zero point stays the empty name.
+    """
+    axis, block = axis_of(body, data), int(body.attribute("block_size", 0))
+    if zero and not _same_shape(body, scale, zero):
+        raise ValueError(
+            f"its scale has the shape {_listed(body.shape(scale))} and its zero point "
+            f"{_listed(body.shape(zero))}, allowed: the same shape"
+        )
+    if block and body.rank(scale) > 0 and body.rank(scale) == body.rank(data):
+        scale = _blocks(body, scale, data, axis, block, "scale")
+        return scale, _blocks(body, zero, data, axis, block, "zero point") if zero else "", axis, False
+    scale = along(body, scale, data, axis, "scale")
+    return scale, along(body, zero, data, axis, "zero point") if zero else "", axis, True
+
+
+def _same_shape(body: Body, scale: str, zero: str) -> bool:
+    one = [all(size == 1 for size in body.shape(name)) for name in (scale, zero)]
+    shapes = (body.shape(scale), body.shape(zero))
+    return all(one) or (
+        len(shapes[0]) == len(shapes[1])
+        and all(body.symbols.equal(a, b) for a, b in zip(*shapes, strict=True))
+    )
+
+
+def _flat(body: Body, name: str, dtype: str) -> Any:
+    """A constant scale or zero point as relax.quantize takes it, a scalar or vector; None: not constant."""
+    value: Array | None = body.constant(name)
+    if value is None:
+        return None
+    flat = value.reshape(-1) if value.size > 1 else value.reshape(())
+    return relax.const(np.ascontiguousarray(flat.astype(dtype)).reshape(flat.shape), dtype)
+
+
+def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
+    """(data - zero) * scale in the scale's type; attributes `axis` and `block_size` of the node apply."""
+    dtype = body.dtype(data)
+    if dtype not in _INTEGERS:
+        raise ValueError(f"its input '{data}' is of type {dtype}, allowed: {', '.join(_INTEGERS)}")
+    check_scale(body, scale)
+    if zero:
+        check_zero_point(body, zero, data)
+    out = body.dtype(scale)
+    wide, point, axis, single = _scaled(body, data, scale, zero)
+    scales = _flat(body, scale, "float32") if single else None
+    points = _flat(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
+    if scales is not None and points is not None and dtype != "uint16":
+        if scales.ty.ndim and not points.ty.ndim:
+            points = relax.const(np.full(int(scales.ty.shape[0]), points.value.numpy()), dtype)
+        found = body.bind(op.dequantize(body.tensor(data), scales, points, axis, "float32"))
+        return body.cast(found, out)
+    whole = op.astype(body.tensor(data), "int32")
+    if point:
+        whole = op.subtract(whole, op.astype(body.tensor(point), "int32"))
+    real = op.multiply(op.astype(whole, "float32"), op.astype(body.tensor(wide), "float32"))
+    return body.cast(body.bind(real), out)
+
+
+def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
+    """saturate(round(data / scale) + zero) as `dtype`; attributes `axis` and `block_size` apply."""
+    if dtype not in _NARROW:
+        raise ValueError(f"its result is of type {dtype}, allowed: {', '.join(_NARROW)}")
+    check_scale(body, scale)
+    wide, point, axis, single = _scaled(body, data, scale, zero)
+    real = body.cast(data, "float32")
+    scales = _flat(body, scale, "float32") if single else None
+    points = _flat(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
+    if scales is not None and points is not None:
+        if scales.ty.ndim and not points.ty.ndim:
+            points = relax.const(np.full(int(scales.ty.shape[0]), points.value.numpy()), dtype)
+        return body.bind(op.quantize(body.tensor(real), scales, points, axis, dtype))
+    limits = np.iinfo(dtype)
+    levels = op.round(op.divide(body.tensor(real), op.astype(body.tensor(wide), "float32")))
+    if point:
+        levels = op.add(levels, op.astype(body.tensor(point), "float32"))
+    return body.bind(op.astype(op.clip(levels, float(limits.min), float(limits.max)), dtype))
+
+
+def quantize_linear(body: Body) -> list[str]:
+    """QuantizeLinear."""
+    data, scale, zero = (body.input(index) for index in range(3))
+    wanted = int(body.attribute("output_dtype", 0))
+    dtype = body.dtype(zero) if zero else "uint8"
+    if wanted:
+        named = str(np.dtype(helper.tensor_dtype_to_np_dtype(wanted)))
+        if zero and named != dtype:
+            raise ValueError(f"its attribute 'output_dtype' is {named} and its zero point of type {dtype}")
+        dtype = named
+    body.hint("saturate")  # applies to 8-bit floating point only
+    body.only("precision", 0, 1)  # float32 arithmetic
+    return [quantize(body, data, scale, zero, dtype)]
+
+
+def dequantize_linear(body: Body) -> list[str]:
+    """DequantizeLinear."""
+    found = dequantize(body, body.input(0), body.input(1), body.input(2))
+    wanted = int(body.attribute("output_dtype", 0))
+    return [body.cast(found, str(np.dtype(helper.tensor_dtype_to_np_dtype(wanted)))) if wanted else found]
+
+
+def dynamic_quantize(body: Body, data: str) -> tuple[str, str, str]:
+    """uint8 data, scale and zero point of DynamicQuantizeLinear; a tensor of zeros has the scale 1."""
+    x = body.tensor(data)
+    zero, levels = relax.const(np.float32(0)), relax.const(np.float32(255))
+    least = body.bind(op.minimum(op.min(x), zero))
+    most = body.bind(op.maximum(op.max(x), zero))
+    width = body.bind(op.subtract(body.tensor(most), body.tensor(least)))
+    ratio = op.divide(body.tensor(width), levels)
+    scale = body.bind(op.where(op.equal(body.tensor(width), zero), relax.const(np.float32(1)), ratio))
+    point = op.round(op.clip(op.divide(op.negative(body.tensor(least)), body.tensor(scale)), 0, 255))
+    zero_point = body.bind(op.astype(point, "uint8"))
+    quantised = op.quantize(x, body.tensor(scale), body.tensor(zero_point), 0, "uint8")
+    return body.bind(quantised), scale, zero_point
+
+
+def dynamic_quantize_linear(body: Body) -> list[str]:
+    """DynamicQuantizeLinear."""
+    return list(dynamic_quantize(body, body.input(0)))
+
+
+ONNX: dict[str, Expansion] = {
+    "DequantizeLinear": dequantize_linear,
+    "DynamicQuantizeLinear": dynamic_quantize_linear,
+    "QuantizeLinear": quantize_linear,
+}
+MICROSOFT: dict[str, Expansion] = {
+    "DequantizeLinear": dequantize_linear,
+    "QuantizeLinear": quantize_linear,
+}
