@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
+from kiln.errors import KilnError
+
+if TYPE_CHECKING:
+    from kiln.runtime import Network
+
+__all__ = ["KilnError", "load"]
 __version__ = "0.1.0"
+
+
+def load(bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0) -> Network:
+    """Load the bundle in the folder `bundle` and return it as a Python function. See kiln.runtime.network.
+
+    NumPy is imported here and not with `kiln`, which SCons imports in every build.
+    """
+    from kiln import runtime
+
+    return runtime.load(bundle, threads, gpu)
 
 
 def generate(env: Any, **options: Any) -> None:

@@ -1,0 +1,53 @@
+"""Python values as arrays, and arrays as tensors of the C library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+from kiln.runtime import structs
+from kiln.runtime.records import TensorInfo
+
+Tensor = npt.NDArray[Any]
+
+
+def as_array(value: Any, dtype: np.dtype[np.generic]) -> Tensor:
+    """The array over an array or a DLPack tensor in CPU memory; for other values a new array of `dtype`."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise KilnError(f"a DLPack tensor of {type(value).__name__}: {error}") from None
+    try:
+        return np.asarray(value, dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise KilnError(f"an input of type {type(value).__name__}: {error}") from None
+
+
+def tensors_over(arrays: Sequence[Tensor]) -> Any:
+    """A C array of DLTensor over `arrays`."""
+    return (structs.DLTensor * max(len(arrays), 1))(*(structs.tensor_of(array) for array in arrays))
+
+
+def aligned_bytes(size: int) -> Tensor:
+    """`size` bytes at a multiple of 64; the system provides their pages when they are first written."""
+    memory = np.empty(size + 63, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size]
+
+
+def tensor_infos(tensors: Any, count: int, ports: Sequence[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+    """Descriptions of `count` tensors of the model; the manifest has their sizes as expressions."""
+    return tuple(
+        TensorInfo(
+            tensor.name.decode(), structs.numpy_type(tensor.dtype), tuple(port["shape"]),
+            tensor.scale, tensor.zero_point,
+        )
+        for tensor, port in zip(tensors[:count], ports, strict=True)
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""The shared library of a bundle: its functions with their C types, and its errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.runtime import structs
+
+_POINTER = ctypes.c_void_p
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "kiln_open": (ctypes.c_int, [_POINTER, _POINTER, _POINTER]),
+    "kiln_close": (None, [_POINTER]),
+    "kiln_run": (ctypes.c_int, [_POINTER, _POINTER, _POINTER]),
+    "kiln_begin": (ctypes.c_int, [_POINTER, _POINTER, _POINTER]),
+    "kiln_step": (ctypes.c_int, [_POINTER]),
+    "kiln_steps_left": (ctypes.c_uint32, [_POINTER]),
+    "kiln_error": (ctypes.POINTER(structs.CDetail), [_POINTER]),
+    "kiln_plan": (ctypes.c_int, [_POINTER, _POINTER, _POINTER, _POINTER]),
+    "kiln_plan_dims": (ctypes.c_int, [_POINTER, _POINTER, _POINTER, _POINTER]),
+    "kiln_tensor_shape": (ctypes.c_size_t, [_POINTER, _POINTER, _POINTER]),
+    "kiln_status_name": (ctypes.c_char_p, [ctypes.c_int]),
+    "kiln_detail_text": (ctypes.c_size_t, [_POINTER, _POINTER, ctypes.c_size_t]),
+    "kiln_pool_open": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
+    "kiln_pool_close": (ctypes.c_int, [_POINTER]),
+    "kiln_map_params": (ctypes.c_int, [ctypes.c_char_p, _POINTER, _POINTER]),
+    "kiln_unmap_params": (None, [_POINTER, ctypes.c_size_t]),
+}
+
+
+class RunError(KilnError):
+    """An error that the C runtime reported. The message is the text of `kiln_detail_text`.
+
+    `status` is the enumerator's name, such as "KILN_DIM_RANGE". `name`, `index`, `axis`, `value`, `min`,
+    `max` and `multiple` are the fields of `kiln_detail`: the tensor or dimension at fault, the allowed sizes.
+    """
+
+    def __init__(self, status: str, text: str, detail: structs.CDetail | None) -> None:
+        super().__init__(f"{status}: {text}" if text else status)
+        self.status = status
+        self.name = detail.name.decode(errors="replace") if detail is not None and detail.name else None
+        found = detail if detail is not None else structs.CDetail(index=-1, axis=-1)
+        self.index: int = found.index
+        self.axis: int = found.axis
+        self.value: int = found.value
+        self.min: int = found.min
+        self.max: int = found.max
+        self.multiple: int = found.multiple
+
+
+class Library:
+    """A loaded bundle: `manifest`, the model's C structure `model`, and `c` with the functions of kiln.h.
+
+    Raises KilnError if `folder` holds no bundle, or one without a shared library, for another processor, or
+    of another version of Kiln.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = _manifest(folder)
+        self.name: str = self.manifest["name"]
+        self.path = folder / "lib" / f"lib{self.name}.so"
+        self.c = _loaded(self.path, self.manifest["target"]["name"])
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(self.c, name)
+            function.restype, function.argtypes = result, arguments
+        self.model = structs.CModel.in_dll(self.c, self.name)
+        if self.model.abi != structs.ABI:
+            raise KilnError(
+                f"{self.path}: built for version {self.model.abi} of the ABI of kiln.h, this package reads "
+                f"{structs.ABI}: build the bundle again, or install the version of Kiln that built it"
+            )
+
+    def check(self, status: int, detail: structs.CDetail | None) -> None:
+        """Raise RunError for any status but KILN_OK."""
+        if status == 0:
+            return
+        text = b""
+        if detail is not None:
+            buffer = ctypes.create_string_buffer(600)
+            self.c.kiln_detail_text(ctypes.byref(detail), buffer, len(buffer))
+            text = buffer.value
+        raise RunError(self.c.kiln_status_name(status).decode(), text.decode(errors="replace"), detail)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        name = manifest["name"]
+    except FileNotFoundError:
+        raise KilnError(f"{folder}: not a bundle: no manifest.json; a bundle is build/TARGET/MODEL") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise KilnError(f"{path}: not the manifest of a bundle: {error}") from None
+    if not isinstance(name, str) or not name.isidentifier():
+        raise KilnError(f"{path}: 'name' is {name!r}, allowed is a C identifier")
+    return manifest
+
+
+def _loaded(path: Path, target: str) -> ctypes.CDLL:
+    if not path.is_file():
+        raise KilnError(
+            f"{path}: no such file: target {target} builds no shared library; use a bundle for a target that "
+            "does, such as target=host"
+        )
+    try:
+        return ctypes.CDLL(str(path.resolve()))
+    except OSError as error:
+        raise KilnError(f"{path}: cannot be loaded on this machine ({platform.machine()}): {error}") from None

@@ -1,0 +1,270 @@
+"""A loaded model as a Python function: NumPy arrays or DLPack tensors in, NumPy arrays out.
+
+    import kiln
+    net = kiln.load("build/host/resnet")
+    scores = net(image)
+
+Nothing is copied: kernels read the caller's memory and write the returned arrays. An input is copied only if
+it is not contiguous. The C library does all checks, and its texts are those of the exceptions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from kiln.errors import KilnError
+from kiln.runtime import structs
+from kiln.runtime.arrays import Tensor, aligned_bytes, as_array, tensor_infos, tensors_over
+from kiln.runtime.library import Library
+from kiln.runtime.records import RunPlan, SizeRange, StepTime
+
+
+@dataclass(frozen=True)
+class BoundRun:
+    """A run on fixed memory; calling it runs the model and overwrites `outputs`."""
+
+    inputs: Sequence[Tensor]
+    outputs: Mapping[str, Tensor]
+    run: Callable[[], None]
+
+    def __call__(self) -> Mapping[str, Tensor]:
+        """Run once. Return `outputs`, whose arrays are the same every time."""
+        self.run()
+        return self.outputs
+
+
+def load(bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0) -> Network:
+    """Load the bundle in the folder `bundle`, such as build/host/resnet.
+
+    `threads` compute a run together: 0 means one for each processor. `gpu` is the number of the GPU for a
+    bundle that runs on one. Raises KilnError if the folder holds no bundle that this machine can run.
+    """
+    return Network(Library(Path(bundle)), threads, gpu)
+
+
+class Network:
+    """A model that is ready to run. Threads may share it: runs happen one after the other.
+
+    `copy()` gives a second one that runs at the same time.
+    """
+
+    def __init__(self, library: Library, threads: int = 1, gpu: int = 0) -> None:
+        if not 0 <= threads <= 64:
+            raise KilnError(f"threads={threads}: allowed are 1 to 64, and 0 for one for each processor")
+        self._library, self._c, self._model = library, library.c, library.model
+        self._threads, self._gpu = threads, gpu
+        self._lock = threading.Lock()
+        self._session = ctypes.create_string_buffer(structs.SESSION_BYTES)
+        self._pool: Any = None
+        self._params = (ctypes.c_void_p(), ctypes.c_size_t())
+        self.name = library.name
+        manifest = library.manifest
+        self.inputs = tensor_infos(self._model.inputs, self._model.inputs_count, manifest["inputs"])
+        self.outputs = tensor_infos(self._model.outputs, self._model.outputs_count, manifest["outputs"])
+        self.dims = {
+            dim.name.decode(): SizeRange(dim.min, dim.max, dim.multiple)
+            for dim in self._model.dims[: self._model.dims_count]
+        }
+        buckets = self._model.buckets[: self._model.buckets_count]
+        self._buckets = [bucket.name.decode() for bucket in buckets]
+        self._arena = aligned_bytes(max((bucket.arena_bytes for bucket in buckets), default=0))
+        self._open()
+
+    def _open(self) -> None:
+        library, config = self._library, structs.CConfig(gpu=self._gpu)
+        config.arena, config.arena_bytes = self._arena.ctypes.data, self._arena.nbytes
+        if self._threads != 1:
+            self._pool = (ctypes.c_uint64 * structs.POOL_WORDS)()
+            library.check(self._c.kiln_pool_open(self._pool, self._threads), None)
+            config.pool = ctypes.addressof(self._pool)
+        if library.manifest["params"]["storage"] == "file":
+            data, size = self._params
+            path = library.folder / "params.bin"
+            if not path.is_file():
+                raise KilnError(f"{path}: no such file: this bundle keeps its parameters there")
+            status = self._c.kiln_map_params(os.fsencode(path), ctypes.byref(data), ctypes.byref(size))
+            library.check(status, None)
+            config.params, config.params_bytes = data, size
+        model = ctypes.byref(self._model)
+        self._check(self._c.kiln_open(self._session, model, ctypes.byref(config)))
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Run once on inputs in the model's order or by name. Return the output, or a tuple of several."""
+        outputs = self._run(self._arrays(inputs, named), None)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
+        """Run once with inputs by the names of the source model. Return the outputs by name.
+
+        `out` names arrays or DLPack tensors into which outputs are written; the others are new arrays.
+        """
+        outputs = self._run(self._arrays((), inputs), out)
+        return {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
+
+    def bind(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> BoundRun:
+        """A run on fixed memory: each call reads the present content of `inputs` and writes the same outputs.
+
+        All inputs must be contiguous, as a copy would not see their later content.
+        """
+        arrays = self._arrays((), inputs)
+        for info, array in zip(self.inputs, arrays, strict=True):
+            if not np.shares_memory(array, as_array(inputs[info.name], info.dtype)) and array.size:
+                raise KilnError(f"{self.name}: input '{info.name}' must be a contiguous array to be bound")
+        outputs = self._outputs(arrays, out)
+        tensors, results = tensors_over(arrays), tensors_over(outputs)
+        named = {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
+        return BoundRun(arrays, named, lambda: self._call(tensors, results))
+
+    def plan(self, *shapes: Sequence[int], **dims: int) -> RunPlan:
+        """The needs of a run, which is not done: for the shapes of all inputs, or for dimensions by name."""
+        result, detail = structs.CPlanResult(), structs.CDetail()
+        if shapes:
+            if dims or len(shapes) != len(self.inputs):
+                raise KilnError(
+                    f"plan: {len(shapes)} shapes, allowed are {len(self.inputs)}, or dimensions by name"
+                )
+            empty = [
+                np.broadcast_to(np.empty((), info.dtype), tuple(shape))
+                for info, shape in zip(self.inputs, shapes, strict=True)
+            ]
+            tensors = tensors_over(empty)
+            status = self._c.kiln_plan(
+                ctypes.byref(self._model), tensors, ctypes.byref(result), ctypes.byref(detail)
+            )
+        else:
+            if set(dims) != set(self.dims):
+                raise KilnError(f"plan: dimensions {sorted(dims)}, allowed are {sorted(self.dims)}")
+            given = (ctypes.c_int64 * structs.MAX_DIMS)(*(dims[name] for name in self.dims))
+            status = self._c.kiln_plan_dims(
+                ctypes.byref(self._model), given, ctypes.byref(result), ctypes.byref(detail)
+            )
+        self._library.check(status, detail)
+        sizes = dict(zip(self.dims, result.dims, strict=False))
+        bucket = self._buckets[result.bucket]
+        return RunPlan(bucket, result.steps, result.arena_bytes, sizes, self._shapes(result))
+
+    def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> list[StepTime]:
+        """Time each step in `runs` runs, after one that is not counted; labels are the steps' operators."""
+        arrays = self._arrays(inputs, named)
+        outputs = self._outputs(arrays, None)
+        tensors, results = tensors_over(arrays), tensors_over(outputs)
+        times: list[list[int]] = []
+        with self._lock:
+            for _ in range(runs + 1):
+                self._check(self._c.kiln_begin(self._session, tensors, results))
+                run: list[int] = []
+                while self._c.kiln_steps_left(self._session):
+                    start = time.perf_counter_ns()
+                    status = self._c.kiln_step(self._session)
+                    run.append(time.perf_counter_ns() - start)
+                    self._check(status)
+                times.append(run)
+            bucket = structs.CSession.from_buffer(self._session).bucket
+        return [
+            StepTime(number, self._label(bucket, number), statistics.median(run[number] for run in times[1:]))
+            for number in range(len(times[0]))
+        ]
+
+    def copy(self) -> Network:
+        """A second network of the same model, with an arena of its own, which another thread may run."""
+        return Network(self._library, self._threads, self._gpu)
+
+    def close(self) -> None:
+        """End the threads, and free the GPU's memory. The network can not run afterwards."""
+        with self._lock:
+            self._c.kiln_close(self._session)
+            if self._pool is not None:
+                self._c.kiln_pool_close(self._pool)
+                self._pool = None
+            data, size = self._params
+            if data:
+                self._c.kiln_unmap_params(data, size)
+                self._params = (ctypes.c_void_p(), ctypes.c_size_t())
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_params"):
+            self.close()
+
+    def __repr__(self) -> str:
+        ports = ", ".join(f"{info.name}: {info.dtype}{list(info.shape)}" for info in self.inputs)
+        results = ", ".join(f"{info.name}: {info.dtype}{list(info.shape)}" for info in self.outputs)
+        return f"<kiln.Network {self.name} ({ports}) -> ({results})>"
+
+    def _check(self, status: int) -> None:
+        if status:
+            self._library.check(status, self._c.kiln_error(self._session).contents)
+
+    def _run(self, arrays: list[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
+        outputs = self._outputs(arrays, out)
+        self._call(tensors_over(arrays), tensors_over(outputs))
+        return outputs
+
+    def _call(self, inputs: Any, outputs: Any) -> None:
+        with self._lock:
+            self._check(self._c.kiln_run(self._session, inputs, outputs))
+
+    def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:
+        """Contiguous arrays over the inputs, in the model's order."""
+        names = [info.name for info in self.inputs]
+        unknown = sorted(set(named) - set(names[len(inputs) :]))
+        if unknown or len(inputs) + len(named) != len(names):
+            fault = f"no free input '{unknown[0]}'" if unknown else f"{len(inputs) + len(named)} inputs"
+            raise KilnError(f"{self.name}: {fault}; the inputs are {', '.join(names)}")
+        ordered = [*inputs, *(named[name] for name in names[len(inputs) :])]
+        arrays = [as_array(value, info.dtype) for value, info in zip(ordered, self.inputs, strict=True)]
+        return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+
+    def _outputs(self, arrays: Sequence[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
+        """Arrays for the outputs: those of `out`, and new ones of the sizes that the inputs decide."""
+        result, detail = structs.CPlanResult(), structs.CDetail()
+        model = ctypes.byref(self._model)
+        status = self._c.kiln_plan(model, tensors_over(arrays), ctypes.byref(result), ctypes.byref(detail))
+        self._library.check(status, detail)
+        given = dict(out or {})
+        outputs = []
+        for info, shape in zip(self.outputs, self._shapes(result), strict=True):
+            if info.name not in given:
+                outputs.append(np.empty(shape, info.dtype))
+                continue
+            array = as_array(given.pop(info.name), info.dtype)
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise KilnError(f"{self.name}: out['{info.name}'] must be contiguous and writeable")
+            outputs.append(array)
+        if given:
+            names = ", ".join(info.name for info in self.outputs)
+            raise KilnError(f"{self.name}: no output '{min(given)}'; the outputs are {names}")
+        return outputs
+
+    def _shapes(self, result: structs.CPlanResult) -> tuple[tuple[int, ...], ...]:
+        shapes = []
+        for number in range(self._model.outputs_count):
+            tensor = self._model.outputs[number]
+            shape = (ctypes.c_int64 * max(tensor.rank, 1))()
+            self._c.kiln_tensor_shape(ctypes.byref(tensor), result.dims, shape)
+            shapes.append(tuple(shape[: tensor.rank]))
+        return tuple(shapes)
+
+    def _label(self, bucket: int, step: int) -> str:
+        function = getattr(self._c, f"{self.name}_step_label")
+        function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_uint32, ctypes.c_uint32]
+        text = function(bucket, step)
+        return text.decode() if text else ""
