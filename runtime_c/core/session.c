@@ -43,15 +43,35 @@ kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail) {
     return model->abi == KILN_ABI ? KILN_OK : kiln_fail(detail, &error);
 }
 
-static kiln_status check_cpu(const kiln_model *model, kiln_detail *detail) {
+static bool same_text(const char *a, const char *b) {
+    while (*a != '\0' && *a == *b)
+        a++, b++;
+    return *a == *b;
+}
+
+/* *chosen: the variant called `wanted`, or for null the last that the processor can run. Where it
+ * can run none, the error says what the first one needs. */
+static kiln_status choose_variant(const kiln_model *model, const char *wanted,
+                                  const kiln_variant **chosen, kiln_detail *detail) {
     kiln_detail error = no_error;
-    const uint64_t needed = model->cpu_features;
-    const uint64_t missing = needed == 0 ? 0 : needed & ~kiln_cpu_features();
-    error.status = KILN_CPU;
+    const kiln_variant *variant = &model->variants[model->variants_count - 1];
     error.where = KILN_AT_CPU;
-    error.value = (int64_t)missing;
-    error.min = (int64_t)needed;
-    return missing == 0 ? KILN_OK : kiln_fail(detail, &error);
+    error.status = KILN_NO_VARIANT;
+    error.name = wanted;
+    while (wanted != NULL && !same_text(variant->name, wanted)) {
+        if (variant == model->variants)
+            return kiln_fail(detail, &error);
+        variant--;
+    }
+    const bool needs_none = model->variants_count == 1 && variant->cpu_features == 0;
+    const uint64_t have = needs_none ? 0 : kiln_cpu_features();
+    while (wanted == NULL && variant > model->variants && (variant->cpu_features & ~have) != 0)
+        variant--;
+    *chosen = variant;
+    error.status = KILN_CPU;
+    error.value = (int64_t)(variant->cpu_features & ~have);
+    error.min = (int64_t)variant->cpu_features;
+    return error.value == 0 ? KILN_OK : kiln_fail(detail, &error);
 }
 
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config) {
@@ -62,7 +82,7 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
         return fail_plain(&session->detail, KILN_NULL_ARGUMENT);
     kiln_status status = kiln_check_abi(model, &session->detail);
     if (status == KILN_OK)
-        status = check_cpu(model, &session->detail);
+        status = choose_variant(model, config->variant, &session->variant, &session->detail);
     if (status != KILN_OK)
         return status;
     size_t smallest = model->buckets[0].arena_bytes;
@@ -287,7 +307,7 @@ kiln_status kiln_step(kiln_session *session) {
             return status;
         }
     } else {
-        error.value = session->model->step(&session->frame, session->bucket, session->step);
+        error.value = session->variant->step(&session->frame, session->bucket, session->step);
         if (error.value == KILN_STEP_DETAIL)
             error = session->detail;
         else if (error.value != 0)

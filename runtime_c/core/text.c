@@ -51,6 +51,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_LIBRARY);
         NAME(KILN_LIBRARY_ABSENT);
         NAME(KILN_CPU);
+        NAME(KILN_NO_VARIANT);
     }
     return "unknown status";
 }
@@ -145,6 +146,8 @@ static const char *message(kiln_status status) {
         return "a library that the model calls cannot be loaded";
     case KILN_CPU:
         return "lacks %f, which the model's kernels are compiled for";
+    case KILN_NO_VARIANT:
+        return "the model has no variant of this name";
     }
     return "unknown status";
 }

@@ -346,7 +346,7 @@ static kiln_status open_libraries(kiln_session *session, state *s) {
 static int launch_step(state *s, uint32_t bucket, uint32_t step) {
     s->failed = CU_OK;
     s->by_library = false;
-    (void)s->model->step(&s->frame, bucket, step); /* -1 where `failed` says why */
+    (void)s->model->variants->step(&s->frame, bucket, step); /* -1 where `failed` says why */
     return s->failed;
 }
 

@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          6u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_ABI          7u /* raised whenever kiln_model or kiln_frame change */
 #define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
@@ -104,7 +104,8 @@ typedef enum kiln_status {
 
     /* the processor; detail.value has a bit for each feature that it lacks, detail.min one for each
      * that the model needs: kiln_cpu_feature_name names them */
-    KILN_CPU = 90 /* it lacks instructions that the kernels are compiled for */
+    KILN_CPU = 90,       /* it lacks instructions that the kernels are compiled for */
+    KILN_NO_VARIANT = 91 /* config.variant: the model has none of this name */
 } kiln_status;
 
 typedef enum kiln_where {
@@ -190,6 +191,15 @@ typedef struct kiln_gpu_functions {
     kiln_status (*run)(kiln_session *session);   /* all steps, in place of `step` */
 } kiln_gpu_functions;
 
+/* The steps of a model with kernels for one kind of processor. */
+typedef struct kiln_variant {
+    const char *name;
+    uint64_t cpu_features; /* that its kernels need, as kiln_cpu_features has them */
+    /* Run one step of one bucket; 0, -1 when there is no such step, KILN_STEP_DETAIL when it has
+     * put an error into frame->detail, or a library's own status, which is positive. */
+    int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
+} kiln_variant;
+
 /* A dimension is free, read from an axis of an input, or derived: the size of an axis that follows
  * from the free ones, such as seq + 1. The derived ones are numbered after the free ones. */
 struct kiln_model {
@@ -200,7 +210,10 @@ struct kiln_model {
     const kiln_tensor *outputs;
     const kiln_dim *dims; /* (dims_count) the free ones */
     const kiln_bucket *buckets;
-    uint64_t cpu_features; /* that the kernels need, as kiln_cpu_features has them */
+    /* Each computes the same from the same parameters in the same arena. kiln_open chooses the last
+     * that the processor can run; each needs all that the first needs. */
+    const kiln_variant *variants; /* (variants_count) at least 1 */
+    uint32_t variants_count;
     size_t arena_align;
     size_t params_bytes;         /* payload, without the header */
     const unsigned char *hash;   /* (32) SHA-256 over plan and parameters */
@@ -217,9 +230,6 @@ struct kiln_model {
     /* Have external libraries make ready what they need, once the parameters are known; returns the
      * status that it has put into detail. Null when there is nothing to do, and on a GPU. */
     kiln_status (*open)(const kiln_frame *frame, kiln_detail *detail);
-    /* Run one step of one bucket; 0, -1 when there is no such step, KILN_STEP_DETAIL when it has
-     * put an error into frame->detail, or a library's own status, which is positive. */
-    int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
     const kiln_gpu_functions *gpu; /* null: runs on this processor */
     const void *gpu_model;         /* what they need to know */
 };
@@ -241,12 +251,14 @@ typedef struct kiln_config {
      * may call is listed under "states of a session". */
     int32_t (*on_step)(void *user, uint32_t step);
     void *user;
-    int32_t gpu; /* which one, as its driver counts them; only for models that run on one */
+    int32_t gpu;         /* which one, as its driver counts them; only for models that run on one */
+    const char *variant; /* the name of the one to run; null: the last that the processor can run */
 } kiln_config;
 
 /* Caller's memory, any contents before kiln_open. Read it if you like, write it never. */
 struct kiln_session {
-    const kiln_model *model; /* null: not open */
+    const kiln_model *model;     /* null: not open */
+    const kiln_variant *variant; /* of the model: the one that runs */
     kiln_config config;
     kiln_frame frame;
     int64_t dims[KILN_MAX_DIMS];
@@ -282,8 +294,9 @@ struct kiln_session {
  * kiln_open cannot know that a session is open: one on a GPU that is opened again without
  * kiln_close loses what it held there. */
 
-/* Bind session to model, and check processor, arena and params. Arena, params and pool must live as
- * long as the session is used; config itself need not. On a CPU there is nothing to close. */
+/* Bind session to model, choose its variant, and check processor, arena and params. Arena, params
+ * and pool must live as long as the session is used; config itself need not. On a CPU there is
+ * nothing to close. */
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config);
 
 /* Give back what an open session holds of a GPU; it is not open then. Nothing happens to one that

@@ -7,8 +7,51 @@ static kiln_session session;
 
 static kiln_status open_with(uint64_t needed) {
     kiln_model model = sums;
-    model.cpu_features = needed;
+    const kiln_variant variant = {"only", needed, sums.variants->step};
+    model.variants = &variant;
     return kiln_open(&session, &model, &work.config);
+}
+
+/* Open a model of the variants "first", "second" and "third"; `wanted` null: none is forced. */
+static kiln_status open_variant(uint64_t first, uint64_t second, uint64_t third,
+                                const char *wanted) {
+    static kiln_variant variants[3];
+    kiln_model model = sums;
+    kiln_config config = work.config;
+    variants[0] = (kiln_variant){"first", first, sums.variants->step};
+    variants[1] = (kiln_variant){"second", second, sums.variants->step};
+    variants[2] = (kiln_variant){"third", third, sums.variants->step};
+    model.variants = variants;
+    model.variants_count = 3;
+    config.variant = wanted;
+    return kiln_open(&session, &model, &config);
+}
+
+static int runs(const char *name) {
+    return session.model != NULL && strcmp(session.variant->name, name) == 0;
+}
+
+static void test_variants(uint64_t have) {
+    const uint64_t one = have & ~(have - 1), lacks = ~have & ~(~have - 1); /* a bit of each */
+    char text[160];
+    CHECK(open_variant(0, one, have, NULL) == KILN_OK && runs("third"));
+    CHECK(open_variant(0, one, have | lacks, NULL) == KILN_OK && runs("second"));
+    CHECK(open_variant(0, lacks, lacks, NULL) == KILN_OK && runs("first"));
+    CHECK(open_variant(0, lacks, one, NULL) == KILN_OK && runs("third"));
+    CHECK(open_variant(one | lacks, lacks, have | lacks, NULL) == KILN_CPU);
+    CHECK((uint64_t)kiln_error(&session)->value == lacks);
+    CHECK((uint64_t)kiln_error(&session)->min == (one | lacks));
+    CHECK(open_variant(0, one, have, "first") == KILN_OK && runs("first"));
+    CHECK(open_variant(0, one, have, "second") == KILN_OK && runs("second"));
+    CHECK(open_variant(0, one, lacks, "third") == KILN_CPU && session.model == NULL);
+    CHECK((uint64_t)kiln_error(&session)->value == lacks);
+    for (const char *const *name = (const char *const[]){"", "thir", "thirds", "fourth", NULL};
+         *name != NULL; name++) {
+        CHECK(open_variant(0, one, have, *name) == KILN_NO_VARIANT && session.model == NULL);
+        (void)kiln_detail_text(kiln_error(&session), text, sizeof text);
+        CHECK(strncmp(text, *name, strlen(*name)) == 0);
+        CHECK(strstr(text, ": the model has no variant of this name") != NULL);
+    }
 }
 
 int main(void) {
@@ -34,6 +77,7 @@ int main(void) {
         CHECK(strncmp(text, "processor: lacks ", 17) == 0);
         CHECK(name == NULL || strncmp(text + 17, name, strlen(name)) == 0);
     }
+    test_variants(have);
     CHECK(named > 10 && kiln_cpu_feature_name(64) == NULL);
     CHECK(workload_untouched(&work));
     return test_result();

@@ -133,13 +133,14 @@ static kiln_status open_library(const kiln_frame *frame, kiln_detail *detail) {
 }
 
 static int32_t step_of_library(const kiln_frame *frame, uint32_t bucket, uint32_t number) {
-    return number == 1 ? library_status : sums.step(frame, bucket, number);
+    return number == 1 ? library_status : sums.variants->step(frame, bucket, number);
 }
 
 static void test_library(void) {
     kiln_model calls = sums;
     calls.open = open_library;
-    calls.step = step_of_library;
+    const kiln_variant variant = {"only", 0, step_of_library};
+    calls.variants = &variant;
     library_status = 7;
     CHECK(kiln_open(&session, &calls, &work.config) == KILN_LIBRARY);
     CHECK(library_saw != NULL && library_saw == (const void *)session.frame.params);

@@ -69,6 +69,8 @@ static const int32_t small_box[] = {1, 2, 8, 16}, large_box[] = {1, 8, 24, 64};
 static const kiln_bucket buckets[] = {{"small", SUMS_ARENA_SMALL, 2, small_box},
                                       {"large", SUMS_ARENA_LARGE, 2, large_box}};
 
+static const kiln_variant variants[] = {{"only", 0, step}};
+
 const kiln_model sums = {.abi = KILN_ABI,
                          .name = "sums",
                          .inputs_count = 2,
@@ -79,11 +81,12 @@ const kiln_model sums = {.abi = KILN_ABI,
                          .outputs = outputs,
                          .dims = dims,
                          .buckets = buckets,
+                         .variants = variants,
+                         .variants_count = 1,
                          .arena_align = 64,
                          .params_bytes = 2 * sizeof(float),
                          .hash = hash,
-                         .select = select_bucket,
-                         .step = step};
+                         .select = select_bucket};
 
 uint64_t plain_checksum(const unsigned char *data, size_t bytes) {
     uint32_t crc = 0xffffffffu;

@@ -151,7 +151,7 @@ class Compiled:
         interface = {"inputs": ports[:count], "outputs": ports[count:]}
         case = {"name": "", "params": "0/", "when": None, "lifted": {}, **self.result.describe()}
         values = {f"0/{name}": value for name, value in self.result.params.items()}
-        lowered = Lowered({"cases": [case], "threads": self.threads, "cpu_features": []}, values)
+        lowered = Lowered({"cases": [case], "threads": self.threads, "variants": []}, values)
         buckets = [{"name": "static", "dims": {}}]
         plan, payload = make_plan([lowered], buckets, interface, {"name": "m"}, self.target)
         bucket = plan["buckets"][0]

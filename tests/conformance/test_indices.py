@@ -98,7 +98,7 @@ class Model:
         steps, interface = lowered(path, open_size, checks)
         case = {"name": "", "params": "0/", "when": None, "lifted": {}, **steps.describe()}
         given = Lowered(
-            {"cases": [case], "threads": "none", "cpu_features": []},
+            {"cases": [case], "threads": "none", "variants": [{"name": "base", "features": []}]},
             {f"0/{name}": value for name, value in steps.params.items()},
         )
         bucket = dynamic(DIMS) if open_size else {"name": "static", "dims": {}}

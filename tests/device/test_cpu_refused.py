@@ -8,7 +8,7 @@ import pytest
 from kiln.config import Target, load_target
 from kiln.device import link
 from kiln.device.check.runners.qemu_user import open_runner
-from kiln.lower.target_check import cpu_features_of
+from kiln.lower.target_check import features_by_variant
 from kiln.toolchain import compiler_command
 
 from . import tiny
@@ -37,7 +37,7 @@ int main(void) {
 
 def _program(folder: Path, target: Target) -> Path:
     """A program that opens and runs the tiny model, whose kernels alone are compiled for the target's CPU."""
-    needed = {"arch": target.arch, "features": cpu_features_of(target)}
+    needed = {"arch": target.arch, "variants": features_by_variant(target)}
     bundle = folder / "bundle"
     tiny.assemble(
         bundle, target, {**tiny.plan(), "cpu": needed}, tiny.W.tobytes(), tiny.KERNELS,

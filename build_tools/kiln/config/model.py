@@ -20,7 +20,7 @@ from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.source import Source
 from kiln.config.special import SpecialCase
-from kiln.config.target import Budget
+from kiln.config.target import Budget, VariantName
 
 Format = Literal["onnx", "tflite"]
 Winograd = Literal["auto", "off", "f2", "f4"]
@@ -208,6 +208,9 @@ class Model(Section):
         default=None,
         description="external libraries: none, names separated by commas, or a section; null: as the target "
         "specifies",
+    )
+    variants: Annotated[list[VariantName], Field(min_length=1)] | None = Field(
+        default=None, description="names of the target's variants to build; null: all of them"
     )
     budget: Budget = Field(default=Budget(), description="limits of flash and RAM for this model")
     limits: StageLimits = Field(

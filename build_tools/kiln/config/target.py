@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
@@ -13,6 +14,7 @@ from kiln.config.fields import Bytes, Positive, Storage, Threads
 
 Arch = Literal["x86_64", "aarch64", "armv7"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_VARIANT = r"[a-z][a-z0-9_]*"
 _OLDEST_GPU = 75  # oldest architecture that CUDA 13 compiles for
 _TRIPLES = {"x86_64": ("x86_64-",), "aarch64": ("aarch64-",), "armv7": ("armv7", "thumbv7")}
 
@@ -26,6 +28,9 @@ def _feature(value: str) -> str:
 Feature = Annotated[
     str, AfterValidator(_feature), WithJsonSchema({"type": "string", "pattern": "^[+-][a-z0-9][a-z0-9._-]*$"})
 ]
+
+
+CpuName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
 
 class Vector(Section):
@@ -89,6 +94,33 @@ class Budget(Section):
     )
 
 
+def _variant_name(value: str) -> str:
+    if not re.fullmatch(_VARIANT, value):
+        raise ValueError(f"lower-case letters, digits and '_' expected, a letter first, got {value!r}")
+    return value
+
+
+VariantName = Annotated[
+    str, AfterValidator(_variant_name), WithJsonSchema({"type": "string", "pattern": f"^{_VARIANT}$"})
+]
+
+
+class Variant(Section):
+    """Processors of the target that have more than its `cpu` and `features`, and kernels of their own."""
+
+    name: VariantName = Field(description="the name of the variant")
+    cpu: str = Field(description="LLVM CPU name of the kernels")
+    features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
+    tuned_for: CpuName | None = Field(
+        default=None, description="CPU whose tuning records choose kernels; null: the value of `cpu`"
+    )
+    vector: Vector = Field(description="the vector unit of a core")
+    cache: Cache | None = Field(default=None, description="sizes of the data caches; null: the target's")
+    emulator: Emulator | None = Field(
+        default=None, description="emulator of a processor that has exactly these features; null: none"
+    )
+
+
 def _gpu(value: str) -> str:
     if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", value) or int(value[3:]) < _OLDEST_GPU:
         raise ValueError(f"an architecture from sm_{_OLDEST_GPU} on expected, such as 'sm_90', got '{value}'")
@@ -136,9 +168,18 @@ class Target(Section):
     triple: str = Field(description="LLVM triple of the kernels")
     cpu: str = Field(description="LLVM CPU name of the kernels")
     features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
-    tuned_for: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")] | None = Field(
+    tuned_for: CpuName | None = Field(
         default=None,
         description="LLVM's name of the CPU whose tuning records choose kernels; null: the value of `cpu`",
+    )
+    base: VariantName = Field(
+        default="base", description="name of the variant that the target's own keys describe"
+    )
+    variants: list[Variant] = Field(
+        default_factory=list,
+        max_length=7,
+        description="further variants of the kernels in the same bundle, each for processors with more "
+        "features; kiln_open chooses the last that the processor can run",
     )
     arch: Arch = Field(description="architecture of the CPU")
     vector: Vector = Field(description="the vector unit of a core")
@@ -175,6 +216,58 @@ class Target(Section):
                 ("triple",), f"'{self.triple}' is not a triple of arch {self.arch}: {allowed} expected"
             )
         return self
+
+    @model_validator(mode="after")
+    def _variants_fit(self) -> Target:
+        names = [self.base]
+        for index, variant in enumerate(self.variants):
+            if variant.name in names:
+                raise PlacedError(
+                    ("variants", index, "name"), f"'{variant.name}' is the name of two variants"
+                )
+            names.append(variant.name)
+        if self.variants and self.cuda is not None:
+            raise PlacedError(("variants",), "kernels run on a GPU: no variants of the CPU expected")
+        asked = self.arch == "x86_64" or self.deployment == "hosted"
+        if self.variants and not asked:
+            raise PlacedError(("variants",), "only an operating system says what a processor of arch "
+                              f"{self.arch} has: a hosted target expected")  # fmt: skip
+        return self
+
+    @property
+    def variant_names(self) -> list[str]:
+        """Names of all variants, the target's own first."""
+        return [self.base, *(variant.name for variant in self.variants)]
+
+    def for_variant(self, name: str) -> Target:
+        """The target whose own keys describe variant `name`, without further variants.
+
+        Raises KeyError for an unknown name.
+        """
+        if name == self.base:
+            return self.model_copy(update={"variants": []})
+        variant = {one.name: one for one in self.variants}[name]
+        own = {
+            "cpu": variant.cpu, "features": variant.features, "tuned_for": variant.tuned_for,
+            "vector": variant.vector, "cache": variant.cache or self.cache,
+            "emulator": variant.emulator,
+        }  # fmt: skip
+        return self.model_copy(update={**own, "base": name, "variants": []})
+
+    def with_variants(self, names: Sequence[str]) -> Target:
+        """The target with the variants `names` only; the first of them becomes its own.
+
+        Raises ValueError for an unknown name and for an empty list.
+        """
+        for name in names:
+            if name not in self.variant_names:
+                known = ", ".join(self.variant_names)
+                raise ValueError(f"'{name}' is no variant of target '{self.name}': {known}")
+        kept = [name for name in self.variant_names if name in names]
+        if not kept:
+            raise ValueError(f"at least one of {', '.join(self.variant_names)} expected")
+        first = self.for_variant(kept[0])
+        return first.model_copy(update={"variants": [v for v in self.variants if v.name in kept[1:]]})
 
     @model_validator(mode="after")
     def _loads_a_driver(self) -> Target:

@@ -18,11 +18,12 @@ from kiln.emit.cases import Case, special_cases
 from kiln.emit.plan_ports import Port, Ports, read_ports, require
 from kiln.emit.plan_steps import Step, StepMaker
 from kiln.errors import KilnError
+from kiln.plan.variants import step_of
 
 # Static names in plan.c, which a model's name must not be.
 _OWN = (
     "arenas_on_gpu|libraries_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
-    "open_failed|open_libraries|run_step|"
+    "open_failed|open_libraries|run_step\\d*|variants|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
@@ -64,6 +65,21 @@ class Opened:
 
 
 @dataclass(frozen=True)
+class VariantView:
+    """The functions of one variant of the target.
+
+    `number`: appended to the names of its C functions; empty for the first variant. `features`: processor
+    features that its kernels need; `cpu_mask`: C constant with their bits of kiln_cpu_features.
+    """
+
+    name: str
+    number: str
+    features: Sequence[str]
+    cpu_mask: str
+    buckets: list[Bucket]
+
+
+@dataclass(frozen=True)
 class View:
     """The whole plan, as the templates need it."""
 
@@ -72,21 +88,18 @@ class View:
     hash: str
     threads: str
     ports: Ports
-    buckets: list[Bucket]
+    variants: list[VariantView]
     selection: Selection | None
     cases: list[Case]
     kernels: list[dict[str, Any]]
     opened: list[Opened]
     params: Mapping[str, Any]
-    cpu: Mapping[str, Any] | None = None
     cuda: Mapping[str, Any] | None = None
 
     @property
-    def cpu_mask(self) -> str:
-        """C constant with the bits of kiln_cpu_features that the kernels need."""
-        if self.cpu is None:
-            return "0"
-        return f"UINT64_C({cpu_features.mask(self.cpu['arch'], self.cpu['features']):#x})"
+    def buckets(self) -> list[Bucket]:
+        """The buckets, with the steps of the first variant; other variants differ in their kernels alone."""
+        return self.variants[0].buckets
 
     @property
     def launched(self) -> list[dict[str, Any]]:
@@ -166,7 +179,9 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
         good = re.fullmatch(r"[.A-Za-z_][.A-Za-z0-9_]*", str(params["section"])) is not None
         require(good, "params.section", params["section"], "letters, digits, . and _")
 
-    own = re.fullmatch(r"(step_of|box_of|cell_of_dim|(in|out)put_(tensors|\d+_shape|of))(_.*)?|" + _OWN, name)
+    own = re.fullmatch(
+        r"(step\d*_of|box_of|cell_of_dim|(in|out)put_(tensors|\d+_shape|of))(_.*)?|" + _OWN, name
+    )
     require(own is None, "name", name, "any other: the generated source uses this one itself")
     taken = {"session", "inputs", "outputs", "result", "detail", "sizes", name}
     ports = read_ports(plan, taken)
@@ -177,43 +192,56 @@ def _view(plan: Mapping[str, Any], payload_bytes: int) -> View:
     require(len(plan["buckets"]) > 0, "buckets", 0, "at least one")
     maker = StepMaker(symbols, ports, params, plan["threads"] == "pthread", "cuda" in plan)
     cases = special_cases(plan["buckets"], ports, params, "cuda" in plan)
-    buckets = []
-    for number, bucket in enumerate(plan["buckets"]):
-        c_text.check_name(bucket["name"] + "_", f"plan.json: buckets[{number}].name")
-        steps = [maker.step(bucket, number, at) for at in range(len(bucket["steps"]))]
-        special = next((case for case in cases if case.bucket == number), None)
-        # A session's memory is sized before the inputs are seen: a special case reports its bucket's arena.
-        arena = (plan["buckets"][special.general] if special else bucket)["arena_bytes"]
-        shown = _sizes_text(bucket, ports.dims)
-        if special:
-            shown = f"for {plan['buckets'][special.general]['name']} when {special.shown}"
-        box = bucket_box(bucket, ports.dims) if ports.dims else None
-        buckets.append(Bucket(bucket["name"], arena, steps, box, shown, special is not None))
+    variants = _variants(plan, maker, cases)
+    buckets = variants[0].buckets
     distinct = len({bucket.name.upper() for bucket in buckets}) == len(buckets)
     require(distinct, "buckets", "a name twice", "each once, upper and lower case being the same")
-    called = {step.symbol: step for bucket in buckets for step in bucket.steps}
+    called = {step.symbol: step for each in variants for bucket in each.buckets for step in bucket.steps}
     libraries = len({step.library for step in called.values() if step.library})
     require(
         libraries <= _MAX_LIBRARIES, "kernels", f"{libraries} libraries on a GPU", f"at most {_MAX_LIBRARIES}"
     )
     return View(
-        name, plan["target"], plan["model_hash"], plan["threads"], ports, buckets,
+        name, plan["target"], plan["model_hash"], plan["threads"], ports, variants,
         selection(ports.dims, plan["buckets"]), cases, [k for k in kernels if k["symbol"] in called],
-        _opened(plan["kernels"], called), params, _cpu(plan),
+        _opened(plan["kernels"], called), params,
         plan.get("cuda"),
     )  # fmt: skip
 
 
-def _cpu(plan: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The processor features that the kernels need; None if they need none. Raises KilnError if unknown."""
-    cpu: Mapping[str, Any] | None = plan.get("cpu")
-    if cpu is None or not cpu["features"]:
-        return None
-    require(cpu["arch"] in cpu_features.BITS, "cpu.arch", cpu["arch"], ", ".join(cpu_features.BITS))
-    for name in cpu["features"]:
-        known = cpu_features.BITS[cpu["arch"]]
-        require(name in known, "cpu.features", name, ", ".join(known))
-    return cpu
+def _variants(plan: Mapping[str, Any], maker: StepMaker, cases: Sequence[Case]) -> list[VariantView]:
+    """The variants of the plan; one for a plan without variants. Raises KilnError for unknown features."""
+    cpu = plan.get("cpu") or {"arch": None, "variants": [{"name": "base", "features": []}]}
+    known, arch = cpu_features.BITS, cpu["arch"]
+    require(len(cpu["variants"]) > 0, "cpu.variants", 0, "at least one")
+    found = []
+    for number, variant in enumerate(cpu["variants"]):
+        features = variant["features"]
+        require(arch in known or not features, "cpu.arch", arch, ", ".join(known))
+        for name in features:
+            require(name in known[arch], "cpu.variants: features", name, ", ".join(known[arch]))
+        mask = f"UINT64_C({cpu_features.mask(arch, features):#x})" if features else "0"
+        buckets = _buckets(plan, maker, cases, variant["name"])
+        found.append(VariantView(variant["name"], str(number or ""), features, mask, buckets))
+    return found
+
+
+def _buckets(plan: Mapping[str, Any], maker: StepMaker, cases: Sequence[Case], variant: str) -> list[Bucket]:
+    """The buckets of the plan with the steps of one variant."""
+    buckets = []
+    for number, bucket in enumerate(plan["buckets"]):
+        c_text.check_name(bucket["name"] + "_", f"plan.json: buckets[{number}].name")
+        own = {**bucket, "steps": [step_of(step, variant) for step in bucket["steps"]]}
+        steps = [maker.step(own, number, at) for at in range(len(bucket["steps"]))]
+        special = next((case for case in cases if case.bucket == number), None)
+        # A session's memory is sized before the inputs are seen: a special case reports its bucket's arena.
+        arena = (plan["buckets"][special.general] if special else bucket)["arena_bytes"]
+        shown = _sizes_text(bucket, maker.ports.dims)
+        if special:
+            shown = f"for {plan['buckets'][special.general]['name']} when {special.shown}"
+        box = bucket_box(bucket, maker.ports.dims) if maker.ports.dims else None
+        buckets.append(Bucket(bucket["name"], arena, steps, box, shown, special is not None))
+    return buckets
 
 
 def _opened(kernels: Sequence[Mapping[str, Any]], steps: Mapping[str, Step]) -> list[Opened]:

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> None:
     with atomic_dir(args.out) as folder:
         atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
         atomic_write(folder / "params.safetensors", tensors.save(values))
-        needed = target_check.cpu_features_of(target)
-        write_json(folder / "steps.json", {"cases": cases, "threads": threads, "cpu_features": needed})
+        variants = target_check.features_by_variant(target)
+        write_json(folder / "steps.json", {"cases": cases, "threads": threads, "variants": variants})
 
 
 def _lifted(module: tvm.IRModule) -> dict[str, Any]:

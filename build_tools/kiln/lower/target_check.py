@@ -5,6 +5,8 @@ LLVM itself ignores unknown names, with only a warning.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm.target import Target as TvmTarget
 from tvm.target import codegen
 
@@ -15,7 +17,38 @@ from kiln.frontend.quiet import quiet_stderr
 
 
 def check(target: Target) -> None:
-    """Raise KilnError for a CPU or feature that LLVM does not support for the target's architecture."""
+    """Raise KilnError for a CPU or feature that LLVM does not support for the target's architecture.
+
+    Also where a variant lacks a feature of the target's own, or has the same features as another variant.
+    """
+    features: dict[str, list[str]] = {}
+    for name in target.variant_names:
+        variant = target.for_variant(name)
+        _check_known(variant, f"target '{target.name}'" + (f", variant '{name}'" if features else ""))
+        features[name] = cpu_features_of(variant)
+        lacking = [feature for feature in features[target.base] if feature not in features[name]]
+        if lacking:
+            raise KilnError(
+                f"target '{target.name}': variant '{name}' lacks {', '.join(lacking)}, which the target's "
+                f"own 'cpu' and 'features' imply: a variant has all features of '{target.base}', and more"
+            )
+        same = next((o for o, has in features.items() if o != name and has == features[name]), None)
+        if same is not None:
+            raise KilnError(
+                f"target '{target.name}': variants '{same}' and '{name}' have the same features, as far as "
+                "kiln_open can ask a processor for them: leave one out"
+            )
+
+
+def features_by_variant(target: Target) -> list[dict[str, Any]]:
+    """Name and CPU features (see `cpu_features_of`) of every variant, the target's own first."""
+    return [
+        {"name": name, "features": cpu_features_of(target.for_variant(name))} for name in target.variant_names
+    ]
+
+
+def _check_known(target: Target, where: str) -> None:
+    """Raise KilnError, which begins with `where`, for a CPU or feature that LLVM does not know."""
     with quiet_stderr():
         plain = TvmTarget({"kind": "llvm", "mtriple": target.triple})
         cpus = sorted(str(name) for name in codegen.llvm_get_cpu_archlist(plain))
@@ -29,13 +62,11 @@ def check(target: Target) -> None:
         ]  # fmt: skip
     if not known:
         raise KilnError(
-            f"target '{target.name}': LLVM knows no CPU '{target.cpu}' for {target.arch} (key 'cpu')"
+            f"{where}: LLVM knows no CPU '{target.cpu}' for {target.arch} (key 'cpu')"
             f"{nearest(target.cpu, cpus)}"
         )
     if unknown:
-        raise KilnError(
-            f"target '{target.name}': LLVM knows no feature '{unknown[0]}' for {target.arch} (key 'features')"
-        )
+        raise KilnError(f"{where}: LLVM knows no feature '{unknown[0]}' for {target.arch} (key 'features')")
 
 
 def cpu_features_of(target: Target) -> list[str]:

@@ -97,7 +97,7 @@ def make_plan(
         "name": config["name"],
         "target": target.name,
         "threads": lowered[0].steps["threads"],
-        "cpu": {"arch": target.arch, "features": lowered[0].steps["cpu_features"]},
+        "cpu": {"arch": target.arch, "variants": lowered[0].steps["variants"]},
         "inputs": [_with_bytes(port, dims) for port in interface["inputs"]],
         "outputs": [_with_bytes(port, dims) for port in interface["outputs"]],
         "dims": interface.get("dims", []),

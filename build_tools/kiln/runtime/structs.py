@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 
-ABI = 6  # KILN_ABI
+ABI = 7  # KILN_ABI
 MAX_DIMS = 16  # KILN_MAX_DIMS
 SESSION_BYTES = 4096  # at least sizeof(kiln_session)
 POOL_WORDS = 192  # of 8 bytes, in kiln_pool
@@ -126,6 +126,7 @@ class CConfig(ctypes.Structure):
         ("on_step", ctypes.c_void_p),
         ("user", ctypes.c_void_p),
         ("gpu", ctypes.c_int32),
+        ("variant", ctypes.c_char_p),
     ]
 
 
@@ -134,6 +135,7 @@ class CSession(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("model", ctypes.c_void_p),
+        ("variant", ctypes.c_void_p),
         ("config", CConfig),
         ("frame", ctypes.c_void_p * 7),
         ("dims", ctypes.c_int64 * MAX_DIMS),

@@ -28,9 +28,10 @@ def KilnBundle(  # noqa: N802
     dump: bool = False,
     byoc: str | None = None,
     precision: str | None = None,
+    variants: str | None = None,
 ) -> Bundle:
     """Declare the bundle of `model` for `target`; `dump` writes the IR after each pass."""
-    return bundle(Unit(model, target, byoc, precision), dump)
+    return bundle(Unit(model, target, byoc, precision, variants=variants), dump)
 
 
 def KilnTest(  # noqa: N802
@@ -41,12 +42,13 @@ def KilnTest(  # noqa: N802
     device: str | None = None,
     byoc: str | None = None,
     precision: str | None = None,
+    variants: str | None = None,
 ) -> Any:
     """Declare the comparison with the golden vectors.
 
     The build fails where an output exceeds its tolerance.
     """
-    return tested(Unit(model, target, byoc, precision, device), dump, device)
+    return tested(Unit(model, target, byoc, precision, device, variants), dump, device)
 
 
 def KilnRun(  # noqa: N802
@@ -58,9 +60,10 @@ def KilnRun(  # noqa: N802
     device: str | None = None,
     byoc: str | None = None,
     precision: str | None = None,
+    variants: str | None = None,
 ) -> Any:
     """Declare a run on an image; it is done in every build."""
-    return ran(Unit(model, target, byoc, precision, device), dump, image, device)
+    return ran(Unit(model, target, byoc, precision, device, variants), dump, image, device)
 
 
 def KilnBench(  # noqa: N802
@@ -72,9 +75,10 @@ def KilnBench(  # noqa: N802
     steps: bool = False,
     byoc: str | None = None,
     precision: str | None = None,
+    variants: str | None = None,
 ) -> Any:
     """Declare the timing of runs, with `steps` of each step too; it is done in every build."""
-    return timed(Unit(model, target, byoc, precision, device), dump, device, steps)
+    return timed(Unit(model, target, byoc, precision, device, variants), dump, device, steps)
 
 
 def KilnDevice(  # noqa: N802
@@ -86,9 +90,10 @@ def KilnDevice(  # noqa: N802
     device: str = "local",
     byoc: str | None = None,
     precision: str | None = None,
+    variants: str | None = None,
 ) -> Any:
     """Declare `goal` (flash, rollback or status) on a device; it is done in every build."""
-    return on_device(goal, Unit(model, target, byoc, precision, device), dump, device)
+    return on_device(goal, Unit(model, target, byoc, precision, device, variants), dump, device)
 
 
 def KilnProgram(  # noqa: N802
@@ -119,9 +124,10 @@ def KilnSize(  # noqa: N802
     dump: bool = False,
     byoc: str | None = None,
     precision: str | None = None,
+    variants: str | None = None,
 ) -> Any:
     """Declare that the flash and RAM of a bundle are printed."""
-    return shown(Unit(model, target, byoc, precision), dump)
+    return shown(Unit(model, target, byoc, precision, variants=variants), dump)
 
 
 def KilnTune(  # noqa: N802
@@ -132,9 +138,10 @@ def KilnTune(  # noqa: N802
     device: str | None = None,
     byoc: str | None = None,
     precision: str | None = None,
+    variants: str | None = None,
 ) -> Any:
     """Declare that the kernels of `model` are timed, here or on a device; later builds use the result."""
-    return tune(Unit(model, target, byoc, precision), dump, device)
+    return tune(Unit(model, target, byoc, precision, variants=variants), dump, device)
 
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802

@@ -39,8 +39,9 @@ class Unit:
     """One model on one target.
 
     `of_model` is the folder of files that all targets share, `folder` the folder of files for this target.
-    `device` is the device on which `byoc=auto` times subgraphs. `auto` is the reason, in one line, why
-    `byoc=auto` uses no library; None where it uses one.
+    `device` is the device on which `byoc=auto` times subgraphs. `variants` names the target's variants to
+    build, separated by commas; None: those that the model names, or all. `auto` is the reason, in one line,
+    why `byoc=auto` uses no library; None where it uses one.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Unit:
         byoc: str | None = None,
         precision: str | None = None,
         device: str | None = None,
+        variants: str | None = None,
     ) -> None:
-        self.model, self.target = _model(model), _target(target)
+        self.model = _model(model)
+        self.target = _with_variants(_target(target), self.model, variants)
         if precision is not None:
             self.model = self.model.model_copy(update={"precision": precision})
         _can_be(self.model, self.target)
@@ -60,6 +63,8 @@ class Unit:
         session().limits[self.name] = self.model.limits
         self.of_model = f"{session().work}/models/{self.name}"
         self.of_target = f"{session().work}/{self.target.name}"
+        if self.target is not _target(target):
+            self.of_target += "@" + "+".join(self.target.variant_names)
         self.folder = f"{self.of_target}/{self.name}"
         self.bundle = f"{build}/{self.target.name}/{self.name}"
         self.threads = self.model.threads or self.target.threads
@@ -106,6 +111,19 @@ def _can_be(model: Model, target: Target) -> None:
             f"'{target.name}' has "
             f"{target.cuda.oldest}: fp32, fp16"
         )
+
+
+def _with_variants(target: Target, model: Model, given: str | None) -> Target:
+    """The target with the variants that the command line (`given`) or the model names, or with all."""
+    names, where = model.variants, f"model '{model.name}': variants"
+    if given is not None:
+        names, where = [name.strip() for name in given.split(",") if name.strip()], "option 'variants'"
+    if names is None or set(names) == set(target.variant_names):
+        return target
+    try:
+        return target.with_variants(names)
+    except ValueError as error:
+        raise KilnError(f"{where}: {error}") from None
 
 
 def _byoc(text: str | None) -> Byoc | None:

@@ -19,6 +19,7 @@ OPTIONS = {
     "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
     "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
+    "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
     "cache": "a folder of what was made, to share with other builds; none: no such folder (KILN_CACHE)",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "image": "for `run`: an image in place of the model's own",
@@ -71,6 +72,7 @@ class Options:
     program: Program | None = None
     byoc: str | None = None
     precision: str | None = None
+    variants: str | None = None
 
     def known_device(self) -> Device | None:
         """The device's configuration, read from its YAML file; None without `device=`."""
@@ -88,7 +90,11 @@ def once(given: Sequence[tuple[str, str]]) -> None:
     seen: dict[str, str] = {}
     for name, value in given:
         if name in seen:
-            hint = f"; several: {name}={seen[name]},{value}" if name in ("target", "model", "byoc") else ""
+            hint = (
+                f"; several: {name}={seen[name]},{value}"
+                if name in ("target", "model", "byoc", "variants")
+                else ""
+            )
             raise KilnError(f"option '{name}' is given twice: '{seen[name]}' and '{value}'{hint}")
         seen[name] = value
 
@@ -145,6 +151,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         device_goals,
         byoc=arguments.get("byoc"),
         precision=precision,
+        variants=arguments.get("variants"),
     )
 
 

@@ -18,7 +18,10 @@ from scons_real import ROOT
 PACKAGE = ROOT / "build_tools/kiln"
 TYPED = {"CCompiler", "Cache", "Emulator", "Libc", "Vector"}
 # Read by the configuration itself, before a stage sees them: methods of the same class, or `getattr`.
-OWN = {("Bucket", "range"), ("Tolerance", "fp16"), ("Tolerance", "bf16"), ("Tolerance", "tf32")}
+OWN = {
+    ("Bucket", "range"), ("Tolerance", "fp16"), ("Tolerance", "bf16"), ("Tolerance", "tf32"),
+    ("Variant", "tuned_for"), ("Variant", "emulator"),
+}  # fmt: skip
 
 
 def sections(annotation: object) -> Iterator[type[BaseModel]]:

@@ -51,7 +51,7 @@ def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, i
         lifted = {name: {"bytes": v.nbytes, "sha256": store.digest(v)} for name, v in values.items()}
         case = {"name": "", "params": "0/", "when": None, "lifted": lifted, **steps.describe()}
         params = {f"0/{name}": value for name, value in steps.params.items()}
-        lowered.append(Lowered({"cases": [case], "threads": "none", "cpu_features": []}, params))
+        lowered.append(Lowered({"cases": [case], "threads": "none", "variants": []}, params))
     buckets = [{"name": f"n{size}", "dims": {}} for size in SIZES]
     port = {"name": "x", "dtype": "float32", "shape": [1]}
     plan, _ = make_plan(lowered, buckets, {"inputs": [port], "outputs": [port]}, {"name": "m"}, target)

@@ -98,7 +98,8 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any],
         when = {"all": [{"input": 0, "value": {"param": "c.value"}}]}
         cases += [{**case, "name": "c", "params": "1/", "when": when}]
         values |= {f"1/{name}": value for name, value in {**VALUES, "c.value": compared}.items()}
-    lowered = Lowered({"cases": cases, "threads": "none", "cpu_features": ["neon"]}, values)
+    variants = [{"name": "base", "features": ["neon"]}]
+    lowered = Lowered({"cases": cases, "threads": "none", "variants": variants}, values)
     static = {"name": "static", "dims": {}}
     config = {"name": "m", "params": params}
     return make_plan([lowered], [static], interface, config, load_target("aarch64"))
