@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
@@ -10,41 +9,7 @@ from collections.abc import Sequence
 
 from kiln import limits, unforeseen
 from kiln.errors import KilnError
-
-STAGES = {
-    "fetch": "kiln.sources.stage",
-    "import": "kiln.frontend.stage",
-    "interface": "kiln.frontend.merge",
-    "simplify": "kiln.graph.stage",
-    "padding": "kiln.specialize.padding.stage",
-    "specialize": "kiln.specialize.stage",
-    "edges": "kiln.specialize.edges",
-    "golden": "kiln.golden.stage",
-    "precision": "kiln.precision.stage",
-    "tune": "kiln.tune.stage",
-    "library": "kiln.byoc.libraries.stage",
-    "byoc-choose": "kiln.tune.choose",
-    "packings": "kiln.lower.packings_stage",
-    "lower": "kiln.lower.stage",
-    "plan": "kiln.plan.stage",
-    "emit-objects": "kiln.emit.objects",
-    "emit-source": "kiln.emit.source",
-    "compile": "kiln.emit.compile",
-    "link": "kiln.emit.link",
-    "bundle": "kiln.emit.bundle",
-    "device-test": "kiln.device.check.test",
-    "device-run": "kiln.device.check.run",
-    "device-bench": "kiln.device.check.bench",
-    "device-flash": "kiln.device.flash",
-    "device-installed": "kiln.device.installed",
-    "device-program": "kiln.device.program",
-    "devices": "kiln.device.deploy.devices",
-    "device-schema": "kiln.device.deploy.registry",
-    "size": "kiln.report.size",
-    "report": "kiln.report.html",
-    "profile": "kiln.report.profile",
-    "schema": "kiln.config.schema",
-}
+from kiln.stages import STAGES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,10 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "KILN_PARENT" in os.environ:
         _die_with(int(os.environ["KILN_PARENT"]))
     limits.apply()
-    module = importlib.import_module(STAGES[name])
-    parser = argparse.ArgumentParser(prog=f"python -m kiln {name}", description=module.__doc__)
-    module.add_arguments(parser)
-    options = parser.parse_args(arguments[1:])
+    module = importlib.import_module(STAGES[name].spec.module)
+    options = STAGES[name].parse(arguments[1:], module.__doc__)
     try:
         module.run(options)
     except KilnError as error:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 MEMORY = "KILN_MEMORY"  # environment variable of a stage: the limit in bytes
 
-# Stages that run the model, wait for a device or measure on one: time and memory depend on the model.
-_UNLIMITED = ("tune", "byoc-choose", "device-")
 # Messages of Python, NumPy, C++, LLVM and the C library about a failed allocation.
 _REFUSED = re.compile(
     r"MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory|Unable to allocate|bad array new length"
@@ -32,11 +30,6 @@ def apply() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = int(asked) if most == resource.RLIM_INFINITY else min(int(asked), most)
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
-
-
-def applies(stage: str) -> bool:
-    """Whether the stage called `stage` has limits."""
-    return not stage.startswith(_UNLIMITED)
 
 
 def ran_out(said: Sequence[str]) -> bool:

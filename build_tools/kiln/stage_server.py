@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from kiln.__main__ import STAGES
 from kiln.__main__ import main as run_stage
+from kiln.stages import STAGES
 
 LENGTH = struct.Struct("<q")  # bytes of the JSON text that follows on the request socket
 STATUS = struct.Struct("<i")
@@ -101,7 +101,7 @@ class _Server:
         _redirect(descriptors[1:3])
         if name in STAGES:
             with contextlib.suppress(Exception):  # the fork raises the exception again, and reports it
-                importlib.import_module(STAGES[name])
+                importlib.import_module(STAGES[name].spec.module)
         sys.stdout.flush()
         sys.stderr.flush()
         gc.freeze()  # garbage collection in a fork would copy every page that the imports have filled

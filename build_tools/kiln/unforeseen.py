@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import traceback
@@ -15,7 +14,7 @@ VARIABLE = "KILN_TRACEBACK"
 _SUBJECTS = ("called", "source", "bundle", "config", "plan", "out")
 
 
-def tell(stage: str, arguments: argparse.Namespace, error: BaseException) -> None:
+def tell(stage: str, arguments: object, error: BaseException) -> None:
     """Print the error line to stderr, after the traceback if KILN_TRACEBACK is set in the environment."""
     shown = bool(os.environ.get(VARIABLE))
     if shown:
@@ -24,8 +23,8 @@ def tell(stage: str, arguments: argparse.Namespace, error: BaseException) -> Non
     print(f"kiln: error: {line(stage, arguments, error)}{hint}", file=sys.stderr)
 
 
-def line(stage: str, arguments: argparse.Namespace, error: BaseException) -> str:
-    """One line with the stage, its subject and the exception."""
+def line(stage: str, arguments: object, error: BaseException) -> str:
+    """One line with the stage, its subject (from its flags, `arguments`) and the exception."""
     values = (getattr(arguments, name, None) for name in _SUBJECTS)
     subject = next((str(value) for value in values if value), "")
     reason = "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kiln.__main__ import STAGES
+from kiln.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "limits.py", "packages.py", "paths.py")
@@ -29,105 +29,94 @@ _REAL = (
     "config",
     "device/check/host_cpu.py",
     "scons",
+    "stage.py",
+    "stages",
     "sources/cache.py",
     "sources/onnx_data.py",
 )
-_STAND_IN = '''
-import argparse, hashlib, json, os, signal, subprocess, time
+_STAND_IN = """
+import hashlib, os, signal, subprocess, time
 from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
+from kiln.stage import Output, Scratch, Silent
 
-FLAGS = """config target plan source out interface link golden tolerance size report archive bundle work
-name runtime dump print image model-file called cache bucket buckets padding packings""".split()
-FOLDERS = {
-    "import": ["module.json", "params.safetensors", "interface.json"],
-    "simplify": ["module.json", "params.safetensors", "interface.json"],
-    "specialize": ["module.json", "params.safetensors", "interface.json"],
+# Files of folders that only the stage knows.
+LISTED = {
     "golden": ["golden.json", "a.bin", "b.bin"],
-    "packings": ["packings.json"],
-    "lower": ["module.json", "params.safetensors", "steps.json"],
-    "plan": ["plan.json", "params.raw"],
     "emit-objects": ["one.o", "two.o"],
-    "emit-source": ["NAME.h", "NAME_plan.c", "NAME_params.S", "params.bin"],
     "compile": ["x.o"],
-    "link": ["lib/libNAME.a", "include/NAME.h"],
-    "bundle": ["lib/libNAME.a", "include/NAME.h", "golden/golden.json"],
+    "link": ["lib/lib{model}.a", "include/{model}.h"],
 }
+MORE = {"bundle": ["golden/golden.json"]}
 
 
-class Stage:
-    def __init__(self, name):
-        self.name = name
+def run(stage):
+    name, out, show = stage.spec.name, getattr(stage, "out", None), getattr(stage, "show", None)
+    if "FAKE_LOG" in os.environ:
+        with open(os.environ["FAKE_LOG"], "a") as stream:
+            stream.write(f"{name} {out or show}\\n")
+    if os.environ.get("FAKE_FAIL") == name:
+        raise KilnError(f"{name} cannot do this")
+    if os.environ.get("FAKE_CRASH") == name:
+        raise RuntimeError("out of ideas")
+    if os.environ.get("FAKE_SIGNAL") == name:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if os.environ.get("FAKE_STUCK") == name:
+        program = subprocess.Popen(["sleep", "1000"])
+        Path(os.environ["FAKE_LOG"]).write_text(str(program.pid))
+        program.wait()
+    if os.environ.get("FAKE_EATS") == name:
+        bytearray(1 << 30)
+    seconds = float(os.environ.get("FAKE_SECONDS", "0"))
+    time.sleep(seconds / 2)
+    if name.startswith("device-") or show:
+        print(f"{name} speaks")
+    if out is None:
+        return
+    # What buckets agree on is mostly nothing: another bucket does not change it.
+    content = "{}" if name == "packings" else digest(stage)
+    if getattr(stage, "dump", None):
+        stage.dump.mkdir(parents=True, exist_ok=True)
+        Path(stage.dump, "dump.txt").write_text("IR")
+    [kind] = [one.kind for one in stage.fields() if one.name == "out"]
+    files = kind.files or (LISTED[name] if kind.listed else ())
+    if not files:
+        atomic_write(out, content)
+        return
+    model = out.name if name == "bundle" else out.parent.name
+    with atomic_dir(out) as folder:
+        for index, file in enumerate([*files, *MORE.get(name, [])]):
+            if file != "manifest.json":
+                atomic_write(folder / file.replace("{model}", model), f"{content} {index}\\n" * 1000)
+        if os.environ.get("FAKE_KILL") == str(out):
+            # The build's process is the parent of the server that this process was forked from.
+            server = Path("/proc", os.environ["KILN_PARENT"], "stat").read_text()
+            os.kill(int(server.rpartition(")")[2].split()[1]), 9)
+            time.sleep(60)
+        time.sleep(seconds / 2)  # killed now, it leaves a folder that is not whole
+        if name == "bundle":
+            made = [f for f in sorted(folder.rglob("*")) if f.is_file()]
+            entries = [{"name": str(f.relative_to(folder)), "bytes": f.stat().st_size} for f in made]
+            write_json(folder / "manifest.json", {"files": entries})
+    if name == "bundle":
+        atomic_write(stage.archive, content)
 
-    def add_arguments(self, parser):
-        for flag in FLAGS:
-            parser.add_argument(f"--{flag}")
-        parser.add_argument("--in", action="append")
-        parser.add_argument("--quiet", action="store_true")
-        parser.add_argument("objects", nargs="*")
 
-    def run(self, args):
-        if "FAKE_LOG" in os.environ:
-            with open(os.environ["FAKE_LOG"], "a") as stream:
-                stream.write(f"{self.name} {args.out or args.print}\\n")
-        if os.environ.get("FAKE_FAIL") == self.name:
-            raise KilnError(f"{self.name} cannot do this")
-        if os.environ.get("FAKE_CRASH") == self.name:
-            raise RuntimeError("out of ideas")
-        if os.environ.get("FAKE_SIGNAL") == self.name:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if os.environ.get("FAKE_STUCK") == self.name:
-            program = subprocess.Popen(["sleep", "1000"])
-            Path(os.environ["FAKE_LOG"]).write_text(str(program.pid))
-            program.wait()
-        if os.environ.get("FAKE_EATS") == self.name:
-            bytearray(1 << 30)
-        seconds = float(os.environ.get("FAKE_SECONDS", "0"))
-        time.sleep(seconds / 2)
-        if self.name.startswith("device-") or args.print:
-            print(f"{self.name} speaks")
-        if args.out is None:
-            return
-        # What buckets agree on is mostly nothing: another bucket does not change it.
-        digest = "{}" if self.name == "packings" else self.digest(args)
-        if args.dump:
-            Path(args.dump).mkdir(parents=True, exist_ok=True)
-            Path(args.dump, "dump.txt").write_text("IR")
-        if self.name not in FOLDERS:
-            atomic_write(args.out, digest)
-            return
-        name = Path(args.out).name if self.name == "bundle" else Path(args.out).parent.name
-        with atomic_dir(args.out) as folder:
-            for index, file in enumerate(FOLDERS[self.name]):
-                atomic_write(folder / file.replace("NAME", name), f"{digest} {index}\\n" * 1000)
-            if os.environ.get("FAKE_KILL") == args.out:
-                # The build's process is the parent of the server that this process was forked from.
-                server = Path("/proc", os.environ["KILN_PARENT"], "stat").read_text()
-                os.kill(int(server.rpartition(")")[2].split()[1]), 9)
-                time.sleep(60)
-            time.sleep(seconds / 2)  # killed now, it leaves a folder that is not whole
-            if self.name == "bundle":
-                files = [f for f in sorted(folder.rglob("*")) if f.is_file()]
-                entries = [{"name": str(f.relative_to(folder)), "bytes": f.stat().st_size} for f in files]
-                write_json(folder / "manifest.json", {"files": entries})
-        if args.archive:
-            atomic_write(args.archive, digest)
-
-    def digest(self, args):
-        digest = hashlib.sha256(self.name.encode())
-        for flag, value in sorted(vars(args).items()):
-            for word in value if isinstance(value, list) else [value]:
-                if flag in ("out", "archive", "work", "dump", "cache") or not isinstance(word, str):
-                    continue
-                path = Path(word)
-                files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []
-                digest.update(f"{flag} {len(files)}".encode())
-                for file in files:
-                    if file.is_file():
-                        digest.update(file.read_bytes())
-        return digest.hexdigest()
-'''
+def digest(stage):
+    found = hashlib.sha256(stage.spec.name.encode())
+    for one, values in sorted(stage.values(), key=lambda pair: pair[0].name):
+        if isinstance(one.kind, (Output, Scratch, Silent)):
+            continue
+        for value in values:
+            path = Path(value) if isinstance(value, Path) else Path("/nonexistent")
+            files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []
+            found.update(f"{one.name} {len(files)}".encode())
+            for file in files:
+                if file.is_file():
+                    found.update(file.read_bytes())
+    return found.hexdigest()
+"""
 
 
 class Project:
@@ -154,16 +143,13 @@ class Project:
         for emulator in ("qemu-aarch64", "qemu-arm"):  # which the stand-ins never start
             (self.programs / emulator).touch(0o755)
         (package / "stand_in.py").write_text(_STAND_IN)
-        for stage, module in STAGES.items():
+        for module in [stage.spec.module for stage in STAGES.values()]:
             path = package.joinpath(*module.split(".")[1:]).with_suffix(".py")
             if module.startswith("kiln.config"):
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             (path.parent / "__init__.py").touch()
-            path.write_text(
-                f"from kiln.stand_in import Stage\n_stage = Stage({stage!r})\n"
-                "add_arguments, run = _stage.add_arguments, _stage.run\n"
-            )
+            path.write_text("from kiln.stand_in import run as run\n")
 
     def command(self, *arguments: str) -> list[str]:
         """How SCons is called; -Q as the wrapper does."""

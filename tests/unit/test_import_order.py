@@ -11,8 +11,8 @@ import kiln
 PACKAGE = Path(kiln.__file__).parent
 # Bottom to top. Modules that lie directly in the package (errors, files, …) are below all of them.
 ORDER = (
-    "runtime", "config", "sources", "params", "frontend", "graph", "specialize", "tir", "opinfo", "byoc",
-    "kernels", "lower", "plan", "emit", "golden", "precision", "device", "report", "tune", "scons",
+    "stages", "runtime", "config", "sources", "params", "frontend", "graph", "specialize", "tir", "opinfo",
+    "byoc", "kernels", "lower", "plan", "emit", "golden", "precision", "device", "report", "tune", "scons",
 )  # fmt: skip
 
 
@@ -54,5 +54,7 @@ def test_modules_outside_of_packages_import_none() -> None:
     assert upward == {
         "__init__.py imports runtime",
         "__init__.py imports scons",
+        "__main__.py imports stages",
+        "stage_server.py imports stages",
         "toolchain.py imports config",
     }

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 from kiln.config.check import Section
 from kiln.config.model import Model
 from kiln.config.target import Target
 from kiln.files import write_json
+from kiln.stages.use import SchemaStage
 
 # Keys whose value may be `native`: determined from the build machine (see kiln.config.host).
 _NATIVE = ("triple", "cpu", "features", "arch", "vector", "cache", "cores")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare this program's flags."""
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for target.schema.json and model.schema.json"
-    )
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: SchemaStage) -> None:
     """Write both schemas."""
     for kind, schema in (("target", target_schema()), ("model", model_schema())):
         write_json(args.out / f"{kind}.schema.json", schema)

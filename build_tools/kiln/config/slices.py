@@ -7,41 +7,22 @@ from typing import Any
 
 from kiln.config.model import Model
 from kiln.config.target import Target
-
-_SLICES: dict[str, tuple[str, ...]] = {
-    "fetch": ("source",),
-    "import": ("inputs", "outputs", "dims"),
-    "simplify": (),
-    "golden": ("golden", "preprocess", "inputs", "dims", "special_cases"),
-    # With pad buckets: the golden stage checks the error that padding adds against the tolerance.
-    "golden_padded": ("golden", "preprocess", "inputs", "dims", "special_cases", "tolerance"),
-    "tolerance": ("tolerance",),
-    "precision": ("precision",),
-    "padding": ("inputs", "outputs", "dims"),
-    "specialize": ("dims", "inputs", "outputs", "special_cases"),
-    "edges": ("inputs", "outputs", "dims", "buckets"),
-    "lower": ("threads", "winograd", "precision", "checks"),
-    "plan": ("params", "threads", "dims"),
-    "source": ("params", "description"),
-    "bundle": ("description", "licence"),
-    "run": ("preprocess", "labels", "run"),
-    "budget": ("budget",),
-}
+from kiln.stages import SLICES
 
 _RANGE = ("min", "max", "multiple")
 
 
-def stage_config(model: Model, stage: str) -> dict[str, Any]:
-    """The slice of a model's configuration that one stage reads, as plain data.
+def stage_config(model: Model, name: str) -> dict[str, Any]:
+    """A slice of a model's configuration, as plain data; stages declare the slices that they read.
 
-    Always contains `name` and `format`. Raises ValueError for a stage without a slice.
+    Always contains `name` and `format`. Raises ValueError for a slice that no stage reads.
     """
-    if stage not in _SLICES:
-        raise ValueError(f"no slice for stage '{stage}'; known: {', '.join(_SLICES)}")
-    config = model.model_dump(mode="json", include={"name", "format", *_SLICES[stage]})
-    if stage == "tolerance":
+    if name not in SLICES:
+        raise ValueError(f"no slice '{name}'; known: {', '.join(SLICES)}")
+    config = model.model_dump(mode="json", include={"name", "format", *SLICES[name]})
+    if name == "tolerance":
         config["tolerance"] = model.tolerance_in_force()
-    if stage != "edges" and "dims" in config:  # the other stages read buckets.json and bucket.json
+    if name != "edges" and "dims" in config:  # the other stages read buckets.json and bucket.json
         config["dims"] = {n: {key: dim[key] for key in _RANGE} for n, dim in config["dims"].items()}
     return config
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import dataclasses
 import getpass
 import hashlib
 import json
@@ -29,22 +29,14 @@ from kiln.device.deploy.store import State, Store, open_store
 from kiln.device.deploy.transports import AFTER
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.stages.use import FlashStage
 
 # Folders and files of a bundle that no program reads when it runs (`contents: run` leaves them out).
 _TO_BUILD_WITH = ("include/", "src/", "cmake/", "pkgconfig/", "golden/", "report.html")
 _SPARE = 256 << 10  # bytes needed in addition to the files: folders, the lock, the vectors' outputs
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """device-test's flags, --device device.json, [--list], which only prints the commands."""
-    test.add_arguments(p)
-    p.add_argument("--list", action="store_true", help="print what would be executed on the device")
-    for action in p._actions:
-        if action.dest == "device":
-            action.required = True
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: FlashStage) -> None:
     """Flash, print the result, and write it to --out as JSON."""
     device = read_device(args.device)
     if args.list:
@@ -71,7 +63,7 @@ class _Flash:
     store: Store
     device: Device
     target: Target
-    args: argparse.Namespace
+    args: FlashStage
     manifest: Mapping[str, Any]
 
     def run(self) -> dict[str, Any]:
@@ -163,7 +155,7 @@ class _Flash:
         # The runner finds files by content, so this is the flashed file: a hard link to the blob, or a copy.
         beside = {library.name: library} if library.is_file() else {}
         with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
-            given = argparse.Namespace(**{**vars(self.args), "out": Path(folder, "test.json")})
+            given = dataclasses.replace(self.args, out=Path(folder, "test.json"))
             runner = RemoteRunner(self.store, model, beside)
             test.check(given, self.target, runner, shared=bool(beside))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,10 @@ from kiln.device.deploy.store import Store, open_store
 from kiln.device.flash import bundle_files, version_id
 from kiln.errors import KilnError
 from kiln.files import read_json
+from kiln.stages.use import InstalledStage
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--goal rollback or status, --device device.json, --model NAME [--bundle folder] [--list]."""
-    p.add_argument("--goal", choices=("rollback", "status"), required=True)
-    p.add_argument("--device", type=Path, required=True, help="device.json")
-    p.add_argument("--model", required=True, help="the model's name")
-    p.add_argument("--bundle", type=Path, help="the bundle built here, to compare with")
-    p.add_argument("--list", action="store_true", help="print what would be executed on the device")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: InstalledStage) -> None:
     """Roll back or read the status, and print the result."""
     device = read_device(args.device)
     if args.list:
@@ -57,7 +48,7 @@ def rollback(store: Store, model: str) -> dict[str, str]:
     return {"in use": previous, "installed": listing.when(installed), "before": state.current}
 
 
-def status(store: Store, args: argparse.Namespace) -> dict[str, str]:
+def status(store: Store, args: InstalledStage) -> dict[str, str]:
     """Rows to print: the installed version, the state of its files, how it differs from the local bundle."""
     state = store.state(args.model)
     if state.current is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kiln.device.bundle import limits_of, open_bundle
-from kiln.device.check.execute import TIMEOUT, execute
+from kiln.device.check.execute import execute
 from kiln.device.check.runners.remote import ImageRunner
 from kiln.device.deploy import listing
 from kiln.device.deploy.registry import read_device
@@ -20,20 +19,10 @@ from kiln.device.microcontroller.image import Image, read_image
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for
+from kiln.stages.use import ProgramStage
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--goal, --device device.json, --program file.elf, --out folder [--bundle folder, --tolerance file]."""
-    p.add_argument("--goal", choices=sorted(_GOALS), required=True)
-    p.add_argument("--device", type=Path, required=True, help="device.json: one behind a gdb server")
-    p.add_argument("--program", type=Path, required=True, help="ELF file, linked for the device's memory")
-    p.add_argument("--bundle", type=Path, help="the bundle with the golden vectors for `test`")
-    p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
-    p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the program to end")
-    p.add_argument("--out", type=Path, required=True, help="results, JSON; the program's files go next to it")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: ProgramStage) -> None:
     """Execute the goal, print the result, and write it to --out as JSON."""
     image = read_image(args.program)
     with _connected(args.device) as (name, transport):
@@ -56,7 +45,7 @@ def _connected(path: Path) -> Iterator[tuple[str, Loads]]:
         transport.close()
 
 
-def _flash(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRunner) -> dict[str, Any]:
+def _flash(args: ProgramStage, image: Image, transport: Loads, _: ImageRunner) -> dict[str, Any]:
     """Load the blocks that differ, check the whole program, leave the core at its first instruction."""
     began = time.monotonic()
     written = transport.load(image)
@@ -74,7 +63,7 @@ def _flash(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRun
     return {"bytes": image.size, "written_bytes": written, "seconds": round(took, 1)}
 
 
-def _status(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRunner) -> dict[str, Any]:
+def _status(args: ProgramStage, image: Image, transport: Loads, _: ImageRunner) -> dict[str, Any]:
     """Compare the device's memory with the program."""
     differing = transport.differing(image)
     entries = {"device": transport.core() or "a core that Kiln does not know"}
@@ -86,7 +75,7 @@ def _status(args: argparse.Namespace, image: Image, transport: Loads, _: ImageRu
     return {"bytes": image.size, "differing_bytes": sum(size for _, size in differing)}
 
 
-def _run(args: argparse.Namespace, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
+def _run(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
     """Load the program and run it to its end; print its output, and store its files next to --out."""
     done = runner.run(args.program, [], send={}, fetch={}, timeout=args.timeout)
     for line in done.stdout.splitlines():
@@ -104,7 +93,7 @@ def _run(args: argparse.Namespace, image: Image, transport: Loads, runner: Image
     return {"status": done.status, "seconds": round(done.seconds, 1)}
 
 
-def _test(args: argparse.Namespace, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
+def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunner) -> dict[str, Any]:
     """Run the program with the golden inputs as inputs.bin; compare its outputs.bin with the golden outputs.
 
     Raises SystemExit, after printing the reason, where an output exceeds its tolerance.
@@ -140,5 +129,5 @@ def _test(args: argparse.Namespace, image: Image, transport: Loads, runner: Imag
     return {"model": bundle.name, "vectors": len(vectors), "max_error": max(errors)}
 
 
-_Goal = Callable[[argparse.Namespace, Image, Loads, ImageRunner], dict[str, Any]]
+_Goal = Callable[[ProgramStage, Image, Loads, ImageRunner], dict[str, Any]]
 _GOALS: dict[str, _Goal] = {"flash": _flash, "status": _status, "run": _run, "test": _test}

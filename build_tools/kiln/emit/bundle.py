@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import os
@@ -21,29 +20,12 @@ from kiln.emit import consumers
 from kiln.emit.gzip_blocks import GzipWriter
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.stages.target import BundleStage
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """Declare the options for the outputs of earlier stages, --out folder and --archive .tar.gz."""
-    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
-    p.add_argument("--model-file", type=Path, required=True, help="the model's file, for its hash")
-    p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--plan", type=Path, required=True, help="plan.json")
-    p.add_argument("--source", type=Path, required=True, help="folder of the emit-source stage")
-    p.add_argument("--link", type=Path, required=True, help="folder of the link stage")
-    p.add_argument("--golden", type=Path, required=True, help="folder of the golden stage")
-    p.add_argument("--tolerance", type=Path, required=True, help="slice with the tolerance, JSON")
-    p.add_argument("--size", type=Path, required=True, help="size.json")
-    p.add_argument("--precision", type=Path, help="precision.json, of a model in less than float32")
-    p.add_argument("--byoc", type=Path, help="what was chosen for each part, with byoc=auto")
-    p.add_argument("--report", type=Path, help="report.html")
-    p.add_argument("--out", type=Path, required=True, help="the bundle's folder")
-    p.add_argument("--archive", type=Path, required=True, help="the same as .tar.gz")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: BundleStage) -> None:
     """Write the bundle's folder, then its archive; each completely or not at all."""
     config, plan = read_json(args.config), read_json(args.plan)
     target = Target.model_validate(read_json(args.target))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from kiln.emit.headers import include_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
 from kiln.paths import data_dir
+from kiln.stages.target import CompileStage
 from kiln.toolchain import compiler_command, oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
@@ -19,17 +19,7 @@ _FLAGS = ("-std=c11", "-Os", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sect
 _ZIG_FLAGS = ("-fno-sanitize=undefined", "-fno-stack-protector")
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """Declare --target target.json, --runtime THREADS or --source folder with --name model, --out folder."""
-    p.add_argument("--target", type=Path, required=True, help="target.json")
-    what = p.add_mutually_exclusive_group(required=True)
-    what.add_argument("--runtime", choices=["none", "pthread"], help="compile the runtime with these threads")
-    what.add_argument("--source", type=Path, help="folder of the emit-source stage")
-    p.add_argument("--name", help="the model's name, with --source")
-    p.add_argument("--out", type=Path, required=True, help="folder for the objects")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: CompileStage) -> None:
     """Write one object for each source file, all of them or none."""
     target = Target.model_validate(read_json(args.target))
     if args.runtime:
@@ -39,6 +29,7 @@ def run(args: argparse.Namespace) -> None:
         sources = runtime_sources(args.runtime, target.deployment, target.arch, gpu)
         prefix = "kiln_"
     else:
+        assert args.source is not None  # else the flags are rejected
         names = (f"{args.name}_plan.c", f"{args.name}_params.S")
         sources, prefix = [args.source / name for name in names], ""
     missing = [str(source) for source in sources if not source.is_file()]

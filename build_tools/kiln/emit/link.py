@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,25 +12,12 @@ from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
+from kiln.stages.target import LinkStage
 from kiln.toolchain import archiver_command, compiler_command
 from kiln.toolchain import run as run_tool
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """Declare --name, --target target.json, --source folder, --plan plan.json, --out and object folders."""
-    p.add_argument("--name", required=True, help="the model's name")
-    p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--plan", type=Path, required=True, help="plan.json")
-    p.add_argument("--source", type=Path, required=True, help="folder of the emit-source stage")
-    p.add_argument("--out", type=Path, required=True, help="folder that gets include/, lib/ and params.bin")
-    p.add_argument(
-        "--library", dest="libraries", type=Path, action="append", default=[],
-        help="folder of the library stage; goes into lib/",
-    )  # fmt: skip
-    p.add_argument("objects", type=Path, nargs="+", help="folders of objects")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: LinkStage) -> None:
     """Write the output folder, completely or not at all."""
     target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
     objects = [path for folder in args.objects for path in sorted(folder.glob("*.o"))]

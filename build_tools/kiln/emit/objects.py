@@ -10,7 +10,6 @@ vectors.json in the output folder records for each kernel how many of its loops 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import shutil
@@ -34,6 +33,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.opinfo.attach import refusal
+from kiln.stages.target import ObjectsStage
 
 # Functions that every freestanding device must provide: compilers emit calls of them on their own.
 ALLOWED = {"memcpy", "memset", "memmove"}
@@ -42,23 +42,7 @@ ALLOWED = {"memcpy", "memset", "memmove"}
 ALLOWED |= {"__aeabi_idiv", "__aeabi_idivmod", "__aeabi_uidiv", "__aeabi_uidivmod"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of emit-objects."""
-    parser.add_argument(
-        "--in", dest="sources", type=Path, action="append", required=True,
-        help="folder of the lower stage; once for each bucket",
-    )  # fmt: skip
-    parser.add_argument("--plan", type=Path, required=True, help="folder of the plan stage")
-    parser.add_argument("--target", type=Path, required=True, help="target.json")
-    parser.add_argument(
-        "--library", dest="libraries", type=Path, action="append", default=[],
-        help="folder of the library stage, for the libraries that kernels call",
-    )  # fmt: skip
-    parser.add_argument("--cache", type=Path, required=True, help="folder of objects that builds share")
-    parser.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: ObjectsStage) -> None:
     """Write the objects of all kernels that the plan uses, and vectors.json, to `args.out`."""
     target = Target.model_validate(read_json(args.target))
     plan = read_json(args.plan / "plan.json")

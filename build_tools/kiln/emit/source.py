@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,13 @@ from kiln.emit.plan_view import plan_view
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 from kiln.paths import data_dir
+from kiln.stages.target import SourceStage
 
 _CORE = ("session.c", "check.c", "memory.c", "content.c", "indices.c", "params.c", "text.c", "traffic.c")
 _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """Declare --plan (folder of the plan stage, or its plan.json), --target target.json, --out folder."""
-    p.add_argument(
-        "--plan", type=Path, required=True, help="plan.json with params.raw beside it, or their folder"
-    )
-    p.add_argument("--target", type=Path, help="target.json; the plan names its target, so it is not needed")
-    p.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: SourceStage) -> None:
     """Write the four files of `emit`. Raises KilnError naming the invalid entry of plan.json."""
     plan = args.plan / "plan.json" if args.plan.is_dir() else args.plan
     raw = plan.parent / "params.raw"

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kiln.config import sizes
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.stages.model import InterfaceStage
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--buckets buckets.json, --config slice, --out interface.json, and one interface.json per bucket."""
-    p.add_argument("--buckets", type=Path, required=True, help="buckets.json")
-    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
-    p.add_argument("--out", type=Path, required=True, help="interface.json")
-    p.add_argument("interfaces", type=Path, nargs="+", help="interface.json of each bucket, in order")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: InterfaceStage) -> None:
     """Write the interface of the model, which is valid in every bucket."""
     interfaces = [read_json(path) for path in args.interfaces]
     write_json(args.out, merge(interfaces, read_json(args.buckets), read_json(args.config)))

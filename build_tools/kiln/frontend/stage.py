@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
+from kiln.stages.model import ImportStage
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--config import.json (name, inputs, outputs, dims of the model), --source file, --out folder.
-
-    --bucket bucket.json: one entry of buckets.json.
-    """
-    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
-    p.add_argument(
-        "--bucket", type=Path, help="bucket.json: the sizes to import for; left out: a static model"
-    )
-    p.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
-    p.add_argument("--called", help="how errors call the model file; by its path when left out")
-    p.add_argument(
-        "--out", type=Path, required=True, help="folder for module.json, params.safetensors, interface.json"
-    )
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: ImportStage) -> None:
     """Write module.json, params.safetensors and interface.json of the imported model, all or none."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kiln.config import Target
@@ -13,20 +11,11 @@ from kiln.lower.cases import Case, cases_of
 from kiln.lower.packings import limits
 from kiln.lower.pipeline import machine_of
 from kiln.params import store
+from kiln.stages.target import PackingsStage
 from kiln.tir.tuning_records import choices_of
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--in", dest="sources", type=Path, action="append", required=True,
-        help="folder of the stage before lower; once for each bucket",
-    )  # fmt: skip
-    parser.add_argument("--target", type=Path, required=True, help="target.json")
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
-    parser.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: PackingsStage) -> None:
     """Write packings.json into the folder `args.out`."""
     target = Target.model_validate(read_json(args.target))
     cases = [case for folder in args.sources for case in cases_of(store.load(folder))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -16,20 +14,11 @@ from kiln.lower.cases import cases_of
 from kiln.lower.packings_stage import packings_of
 from kiln.lower.pipeline import lower
 from kiln.params import store, tensors
+from kiln.stages.target import LowerStage
 from kiln.tir.tuning_records import choices_of
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the stage before")
-    parser.add_argument("--target", type=Path, required=True, help="target.json")
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
-    parser.add_argument("--byoc", type=Path, help="byoc.json: which external libraries compute what")
-    parser.add_argument("--packings", type=Path, help="packings.json, of a model with several buckets")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dump", type=Path, help="write the IR after each pass into this folder")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: LowerStage) -> None:
     """Lower all cases of a bucket; write module.json, params.safetensors and steps.json into `args.out`."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,20 +18,9 @@ from kiln.params import tensors
 from kiln.plan.bucket import plan_bucket
 from kiln.plan.params import ParameterStore
 from kiln.plan.transforms import transforms
+from kiln.stages.target import PlanStage
 
 Values = Mapping[str, npt.NDArray[Any]]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--in", dest="sources", type=Path, action="append", required=True,
-        help="folder of the lower stage; once for each bucket, in the order of buckets.json",
-    )  # fmt: skip
-    parser.add_argument("--interface", type=Path, required=True, help="interface.json")
-    parser.add_argument("--buckets", type=Path, help="buckets.json; a model without dimensions needs none")
-    parser.add_argument("--target", type=Path, required=True, help="target.json")
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
-    parser.add_argument("--out", type=Path, required=True)
 
 
 def _compared(_name: str) -> dict[str, Any]:
@@ -49,7 +36,7 @@ class Lowered:
     values: Values
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: PlanStage) -> None:
     """Read the results of the lower stage; write plan.json and params.raw into the folder args.out."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))

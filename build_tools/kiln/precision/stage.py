@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,21 +9,10 @@ from typing import Any
 
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for, read_tensor
+from kiln.stages.model import PrecisionStage
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Folders of the graph of each bucket, the golden vectors, and slices of the model's configuration."""
-    parser.add_argument(
-        "--in", dest="sources", type=Path, action="append", required=True,
-        help="folder of the stage before lower; once for each bucket, in the order of golden.json",
-    )  # fmt: skip
-    parser.add_argument("--golden", type=Path, required=True, help="folder of the golden stage")
-    parser.add_argument("--config", type=Path, required=True, help="slice with the precision, JSON")
-    parser.add_argument("--tolerance", type=Path, required=True, help="slice with the tolerance, JSON")
-    parser.add_argument("--out", type=Path, required=True, help="precision.json")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: PrecisionStage) -> None:
     """Write precision.json: by vector and output the greatest error against the reference, and the limit.
 
     An error is null if it is not finite: a NaN or an infinity that the reference does not have. `failed` is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.metadata
 from collections.abc import Mapping
@@ -21,27 +20,14 @@ from kiln.report import arena, budget
 from kiln.report.buckets import has_buckets, plan_rows, sizes_text
 from kiln.report.measure import operators, peak_step
 from kiln.report.size import CODE
+from kiln.stages.target import ReportStage
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 # Attributes that are not shown when they have this, the usual value.
 _PLAIN = {"groups": 1, "dilation": [1, 1], "out_dtype": None, "ceil_mode": False}
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--bundle folder, --plan plan.json, --target target.json, --size size.json, --out report.html …"""
-    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
-    p.add_argument("--plan", type=Path, required=True, help="plan.json")
-    p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--size", type=Path, required=True, help="size.json")
-    p.add_argument("--golden", type=Path, help="folder of golden.json; absent: the bundle's golden/")
-    p.add_argument("--tolerance", type=Path, help="limits, JSON; absent: those beside golden.json")
-    p.add_argument("--test", type=Path, help="test.json, to show measured errors beside what is allowed")
-    p.add_argument("--precision", type=Path, help="precision.json, of a model below float32")
-    p.add_argument("--byoc", type=Path, help="with byoc=auto, the choice for each subgraph")
-    p.add_argument("--out", type=Path, required=True, help="report.html")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: ReportStage) -> None:
     """Write the page. Equal inputs give equal bytes."""
     folder = args.golden or args.bundle / "golden"
     page = render(

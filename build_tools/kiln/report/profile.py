@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kiln.files import atomic_write, read_json
 from kiln.report.html import attributes, environment, many, short
+from kiln.stages.use import ProfileStage
 
 _LISTED = 8  # most facts about a device that are shown
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--profile profile.json, --out profile.html."""
-    p.add_argument("--profile", type=Path, required=True, help="what device-bench --steps wrote")
-    p.add_argument("--out", type=Path, required=True, help="the page")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: ProfileStage) -> None:
     """Write the page and print its path."""
     atomic_write(args.out, render(read_json(args.profile)))
     print(f"{args.out}: where the time goes, step by step")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,43 +16,25 @@ from kiln.files import read_json, write_json
 from kiln.report import budget
 from kiln.report.buckets import has_buckets, sizes_text
 from kiln.report.measure import linked_figures, on_gpu, plan_figures
+from kiln.stages.target import SizeStage
 
 _TOP = 8  # most kernels and contributors that are listed
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--print size.json, or --plan plan.json --target target.json --work folder --out size.json and more."""
-    p.add_argument(
-        "--print",
-        dest="show",
-        type=Path,
-        help="print the figures of an existing size.json and do nothing else",
-    )
-    p.add_argument("--byoc", type=Path, help="with --print: the file with the summary of byoc=auto")
-    p.add_argument("--plan", type=Path, help="plan.json")
-    p.add_argument("--target", type=Path, help="target.json")
-    p.add_argument("--bundle", type=Path, help="folder with include/ and lib/, to measure a linked program")
-    p.add_argument("--config", type=Path, help="the model's own budget, JSON")
-    p.add_argument("--usage", type=Path, help="usage.json: resources of kernels on a GPU")
-    p.add_argument("--work", type=Path, help="folder where linked programs are kept")
-    p.add_argument("--out", type=Path, help="the figures, written only when every budget is kept")
-    p.add_argument("--quiet", action="store_true", help="print nothing unless a budget is exceeded")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: SizeStage) -> None:
     """Print the tables and write size.json. Raises KilnError when a budget is exceeded."""
     if args.show:
         print_figures(read_json(args.show))
         if args.byoc:
             print(read_json(args.byoc)["summary"])
         return
-    needed = ["plan", "target", "out", *(["work"] if args.bundle else [])]
-    absent = [f"--{name}" for name in needed if getattr(args, name) is None]
-    if absent:
-        raise KilnError(f"size: {', '.join(absent)} missing")
+    if args.plan is None or args.target is None or args.out is None:
+        raise KilnError("size: --plan, --target and --out are needed without --print")
     plan, target = read_json(args.plan), Target.model_validate(read_json(args.target))
     figures = plan_figures(plan) | {"target": target.name}
     if args.bundle:
+        if args.work is None:
+            raise KilnError("size: --bundle needs --work")
         figures["linked"] = linked_figures(plan, args.bundle, target, args.work)
         if args.usage:
             figures["linked"] = on_gpu(plan, figures["linked"], read_json(args.usage))

@@ -37,22 +37,13 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, write_json
 from kiln.scons import digest
 from kiln.sources.cache import copy, file_sha256
+from kiln.stages import STAGES
 from kiln.toolchain import compiler_command
 
 if TYPE_CHECKING:
     from kiln.scons.stage import Stage
 
 _FORMAT = 1  # version of the entries; part of every key, so a new version invalidates all entries
-KEPT = frozenset(
-    ("import", "interface", "simplify", "padding", "specialize", "golden", "precision", "packings", "lower",
-     "plan", "emit-objects", "emit-source", "compile", "link", "size", "report", "bundle")
-)  # fmt: skip
-# These stages measure, use devices, or read inputs that are not declared: the network, the system's
-# libraries. `edges` runs before SCons plans the build.
-NOT_KEPT = frozenset(
-    ("fetch", "edges", "library", "tune", "byoc-choose", "profile", "schema", "device-schema", "devices",
-     "device-test", "device-run", "device-bench", "device-flash", "device-installed", "device-program")
-)  # fmt: skip
 _WRITTEN = ("--out", "--archive", "--work", "--cache")  # flags whose value is a path that is not read
 _CONFIG_BYTES = 1 << 20  # larger JSON files are data, which is not searched for paths
 
@@ -110,7 +101,7 @@ class StageCache:
 
     def entry(self, stage: Stage) -> Entry | None:
         """The entry for the outputs of this run of a stage; None for a stage that always runs."""
-        if stage.name not in KEPT or stage.extra_outputs:
+        if not STAGES[stage.name].spec.cached or stage.extra_outputs:
             return None
         try:
             return Entry(self, stage, self._key(stage))

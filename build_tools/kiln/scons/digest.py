@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from kiln.__main__ import STAGES
+from kiln.stages import STAGES
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+kiln\.(\w+)|^\s*from\s+kiln\s+import\s+([\w, ]+)", re.MULTILINE)
@@ -21,10 +21,14 @@ _LIBRARIES = (
 
 @functools.cache
 def of_stage(stage: str) -> str:
-    """Digest of the sub-packages that a stage's module reaches by imports, and of the libraries' versions."""
-    entry = STAGES[stage].split(".")[1]
-    digest = hashlib.sha256(_versions().encode())
-    for part in sorted(_closure(entry)):
+    """Digest of a stage's declaration and of what runs it.
+
+    That is the source of the sub-packages that its module reaches by imports, and the libraries' versions.
+    """
+    declared = STAGES[stage]
+    digest = hashlib.sha256(f"{_versions()}\n{declared.described()}\n".encode())
+    # Without the declarations of the other stages.
+    for part in sorted(_closure(declared.spec.module.split(".")[1]) - {"stages"}):
         digest.update(f"{part} {_of_part(part)}\n".encode())
     return digest.hexdigest()[:32]
 

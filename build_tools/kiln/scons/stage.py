@@ -28,6 +28,7 @@ from kiln.scons import digest, listing
 from kiln.scons.failure import StageFailed
 from kiln.scons.server import stage_environment
 from kiln.scons.session import session
+from kiln.stages import STAGES
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
 
 def _limits(stage: Stage) -> StageLimits | None:
     """Limits for a stage: those of its model, the defaults where it has no model; None where none apply."""
-    if not limits.applies(stage.name):
+    if not STAGES[stage.name].spec.limited:
         return None
     name = stage.subject.split("[")[0].rsplit("/", 1)[-1]
     return session().limits.get(name) or StageLimits()

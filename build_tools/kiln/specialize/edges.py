@@ -5,7 +5,6 @@ Inputs are the recorded traffic and the cost of each size: measured, or estimate
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,20 +14,14 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.specialize.auto import Chosen, Cost, Interval, Wish, choose, table_text
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
+from kiln.stages.model import EdgesStage
 
 MOST = 4  # buckets of a dimension without `max_buckets`
 CODE_BYTES = 2048  # typical code size of one operator's kernels in one bucket, for `code_budget`
 SAMPLES = 5  # sizes of a dimension at which the cost is estimated; 3 where several are chosen together
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
-    parser.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
-    parser.add_argument("--target", type=Path, help="target.json: the machine of the cost model")
-    parser.add_argument("--out", type=Path, required=True, help="buckets_auto.json")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: EdgesStage) -> None:
     """Write buckets_auto.json, and print the table of the selection."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target)) if args.target else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,20 +28,10 @@ from kiln.specialize.conditions import (
 from kiln.specialize.padding.wrap import pad_wrapped
 from kiln.specialize.special_case import special_cases
 from kiln.specialize.symbols import symbols_of
+from kiln.stages.model import SpecializeStage
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--in", dest="source", type=Path, required=True, help="folder of the simplify stage")
-    parser.add_argument("--bucket", type=Path, help="bucket.json; left out: a static model")
-    parser.add_argument(
-        "--interface", type=Path, help="interface.json of the model; needed where sizes are padded"
-    )
-    parser.add_argument("--padding", type=Path, help="padding.json: needed where sizes are padded")
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
-    parser.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: SpecializeStage) -> None:
     """Write the specialised module, its parameters and interface.json."""
     config = read_json(args.config)
     bucket: dict[str, Any] = read_json(args.bucket) if args.bucket else {"name": "static", "dims": {}}
@@ -54,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
         raise KilnError(
             f"bucket '{bucket['name']}': --padding is missing, it says what to fill {padded[0]} with"
         )
-    fill = read_json(args.padding)["buckets"][bucket["name"]]["fill"] if padded else None
+    fill = read_json(args.padding)["buckets"][bucket["name"]]["fill"] if padded and args.padding else None
     module = specialize(store.load(args.source), interface, bucket, config, fill)
     with atomic_dir(args.out) as folder:
         store.save(module, folder)

@@ -7,7 +7,6 @@ repeated build makes the same choices.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.lower import target_check
 from kiln.lower.pipeline import lower
+from kiln.stages.target import ChooseStage
 from kiln.tir.tuning_records import choices_of
 from kiln.tune.measure import Bench
 from kiln.tune.parts import Part, PartSubject, parts_of, passes_for
@@ -46,25 +46,7 @@ _WIDTH = 160  # characters of the table, so that a subgraph's key is not wrapped
 OWN = "kiln"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--in folder, --target target.json, --config lower.json, --byoc byoc.json, --times FILE, --out FILE."""
-    parser.add_argument(
-        "--in", dest="sources", type=Path, action="append", required=True,
-        help="input folder of the lower stage; once for each bucket",
-    )  # fmt: skip
-    parser.add_argument("--target", type=Path, required=True, help="target.json")
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
-    parser.add_argument("--byoc", type=Path, required=True, help="byoc.json")
-    parser.add_argument(
-        "--library", dest="libraries", type=Path, action="append", default=[],
-        help="folder of the library stage",
-    )  # fmt: skip
-    parser.add_argument("--device", type=Path, help="device.json: measure there")
-    parser.add_argument("--times", type=Path, required=True, help="file of times from earlier builds")
-    parser.add_argument("--out", type=Path, required=True, help="byoc.json with the choices")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: ChooseStage) -> None:
     """Time the subgraphs whose times are not known, print a table, and write the choices to --out."""
     config, asked = read_json(args.config), read_json(args.byoc)
     target = Target.model_validate(read_json(args.target))

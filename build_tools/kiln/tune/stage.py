@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from kiln.lower import target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.pipeline import lower
 from kiln.params import store
+from kiln.stages.use import TuneStage
 from kiln.tir.tuning_records import FOLDER, MEASURED, Choice, is_key
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench, Timed
@@ -28,20 +28,7 @@ from kiln.tune.tuner import Tuner
 COLD = (4 << 20, 64 << 20)  # bounds in bytes of the memory from which weights are read in turn
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--in folder …, --target target.json, --config lower.json, --out tuned.json [--device] [--database]."""
-    parser.add_argument(
-        "--in", dest="sources", type=Path, action="append", required=True,
-        help="input folder of the lower stage; once for each bucket",
-    )  # fmt: skip
-    parser.add_argument("--target", type=Path, required=True, help="target.json")
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration")
-    parser.add_argument("--device", type=Path, help="device.json: measure there")
-    parser.add_argument("--database", type=Path, default=FOLDER, help="folder of the files of all CPUs")
-    parser.add_argument("--out", type=Path, required=True, help="the measurements, JSON")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: TuneStage) -> None:
     """Time candidates for all kernels, merge the tuning records, print a summary, and write --out."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
@@ -57,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
             print("no kernels with a choice: float32 convolutions and dense layers of known sizes have one")
         tuner = Tuner(bench, target, threads, packed=len(args.sources) == 1)
         found = {key: _entry(best) for key, best in tuner.tuned(keys).items()}
-    path = merge(args.database, cpu, target, found)
+    path = merge(args.database or FOLDER, cpu, target, found)
     write_json(args.out, {"cpu": cpu, "runner": bench.runner.description, "kernels": found})
     _say(path, cpu, target, found)
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 from kiln.config import Model, canonical_json, load_model, stage_config
-from kiln.config.slices import _SLICES
 from kiln.paths import data_dir
+from kiln.stages import SLICES
 
 CHANGES = [
-    ("tolerance: {levels: 1}", "tolerance: {levels: 2}", {"tolerance", "golden_padded"}),
-    ("seed: 2", "seed: 3", {"golden", "golden_padded"}),
+    ("tolerance: {levels: 1}", "tolerance: {levels: 2}", {"tolerance"}),
+    ("seed: 2", "seed: 3", {"golden"}),
     ("version: 0.20.0", "version: 0.20.1", {"fetch"}),
-    ("filter: bilinear", "filter: bicubic", {"golden", "golden_padded", "run"}),
+    ("filter: bilinear", "filter: bicubic", {"golden", "run"}),
     ("licence: Apache", "licence: apache", {"bundle"}),
     ("[airplane", "[aeroplane", {"run"}),
-    ("tolerance:", "params: {storage: file}\ntolerance:", {"plan", "source"}),
+    ("tolerance:", "params: {storage: file}\ntolerance:", {"plan"}),
     ("tolerance:", "threads: none\ntolerance:", {"lower", "plan"}),
     ("tolerance:", "precision: fp16\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "precision: tf32\ntolerance:", {"lower", "precision", "tolerance"}),
@@ -25,12 +25,12 @@ CHANGES = [
     (
         "tolerance:",
         "dims: {n: {min: 1, max: 2}}\ntolerance:",
-        {"import", "golden", "golden_padded", "padding", "specialize", "edges", "plan"},
+        {"import", "golden", "padding", "specialize", "edges", "plan"},
     ),
     (
         "tolerance:",
         "special_cases: [{input: input_1_int8, value: zeros}]\ntolerance:",
-        {"golden", "golden_padded", "specialize"},
+        {"golden", "specialize"},
     ),
 ]
 
@@ -44,12 +44,12 @@ def test_only_readers_change(old: str, new: str, changed: set[str], tmp_path: Pa
     for content in (text, text.replace(old, new, 1)):
         path.write_text(content, encoding="utf-8")
         model = load_model(path)
-        slices.append({stage: canonical_json(stage_config(model, stage)) for stage in _SLICES})
-    assert {stage for stage in _SLICES if slices[0][stage] != slices[1][stage]} == changed
+        slices.append({stage: canonical_json(stage_config(model, stage)) for stage in SLICES})
+    assert {stage for stage in SLICES if slices[0][stage] != slices[1][stage]} == changed
 
 
 def test_every_key_is_read_by_a_stage() -> None:
-    read = {key for keys in _SLICES.values() for key in keys}
+    read = {key for keys in SLICES.values() for key in keys}
     # `buckets` reaches the stages as buckets.json, `byoc` as byoc.json, `variants` as target.json;
     # `limits` are the processes'.
     elsewhere = {"name", "format", "aliases", "buckets", "byoc", "limits", "variants"}
@@ -63,10 +63,10 @@ def test_a_bucket_more_changes_no_slice_of_the_others(tmp_path: Path) -> None:
     for buckets in ("[1]", "[1, {pad: 4}]"):
         path.write_text(f"{text}dims: {{n: {{min: 1, max: 8, buckets: {buckets}}}}}\n", encoding="utf-8")
         model = load_model(path)
-        slices.append({s: canonical_json(stage_config(model, s)) for s in _SLICES if s != "edges"})
+        slices.append({s: canonical_json(stage_config(model, s)) for s in SLICES if s != "edges"})
     assert slices[0] == slices[1]
 
 
 def test_unknown_stage() -> None:
-    with pytest.raises(ValueError, match="no slice for stage 'lowr'"):
+    with pytest.raises(ValueError, match="no slice 'lowr'"):
         stage_config(load_model("resnet"), "lowr")

@@ -10,6 +10,7 @@ import pytest
 from kiln.config import canonical_json, load_target, target_config
 from kiln.errors import KilnError
 from kiln.report import budget, measure, size
+from kiln.stages.target import SizeStage
 
 
 def plan() -> dict[str, Any]:
@@ -53,8 +54,6 @@ def plan() -> dict[str, Any]:
 
 def run(tmp_path: Path, config: dict[str, Any] | None) -> dict[str, Any]:
     """Run the stage as the build does, without anything to link."""
-    import argparse
-
     (tmp_path / "plan.json").write_text(json.dumps(plan()))
     (tmp_path / "target.json").write_text(canonical_json(target_config(load_target("aarch64"))))
     command = [
@@ -65,9 +64,7 @@ def run(tmp_path: Path, config: dict[str, Any] | None) -> dict[str, Any]:
     if config is not None:
         (tmp_path / "budget.json").write_text(json.dumps(config))
         command.append(f"--config={tmp_path}/budget.json")
-    parser = argparse.ArgumentParser()
-    size.add_arguments(parser)
-    size.run(parser.parse_args(command))
+    size.run(SizeStage.parse(command))
     result: dict[str, Any] = json.loads((tmp_path / "size.json").read_text())
     return result
 

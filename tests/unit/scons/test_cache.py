@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kiln.__main__ import STAGES
 from kiln.config import load_target
 from kiln.scons import cache
 
@@ -140,11 +139,6 @@ def test_a_cache_that_cannot_be_used_is_one_line(project: Project, tmp_path: Pat
     assert done.returncode == 0
     assert done.stderr.startswith("kiln: warning: the cache cannot be written: ")
     assert done.stderr.count("\n") == 1
-
-
-def test_of_every_stage_it_is_said_whether_its_outputs_are_kept() -> None:
-    assert not cache.KEPT & cache.NOT_KEPT
-    assert set(STAGES) == cache.KEPT | cache.NOT_KEPT
 
 
 def test_the_version_of_a_compiler_counts(tmp_path: Path) -> None:

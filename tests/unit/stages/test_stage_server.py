@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 from kiln.errors import KilnError
 from kiln.scons.server import StageServer, stage_environment
+from kiln.stage import POSITIONAL
+from kiln.stages import STAGES
 
 from unit.scons_project import Project
 
 RESNET = ("target=aarch64", "model=resnet")
 _THREADS = """
 import importlib, os
-from kiln.__main__ import STAGES
-for module in STAGES.values():
+from kiln.stages import STAGES
+for module in [stage.spec.module for stage in STAGES.values()]:
     importlib.import_module(module)
 if os.fork() == 0:  # before a fork OpenBLAS ends its threads, and starts them again when they are needed
     os._exit(0)
@@ -29,10 +31,18 @@ print(*[open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listd
 """
 
 
+def words(name: str, out: Path | str = "out") -> list[str]:
+    """A command line of a stage: `--out`, and values without meaning for all other flags that it needs."""
+    found = [one for one in STAGES[name].fields() if one.required and one.name != "out"]
+    flags = [word for one in found if one.flag != POSITIONAL for word in (one.flag, "unused")]
+    return [*flags, "--out", str(out), *("unused" for one in found if one.flag == POSITIONAL)]
+
+
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageServer]:
     """A server whose stages are stand-ins."""
     project = Project(tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("kiln.scons.server._PACKAGES", str(tmp_path / "build_tools"))
     for name, value in project.environment().items():
         monkeypatch.setenv(name, value)
@@ -56,33 +66,33 @@ def test_a_stage_has_the_environment_and_the_folder_of_its_request(
         folder.mkdir()
         monkeypatch.chdir(folder)
         monkeypatch.setenv("FAKE_LOG", f"log{number}")
-        assert server.run("link", ["--out", "result"]) == (0, "", "")
+        assert server.run("link", words("link", "result")) == (0, "", "")
         assert (folder / f"log{number}").read_text() == "link result\n"
         monkeypatch.delenv("FAKE_LOG")
-    assert server.run("link", ["--out", "again"]) == (0, "", "")
+    assert server.run("link", words("link", "again")) == (0, "", "")
     assert sorted(path.name for path in folder.iterdir()) == ["again", "log2", "result"]
 
 
 def test_output_errors_and_crashes_are_those_of_a_process(
     server: StageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert server.run("device-run", []) == (0, "device-run speaks\n", "")
+    assert server.run("device-run", words("device-run")) == (0, "device-run speaks\n", "")
     assert server.run("plan", ["--no-such-flag"])[0] == 2
     monkeypatch.setenv("FAKE_FAIL", "plan")
-    assert server.run("plan", []) == (2, "", "kiln: error: plan cannot do this\n")
+    assert server.run("plan", words("plan")) == (2, "", "kiln: error: plan cannot do this\n")
     monkeypatch.setenv("FAKE_CRASH", "lower")
-    status, _, stderr = server.run("lower", [])
+    status, _, stderr = server.run("lower", words("lower"))
     assert status == 2 and "RuntimeError: out of ideas" in stderr.splitlines()[-1]
     monkeypatch.setenv("FAKE_SIGNAL", "size")
-    assert server.run("size", []) == (-signal.SIGSEGV, "", "")
-    assert server.run("report", []) == (0, "", "")
+    assert server.run("size", words("size")) == (-signal.SIGSEGV, "", "")
+    assert server.run("report", words("report")) == (0, "", "")
 
 
 def test_a_stage_is_killed_for_who_waits_and_nobody_else(
     server: StageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = server.start("link", ["--out", str(tmp_path / "whole")], stage_environment(FAKE_SECONDS="1"))
-    killed = server.start("link", ["--out", str(tmp_path / "never")], stage_environment(FAKE_SECONDS="1000"))
+    other = server.start("link", words("link", tmp_path / "whole"), stage_environment(FAKE_SECONDS="1"))
+    killed = server.start("link", words("link", tmp_path / "never"), stage_environment(FAKE_SECONDS="1000"))
     assert killed.wait(0.01) is None
     killed.kill()
     assert other.wait() == 0
@@ -92,14 +102,14 @@ def test_a_stage_is_killed_for_who_waits_and_nobody_else(
 def test_a_server_that_dies_takes_its_stages_along_and_another_one_follows(
     server: StageServer, tmp_path: Path
 ) -> None:
-    running = server.start("link", ["--out", str(tmp_path / "never")], stage_environment(FAKE_SECONDS="1000"))
+    running = server.start("link", words("link", tmp_path / "never"), stage_environment(FAKE_SECONDS="1000"))
     pid = server._process._popen.pid  # type: ignore[union-attr]
     forks = _children(pid)
     os.kill(pid, signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
     assert running.stdout.read() == ""  # ends when the fork has ended
     _await_end(forks)
-    assert server.run("link", ["--out", str(tmp_path / "whole")])[0] == 0
+    assert server.run("link", words("link", tmp_path / "whole"))[0] == 0
 
 
 def _children(pid: int) -> list[int]:
@@ -129,12 +139,12 @@ def _await_end(pids: list[int]) -> None:
 def test_a_server_that_cannot_start_says_why(server: StageServer, tmp_path: Path) -> None:
     (tmp_path / "build_tools/kiln/errors.py").write_text("raise RuntimeError('out of order')")
     with pytest.raises(KilnError, match="ended with status 1: RuntimeError: out of order"):
-        server.run("link", [])
+        server.run("link", words("link"))
 
 
 def test_a_long_command_line_arrives_whole(server: StageServer, tmp_path: Path) -> None:
     objects = [f"{number:0100}" for number in range(10000)]
-    assert server.run("compile", ["--out", str(tmp_path / "whole"), *objects])[0] == 0
+    assert server.run("link", [*words("link", tmp_path / "whole"), *objects])[0] == 0
 
 
 def test_a_build_that_is_killed_leaves_no_process(tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from kiln import unforeseen
-from kiln.__main__ import STAGES, main
+from kiln.__main__ import main
+from kiln.stage import STAGES, Input, Stage, StageSpec
 
 RAISED = [
     (ZeroDivisionError("division by zero\nsecond line"), "ZeroDivisionError: division by zero"),
@@ -16,6 +19,16 @@ RAISED = [
     (RecursionError("maximum recursion depth exceeded"), "RecursionError: maximum"),
     (ValueError(), "ValueError"),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenStage(Stage, spec=StageSpec("broken", "broken_stage", cached=False)):
+    """A stage whose module raises an exception."""
+
+    source: Annotated[Path, Input("model file")]
+
+
+del STAGES["broken"]
 
 
 @pytest.mark.parametrize(("error", "told"), RAISED, ids=[type(error).__name__ for error, _ in RAISED])
@@ -32,10 +45,9 @@ def test_one_line(
     def run(_: object) -> None:
         raise error
 
-    stage.add_arguments = lambda parser: parser.add_argument("--source", type=Path)  # type: ignore[attr-defined]
     stage.run = run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "broken_stage", stage)
-    monkeypatch.setitem(STAGES, "broken", "broken_stage")
+    monkeypatch.setitem(STAGES, "broken", BrokenStage)
     monkeypatch.setenv(unforeseen.VARIABLE, shown)
     assert main(["broken", "--source", "models/some.onnx"]) == 2
     printed = capfd.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import shutil
 import tempfile
@@ -21,18 +20,12 @@ from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.sources import cache, pypi
+from kiln.stages.target import LibraryStage
 
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "armv7": "EM_ARM"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare --backend, --target and --out."""
-    parser.add_argument("--backend", required=True, help="name of the backend")
-    parser.add_argument("--target", type=Path, required=True, help="target.json")
-    parser.add_argument("--out", type=Path, required=True, help="folder for include/, lib/ and library.json")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: LibraryStage) -> None:
     """Write the output folder, completely or not at all."""
     target = Target.model_validate(read_json(args.target))
     backend = load(args.backend)

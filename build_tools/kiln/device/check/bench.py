@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections import defaultdict
@@ -15,7 +14,6 @@ from typing import Any
 from kiln.config import Target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check import host_cpu
-from kiln.device.check.execute import TIMEOUT
 from kiln.device.check.peak import measure_peak
 from kiln.device.check.runners import Runner
 from kiln.device.check.runners.remote import chosen_runner
@@ -24,6 +22,7 @@ from kiln.device.deploy import listing
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.stages.use import TIMEOUT, DeviceBenchStage
 
 _SECONDS = 2.0  # time spent on runs of each bucket
 _SLOWEST = 12  # number of steps in the printed table
@@ -41,18 +40,7 @@ class Timed:
     sizes: dict[str, list[int]] = field(default_factory=dict)
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--bundle folder, --target target.json, --plan plan.json, --work folder, --out bench.json [--device]."""
-    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
-    p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--plan", type=Path, required=True, help="plan.json: the steps")
-    p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
-    p.add_argument("--device", type=Path, help="device.json: run there")
-    p.add_argument("--steps", action="store_true", help="show the slowest steps, measure the core's peak")
-    p.add_argument("--out", type=Path, required=True, help="all figures, as JSON")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: DeviceBenchStage) -> None:
     """Print a line for each bucket and number of threads; with --steps the slowest steps on one thread."""
     target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
     bundle = open_bundle(args.bundle)

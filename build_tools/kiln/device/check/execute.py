@@ -11,8 +11,7 @@ from kiln.device.bundle import Bundle
 from kiln.device.check.runners import Runner
 from kiln.device.vector_files import Array, decode, encode, encode_shapes
 from kiln.errors import KilnError
-
-TIMEOUT = 900.0  # seconds, for all vectors together; emulated large models need minutes
+from kiln.stages.use import TIMEOUT
 
 
 @dataclass(frozen=True)

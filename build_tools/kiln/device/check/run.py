@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,41 +14,24 @@ from rich.table import Table
 from kiln.config import Target, sizes
 from kiln.config.data import Preprocess
 from kiln.device.bundle import Bundle, open_bundle
-from kiln.device.check.execute import TIMEOUT, Outcome, execute
+from kiln.device.check.execute import Outcome, execute
 from kiln.device.check.runners import Runner
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.device.vector_files import Array
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.tries import check_size, match_sizes
+from kiln.stages.use import DeviceRunStage
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--bundle folder, --target target.json, --config run.json, --plan plan.json, --work folder [--image]."""
-    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
-    p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
-    p.add_argument(
-        "--plan",
-        type=Path,
-        required=True,
-        help="plan.json or interface.json: inputs and outputs of the model",
-    )
-    p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
-    p.add_argument("--image", type=Path, help="an image in place of the model's own")
-    p.add_argument("--device", type=Path, help="device.json: run there")
-    p.add_argument("--out", type=Path, help="the printed result, as JSON")
-    p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the run")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: DeviceRunStage) -> None:
     """Classify the image and print the best classes; for other models print a summary of the outputs."""
     target = Target.model_validate(read_json(args.target))
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         show(args, target, runner)
 
 
-def show(args: argparse.Namespace, target: Target, runner: Runner) -> None:
+def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
     """Run the bundle on `runner`, print the result, and write it to `args.out`."""
     bundle = open_bundle(args.bundle)
     config, interface = read_json(args.config), read_json(args.plan)

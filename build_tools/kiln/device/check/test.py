@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,35 +11,24 @@ from typing import Any
 from kiln.config import Target
 from kiln.device.bundle import Bundle, Vector, limits_of, open_bundle
 from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
-from kiln.device.check.execute import TIMEOUT, Check, Outcome, execute
+from kiln.device.check.execute import Check, Outcome, execute
 from kiln.device.check.outside import judge, outside
 from kiln.device.check.runners import Runner
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import Comparison, compare, limits_for
+from kiln.stages.use import DeviceTestStage, GoldenCheck
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--bundle folder, --target target.json, --work folder, --out test.json [--tolerance] [--timeout]."""
-    p.add_argument("--bundle", type=Path, required=True, help="the bundle's folder")
-    p.add_argument("--target", type=Path, required=True, help="target.json")
-    p.add_argument("--plan", type=Path, help="plan.json; not used, the bundle contains all that is needed")
-    p.add_argument("--tolerance", type=Path, help="limits in place of the bundle's own, JSON")
-    p.add_argument("--work", type=Path, required=True, help="folder where linked programs are kept")
-    p.add_argument("--device", type=Path, help="device.json: run there")
-    p.add_argument("--out", type=Path, required=True, help="results, written only when all passed")
-    p.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for all vectors together")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: DeviceTestStage) -> None:
     """Print a line for each vector and kind of check; leave with status 1 and one line when any failed."""
     target = Target.model_validate(read_json(args.target))
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         check(args, target, runner)
 
 
-def check(args: argparse.Namespace, target: Target, runner: Runner, *, shared: bool = False) -> None:
+def check(args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = False) -> None:
     """Test the bundle on `runner`; with `shared`, through the shared library that the runner provides."""
     bundle = open_bundle(args.bundle)
     tolerance = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()

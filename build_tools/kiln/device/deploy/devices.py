@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -12,13 +11,10 @@ from kiln.device.deploy.facts import read_facts, short
 from kiln.device.deploy.registry import load_device
 from kiln.device.deploy.transports import Loads, open_transport
 from kiln.errors import KilnError
+from kiln.stages.use import DevicesStage
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """The stage has no arguments."""
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: DevicesStage) -> None:
     """Connect to all devices at the same time, and print a line for each."""
     known = list_devices()
     if not known:

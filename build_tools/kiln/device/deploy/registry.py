@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from kiln.config.check import validate
 from kiln.config.schema import file_schema
 from kiln.device.deploy.transports import ways
 from kiln.files import read_json, write_json
+from kiln.stages.use import DeviceSchemaStage
 
 
 def load_device(name: str | os.PathLike[str]) -> Device:
@@ -60,11 +60,6 @@ def _anchor(transport: Any, folder: Path) -> None:
             transport[key] = os.path.normpath(folder / Path(transport[key]).expanduser())
 
 
-def add_arguments(p: argparse.ArgumentParser) -> None:
-    """--out device.schema.json."""
-    p.add_argument("--out", type=Path, required=True, help="device.schema.json")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: DeviceSchemaStage) -> None:
     """Write the JSON Schema of a file in devices/, for editors that check YAML while it is typed."""
     write_json(args.out, file_schema(device_type(), "a device for Kiln"))

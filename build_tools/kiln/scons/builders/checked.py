@@ -39,7 +39,8 @@ def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
     place, config = Place(unit, device), unit.slice("run")
     needs.check([unit.target], ["run"], place.device)
     flags, inputs = common(unit, dump)
-    flags, inputs = [*flags, *place.flags], [*inputs, *place.inputs]
+    planned = plan(unit, dump).plan
+    flags, inputs = [*flags, *place.flags, "--plan", str(planned)], [*inputs, *place.inputs, planned]
     out = f"{place.folder}/run.json"
     stage = Stage(
         "device-run",
@@ -63,6 +64,8 @@ def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
     place, name = Place(unit, device), "profile" if steps else "bench"
     needs.check([unit.target], [name], place.device)
     flags, inputs = common(unit, dump)
+    planned = plan(unit, dump).plan
+    flags, inputs = [*flags, "--plan", str(planned)], [*inputs, planned]
     out = f"{place.folder}/{name}.json"
     stage = Stage(
         "device-bench",
@@ -84,6 +87,6 @@ def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
 
 def common(unit: Unit, dump: bool) -> tuple[list[str], list[Any]]:
     """Flags and inputs that all stages that run a bundle share."""
-    target, planned, made = unit.target_json(), plan(unit, dump).plan, bundle(unit, dump)
-    flags = ["--bundle", unit.bundle, "--target", str(target), "--plan", str(planned)]
-    return [*flags, "--work", f"{unit.folder}/device"], [target, planned, made.manifest]
+    target, made = unit.target_json(), bundle(unit, dump)
+    flags = ["--bundle", unit.bundle, "--target", str(target)]
+    return [*flags, "--work", f"{unit.folder}/device"], [target, made.manifest]

@@ -15,7 +15,8 @@ from kiln.scons.stage import Stage, declare
 def golden(unit: Unit) -> tuple[str, Any]:
     """Declare the golden vectors; returns their folder and the list of its files."""
     proof = padding(unit)
-    config, folder = unit.slice("golden_padded" if proof else "golden"), f"{unit.of_model}/golden"
+    config, folder = unit.slice("golden"), f"{unit.of_model}/golden"
+    tolerance = unit.slice("tolerance") if proof else None  # the error that padding adds is compared with it
     source, face, buckets = fetch(unit), interface(unit), buckets_json(unit)
     flags = ["--config", str(config), "--source", unit.source, "--interface", str(face)]
     stage = Stage(
@@ -23,9 +24,9 @@ def golden(unit: Unit) -> tuple[str, Any]:
         unit.name,
         flags
         + (["--buckets", str(buckets)] if buckets else [])
-        + (["--padding", str(proof)] if proof else [])
+        + (["--padding", str(proof), "--tolerance", str(tolerance)] if proof else [])
         + ["--out", folder],
-        [config, source, face, *filter(None, [buckets, proof]), *unit.local_files("golden")],
+        [config, source, face, *filter(None, [buckets, proof, tolerance]), *unit.local_files("golden")],
         [],
         folder=folder,
         listing=f"{folder}.list.json",

@@ -14,13 +14,13 @@ def simplify(part: Part, dump: bool) -> tuple[str, list[Any]]:
 
     Returns its folder and files. `dump`: also write the IR after each pass.
     """
-    config, imported, folder = part.unit.slice("simplify"), importing(part), f"{part.of_model}/simplify"
+    imported, folder = importing(part), f"{part.of_model}/simplify"
     dumps = f"{part.of_model}/dump/simplify"
     stage = Stage(
         "simplify",
         part.model_subject,
-        ["--in", imported.folder, "--config", str(config), "--out", folder],
-        [config, *imported[1:]],
+        ["--in", imported.folder, "--out", folder],
+        [*imported[1:]],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],
         silent_flags=["--dump", dumps] if dump else [],
         extra_outputs=[f"{dumps}.done"] if dump else [],

@@ -11,12 +11,12 @@ from kiln.scons.stage import Stage, declare
 
 def source(unit: Unit, dump: bool) -> tuple[str, list[Any]]:
     """Declare the generated source; returns its folder and files."""
-    target, folder, planned = unit.target_json(), f"{unit.folder}/source", plan(unit, dump)
+    folder, planned = f"{unit.folder}/source", plan(unit, dump)
     stage = Stage(
         "emit-source",
         unit.subject,
-        ["--plan", planned.folder, "--target", str(target), "--out", folder],
-        [target, planned.plan, planned.params],
+        ["--plan", planned.folder, "--out", folder],
+        [planned.plan, planned.params],
         [f"{folder}/{unit.name}{end}" for end in (".h", "_plan.c", "_params.S")] + [f"{folder}/params.bin"],
     )
     return folder, declare(stage)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +10,10 @@ from typing import Any
 from kiln.config.padding import MEASURED, PROVEN, given_fill
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.stages.model import PaddingStage
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, required=True, help="slice of the model's configuration, JSON")
-    parser.add_argument("--source", type=Path, required=True, help="model file: .onnx or .tflite")
-    parser.add_argument("--called", help="how errors call the model file; by its path when left out")
-    parser.add_argument("--interface", type=Path, required=True, help="interface.json of the model")
-    parser.add_argument("--buckets", type=Path, required=True, help="buckets.json")
-    parser.add_argument("--out", type=Path, required=True, help="padding.json")
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: PaddingStage) -> None:
     """Write padding.json: {"format": 1, "buckets": {name: {"proof", "fill": {input: value}}}}.
 
     proof: "graph", or "measured" where the YAML accepts measured data as proof. A fill is a number, or a

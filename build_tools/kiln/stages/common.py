@@ -1,0 +1,34 @@
+"""Flags that several stages have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from kiln.stage import Input, Silent, Slice
+
+Target = Annotated[Path, Input("target.json")]
+Device = Annotated[Path | None, Input("device.json: run there")]
+Plan = Annotated[Path, Input("plan.json")]
+Buckets = Annotated[Path | None, Input("buckets.json; a model without dimensions needs none")]
+Sources = Annotated[
+    tuple[Path, ...],
+    Input("input folder of the lower stage; once for each bucket, in the order of buckets.json", "--in"),
+]
+LoweredModules = Annotated[
+    tuple[Path, ...],
+    Input("folder of the lower stage; once for each bucket, in the order of buckets.json", "--in"),
+]
+Libraries = Annotated[tuple[Path, ...], Input("folder of the library stage", "--library")]
+Called = Annotated[str | None, Silent("how errors call the model file; by its path when left out")]
+GraphFiles = ("module.json", "params.safetensors", "interface.json")
+
+_SLICE = "slice of the model's configuration, JSON"
+ImportSlice = Annotated[Path, Slice(_SLICE, name="import", keys=("inputs", "outputs", "dims"))]
+LowerSlice = Annotated[Path, Slice(_SLICE, name="lower", keys=("threads", "winograd", "precision", "checks"))]
+ToleranceSlice = Slice("limits of the errors of outputs, JSON", name="tolerance", keys=("tolerance",))
+
+
+def config(name: str, *keys: str) -> Slice:
+    """The flag --config for a slice that only one stage reads."""
+    return Slice(_SLICE, name=name, keys=keys)

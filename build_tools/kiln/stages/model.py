@@ -1,0 +1,113 @@
+"""The stages of a model that all targets share: from its file to the graph of each bucket, and references."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from kiln.stage import POSITIONAL, Input, Output, Silent, Stage, StageSpec
+from kiln.stages import common
+
+_ModelFile = Annotated[Path, Input("model file: .onnx or .tflite")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchStage(Stage, spec=StageSpec("fetch", "kiln.sources.stage", cached=False)):
+    """A package, a path or a generator → the model's file."""
+
+    config: Annotated[Path, common.config("fetch", "source")]
+    out: Annotated[Path, Output("the model file to write")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportStage(Stage, spec=StageSpec("import", "kiln.frontend.stage", cached=True)):
+    """The model's file → a Relax module."""
+
+    config: common.ImportSlice
+    bucket: Annotated[Path | None, Input("bucket.json: the sizes; left out: a static model")] = None
+    source: _ModelFile
+    called: common.Called = None
+    out: Annotated[Path, Output("folder of the module", files=common.GraphFiles)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceStage(Stage, spec=StageSpec("interface", "kiln.frontend.merge", cached=True)):
+    """The interfaces of all buckets → one, whose shapes are expressions of the dimensions."""
+
+    buckets: Annotated[Path, Input("buckets.json")]
+    config: common.ImportSlice
+    interfaces: Annotated[tuple[Path, ...], Input("interface.json of each bucket, in order", POSITIONAL)]
+    out: Annotated[Path, Output("interface.json")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimplifyStage(Stage, spec=StageSpec("simplify", "kiln.graph.stage", cached=True)):
+    """A Relax module → the canonical graph."""
+
+    source: Annotated[Path, Input("folder of the import stage", "--in")]
+    dump: Annotated[Path | None, Silent("write the IR after each pass into this folder", dump=True)] = None
+    out: Annotated[Path, Output("folder of the module", files=common.GraphFiles)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddingStage(Stage, spec=StageSpec("padding", "kiln.specialize.padding.stage", cached=True)):
+    """For buckets that pad: the proof that padding is neutral, and the padding values."""
+
+    config: Annotated[Path, common.config("padding", "inputs", "outputs", "dims")]
+    source: _ModelFile
+    called: common.Called = None
+    interface: Annotated[Path, Input("interface.json of the model")]
+    buckets: Annotated[Path, Input("buckets.json")]
+    out: Annotated[Path, Output("padding.json")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecializeStage(Stage, spec=StageSpec("specialize", "kiln.specialize.stage", cached=True, speaks=True)):
+    """Padding around a bucket's graph; functions for special cases."""
+
+    source: Annotated[Path, Input("folder of the simplify stage", "--in")]
+    bucket: Annotated[Path | None, Input("bucket.json; left out: a static model")] = None
+    interface: Annotated[Path | None, Input("interface.json of the model; needed where sizes are padded")] = (
+        None
+    )
+    padding: Annotated[Path | None, Input("padding.json: needed where sizes are padded")] = None
+    config: Annotated[Path, common.config("specialize", "dims", "inputs", "outputs", "special_cases")]
+    out: Annotated[Path, Output("folder of the module", files=common.GraphFiles)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgesStage(Stage, spec=StageSpec("edges", "kiln.specialize.edges", cached=False)):
+    """For `buckets: auto`: traffic and costs → the buckets. It runs before SCons plans the build."""
+
+    config: Annotated[Path, common.config("edges", "inputs", "outputs", "dims", "buckets")]
+    source: _ModelFile
+    target: Annotated[Path | None, Input("target.json: the machine of the cost model")] = None
+    out: Annotated[Path, Output("the chosen buckets, JSON")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenStage(Stage, spec=StageSpec("golden", "kiln.golden.stage", cached=True)):
+    """The model's file → test inputs, and the outputs that a reference computes for them."""
+
+    config: Annotated[
+        Path, common.config("golden", "golden", "preprocess", "inputs", "dims", "special_cases")
+    ]
+    source: _ModelFile
+    called: common.Called = None
+    interface: Annotated[Path, Input("interface.json of the imported model")]
+    buckets: common.Buckets = None
+    padding: Annotated[Path | None, Input("padding.json of the stage of that name, where buckets pad")] = None
+    tolerance: Annotated[Path | None, common.ToleranceSlice] = None
+    out: Annotated[Path, Output("folder for golden.json and the tensors (*.bin)", listed=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionStage(Stage, spec=StageSpec("precision", "kiln.precision.stage", cached=True)):
+    """Graphs in a lower precision than float32 and golden vectors → the errors."""
+
+    sources: common.Sources
+    golden: Annotated[Path, Input("folder of the golden stage")]
+    config: Annotated[Path, common.config("precision", "precision")]
+    tolerance: Annotated[Path, common.ToleranceSlice]
+    out: Annotated[Path, Output("precision.json")]

@@ -1,0 +1,152 @@
+"""The stages that use a finished bundle: on the target's runner, on a device, or for a page; and schemas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from kiln.stage import Input, Output, Scratch, Setting, Stage, StageSpec
+from kiln.stages import common
+
+TIMEOUT = 900.0  # seconds, for all golden vectors together; emulated large models need minutes
+
+_Work = Annotated[Path, Scratch("folder where linked programs are kept")]
+_Bundle = Annotated[Path, Input("the bundle's folder")]
+_List = Annotated[bool, Setting("print what would be executed on the device")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenCheck(Stage):
+    """The flags of stages that run a bundle on its golden vectors."""
+
+    bundle: _Bundle
+    target: common.Target
+    tolerance: Annotated[Path | None, common.ToleranceSlice] = None
+    work: _Work
+    timeout: Annotated[float, Setting("seconds for all vectors together")] = TIMEOUT
+    out: Annotated[Path, Output("results, written only when all passed")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTestStage(
+    GoldenCheck,
+    spec=StageSpec("device-test", "kiln.device.check.test", cached=False, speaks=True, limited=False),
+):
+    """The errors of the bundle's outputs on the golden vectors."""
+
+    device: common.Device = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceRunStage(
+    Stage, spec=StageSpec("device-run", "kiln.device.check.run", cached=False, speaks=True, limited=False)
+):
+    """The bundle's result for an image."""
+
+    bundle: _Bundle
+    target: common.Target
+    config: Annotated[Path, common.config("run", "preprocess", "labels", "run")]
+    plan: Annotated[Path, Input("plan.json or interface.json: inputs and outputs of the model")]
+    work: _Work
+    image: Annotated[Path | None, Setting("an image in place of the model's own")] = None
+    device: common.Device = None
+    out: Annotated[Path | None, Output("the printed result, as JSON")] = None
+    timeout: Annotated[float, Setting("seconds for the run")] = TIMEOUT
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceBenchStage(
+    Stage, spec=StageSpec("device-bench", "kiln.device.check.bench", cached=False, speaks=True, limited=False)
+):
+    """The times of runs, and with --steps of each step."""
+
+    bundle: _Bundle
+    target: common.Target
+    plan: Annotated[Path, Input("plan.json: the steps")]
+    work: _Work
+    device: common.Device = None
+    steps: Annotated[bool, Setting("show the slowest steps, measure the core's peak")] = False
+    out: Annotated[Path, Output("all figures, as JSON")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cached=False, speaks=True)):
+    """A page of the times of steps."""
+
+    profile: Annotated[Path, Input("what device-bench --steps wrote")]
+    out: Annotated[Path, Output("the page")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneStage(Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, speaks=True, limited=False)):
+    """Times candidates for each kernel, and records what is faster than the heuristics."""
+
+    sources: common.Sources
+    target: common.Target
+    config: common.LowerSlice
+    device: common.Device = None
+    database: Annotated[
+        Path | None, Scratch("folder of the files of all CPUs; left out: the one that `lower` reads")
+    ] = None
+    out: Annotated[Path, Output("the measurements, JSON")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlashStage(
+    GoldenCheck, spec=StageSpec("device-flash", "kiln.device.flash", cached=False, speaks=True, limited=False)
+):
+    """Installs a bundle on a device, checks it there, and switches to it."""
+
+    device: Annotated[Path, Input("device.json")]
+    list: _List = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledStage(
+    Stage,
+    spec=StageSpec("device-installed", "kiln.device.installed", cached=False, speaks=True, limited=False),
+):
+    """Switches back to the version before, or shows what is installed."""
+
+    goal: Annotated[Literal["rollback", "status"], Setting("what to do")]
+    device: Annotated[Path, Input("device.json")]
+    model: Annotated[str, Setting("the model's name")]
+    # Compared as it is now, and not built first.
+    bundle: Annotated[Path | None, Setting("the bundle built here, to compare with")] = None
+    list: _List = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramStage(
+    Stage, spec=StageSpec("device-program", "kiln.device.program", cached=False, speaks=True, limited=False)
+):
+    """Loads, compares, runs or tests a linked program on a device behind a gdb server."""
+
+    goal: Annotated[Literal["flash", "run", "status", "test"], Setting("what to do")]
+    device: Annotated[Path, Input("device.json: one behind a gdb server")]
+    # Not an input: SCons would expand a $ in the user's file name.
+    program: Annotated[Path, Setting("ELF file, linked for the device's memory")]
+    bundle: Annotated[Path | None, Input("the bundle with the golden vectors for `test`")] = None
+    tolerance: Annotated[Path | None, common.ToleranceSlice] = None
+    timeout: Annotated[float, Setting("seconds for the program to end")] = TIMEOUT
+    out: Annotated[Path, Output("results, JSON; the program's files go next to it")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicesStage(Stage, spec=StageSpec("devices", "kiln.device.deploy.devices", cached=False, speaks=True)):
+    """Lists the devices, and whether they answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSchemaStage(Stage, spec=StageSpec("device-schema", "kiln.device.deploy.registry", cached=False)):
+    """JSON Schema of devices, for editors."""
+
+    out: Annotated[Path, Output("device.schema.json")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaStage(Stage, spec=StageSpec("schema", "kiln.config.schema", cached=False)):
+    """JSON Schemas of targets and models, for editors."""
+
+    out: Annotated[Path, Output("folder for the schemas", files=("target.schema.json", "model.schema.json"))]

@@ -1,0 +1,98 @@
+"""The declarations of stages: a command line and its inverse, and what the stages' functions read of it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import kiln
+import pytest
+from kiln.config import Model
+from kiln.stage import POSITIONAL, Field, Output, Slice, Stage
+from kiln.stages import STAGES
+
+PACKAGE = Path(kiln.__file__).parent
+
+
+def sample(one: Field) -> Any:
+    """A value of a flag that differs from its default."""
+    if one.type is bool:
+        return True
+    if get_origin(one.type) is tuple:
+        return (Path("a/b"), Path("a b"))
+    if get_origin(one.type) is Literal:
+        return get_args(one.type)[-1]
+    return one.type("12.5")
+
+
+@functools.cache
+def sources() -> list[str]:
+    """The texts of all modules that have a parameter `args`."""
+    texts = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
+    return [text for text in texts if "args: " in text]
+
+
+def read_by(stage: type[Stage]) -> set[str]:
+    """Attributes of `args` that the modules with this stage, or its base class, as parameter read."""
+    names = {cls.__name__ for cls in stage.__mro__ if issubclass(cls, Stage) and cls is not Stage}
+    found = set()
+    for text in sources():
+        if not any(f"args: {name}" in text for name in names):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute):
+                owner = node.value
+                if getattr(owner, "id", None) == "args" or getattr(owner, "attr", None) == "args":
+                    found.add(node.attr)
+    return found
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+class TestDeclarations:
+    """Every stage."""
+
+    def test_a_command_line_is_parsed_to_the_stage_that_wrote_it(self, stage: type[Stage]) -> None:
+        exclusive = stage.spec.one_of[1:]
+        whole = stage(**{one.name: sample(one) for one in stage.fields() if one.name not in exclusive})
+        least = stage(
+            **{
+                one.name: sample(one)
+                for one in stage.fields()
+                if one.required or one.name in stage.spec.one_of[:1]
+            }
+        )
+        for run in (whole, least):
+            assert stage.parse(run.words()) == run
+
+    def test_its_function_reads_every_flag(self, stage: type[Stage]) -> None:
+        assert {one.name for one in stage.fields()} <= read_by(stage)
+
+    def test_names_of_flags_are_distinct(self, stage: type[Stage]) -> None:
+        names = [one.flag for one in stage.fields() if one.flag != POSITIONAL]
+        assert len(names) == len(set(names)) and "--help" not in names
+        assert [one.name for one in stage.fields()] == [one.name for one in fields(stage)]
+
+
+def test_slices_name_keys_of_a_model_and_are_the_same_wherever_they_are_read() -> None:
+    found: dict[str, tuple[str, ...]] = {}
+    for stage in STAGES.values():
+        for one in stage.fields():
+            if isinstance(one.kind, Slice):
+                assert set(one.kind.keys) <= set(Model.model_fields)
+                assert found.setdefault(one.kind.name, one.kind.keys) == one.kind.keys
+
+
+def test_declarations_import_no_library() -> None:
+    for path in (PACKAGE / "stage.py", *(PACKAGE / "stages").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not {str(name).split(".")[0] for name in names} & {"tvm", "numpy", "onnx", "SCons", "yaml"}
+
+
+def test_help_of_a_flag_does_not_change_the_digest_and_a_declared_file_does() -> None:
+    one = Output("text", files=("a",))
+    assert repr(one) == repr(Output("another text", files=("a",))) != repr(Output("text", files=("b",)))
