@@ -14,14 +14,16 @@ __all__ = ["KilnError", "load"]
 __version__ = "0.1.0"
 
 
-def load(bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0) -> Network:
+def load(
+    bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0, variant: str | None = None
+) -> Network:
     """Load the bundle in the folder `bundle` and return it as a Python function. See kiln.runtime.network.
 
     NumPy is imported here and not with `kiln`, which SCons imports in every build.
     """
     from kiln import runtime
 
-    return runtime.load(bundle, threads, gpu)
+    return runtime.load(bundle, threads, gpu, variant)
 
 
 def generate(env: Any, **options: Any) -> None:

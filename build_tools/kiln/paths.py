@@ -14,6 +14,12 @@ def data_dir(name: str) -> Path:
     return installed if installed.is_dir() else _PACKAGE.parents[1] / name
 
 
+def data_file(name: str) -> Path:
+    """The file `name` (SConstruct) of the source tree or of the installed package."""
+    installed = _PACKAGE / "data" / name
+    return installed if installed.is_file() else _PACKAGE.parents[1] / name
+
+
 def cache_dir() -> Path:
     """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder."""
     explicit = os.environ.get("KILN_CACHE")

@@ -39,6 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pyproject.toml",
         "README.md",
         "LICENSE",
+        "SConstruct",
     ):
         source = ROOT / name
         copy = shutil.copytree if source.is_dir() else shutil.copyfile
@@ -116,6 +117,29 @@ def test_tests_and_files_of_the_users_own(python: Path, project: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "max error" in done.stdout
     assert (project / "build/own_board/own_net/manifest.json").exists()
+
+
+def test_the_command_kiln(python: Path, tmp_path: Path) -> None:
+    """From an empty folder: a listing, a build by a path, the bundle as a Python function, an error."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def kiln(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(python.parent / "kiln"), *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+        )
+
+    assert "\nresnet " in kiln("list", "models").stdout
+    done = kiln("build", "resnet", "--target", "x86_64", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("build/x86_64/resnet: built in ")
+    program = "import kiln; print(kiln.load('build/x86_64/resnet').plan().bucket)"
+    loaded = subprocess.run(
+        [python, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert loaded.stdout == "static\n", loaded.stderr
+    wrong = kiln("build", "absent.onnx", "--target", "x86_64")
+    assert (wrong.returncode, wrong.stderr) == (2, "kiln: error: model 'absent.onnx': no such file\n")
 
 
 def test_a_mistake_in_the_users_sconstruct_is_one_line(python: Path, project: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ Y = (X * tiny.W + 1) ** 2
 STRUCTS = {
     "DLTensor": structs.DLTensor, "kiln_detail": structs.CDetail, "kiln_tensor": structs.CTensor,
     "kiln_dim": structs.CDim, "kiln_bucket": structs.CBucket, "kiln_model": structs.CModel,
+    "kiln_variant": structs.CVariant,
     "kiln_config": structs.CConfig, "kiln_session": structs.CSession, "kiln_plan_result": structs.CPlanResult,
 }  # fmt: skip
 
@@ -100,6 +101,7 @@ def test_run(net: Any) -> None:
     assert np.array_equal(net(X.tolist()), Y)
     assert np.array_equal(net(np.asfortranarray(X)), Y)
     assert np.array_equal(net(X[::-1])[::-1], Y)
+    assert net.variant == "base"
     assert net.plan() == net.plan((2, 3))
     assert net.plan().outputs == ((2, 3),)
 
@@ -212,6 +214,8 @@ def test_parameters_in_a_file_and_threads(make: Maker) -> None:
         assert all(np.array_equal(result, Y) for result in [*results, twin(X)])
     with pytest.raises(RunError, match="KILN_NOT_OPEN"):
         threaded(X)
+    with pytest.raises(RunError, match="KILN_NO_VARIANT"):
+        kiln.load(bundle, variant="none")
     with pytest.raises(kiln.KilnError, match="threads=65: allowed are 1 to 64, and 0"):
         kiln.load(bundle, threads=65)
 

@@ -13,6 +13,7 @@ PACKAGE = Path(kiln.__file__).parent
 ORDER = (
     "stages", "runtime", "config", "sources", "params", "frontend", "graph", "specialize", "tir", "opinfo",
     "byoc", "kernels", "lower", "plan", "emit", "golden", "precision", "device", "report", "tune", "scons",
+    "command_line",
 )  # fmt: skip
 
 

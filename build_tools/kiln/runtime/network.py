@@ -44,13 +44,16 @@ class BoundRun:
         return self.outputs
 
 
-def load(bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0) -> Network:
+def load(
+    bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0, variant: str | None = None
+) -> Network:
     """Load the bundle in the folder `bundle`, such as build/host/resnet.
 
     `threads` compute a run together: 0 means one for each processor. `gpu` is the number of the GPU for a
-    bundle that runs on one. Raises KilnError if the folder holds no bundle that this machine can run.
+    bundle that runs on one. `variant` names the variant to run, instead of the best one for this processor.
+    Raises KilnError if the folder holds no bundle that this machine can run.
     """
-    return Network(Library(Path(bundle)), threads, gpu)
+    return Network(Library(Path(bundle)), threads, gpu, variant)
 
 
 class Network:
@@ -59,11 +62,11 @@ class Network:
     `copy()` gives a second one that runs at the same time.
     """
 
-    def __init__(self, library: Library, threads: int = 1, gpu: int = 0) -> None:
+    def __init__(self, library: Library, threads: int = 1, gpu: int = 0, variant: str | None = None) -> None:
         if not 0 <= threads <= 64:
             raise KilnError(f"threads={threads}: allowed are 1 to 64, and 0 for one for each processor")
         self._library, self._c, self._model = library, library.c, library.model
-        self._threads, self._gpu = threads, gpu
+        self._threads, self._gpu, self._variant = threads, gpu, variant
         self._lock = threading.Lock()
         self._session = ctypes.create_string_buffer(structs.SESSION_BYTES)
         self._pool: Any = None
@@ -96,6 +99,7 @@ class Network:
             status = self._c.kiln_map_params(os.fsencode(path), ctypes.byref(data), ctypes.byref(size))
             library.check(status, None)
             config.params, config.params_bytes = data, size
+        config.variant = None if self._variant is None else self._variant.encode()
         model = ctypes.byref(self._model)
         self._check(self._c.kiln_open(self._session, model, ctypes.byref(config)))
 
@@ -125,6 +129,13 @@ class Network:
         tensors, results = tensors_over(arrays), tensors_over(outputs)
         named = {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
         return BoundRun(arrays, named, lambda: self._call(tensors, results))
+
+    @property
+    def variant(self) -> str:
+        """Name of the variant that runs: kernels for one kind of processor."""
+        session = structs.CSession.from_buffer(self._session)
+        name: bytes = session.variant.contents.name
+        return name.decode()
 
     def plan(self, *shapes: Sequence[int], **dims: int) -> RunPlan:
         """The needs of a run, which is not done: for the shapes of all inputs, or for dimensions by name."""
@@ -178,7 +189,7 @@ class Network:
 
     def copy(self) -> Network:
         """A second network of the same model, with an arena of its own, which another thread may run."""
-        return Network(self._library, self._threads, self._gpu)
+        return Network(self._library, self._threads, self._gpu, self._variant)
 
     def close(self) -> None:
         """End the threads, and free the GPU's memory. The network can not run afterwards."""

@@ -95,6 +95,16 @@ class CBucket(ctypes.Structure):
     ]
 
 
+class CVariant(ctypes.Structure):
+    """kiln_variant: the steps with kernels for one kind of processor."""
+
+    _fields_: ClassVar = [
+        ("name", ctypes.c_char_p),
+        ("cpu_features", ctypes.c_uint64),
+        ("step", ctypes.c_void_p),
+    ]
+
+
 class CModel(ctypes.Structure):
     """The first fields of kiln_model."""
 
@@ -110,6 +120,8 @@ class CModel(ctypes.Structure):
         ("outputs", ctypes.POINTER(CTensor)),
         ("dims", ctypes.POINTER(CDim)),
         ("buckets", ctypes.POINTER(CBucket)),
+        ("variants", ctypes.POINTER(CVariant)),
+        ("variants_count", ctypes.c_uint32),
     ]
 
 
@@ -135,7 +147,7 @@ class CSession(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("model", ctypes.c_void_p),
-        ("variant", ctypes.c_void_p),
+        ("variant", ctypes.POINTER(CVariant)),
         ("config", CConfig),
         ("frame", ctypes.c_void_p * 7),
         ("dims", ctypes.c_int64 * MAX_DIMS),

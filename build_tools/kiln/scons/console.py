@@ -25,7 +25,9 @@ class Console:
             self._running += 1
             self.stages += 1
             task = None
-            if sys.stdout.isatty():
+            if _quiet():
+                pass
+            elif sys.stdout.isatty():
                 task = self._terminal().add_task(what, total=None)
             else:
                 print(f"kiln: {what}", flush=True)
@@ -38,7 +40,7 @@ class Console:
         Nothing on a terminal.
         """
         now = time.monotonic()
-        if run["task"] is None and now - run["shown"] >= _HEARTBEAT:
+        if run["task"] is None and not _quiet() and now - run["shown"] >= _HEARTBEAT:
             run["shown"] = now
             print(f"kiln: {run['what']}: {now - run['started']:.0f} s", flush=True)
 
@@ -74,3 +76,10 @@ class Console:
             self._progress = Progress(*columns, transient=True)
             self._progress.start()
         return self._progress
+
+
+def _quiet() -> bool:
+    """Whether SCons was called with -s, --silent or --quiet: then only results and errors are printed."""
+    from SCons.Script import GetOption
+
+    return bool(GetOption("silent"))

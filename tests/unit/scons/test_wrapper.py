@@ -91,14 +91,22 @@ def test_a_python_without_venv_is_one_line(tree: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_arguments_go_to_scons_in_the_callers_folder(tree: Path) -> None:
+def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
     finished(tree)
     done = kiln(tree, "target=x86_64", "model=my net.onnx", "-j2")
-    here = Path.cwd()
-    assert done.stdout == f"-m SCons -Q -f {tree}/SConstruct target=x86_64 model=my net.onnx -j2 in {here}\n"
-    assert kiln(tree).stdout.startswith(f"-m SCons -Q -f {tree}/SConstruct -h ")
-    done = kiln(tree, "test", "target=x86_64", "model=resnet")
-    assert done.stdout.startswith(f"-m SCons -Q -f {tree}/SConstruct test target=x86_64")
+    command = f"{tree}/build_tools/command.py"
+    assert done.stdout == f"{command} target=x86_64 model=my net.onnx -j2 in {Path.cwd()}\n"
+    assert kiln(tree).stdout.startswith(f"{command} in ")
+    for arguments in (
+        "test target=x86_64 model=resnet",
+        "test net.onnx --target x86_64",
+        "test resnet --target=x86_64",
+        "bench target=x86_64 model=resnet",
+        "bench net.tflite --target x86_64",
+        "list targets",
+    ):
+        assert kiln(tree, *arguments.split()).stdout.startswith(f"{command} {arguments} in ")
+    assert kiln(tree, "bench", "--model", "resnet").stdout.startswith("-m benchmarks --model resnet in ")
 
 
 def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> None:

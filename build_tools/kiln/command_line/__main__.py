@@ -1,0 +1,42 @@
+"""Entry point of the command `kiln`: reads the arguments, and runs SCons with Kiln's own SConstruct."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from kiln import __version__
+from kiln.command_line import arguments, listing
+from kiln.errors import KilnError
+from kiln.paths import data_file
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status: 0, or 2 after an error of one line."""
+    try:
+        command = arguments.parse(sys.argv[1:] if given is None else given)
+        if command.version:
+            print(f"kiln {__version__}")
+        elif command.listed is not None:
+            print(listing.listing(command.listed, command.json))
+        elif command.completion is not None:
+            print(arguments.completion(command.completion))
+        else:
+            return _scons(command.words)
+    except KilnError as error:
+        print(f"kiln: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _scons(words: Sequence[str]) -> int:
+    """Run SCons in this process: its own main function ends with SystemExit."""
+    from SCons.Script import main as scons_main
+
+    sys.argv = ["kiln", "-Q", "-f", str(data_file("SConstruct")), *words]
+    scons_main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Both forms of a command line, read by one parser, and translated to SCons's words.
+
+    kiln build net.onnx --target aarch64 -j2      →  target=aarch64 model=net.onnx bundle -j2
+    kiln target=aarch64 model=net.onnx test       unchanged
+
+The goals and options are those of `kiln.scons.options`, so a new goal or option has both forms at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from kiln.command_line.listing import LISTS
+from kiln.config.check import choices
+from kiln.errors import KilnError
+from kiln.scons.options import ALIASES, OPTIONS
+
+_VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
+_SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A parsed command: words for SCons, or one of the questions that need no build."""
+
+    words: Sequence[str] = field(default_factory=list)
+    version: bool = False
+    listed: str | None = None
+    json: bool = False
+    completion: str | None = None
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are KilnError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise KilnError(f"{message} ({self.prog} -h lists the arguments)")
+
+
+def parse(given: Sequence[str]) -> Command:
+    """The command of `given`, the arguments without the program's name. Raises KilnError for wrong ones."""
+    words = list(given)
+    if words in (["--version"], ["-V"]):
+        return Command(version=True)
+    if not words or words[0] in ("-h", "--help", "help"):
+        return Command(["-h"])
+    verb = words[0]
+    if verb not in (*_VERBS, "list", "completion"):
+        if "=" in verb or verb.startswith("-") or verb in ALIASES:
+            return Command(words)
+        raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, 'list', 'completion'])}")
+    if verb in ALIASES and not any(word.startswith("--") or _is_file(word) for word in words[1:]):
+        return Command(words)  # a goal of SCons, which is also a command
+    parsed = _parser().parse_args(words)
+    if verb == "list":
+        return Command(listed=parsed.kind, json=parsed.json)
+    if verb == "completion":
+        return Command(completion=parsed.shell)
+    return Command(_words(verb, parsed))
+
+
+def completion(shell: str) -> str:
+    """A completion script for `shell`, made by shtab."""
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        raise KilnError("completion: the package shtab is not installed: pip install shtab") from None
+    text: str = shtab.complete(_parser(), shell)
+    return text
+
+
+def _is_file(word: str) -> bool:
+    return not word.startswith("-") and "=" not in word and word not in ALIASES
+
+
+def _words(verb: str, parsed: argparse.Namespace) -> list[str]:
+    """SCons's words for a parsed goal."""
+    options = {name: getattr(parsed, name) for name in OPTIONS}
+    assigned = [word for word in parsed.models if "=" in word]
+    models = [word for word in parsed.models if "=" not in word]
+    if models:
+        if options["model"] is not None:
+            raise KilnError(f"the model is given twice: '{models[0]}' and --model {options['model']}")
+        options["model"] = ",".join(models)
+    words = [f"{name}={value}" for name, value in options.items() if value is not None]
+    words += [*assigned, _VERBS[verb]]
+    if parsed.jobs is not None:
+        words.append(f"-j{parsed.jobs}")
+    return words + ["-n"] * parsed.dry_run + ["-s"] * parsed.quiet + ["-k"] * parsed.keep_going
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="kiln", description="Builds models into plain C and object code for one device.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for verb, goal in _VERBS.items():
+        command = commands.add_parser(verb, help=ALIASES[goal], description=ALIASES[goal])
+        command.add_argument("models", nargs="*", metavar="MODEL", help=OPTIONS["model"])
+        for name, text in OPTIONS.items():
+            command.add_argument(f"--{name}", metavar=name.upper(), help=text)
+        command.add_argument("-j", "--jobs", type=int, metavar="N", help="stages that run at the same time")
+        command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
+        command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
+        command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
+    command = commands.add_parser("list", help="names and descriptions of targets, models, devices, backends")
+    command.add_argument("kind", choices=tuple(LISTS))
+    command.add_argument("--json", action="store_true", help="print JSON: objects with name and description")
+    command = commands.add_parser("completion", help="print a completion script for a shell")
+    command.add_argument("shell", choices=_SHELLS)
+    return parser

@@ -1,0 +1,94 @@
+"""Both forms of a command line, and the questions that need no build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kiln import __version__
+from kiln.command_line import __main__ as command_line
+from kiln.command_line.arguments import parse
+from kiln.errors import KilnError
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("build net.onnx --target aarch64", "target=aarch64 model=net.onnx bundle"),
+        ("build a.onnx b.tflite --target=aarch64,armv7", "target=aarch64,armv7 model=a.onnx,b.tflite bundle"),
+        ("build --model resnet --target host -j 2 -n -q -k", "target=host model=resnet bundle -j2 -n -s -k"),
+        ("run resnet target=host", "model=resnet target=host run"),
+        ("test resnet --device pi4 --byoc none", "model=resnet byoc=none device=pi4 test"),
+        (
+            "size resnet --target host --cache none",
+            "target=host model=resnet cache=none size",
+        ),
+        ("flash --program firmware.elf --device m4", "device=m4 program=firmware.elf flash"),
+        # SCons's own form is not changed.
+        ("target=aarch64 model=resnet", "target=aarch64 model=resnet"),
+        ("test target=aarch64 model=resnet -j2", "test target=aarch64 model=resnet -j2"),
+        ("bundle size target=aarch64 model=resnet", "bundle size target=aarch64 model=resnet"),
+        ("-c target=aarch64 model=resnet", "-c target=aarch64 model=resnet"),
+        ("devices", "devices"),
+        ("", "-h"),
+        ("help", "-h"),
+    ],
+)
+def test_words(given: str, words: str) -> None:
+    assert list(parse(given.split()).words) == words.split()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("buidl net.onnx", "unknown command 'buidl'; did you mean 'build'?"),
+        ("build net.onnx --tarket x", "unrecognized arguments: --tarket x (kiln -h lists the arguments)"),
+        ("build net.onnx -j two", "argument -j/--jobs: invalid int value: 'two'"),
+        ("run a --model b", "the model is given twice: 'a' and --model b"),
+        ("list", "the following arguments are required: kind"),
+        ("list nets", "argument kind: invalid choice: 'nets'"),
+    ],
+)
+def test_wrong_arguments(given: str, message: str) -> None:
+    with pytest.raises(KilnError) as raised:
+        parse(given.split())
+    assert str(raised.value).startswith(message)
+
+
+def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kiln {__version__}\n"
+    for kind, name in (
+        ("targets", "host"),
+        ("models", "resnet"),
+        ("devices", "local"),
+        ("backends", "onednn"),
+    ):
+        assert command_line.main(["list", kind, "--json"]) == 0
+        entries = json.loads(capsys.readouterr().out)
+        assert name in [entry["name"] for entry in entries]
+        assert all(entry["description"] for entry in entries)
+        assert command_line.main(["list", kind]) == 0
+        assert f"\n{name} " in "\n" + capsys.readouterr().out
+    assert command_line.main(["lsit"]) == 2
+    assert capsys.readouterr().err.startswith("kiln: error: unknown command 'lsit'; did you mean 'list'?")
+
+
+def test_a_backend_of_the_users_that_fails_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends" / "mine.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    assert command_line.main(["list", "backends"]) == 2
+    assert "mine.py: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    assert command_line.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "profile" in script
+    assert "precision" in script
