@@ -50,6 +50,20 @@ def read_flags() -> frozenset[str]:
     return frozenset(flags)
 
 
+def host_identity() -> dict[str, Any]:
+    """The processors of this process: `cpu` (name), `mhz` (present clock rate) and `cores` (number)."""
+    known: dict[str, str] = {}
+    for line in read_cpuinfo():
+        key, _, value = line.partition(":")
+        known.setdefault(key.strip(), value.strip())
+    identity: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
+    if known.get("model name"):
+        identity["cpu"] = known["model name"]
+    if known.get("cpu MHz"):
+        identity["mhz"] = round(float(known["cpu MHz"]))
+    return identity
+
+
 def read_cpuinfo() -> list[str]:
     """Lines of /proc/cpuinfo; empty if the file cannot be read."""
     try:

@@ -1,21 +1,25 @@
-"""Write profile.json as a page: the time of a run by kernel family and by step."""
+"""Write profile.json as a page and as a trace: the time of a run by kernel family and by step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write, read_json, write_json
 from kiln.report.html import attributes, environment, many, short
+from kiln.report.trace import trace
 from kiln.stages.use import ProfileStage
 
 _LISTED = 8  # most facts about a device that are shown
 
 
 def run(args: ProfileStage) -> None:
-    """Write the page and print its path."""
-    atomic_write(args.out, render(read_json(args.profile)))
+    """Write the page and the trace, and print their paths."""
+    profile = read_json(args.profile)
+    atomic_write(args.out, render(profile))
+    write_json(args.trace, trace(profile))
     print(f"{args.out}: where the time goes, step by step")
+    print(f"{args.trace}: the same for Perfetto (ui.perfetto.dev)")
 
 
 def render(profile: Mapping[str, Any]) -> str:

@@ -72,10 +72,11 @@ class DeviceBenchStage(
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cached=False, speaks=True)):
-    """A page of the times of steps."""
+    """A page of the times of steps, and a trace of them."""
 
     profile: Annotated[Path, Input("what device-bench --steps wrote")]
     out: Annotated[Path, Output("the page")]
+    trace: Annotated[Path, Output("the steps in Chrome's trace format")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 
 import pytest
-from kiln.config import Target, load_target
+from kiln.config import Target, host, load_target
 from kiln.config.host import _V2, _V3, _V4, describe_host, read_flags, resolve_native
 from kiln.errors import KilnError
 
@@ -68,3 +68,18 @@ def test_host_target_runs_here() -> None:
     assert target.cache.l1d >= 8 << 10
     if target.arch == "x86_64" and target.vector.isa != "sse4":
         assert "avx2" in read_flags()
+
+
+def test_identity_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "processor : 0",
+        "model name\t: A Processor 9000",
+        "cpu MHz\t\t: 2596.123",
+        "",
+        "model name: another",
+    ]
+    monkeypatch.setattr(host, "read_cpuinfo", lambda: lines)
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: {0, 3})
+    assert host.host_identity() == {"cores": 2, "cpu": "A Processor 9000", "mhz": 2596}
+    monkeypatch.setattr(host, "read_cpuinfo", list)
+    assert host.host_identity() == {"cores": 2}

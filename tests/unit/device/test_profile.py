@@ -16,6 +16,7 @@ from kiln.device.check.peak import measure_peak, peak_program
 from kiln.device.check.runners import runner_for
 from kiln.device.link import PROGRAMS
 from kiln.report.profile import render, run
+from kiln.report.trace import trace
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 
@@ -103,7 +104,7 @@ class Cells(HTMLParser):
 def test_the_page_shows_families_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "profile.json").write_text(json.dumps(figures()))
     out = tmp_path / "net.profile.html"
-    args = type("Args", (), {"profile": tmp_path / "profile.json", "out": out})
+    args = type("Args", (), {"profile": tmp_path / "profile.json", "out": out, "trace": tmp_path / "t.json"})
     run(args)  # type: ignore[arg-type]
     assert capsys.readouterr().out.startswith(str(out))
     text = out.read_text()
@@ -114,6 +115,30 @@ def test_the_page_shows_families_and_steps(tmp_path: Path, capsys: pytest.Captur
     row = next(row for row in page.rows if row[:2] == ["0", "conv2d"])
     assert "strides=[2,2]" in row and "groups=1" not in row and "k0" in row
     assert row[-6:] == ["0.3", "75.0 %", "3 million", "10.0", "10.0 %", "× 2.00"]
+
+
+def test_the_trace_has_each_step_on_one_thread_and_on_all() -> None:
+    """Steps follow each other from time 0, in microseconds; names of rows come as metadata."""
+    file = trace(figures())
+    assert json.loads(json.dumps(file)) == file
+    rows = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in file["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert rows == {(1, 1): "1 thread", (1, 2): "2 threads"}
+    steps = [event for event in file["traceEvents"] if event["ph"] == "X"]
+    assert [(event["tid"], event["ts"], event["dur"]) for event in steps] == [
+        (1, 0.0, 300.0),
+        (1, 300.0, 100.0),
+        (2, 0.0, 150.0),
+        (2, 150.0, 50.0),
+    ]
+    first = steps[0]
+    assert (first["name"], first["cat"]) == ("conv2d + <add>", "conv2d")
+    assert first["args"]["kernel"] == "k0" and first["args"]["conv2d strides"] == [2, 2]
+    assert first["args"]["gflops"] == pytest.approx(10.0)
+    assert file["otherData"]["device"] == {"cpu": "A72"}
 
 
 def test_emulated_times_are_called_so() -> None:

@@ -57,7 +57,7 @@ def ran(unit: Unit, dump: bool, image: str | None, device: str | None) -> Any:
 
 
 def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
-    """Declare bench.json, or with `steps` profile.json and an HTML page next to the bundle.
+    """Declare bench.json, or with `steps` profile.json, an HTML page and a trace next to the bundle.
 
     Both hold run times; the stage runs in every build.
     """
@@ -80,8 +80,10 @@ def timed(unit: Unit, dump: bool, device: str | None, steps: bool) -> Any:
     session().env.AlwaysBuild(node)
     if not steps:
         return node
-    page = f"{unit.bundle}{f'.{device_name}' if (device_name := place.device_name) else ''}.profile.html"
-    drawn = Stage("profile", place.subject, ["--profile", out, "--out", page], [node], [page], speaks=True)
+    beside = f"{unit.bundle}{f'.{device_name}' if (device_name := place.device_name) else ''}"
+    page, trace = f"{beside}.profile.html", f"{beside}.trace.json"
+    flags = ["--profile", out, "--out", page, "--trace", trace]
+    drawn = Stage("profile", place.subject, flags, [node], [page, trace], speaks=True)
     return declare(drawn)[0]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import Target
+from kiln.config.host import host_identity
 from kiln.device.check.runners import Completed
 from kiln.device.process import end_with_parent
 from kiln.errors import KilnError
@@ -36,8 +37,8 @@ class LocalRunner:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Empty: there is no device."""
-        return {}
+        """Name, clock rate and number of this machine's processors; empty for an emulator."""
+        return {} if self._prefix else host_identity()
 
     def run(
         self,
