@@ -141,6 +141,15 @@ class Body:
         array: Array = expression.value.numpy()
         return array
 
+    def extent(self, name: str) -> Extent | None:
+        """The only element of a tensor as a size; None if it is not known at build time."""
+        value = self._scope.value(name)
+        found = value.extents() if value is not None else None
+        if found is None:
+            array = self.constant(name)
+            found = None if array is None else array.reshape(-1).tolist()
+        return found[0] if found is not None and len(found) == 1 else None
+
     # Parts of the body.
 
     def _fresh(self) -> str:

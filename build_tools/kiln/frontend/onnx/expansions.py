@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import onnx
 
-from kiln.frontend.onnx import integer_conv, integer_ops, qlinear_ops, quantise_ops
+from kiln.frontend.onnx import (
+    attention_ops,
+    contrib_attention,
+    grouped_attention,
+    integer_conv,
+    integer_ops,
+    packed_weights,
+    qlinear_ops,
+    quantise_ops,
+    rotary_ops,
+    transformer_ops,
+)
 from kiln.frontend.onnx.body import Expansion
 
 MICROSOFT = "com.microsoft"
-_ONNX_TABLES = (integer_conv.ONNX, integer_ops.ONNX, qlinear_ops.ONNX, quantise_ops.ONNX)
-_MICROSOFT_TABLES = (integer_ops.MICROSOFT, qlinear_ops.MICROSOFT, quantise_ops.MICROSOFT)
+_ONNX_FILES = (attention_ops, integer_conv, integer_ops, qlinear_ops, quantise_ops, rotary_ops)
+_MICROSOFT_FILES = (
+    contrib_attention,
+    grouped_attention,
+    integer_ops,
+    packed_weights,
+    qlinear_ops,
+    quantise_ops,
+    rotary_ops,
+    transformer_ops,
+)
 EXPANSIONS: dict[tuple[str, str], Expansion] = {
-    **{("", name): found for table in _ONNX_TABLES for name, found in table.items()},
-    **{(MICROSOFT, name): found for table in _MICROSOFT_TABLES for name, found in table.items()},
+    **{("", name): found for file in _ONNX_FILES for name, found in file.ONNX.items()},
+    **{(MICROSOFT, name): found for file in _MICROSOFT_FILES for name, found in file.MICROSOFT.items()},
 }
 
 # Operators that ONNX Runtime defines in ONNX's domain, where ONNX has none, or none in older opsets.

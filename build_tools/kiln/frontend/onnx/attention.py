@@ -1,0 +1,165 @@
+"""Scaled dot-product attention as its operators: products, masks, softmax.
+
+Tensors are (batch, heads, sequence, size). Fewer heads of keys than of queries are grouped queries
+(Ainslie et al., "GQA", 2023): the queries of a group are rows of one product, so that no key is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend.onnx.body import Body
+from kiln.frontend.symbols import Extent
+
+op = relax.op
+
+
+@dataclass
+class Scores:
+    """How scores become probabilities: tanh(scores * scale / softcap) * softcap + biases, then softmax.
+
+    biases: tensors that broadcast to (batch, heads, sequence, keys). masks: such tensors of type bool, false
+    where a key is not attended. rows_may_be_empty: whether a row can lack any key; its probabilities are 0.
+    sink: one number per head that adds to the sum of the softmax.
+    """
+
+    scale: float
+    softcap: float = 0.0
+    biases: list[str] = field(default_factory=list)
+    masks: list[str] = field(default_factory=list)
+    rows_may_be_empty: bool = False
+    sink: str | None = None
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The result (batch, heads, sequence, size), and the scores at each step."""
+
+    result: str
+    products: str  # before masks, after softcap
+    biased: str
+    probabilities: str
+
+
+def split_heads(body: Body, name: str, heads: int) -> str:
+    """(batch, sequence, heads * size) → (batch, heads, sequence, size)."""
+    batch, length, width = body.shape(name)
+    if heads < 1 or not isinstance(width, int) or width % heads:
+        raise ValueError(
+            f"the number of heads is {heads}, allowed: a divisor of {width}, the last size of '{name}'"
+        )
+    return body.transpose(body.reshape(name, [batch, length, heads, width // heads]), [0, 2, 1, 3])
+
+
+def join_heads(body: Body, name: str) -> str:
+    """(batch, heads, sequence, size) → (batch, sequence, heads * size)."""
+    batch, heads, length, size = body.shape(name)
+    return body.reshape(body.transpose(name, [0, 2, 1, 3]), [batch, length, heads * size])
+
+
+def after(body: Body, past: str, new: str) -> str:
+    """Keys or values `new` after those of the past; an omitted past is the empty name."""
+    return body.op("Concat", past, new, axis=2) if past else new
+
+
+def positions(length: Extent, begin: Extent = 0) -> Any:
+    """begin, begin + 1, …: `length` int64 numbers."""
+    return op.arange(relax.prim_value(begin), relax.prim_value(begin + length), 1, "int64")
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a Relax tensor, not a size."""
+    return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
+def causal(body: Body, queries: Extent, keys: Extent, offset: Any, left: int = -1, right: int = 0) -> str:
+    """Mask (…, queries, keys): query i attends keys offset + i - left to offset + i + right; -1: no limit.
+
+    `offset`: a size, or a Relax tensor (batch, 1, 1, 1) of int64.
+    """
+    own = op.expand_dims(positions(queries), 1)
+    own = op.add(offset, own) if is_tensor(offset) else op.expand_dims(positions(queries, offset), 1)
+    key = op.expand_dims(positions(keys), 0)
+    parts = []
+    if right >= 0:
+        parts.append(op.less_equal(key, op.add(own, relax.const(right, "int64")) if right else own))
+    if left >= 0:
+        parts.append(op.greater_equal(key, op.subtract(own, relax.const(left, "int64"))))
+    mask = parts[0] if len(parts) == 1 else op.logical_and(*parts)
+    return body.bind(mask)
+
+
+def _grouped(body: Body, q: str, k: str) -> tuple[int, Extent]:
+    """Queries per key head, and the number of rows of a group's product."""
+    heads = body.size(q, 1, "the number of heads")
+    kv_heads = body.size(k, 1, "the number of key heads")
+    if heads % kv_heads:
+        raise ValueError(f"it has {heads} heads of queries and {kv_heads} of keys, allowed: a multiple")
+    return heads // kv_heads, body.shape(q)[2] * (heads // kv_heads)
+
+
+def _masked(body: Body, products: str, how: Scores) -> str:
+    """Products plus biases, -inf where a mask is false."""
+    value, dtype = body.tensor(products), body.dtype(products)
+    for bias in how.biases:
+        value = op.add(value, body.tensor(bias))
+    for mask in how.masks:
+        value = op.where(body.tensor(mask), value, relax.const(np.asarray(-np.inf, dtype), dtype))
+    return body.bind(value)
+
+
+def _rows_with_keys(body: Body, how: Scores, dtype: str) -> Any:
+    """Whether each row has a key: as bools that broadcast to (…, sequence, 1), from masks and biases."""
+    lowest = relax.const(np.asarray(-np.inf, dtype), dtype)
+    total: Any = relax.const(np.asarray(0, dtype), dtype)
+    for bias in how.biases:
+        total = op.add(body.tensor(bias), total)
+    for mask in how.masks:
+        total = op.where(body.tensor(mask), total, lowest)
+    whole = body.bind(total)
+    return op.greater(op.max(body.tensor(whole), -1, keepdims=True), lowest)
+
+
+def _softmax(body: Body, biased: str, how: Scores) -> str:
+    value, dtype = body.tensor(biased), body.dtype(biased)
+    if how.sink is not None:
+        batch, heads, queries, keys = body.shape(biased)
+        column = op.broadcast_to(
+            op.reshape(body.tensor(how.sink), [1, heads, 1, 1]), [batch, heads, queries, 1]
+        )
+        wide = body.bind(op.nn.softmax(op.concat([value, column], 3), axis=-1))
+        return body.bind(op.strided_slice(body.tensor(wide), [3], [0], [keys]))
+    if not how.rows_may_be_empty or not (how.masks or how.biases):
+        return body.bind(op.nn.softmax(value, axis=-1))
+    real = body.tensor(body.bind(_rows_with_keys(body, how, dtype)))
+    zero = relax.const(np.asarray(0, dtype), dtype)
+    probabilities = body.bind(op.nn.softmax(op.where(real, value, zero), axis=-1))
+    return body.bind(op.where(real, body.tensor(probabilities), zero))
+
+
+def attend(body: Body, q: str, k: str, v: str, how: Scores) -> Attended:
+    """softmax(q k^T) v with the steps of `how`."""
+    dtype = body.dtype(q)
+    batch, heads, queries, _ = body.shape(q)
+    keys, width = body.shape(k)[2], body.shape(v)[3]
+    group, rows = _grouped(body, q, k)
+    kv_heads = body.shape(k)[1]
+    left = q if group == 1 else body.reshape(q, [batch, kv_heads, rows, body.shape(q)[3]])
+    products = body.op("MatMul", left, body.transpose(k, [0, 1, 3, 2]))
+    products = body.bind(op.multiply(body.tensor(products), relax.const(np.asarray(how.scale, dtype), dtype)))
+    if group > 1:
+        products = body.reshape(products, [batch, heads, queries, keys])
+    if how.softcap:
+        cap = relax.const(np.asarray(how.softcap, dtype), dtype)
+        products = body.bind(op.multiply(op.tanh(op.divide(body.tensor(products), cap)), cap))
+    biased = _masked(body, products, how) if how.biases or how.masks else products
+    probabilities = _softmax(body, biased, how)
+    right = probabilities if group == 1 else body.reshape(probabilities, [batch, kv_heads, rows, keys])
+    result = body.op("MatMul", right, v)
+    if group > 1:
+        result = body.reshape(result, [batch, heads, queries, width])
+    return Attended(result, products, biased, probabilities)

@@ -1,0 +1,54 @@
+"""Products and look-ups of weights that are packed by blocks: MatMulNBits and GatherBlockQuantized."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kiln.frontend.onnx.body import Array, Body, Expansion
+
+
+def unpacked(packed: Array, bits: int, count: int) -> Array:
+    """The first `count` numbers of `bits` bits in each row of bytes of the last axis, lowest bits first."""
+    per_byte = 8 // bits
+    shifts = (np.arange(per_byte) * bits).astype("uint8")
+    values = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    flat: Array = values.reshape(*packed.shape[:-1], -1)[..., :count]
+    return flat
+
+
+def _constant(body: Body, index: int, what: str) -> Array:
+    found = body.constant(body.input(index))
+    if found is None:
+        raise ValueError(f"its {what} ('{body.input(index)}') are computed by the model, allowed: constants")
+    return found
+
+
+def matmul_nbits(body: Body) -> list[str]:
+    """com.microsoft.MatMulNBits: A @ W^T + bias, W (N, K) with a scale and zero point for each block of K."""
+    columns, depth = int(body.required("N")), int(body.required("K"))
+    bits, block = int(body.only("bits", 4, 2, 8)), int(body.required("block_size"))
+    body.only("weight_prepacked", 0)
+    body.hint("accuracy_level")  # allows, but does not require, products of lower precision
+    body.refuse_inputs(g_idx=4)
+    if block < 16 or block & (block - 1):
+        raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")
+    blocks = -(-depth // block)
+    scales = _constant(body, 2, "scales").astype("float32").reshape(columns, blocks, 1)
+    if not np.isfinite(scales).all():
+        raise ValueError(f"its scales ('{body.input(2)}') contain a number that is not finite")
+    packed = _constant(body, 1, "weights").reshape(columns, blocks, -1)
+    levels = unpacked(packed, bits, block).astype("float32")
+    points: Array = np.full((columns, blocks), 1 << (bits - 1), "float32")
+    if body.has(3):
+        given = _constant(body, 3, "zero points")
+        packs = given.dtype == np.uint8
+        rows = given.reshape(columns, -1)
+        points = (unpacked(rows, bits, blocks) if packs else rows).astype("float32")
+    weights = (levels - points[..., None]) * scales
+    dtype = body.dtype(body.input(0))
+    matrix = np.ascontiguousarray(weights.reshape(columns, -1)[:, :depth].T)
+    product = body.op("MatMul", body.input(0), body.const(matrix, dtype))
+    return [body.op("Add", product, body.input(5)) if body.has(5) else product]
+
+
+MICROSOFT: dict[str, Expansion] = {"MatMulNBits": matmul_nbits}

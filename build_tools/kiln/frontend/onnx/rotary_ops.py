@@ -1,0 +1,106 @@
+"""RotaryEmbedding of ONNX and of ONNX Runtime (Su et al., "RoFormer", 2021)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from kiln.frontend.onnx.body import Body, Expansion
+
+op = relax.op
+
+
+def _part(x: Any, axis: int, begin: int, end: int, step: int = 1) -> Any:
+    return op.strided_slice(x, [axis], [begin], [end], [step])
+
+
+def rotate(body: Body, name: str, cos: str, sin: str, interleaved: bool) -> str:
+    """The tensor `name` (batch, sequence, heads, size) rotated by the angles of its positions.
+
+    cos, sin: (batch or 1, sequence, rotated size / 2). The last axis beyond the rotated size stays.
+    """
+    x, size = body.tensor(name), body.size(name, 3, "the size of a head")
+    half = body.size(cos, 2, "the last size of the cosines")
+    whole = 2 * half
+    if whole > size or body.size(sin, 2, "the last size of the sines") != half:
+        raise ValueError(
+            f"its cosines have {half} columns, allowed: at most {size // 2}, and as many as the sines"
+        )
+    if interleaved:
+        first, second = _part(x, 3, 0, whole, 2), _part(x, 3, 1, whole, 2)
+    else:
+        first, second = _part(x, 3, 0, half), _part(x, 3, half, whole)
+    c, s = (op.expand_dims(body.tensor(table), 2) for table in (cos, sin))
+    real = op.subtract(op.multiply(c, first), op.multiply(s, second))
+    imaginary = op.add(op.multiply(s, first), op.multiply(c, second))
+    if interleaved:
+        pairs = body.bind(op.concat([op.expand_dims(real, -1), op.expand_dims(imaginary, -1)], 4))
+        rotated = body.tensor(body.reshape(pairs, [*body.shape(name)[:3], whole]))
+    else:
+        rotated = op.concat([real, imaginary], 3)
+    if whole == size:
+        return body.bind(rotated)
+    return body.bind(op.concat([rotated, _part(x, 3, whole, size)], 3))
+
+
+def at_positions(body: Body, table: str, positions: str) -> str:
+    """Rows of a table (positions, half) for each of `positions` (batch, sequence)."""
+    return body.op("Gather", table, positions, axis=0)
+
+
+def _heads_apart(body: Body, name: str, heads: int) -> tuple[str, bool]:
+    """A tensor as (batch, sequence, heads, size), and whether its heads came before the sequence."""
+    if body.rank(name) == 4:
+        return body.transpose(name, [0, 2, 1, 3]), True
+    batch, length, width = body.shape(name)
+    if heads < 1 or not isinstance(width, int) or width % heads:
+        raise ValueError(
+            f"its attribute 'num_heads' is {heads}, allowed: a divisor of {width}, the last size"
+        )
+    return body.reshape(name, [batch, length, heads, width // heads]), False
+
+
+def _whole(body: Body, rotated: str, like: str, first: bool) -> str:
+    return body.transpose(rotated, [0, 2, 1, 3]) if first else body.reshape(rotated, body.shape(like))
+
+
+def rotary_embedding(body: Body) -> list[str]:
+    """RotaryEmbedding of ONNX: inputs X, cosines, sines and optionally positions."""
+    x, cos, sin, positions = (body.input(index) for index in range(4))
+    apart, first = _heads_apart(body, x, int(body.attribute("num_heads", 0)))
+    _check_dim(body, apart, cos)
+    if positions:
+        cos, sin = (at_positions(body, table, positions) for table in (cos, sin))
+    return [_whole(body, rotate(body, apart, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
+
+
+def _check_dim(body: Body, apart: str, cos: str) -> None:
+    size = body.size(apart, 3, "the size of a head")
+    wanted = int(body.attribute("rotary_embedding_dim", 0)) or 0
+    half = body.size(cos, -1, "the last size of the cosines")
+    if wanted and wanted != 2 * half:
+        raise ValueError(f"its attribute 'rotary_embedding_dim' is {wanted}, allowed: {2 * half}, of {size}")
+
+
+def microsoft_rotary_embedding(body: Body) -> list[str]:
+    """com.microsoft.RotaryEmbedding: positions are the second input, one offset or one per element."""
+    x, positions, cos, sin = (body.input(index) for index in range(4))
+    body.only("is_packed_batching", 0)
+    body.only("scale", 1.0)
+    heads = int(body.attribute("num_heads", 0))
+    if body.rank(x) == 3 and not heads:
+        heads = body.size(x, 2, "the last size") // (2 * body.size(cos, 1, "the last size of the cosines"))
+    apart, first = _heads_apart(body, x, heads)
+    _check_dim(body, apart, cos)
+    if body.rank(positions) == 1:
+        length = body.shape(apart)[1]
+        steps = op.arange(0, relax.prim_value(length), 1, "int64")
+        places = op.add(op.reshape(body.tensor(positions), []), steps)
+        positions = body.bind(op.expand_dims(places, 0))
+    cos, sin = (at_positions(body, table, positions) for table in (cos, sin))
+    return [_whole(body, rotate(body, apart, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
+
+
+ONNX: dict[str, Expansion] = {"RotaryEmbedding": rotary_embedding}
+MICROSOFT: dict[str, Expansion] = {"RotaryEmbedding": microsoft_rotary_embedding}

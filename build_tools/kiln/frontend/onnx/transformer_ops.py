@@ -1,0 +1,181 @@
+"""Fused operators of exported transformers, except attention: activations, norms, embeddings, products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend.onnx.body import Body, Expansion
+
+op = relax.op
+
+
+def scalar(value: float, dtype: str) -> Any:
+    """A Relax constant of no axes."""
+    return relax.const(np.asarray(value, dtype), dtype)
+
+
+def _tanh_gelu(x: Any, dtype: str) -> Any:
+    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    cube = op.multiply(op.multiply(x, x), x)
+    inner = op.add(x, op.multiply(cube, scalar(0.044715, dtype)))
+    half = op.multiply(x, scalar(0.5, dtype))
+    return op.multiply(
+        half, op.add(op.tanh(op.multiply(inner, scalar(np.sqrt(2 / np.pi), dtype))), scalar(1, dtype))
+    )
+
+
+def _activation(kind: str) -> Expansion:
+    """Gelu, BiasGelu, FastGelu and QuickGelu; the second input, if there is one, is a bias."""
+
+    def convert(body: Body) -> list[str]:
+        name = body.input(0)
+        x, dtype = body.tensor(name), body.dtype(name)
+        if body.has(1):
+            x = body.tensor(body.bind(op.add(x, body.tensor(body.input(1)))))
+        if kind == "tanh":
+            return [body.bind(_tanh_gelu(x, dtype))]
+        if kind == "sigmoid":
+            slope = scalar(float(body.attribute("alpha", 1.702)), dtype)
+            return [body.bind(op.multiply(x, op.sigmoid(op.multiply(x, slope))))]
+        return [body.bind(op.nn.gelu(x))]
+
+    return convert
+
+
+def bias_add(body: Body) -> list[str]:
+    """com.microsoft.BiasAdd: X + bias + skip."""
+    first = op.add(body.tensor(body.input(0)), body.tensor(body.input(1)))
+    return [body.bind(op.add(first, body.tensor(body.input(2))))]
+
+
+def bias_split_gelu(body: Body) -> list[str]:
+    """com.microsoft.BiasSplitGelu: of X + bias, the first half times GELU of the second."""
+    whole = body.bind(op.add(body.tensor(body.input(0)), body.tensor(body.input(1))))
+    width = body.size(whole, -1, "the last size") // 2
+    last = body.rank(whole) - 1
+    left = op.strided_slice(body.tensor(whole), [last], [0], [width])
+    right = op.strided_slice(body.tensor(whole), [last], [width], [2 * width])
+    return [body.bind(op.multiply(left, op.nn.gelu(right)))]
+
+
+def _swapped(rank: int, matrix: bool, batch: bool) -> list[int]:
+    """The axes of a factor of FusedMatMul: the first axis goes last but one, then the matrix is turned."""
+    order = list(range(rank))
+    if batch:
+        order = [*order[1:-1], 0, order[-1]]
+    if matrix:
+        order[-2:] = order[:-3:-1]
+    return order
+
+
+def fused_matmul(body: Body) -> list[str]:
+    """com.microsoft.FusedMatMul: alpha * A @ B, each factor transposed on request."""
+    factors = []
+    for index, side in enumerate("AB"):
+        name = body.input(index)
+        rank = body.rank(name)
+        turned = bool(body.attribute(f"trans{side}", 0)) and rank > 1
+        batch = bool(body.attribute(f"transBatch{side}", 0)) and rank > 2
+        order = _swapped(rank, turned, batch)
+        factors.append(body.transpose(name, order) if order != sorted(order) else name)
+    product = body.op("MatMul", *factors)
+    alpha = float(body.attribute("alpha", 1.0))
+    return [product if alpha == 1.0 else body.op("Mul", product, body.like(product, alpha))]
+
+
+def rms_norm(body: Body, name: str, weight: str, axes: Sequence[int], epsilon: float) -> str:
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axes."""
+    return body.bind(op.nn.rms_norm(body.tensor(name), body.tensor(weight), list(axes), epsilon))
+
+
+def _inverse_deviation(body: Body, name: str, axes: Sequence[int], epsilon: float) -> str:
+    """1 / sqrt(mean(x^2) + epsilon)."""
+    x = body.tensor(name)
+    mean = op.mean(op.multiply(x, x), list(axes), keepdims=True)
+    return body.bind(op.rsqrt(op.add(mean, scalar(epsilon, body.dtype(name)))))
+
+
+def simplified_layer_norm(body: Body) -> list[str | None]:
+    """SimplifiedLayerNormalization: RMS normalisation over the axes from `axis` on."""
+    name = body.input(0)
+    rank = body.rank(name)
+    axes = list(range(int(body.attribute("axis", -1)) % rank, rank))
+    epsilon = float(body.attribute("epsilon", 1e-5))
+    body.only("stash_type", 1)
+    deviation = _inverse_deviation(body, name, axes, epsilon) if body.wants(1) else None
+    return [rms_norm(body, name, body.input(1), axes, epsilon), deviation]
+
+
+def layer_norm(body: Body) -> list[str]:
+    """LayerNormalization of ONNX Runtime, which models of opsets below 17 contain."""
+    inputs = [body.input(index) for index in range(3) if body.has(index)]
+    epsilon = body.attribute("epsilon", 1e-5)
+    body.only("stash_type", 1)
+    return [body.op("LayerNormalization", *inputs, axis=body.attribute("axis", -1), epsilon=epsilon)]
+
+
+def _skip(body: Body, bias: int) -> str:
+    """The sum of input, skip and an optional bias."""
+    total = body.bind(op.add(body.tensor(body.input(0)), body.tensor(body.input(1))))
+    return body.bind(op.add(body.tensor(total), body.tensor(body.input(bias)))) if body.has(bias) else total
+
+
+def skip_layer_norm(body: Body) -> list[str | None]:
+    """com.microsoft.SkipLayerNormalization: LayerNormalization of input + skip + bias."""
+    total = _skip(body, 4)
+    inputs = [total, body.input(2), *([body.input(3)] if body.has(3) else [])]
+    epsilon = body.attribute("epsilon", 1e-12)
+    return [body.op("LayerNormalization", *inputs, axis=-1, epsilon=epsilon), None, None, total]
+
+
+def skip_simplified_layer_norm(body: Body) -> list[str | None]:
+    """com.microsoft.SkipSimplifiedLayerNormalization: RMS normalisation of input + skip + bias."""
+    total = _skip(body, 3)
+    axes = [body.rank(total) - 1]
+    epsilon = float(body.attribute("epsilon", 1e-12))
+    return [rms_norm(body, total, body.input(2), axes, epsilon), None, None, total]
+
+
+def embed_layer_norm(body: Body) -> list[str]:
+    """com.microsoft.EmbedLayerNormalization: normalised sum of word, position and segment embeddings."""
+    ids, segments, words, positions, kinds, gamma, beta, mask, places = (
+        body.input(index) for index in range(9)
+    )
+    epsilon = body.attribute("epsilon", 1e-12)
+    body.hint("mask_index_type")  # for shape inference
+    total = body.op("Gather", words, ids, axis=0)
+    if places:
+        beside = body.op("Gather", positions, places, axis=0)
+    else:
+        length = body.shape(ids)[1]
+        beside = body.bind(op.strided_slice(body.tensor(positions), [0], [0], [length]))
+    total = body.op("Add", total, beside)
+    if segments:
+        total = body.op("Add", total, body.op("Gather", kinds, segments, axis=0))
+    result = body.op("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
+    if mask:
+        ones = op.equal(body.tensor(mask), relax.const(1, body.dtype(mask)))
+        index = body.bind(op.sum(op.astype(ones, "int32"), [1]))
+    else:
+        index = body.bind(op.full([body.shape(ids)[0]], relax.const(0, "int32"), "int32"))
+    return [result, index, total]
+
+
+MICROSOFT: dict[str, Expansion] = {
+    "BiasAdd": bias_add,
+    "BiasGelu": _activation("erf"),
+    "BiasSplitGelu": bias_split_gelu,
+    "EmbedLayerNormalization": embed_layer_norm,
+    "FastGelu": _activation("tanh"),
+    "FusedMatMul": fused_matmul,
+    "Gelu": _activation("erf"),
+    "LayerNormalization": layer_norm,
+    "QuickGelu": _activation("sigmoid"),
+    "SimplifiedLayerNormalization": simplified_layer_norm,
+    "SkipLayerNormalization": skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": skip_simplified_layer_norm,
+}
