@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import KilnError
 
 if TYPE_CHECKING:
+    from kiln.command_line.build import BuiltBundle
     from kiln.runtime import Network
 
-__all__ = ["KilnError", "load"]
+__all__ = ["KilnError", "build", "load"]
 __version__ = "0.1.0"
 
 
@@ -24,6 +25,19 @@ def load(
     from kiln import runtime
 
     return runtime.load(bundle, threads, gpu, variant)
+
+
+def build(
+    model: Any,
+    target: str = "host",
+    folder: str | os.PathLike[str] = ".",
+    name: str = "model",
+    **options: str,
+) -> BuiltBundle:
+    """Build `model` for `target` as the command `kiln build` does. See kiln.command_line.build."""
+    from kiln.command_line import build as command
+
+    return command.build(model, target, folder, name, **options)
 
 
 def generate(env: Any, **options: Any) -> None:

@@ -138,6 +138,11 @@ def test_the_command_kiln(python: Path, tmp_path: Path) -> None:
         [python, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert loaded.stdout == "static\n", loaded.stderr
+    program = "import kiln; print('Arena' in kiln.build('resnet', target='x86_64')._repr_html_())"
+    built = subprocess.run(
+        [python, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert built.stdout == "True\n", built.stderr
     wrong = kiln("build", "absent.onnx", "--target", "x86_64")
     assert (wrong.returncode, wrong.stderr) == (2, "kiln: error: model 'absent.onnx': no such file\n")
 

@@ -53,6 +53,7 @@ def test_modules_outside_of_packages_import_none() -> None:
         if name in ORDER
     }
     assert upward == {
+        "__init__.py imports command_line",
         "__init__.py imports runtime",
         "__init__.py imports scons",
         "__main__.py imports stages",

@@ -1,0 +1,92 @@
+"""Builds a bundle from Python, as the command `kiln build` does: in a process of its own."""
+
+from __future__ import annotations
+
+import html
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.config.check import choices
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.runtime import Network
+from kiln.scons.options import OPTIONS
+
+_COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
+
+
+@dataclass(frozen=True)
+class BuiltBundle:
+    """A finished bundle in `folder`. A notebook shows its report."""
+
+    folder: Path
+
+    def load(self, threads: int = 1, gpu: int = 0, variant: str | None = None) -> Network:
+        """Load the bundle as a Python function; see `kiln.load`."""
+        from kiln.runtime import load
+
+        return load(self.folder, threads, gpu, variant)
+
+    def _repr_html_(self) -> str:
+        """The report of the bundle in a frame of its own, so that its style sheet changes nothing outside."""
+        report = (self.folder / "report.html").read_text(encoding="utf-8")
+        return (
+            f'<iframe srcdoc="{html.escape(report, quote=True)}" sandbox="allow-scripts" '
+            'style="width:100%;height:40em;border:1px solid #ccc"></iframe>'
+        )
+
+
+def build(
+    model: Any,
+    target: str = "host",
+    folder: str | os.PathLike[str] = ".",
+    name: str = "model",
+    **options: str,
+) -> BuiltBundle:
+    """Build `model` for `target` below `folder`, in build/TARGET/MODEL.
+
+    `model` is a model's name, the path of a model file or of its YAML file, or an `onnx.ModelProto`, which is
+    called `name`. `options` are those of the command, such as precision="fp16" or byoc="none". Raises
+    KilnError with the one line that the command prints.
+    """
+    unknown = sorted(set(options) - (set(OPTIONS) - {"model", "target"}))
+    if unknown:
+        raise KilnError(f"unknown option '{unknown[0]}'{choices(unknown[0], OPTIONS)}")
+    path = _path(model, Path(folder), name)
+    for one in (path, target):
+        if "," in one:
+            raise KilnError(f"build: '{one}': one model and one target are allowed")
+    words = [f"model={path}", f"target={target}"]
+    words += [f"{key}={value}" for key, value in options.items()]
+    package = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[0] = {package!r}; {_COMMAND}", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["the build failed"]
+        raise KilnError(lines[-1].removeprefix("kiln: error: "))
+    line = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("build/"))
+    return BuiltBundle((Path(folder) / line.partition(": ")[0]).resolve())
+
+
+def _path(model: Any, folder: Path, name: str) -> str:
+    """The value of `model=`: an `onnx.ModelProto` is written to build/.python below `folder`."""
+    if isinstance(model, (str, os.PathLike)):
+        return str(Path(model).absolute()) if Path(model).is_file() else os.fspath(model)
+    if not hasattr(model, "SerializeToString"):
+        allowed = "a name, a path or an onnx.ModelProto"
+        raise KilnError(f"build: a model of type {type(model).__name__}, allowed is {allowed}")
+    if not name.isidentifier():
+        raise KilnError(f"build: name '{name}' must be a C identifier")
+    file = Path("build", ".python", f"{name}.onnx")
+    (folder / file.parent).mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / file, model.SerializeToString())
+    return str(file)

@@ -1,0 +1,29 @@
+"""kiln.build: wrong arguments are KilnError, before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kiln
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("resnet", {"tarket": "x"}, "unknown option 'tarket'; did you mean 'target'?"),
+        ("resnet,magika", {}, "build: 'resnet,magika': one model and one target are allowed"),
+        ("resnet", {"target": "host,armv7"}, "build: 'host,armv7': one model and one target are allowed"),
+        (3, {}, "build: a model of type int, allowed is a name, a path or an onnx.ModelProto"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, model: Any, options: dict[str, str], message: str) -> None:
+    with pytest.raises(kiln.KilnError) as raised:
+        kiln.build(model, folder=tmp_path, **options)
+    assert str(raised.value).startswith(message)
+
+
+def test_the_commands_error_is_the_exception(tmp_path: Path) -> None:
+    with pytest.raises(kiln.KilnError, match=r"^unknown model 'resnte'; did you mean 'resnet'\?"):
+        kiln.build("resnte", folder=tmp_path)
