@@ -33,6 +33,8 @@ _REAL = (
     "stages",
     "sources/cache.py",
     "sources/onnx_data.py",
+    "sources/torch_archive.py",
+    "sources/torch_dims.py",
 )
 _STAND_IN = """
 import hashlib, os, signal, subprocess, time

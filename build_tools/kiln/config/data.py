@@ -161,8 +161,8 @@ class Golden(Section):
         min_length=1,
         description="content of the inputs, one entry for each test case",
     )
-    reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref"] = Field(
+    reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref", "torch"] = Field(
         default="auto",
-        description="auto: onnxruntime for ONNX, builtin for TFLite; builtin, builtin_ref: LiteRT's two "
-        "kernel sets",
+        description="auto: onnxruntime for ONNX, builtin for TFLite, torch for PyTorch; builtin, "
+        "builtin_ref: LiteRT's two kernel sets",
     )

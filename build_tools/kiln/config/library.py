@@ -13,12 +13,13 @@ from kiln.config.c_words import can_name_symbol
 from kiln.config.check import choices, validate
 from kiln.config.host import resolve_native
 from kiln.config.model import Model
+from kiln.config.source import FUNCTION
 from kiln.config.target import Target
 from kiln.errors import KilnError
 from kiln.paths import data_dir, user_dir
 
-_OTHER_FORMATS = {".pt", ".pth", ".pt2", ".h5", ".keras", ".pb", ".safetensors", ".gguf"}
-_MODEL_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
+_OTHER_FORMATS = {".pt", ".pth", ".h5", ".keras", ".pb", ".safetensors", ".gguf"}
+_MODEL_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite", ".pt2": "pt2"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ def load_target(name: str | os.PathLike[str]) -> Target:
 
 
 def load_model(name: str | os.PathLike[str]) -> Model:
-    """Load a model by name or alias, by the path of a .yaml file, or by the path of an .onnx or .tflite file.
+    """Load a model by name or alias, or by the path of a .yaml, .onnx, .tflite or .pt2 file.
+
+    `package.module:function` is a Python function that returns a PyTorch module.
 
     Raises KilnError with file and line for an error in the file, and for a file that does not exist.
     """
@@ -51,6 +54,11 @@ def load_model(name: str | os.PathLike[str]) -> Model:
     suffix = Path(text).suffix.lower()
     if suffix in _MODEL_SUFFIXES:
         return _bare_model(Path(text), _MODEL_SUFFIXES[suffix])
+    if FUNCTION.fullmatch(text):
+        source = {"kind": "python", "function": text}
+        return Model.model_validate(
+            {"name": identifier(text.rpartition(":")[2]), "source": source, "format": "pt2"}
+        )
     path = _find(text, "model")
     read = document.read(path)
     if isinstance(read.data, dict):
@@ -117,10 +125,10 @@ def _find(name: str, kind: str) -> Path:
     suffix = Path(name).suffix
     if kind == "model" and (suffix in _OTHER_FORMATS or (suffix and Path(name).is_file())):
         raise KilnError(
-            f"model '{name}': unknown format '{suffix}', allowed: .onnx, .tflite; "
-            "PyTorch writes the first with torch.onnx.export"
+            f"model '{name}': unknown format '{suffix}', allowed: {', '.join(_MODEL_SUFFIXES)}; "
+            "PyTorch writes the last with torch.export.save"
         )
-    hint = f", or a path to a .yaml{', .onnx or .tflite' if kind == 'model' else ''} file"
+    hint = f", or a path to a .yaml{', .onnx, .tflite or .pt2' if kind == 'model' else ''} file"
     raise KilnError(f"unknown {kind} '{name}'{choices(name, sorted(names))}{hint}")
 
 
@@ -162,6 +170,8 @@ def _default_format(data: dict[str, Any]) -> None:
         return
     if source.get("kind") == "generate":
         data["format"] = "onnx"
+    if source.get("kind") == "python":
+        data["format"] = "pt2"
     suffix = Path(str(source.get("path", ""))).suffix.lower()
     if suffix in _MODEL_SUFFIXES:
         data["format"] = _MODEL_SUFFIXES[suffix]

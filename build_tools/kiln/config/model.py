@@ -18,11 +18,11 @@ from kiln.config.check import PlacedError, Section, choices, nearest
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Bytes, Positive, Storage, Threads
-from kiln.config.source import Source
+from kiln.config.source import ModelSource
 from kiln.config.special import SpecialCase
 from kiln.config.target import Budget, VariantName
 
-Format = Literal["onnx", "tflite"]
+Format = Literal["onnx", "tflite", "pt2"]
 Winograd = Literal["auto", "off", "f2", "f4"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 DType = Literal[
@@ -152,7 +152,7 @@ class Model(Section):
     description: str = Field(default="", description="what the model does, for people")
     licence: str | None = Field(default=None, description="SPDX identifier of the licence, or free text")
     aliases: list[Identifier] = Field(default_factory=list, description="other names for model=")
-    source: Source = Field(description="where the model's file comes from")
+    source: ModelSource = Field(description="where the model's file comes from")
     format: Format = Field(description="format of the model's file; left out: by the file's suffix")
     inputs: dict[str, Tensor] = Field(
         default_factory=dict, description="by name, properties of inputs that the model's file lacks"

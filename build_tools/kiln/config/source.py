@@ -15,6 +15,7 @@ from kiln.config.fields import Sha256
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PYTHON = r"3\.[0-9]{1,2}"
 _PLATFORM = r"[A-Za-z0-9_]+"
+FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # of a PythonSource
 _GENERATOR = r"[a-z][a-z0-9_]*"
 
 
@@ -63,6 +64,12 @@ def _platform(value: str) -> str:
     return value
 
 
+def _function(value: str) -> str:
+    if not FUNCTION.fullmatch(value):
+        raise ValueError(f"package.module:function expected, got {value!r}")
+    return value
+
+
 def _generator(value: str) -> str:
     if not re.fullmatch(_GENERATOR, value):
         raise ValueError(f"lower-case letters, digits and _ expected, a letter first, got {value!r}")
@@ -78,6 +85,9 @@ PythonTag = Annotated[
 ]
 PlatformTag = Annotated[
     str, AfterValidator(_platform), WithJsonSchema({"type": "string", "pattern": f"^{_PLATFORM}$"})
+]
+FunctionName = Annotated[
+    str, AfterValidator(_function), WithJsonSchema({"type": "string", "pattern": "^[\\w.]+:\\w+$"})
 ]
 GeneratorName = Annotated[
     str, AfterValidator(_generator), WithJsonSchema({"type": "string", "pattern": f"^{_GENERATOR}$"})
@@ -126,4 +136,15 @@ class GenerateSource(Section):
     sha256: Sha256 = Field(description="SHA-256 of the generated file")
 
 
+class PythonSource(Section):
+    """A Python function that returns a PyTorch module and example inputs; the build calls it."""
+
+    kind: Literal["python"] = Field(description="a Python function that returns a PyTorch module")
+    function: FunctionName = Field(
+        description="package.module:function, found from the current folder or PYTHONPATH; it returns "
+        "module, inputs or module, inputs, dynamic_shapes"
+    )
+
+
 Source = Annotated[PypiSource | FileSource | GenerateSource, Field(discriminator="kind")]
+ModelSource = Annotated[PypiSource | FileSource | GenerateSource | PythonSource, Field(discriminator="kind")]

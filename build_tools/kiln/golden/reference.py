@@ -1,4 +1,4 @@
-"""Runs a model on the reference: ONNX Runtime for ONNX, LiteRT for TFLite.
+"""Runs a model on the reference: ONNX Runtime for ONNX, LiteRT for TFLite, PyTorch for its own archives.
 
 ONNX Runtime runs with ORT_DISABLE_ALL: its graph optimisations turn quantise/dequantise pairs into integer
 kernels that saturate in 16 bits on x86 CPUs without VNNI, and so are no reference for the graph as written.
@@ -23,9 +23,12 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
+from kiln.frontend.torch.library import load_torch, open_archive
 
 Array = npt.NDArray[Any]
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
+# By the suffix of the model's file, the references that can run it, the default first.
+_ALLOWED = {".onnx": ("onnxruntime",), ".tflite": ("builtin", "builtin_ref"), ".pt2": ("torch",)}
 
 
 class Reference:
@@ -50,20 +53,26 @@ class Reference:
 
 
 def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int]] = ()) -> Reference:
-    """The reference `kind` (auto, onnxruntime, builtin, builtin_ref) for the model file `path`.
+    """The reference `kind` (auto, onnxruntime, builtin, builtin_ref, torch) for the model file `path`.
 
     `shapes`: shapes of the inputs in the first run, for TFLite files with dynamic shapes. Raises KilnError if
     the reference does not support the file's format or cannot load the model.
     """
-    tflite = path.suffix.lower() == ".tflite"
+    allowed = _ALLOWED.get(path.suffix.lower(), _ALLOWED[".onnx"])
     if kind == "auto":
-        kind = "builtin" if tflite else "onnxruntime"
-    if tflite != (kind in _KERNELS):
-        allowed = "builtin, builtin_ref" if tflite else "onnxruntime"
-        raise KilnError(f"{path}: golden.reference '{kind}' cannot run it, allowed: auto, {allowed}")
+        kind = allowed[0]
+    if kind not in allowed:
+        raise KilnError(
+            f"{path}: golden.reference '{kind}' cannot run it, allowed: auto, {', '.join(allowed)}"
+        )
+    reference: Reference
+    if kind == "torch":
+        reference = Torch(path)
+        reference.path = path
+        return reference
     try:
         with quiet_stderr():
-            reference: Reference = LiteRt(path, kind, shapes) if tflite else OnnxRuntime(path)
+            reference = LiteRt(path, kind, shapes) if kind in _KERNELS else OnnxRuntime(path)
     except Exception as error:  # each reference raises exceptions of its own classes
         # ONNX Runtime prefixes its message with a source file and function.
         text = re.sub(r"^.*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?", "", str(error).strip().splitlines()[0])
@@ -93,6 +102,38 @@ class OnnxRuntime(Reference):
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         feeds = dict(zip(self._names, inputs, strict=True))
         return [np.asarray(value) for value in self._session.run(None, feeds)]
+
+
+class Torch(Reference):
+    """PyTorch on one CPU thread: the operators of the exported program, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        program = open_archive(path)
+        self._module = program.module()
+        self._spec = program.call_spec.in_spec
+        self._inputs = list(program.graph_signature.user_inputs)
+        placeholders = {node.name for node in program.graph.find_nodes(op="placeholder")}
+        self._is_tensor = [isinstance(name, str) and name in placeholders for name in self._inputs]
+        torch = load_torch(str(path))
+        self.about = {
+            "name": "torch",
+            "version": torch.__version__,
+            "settings": {"device": "CPU", "threads": 1},
+        }
+
+    def _run(self, inputs: Sequence[Array]) -> list[Array]:
+        import torch
+        from torch.utils import _pytree
+
+        given = iter(inputs)
+        leaves = [
+            torch.from_numpy(np.ascontiguousarray(next(given))) if is_tensor else constant
+            for constant, is_tensor in zip(self._inputs, self._is_tensor, strict=True)
+        ]
+        positional, keywords = _pytree.tree_unflatten(leaves, self._spec)
+        with torch.no_grad():
+            returned = self._module(*positional, **keywords)
+        return [value.detach().numpy() for value in _pytree.tree_leaves(returned) if value is not None]
 
 
 class LiteRt(Reference):

@@ -48,19 +48,24 @@ def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
         atomic_write(folder / f"{name}.config.json", canonical_json(stage_config(unit.model, name)))
     source, out = folder / f"source.{unit.model.format}", folder / "edges.json"
     _run(unit, "fetch", "--config", str(folder / "fetch.config.json"), "--out", str(source))
+    graph = source
+    if unit.model.format == "pt2":
+        graph = folder / "source.onnx"
+        _run(unit, "export", "--source", str(source), "--called", unit.source_name, "--out", str(graph))
     said = _run(
         unit,
         "edges",
         "--config",
         str(folder / "edges.config.json"),
         "--source",
-        str(source),
+        str(graph),
         "--out",
         str(out),
     )
     print(said, end="", flush=True)
     write_json(kept, {**read_json(out), "key": key, "table": said})
     source.unlink()
+    graph.unlink(missing_ok=True)
     return dict(read_json(kept))
 
 

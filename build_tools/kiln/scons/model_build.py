@@ -21,6 +21,7 @@ from kiln.config.byoc import Byoc, read
 from kiln.config.precisions import FIRST_ARCH
 from kiln.config.source import FileSource
 from kiln.errors import KilnError
+from kiln.scons import exported
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
 from kiln.sources.onnx_data import beside
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _models: dict[str, Model] = {}
 _targets: dict[str, Target] = {}
+_given: dict[str, str] = {}  # by model, the Python function that returns it
 _sources: dict[str, dict[str, Any]] = {}
 _told: set[str] = set()
 
@@ -69,7 +71,9 @@ class Unit:
         self.bundle = f"{build}/{self.target.name}/{self.name}"
         self.threads = self.model.threads or self.target.threads
         self.source = f"{self.of_model}/source.{self.model.format}"
-        self.source_name = _known_to_the_user(self.model, self.source)
+        # What the stages import: the source, or the ONNX file that the stage `export` makes of it.
+        self.graph = f"{self.of_model}/source.onnx" if self.model.format == "pt2" else self.source
+        self.source_name = _given.get(self.name) or _known_to_the_user(self.model, self.source)
         self.byoc = _byoc(byoc) or self.model.byoc or self.target.byoc or Byoc()
         self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})
         self.device = device
@@ -190,7 +194,7 @@ def _file_sources(value: Any) -> Iterator[str]:
 
 def _model(name: str) -> Model:
     if name not in _models:
-        model = load_model(name)
+        model = exported.resolve(load_model(name), _given)
         source = model.source.model_dump()
         if _sources.setdefault(model.name, source) != source:
             raise KilnError(f"model '{name}': another model of this build is called '{model.name}' too")

@@ -16,7 +16,8 @@ from kiln.scons import cache
 
 OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
-    "model": "what to build: one of the models below, a path to a .yaml, .onnx or .tflite, or several",
+    "model": "what to build: one of the models below, a path to a .yaml, .onnx, .tflite or .pt2, "
+    "package.module:function for PyTorch, or several",
     "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
@@ -43,7 +44,7 @@ ALIASES = {
 _NEED_DEVICE = ("flash", "rollback", "status")
 _OF_PROGRAM = ("flash", "status", "run", "test")
 _OF_NO_MODEL = {"devices", "schema"}
-_PATHS = (".yaml", ".yml", ".onnx", ".tflite")
+_PATHS = (".yaml", ".yml", ".onnx", ".tflite", ".pt2")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
     bundle = env.KilnBundle("resnet", target="aarch64")
     env.Program("camera", ["camera.c", bundle.library], CPPPATH=[bundle.include])
 
-Methods of the environment; `model` and `target` are names or paths to a .yaml (model: .onnx, .tflite too):
+Methods of the environment; `model` and `target` are names or paths to a .yaml (model: .onnx, … too):
 KilnBundle   declares the bundle build/<target>/<model>/ and its .tar.gz
 KilnTest     runs the bundle on its golden vectors, on the target's runner or device="pi4"
 KilnRun      runs the bundle on an image and prints the result

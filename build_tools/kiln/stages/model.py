@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from kiln.stage import POSITIONAL, Input, Output, Silent, Stage, StageSpec
+from kiln.stage import POSITIONAL, Input, Output, Setting, Silent, Stage, StageSpec
 from kiln.stages import common
 
-_ModelFile = Annotated[Path, Input("model file: .onnx or .tflite")]
+_ModelFile = Annotated[Path, Input("model file: .onnx or .tflite; for the golden vectors also .pt2")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,24 @@ class FetchStage(Stage, spec=StageSpec("fetch", "kiln.sources.stage", cached=Fal
 
     config: Annotated[Path, common.config("fetch", "source")]
     out: Annotated[Path, Output("the model file to write")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceStage(Stage, spec=StageSpec("trace", "kiln.frontend.torch.trace_stage", cached=False)):
+    """A Python function that returns a PyTorch module → an archive of torch.export."""
+
+    function: Annotated[str, Setting("package.module:function, searched in this folder first")]
+    out: Annotated[Path, Output("archive of torch.export to write: .pt2")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportStage(Stage, spec=StageSpec("export", "kiln.frontend.torch.export_stage", cached=True)):
+    """The ONNX file to which PyTorch converts an archive of torch.export."""
+
+    source: Annotated[Path, Input("archive of torch.export: .pt2")]
+    tools: Annotated[str, Setting("versions of PyTorch and its exporter, as `versions` shows them")] = ""
+    called: common.Called = None
+    out: Annotated[Path, Output("ONNX file to write")]
 
 
 @dataclass(frozen=True, kw_only=True)

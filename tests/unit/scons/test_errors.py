@@ -40,7 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         ((*RESNET, "dump=0", "dump=1"), "option 'dump' is given twice: '0' and '1'\n"),
         (
             ("target=aarch64", "model=net.pt2"),
-            "model 'net.pt2': unknown format '.pt2', allowed: .onnx, .tflite",
+            "net.pt2: not an archive of torch.export",
         ),
         (("target=aarch64", "model=folder.onnx"), "model 'folder.onnx': a folder, a file is wanted"),
         (("model=resnet",), "target is missing: target=NAME"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kiln.scons.bucket_build import Part, buckets_json, parts
-from kiln.scons.builders.fetch import fetch
+from kiln.scons.builders.fetch import graph
 from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
 
@@ -22,11 +22,11 @@ class Imported(NamedTuple):
 def importing(part: Part) -> Imported:
     """Declare the import of a static model, or of one bucket of a model."""
     unit, bucket = part.unit, part.bucket_json()
-    config, source, folder = unit.slice("import"), fetch(unit), f"{part.of_model}/import"
+    config, source, folder = unit.slice("import"), graph(unit), f"{part.of_model}/import"
     stage = Stage(
         "import",
         part.model_subject,
-        ["--config", str(config), "--source", unit.source, "--out", folder]
+        ["--config", str(config), "--source", unit.graph, "--out", folder]
         + (["--bucket", str(bucket)] if bucket else []),
         [config, source, *([bucket] if bucket else [])],
         [f"{folder}/module.json", f"{folder}/params.safetensors", f"{folder}/interface.json"],

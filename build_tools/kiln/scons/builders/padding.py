@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.scons.bucket_build import buckets_json, parts
-from kiln.scons.builders.fetch import fetch
+from kiln.scons.builders.fetch import graph
 from kiln.scons.builders.importing import interface
 from kiln.scons.model_build import Unit
 from kiln.scons.stage import Stage, declare
@@ -16,8 +16,8 @@ def padding(unit: Unit) -> Any:
     if not any(s.strategy == "pad" for part in parts(unit) for s in part.box.dims.values()):
         return None
     config, out = unit.slice("padding"), f"{unit.of_model}/padding/padding.json"
-    source, face, buckets = fetch(unit), interface(unit), buckets_json(unit)
-    flags = ["--config", str(config), "--source", unit.source, "--interface", str(face)]
+    source, face, buckets = graph(unit), interface(unit), buckets_json(unit)
+    flags = ["--config", str(config), "--source", unit.graph, "--interface", str(face)]
     stage = Stage(
         "padding",
         unit.name,

@@ -1,0 +1,158 @@
+"""export: stage that converts an archive of torch.export (.pt2) to an ONNX file.
+
+PyTorch's own exporter (torch.onnx, dynamo=True) converts the program; the parameters keep their names. The
+names of source files, which the exporter writes into the ONNX file, are removed, so that the result is the
+same everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
+from kiln.stages.model import ExportStage
+
+OPSET = 18  # the opset for which PyTorch's exporter is written; it converts to others
+
+
+def run(args: ExportStage) -> None:
+    """Write the ONNX file. Raises KilnError for an archive or a program that cannot be converted."""
+    try:
+        atomic_write(args.out, convert(args.source, args.tools))
+    except KilnError as error:
+        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
+
+
+def convert(path: Path, tools: str = "") -> bytes:
+    """An ONNX file that computes what the archive `path` does; `tools`: the versions, for errors."""
+    load_torch(str(path))
+    program = open_archive(path)
+    import torch
+
+    try:
+        with quiet_torch(), torch.no_grad():
+            exported = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET)
+            model = exported.model_proto
+    except Exception as error:  # PyTorch raises exceptions of many types
+        raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error
+    _check(path, exported.exported_program or program)
+    _rename_outputs(model, _output_names(program, len(model.graph.output)))
+    _strip(model)
+    try:
+        return bytes(model.SerializeToString(deterministic=True))
+    except Exception as error:  # the class depends on protobuf's implementation
+        raise KilnError(
+            f"{path}: as an ONNX file it takes 2 GiB or more, which one file cannot hold"
+        ) from error
+
+
+def _check(path: Path, program: Any) -> None:
+    """Raise KilnError for a program that changes its buffers or its inputs."""
+    signature = program.graph_signature
+    for what, changed in (
+        ("buffer", signature.buffers_to_mutate),
+        ("input", getattr(signature, "user_inputs_to_mutate", {})),
+    ):
+        if changed:
+            raise KilnError(
+                f"{path}: the module changes its {what} '{next(iter(changed.values()))}' when it runs; "
+                "return the new value as an output, and give it as an input of the next run"
+            )
+
+
+_UNKNOWN = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.:]+)', overload='(\w+)'")
+
+
+def _told(error: BaseException) -> str:
+    """The reason in an exception of the exporter; for missing operators their names."""
+    cause: BaseException | None = error
+    while cause is not None:
+        found = _UNKNOWN.findall(str(cause))
+        if found:
+            names = ", ".join(dict.fromkeys(f"{name}.{overload}" for name, overload in found))
+            return f"its exporter does not know the operator {names}"
+        cause = cause.__cause__
+    return reason(error)
+
+
+def _output_names(program: Any, count: int) -> list[str]:
+    """Names for the outputs: the keys or fields with which the module returns them, else `output`."""
+    import torch.utils._pytree as pytree
+
+    try:
+        spec = program.call_spec.out_spec
+        paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(count)), spec))
+        keys = [[str(getattr(part, "key", getattr(part, "name", ""))) for part in path] for path, _ in paths]
+    except Exception:  # a private interface of PyTorch: the names are not essential
+        keys = []
+    named = [re.sub(r"\W+", "_", "_".join(filter(None, key))).strip("_") for key in keys]
+    if len(named) != count or not all(named) or len(set(named)) != count:
+        named = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+    return named
+
+
+def _rename_outputs(model: Any, names: list[str]) -> None:
+    """Rename the outputs of an ONNX model; names of other tensors that are in the way get a suffix."""
+    graph = model.graph
+    taken = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    produced = {name for node in graph.node for name in node.output}
+    changes: dict[str, str] = {}
+    for value, wanted in zip(graph.output, names, strict=True):
+        if value.name not in produced or value.name in changes:
+            continue  # an input or a weight as it is, or one tensor as two outputs
+        new = wanted
+        while new != value.name and (new in taken or new in changes.values()):
+            new += "_out"
+        changes[value.name] = new
+    for name in (produced & set(changes.values())) - changes.keys():
+        changes[name] = f"{name}.inner"
+    _apply(graph, changes)
+
+
+def _apply(graph: Any, changes: dict[str, str]) -> None:
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = changes.get(name, name)
+        for index, name in enumerate(node.output):
+            node.output[index] = changes.get(name, name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _apply(inner, changes)
+    for value in (*graph.output, *graph.value_info):
+        value.name = changes.get(value.name, value.name)
+
+
+def _strip(model: Any) -> None:
+    """Remove the documentation that the exporter adds: stack traces with the paths of source files."""
+    model.doc_string = ""
+    del model.metadata_props[:]
+    for function in model.functions:
+        function.doc_string = ""
+        del function.metadata_props[:]
+    _strip_graph(model.graph)
+    for function in model.functions:
+        _strip_nodes(function.node)
+
+
+def _strip_graph(graph: Any) -> None:
+    graph.doc_string = ""
+    del graph.metadata_props[:]
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.doc_string = ""
+        del value.metadata_props[:]
+    _strip_nodes(graph.node)
+
+
+def _strip_nodes(nodes: Any) -> None:
+    for node in nodes:
+        node.doc_string = ""
+        del node.metadata_props[:]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _strip_graph(attribute.g)
+            for graph in attribute.graphs:
+                _strip_graph(graph)

@@ -1,0 +1,86 @@
+"""PyTorch, imported when a model needs it; it is an optional dependency of Kiln."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.frontend.quiet import quiet_output
+from kiln.sources.torch_archive import PACKAGES
+
+
+def load_torch(needed_by: str) -> Any:
+    """The module torch. Raises KilnError with the command that installs it, and what it is `needed_by`."""
+    try:
+        with quiet_output(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import onnxscript  # noqa: F401
+            import torch
+            import torch.export
+    except ImportError as error:
+        missing = error.name if error.name in PACKAGES else "torch"
+        raise KilnError(
+            f"{needed_by}: PyTorch models need the package {missing}; install it with: "
+            f"{sys.executable} -m pip install torch onnxscript"
+        ) from None
+    torch.set_num_threads(1)
+    return torch
+
+
+def open_archive(path: Path) -> Any:
+    """The ExportedProgram of an archive. Raises KilnError where PyTorch cannot load it."""
+    torch = load_torch(str(path))
+    try:
+        with quiet_torch():
+            program = torch.export.load(str(path))
+    except Exception as error:  # PyTorch raises exceptions of many types
+        raise KilnError(f"{path}: PyTorch {torch.__version__} cannot load it: {reason(error)}") from error
+    _drop_derived_ranges(program)
+    return program
+
+
+def _drop_derived_ranges(program: Any) -> None:
+    """Remove the ranges of expressions such as 2*s0: PyTorch 2.13 restores them, and then fails."""
+    for node in program.graph.find_nodes(op="placeholder"):
+        environment = getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
+        ranges: dict[Any, Any] = getattr(environment, "var_to_range", {})
+        for key in [key for key in ranges if not getattr(key, "is_Symbol", False)]:
+            del ranges[key]
+
+
+@contextlib.contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Discard PyTorch's logs, warnings and prints inside the block; errors are reported by exceptions."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with quiet_output(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+_NOISE = re.compile(r"\x1b\[[0-9;]*m|For more information, run with TORCH_LOGS=\S+|\(unhinted: [^)]*\)\. ?")
+_CODE_LINE = re.compile(r"\((\S+\.py:\d+) in \w+\)")
+
+
+def reason(error: BaseException, limit: int = 300) -> str:
+    """What an exception of PyTorch says, in one line: the beginning of the innermost cause."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = " ".join(_NOISE.sub("", str(cause)).split())
+    if type(cause).__name__ == "GuardOnDataDependentSymNode":
+        place = _CODE_LINE.search(said)
+        where = f" ({place[1]})" if place else ""
+        return f"a branch or a shape depends on the values of a tensor{where}; use torch.where or torch.cond"
+    text = f"{type(cause).__name__}: {said}" if said else type(cause).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"

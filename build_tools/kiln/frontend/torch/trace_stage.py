@@ -1,0 +1,163 @@
+"""trace: stage that calls a user's Python function and exports the PyTorch module that it returns.
+
+The function returns `module, inputs` or `module, inputs, dynamic_shapes`, the arguments of
+torch.export.export: inputs is a tuple of tensors or a dict of keyword arguments. It may also return an
+ExportedProgram. It is the one place where a build runs Python code of the user's, in this process only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.frontend.torch.library import load_torch, quiet_torch, reason
+from kiln.sources.torch_archive import NAMES
+from kiln.stages.model import TraceStage
+
+_WANTED = "module, inputs or module, inputs, dynamic_shapes"
+
+
+def run(args: TraceStage) -> None:
+    """Write the archive, unless it is there with the same content. Raises KilnError as `trace` does."""
+    content = trace(args.function)
+    if not (args.out.is_file() and args.out.read_bytes() == content):
+        atomic_write(args.out, content)
+
+
+def trace(name: str) -> bytes:
+    """The archive of what the function `name` returns.
+
+    Raises KilnError, one line, for a function that cannot be imported, that fails or returns something else,
+    and for a module that torch.export cannot export.
+    """
+    torch = load_torch(name)
+    returned = _call(name, find_function(name))
+    if isinstance(returned, torch.export.ExportedProgram):
+        return _saved(name, torch, returned, {})
+    if not isinstance(returned, (tuple, list)) or len(returned) not in (2, 3):
+        raise KilnError(f"{name}: returned {_shown(returned)}, expected: {_WANTED}")
+    module, inputs, shapes = (*returned, None)[:3]
+    return export(name, module, inputs, shapes)
+
+
+def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
+    """The archive of a module, exported for example inputs; `name`: how errors call it."""
+    torch = load_torch(name)
+    if not isinstance(module, torch.nn.Module):
+        raise KilnError(f"{name}: returned {_shown(module)} first, expected: a torch.nn.Module")
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, (tuple, list, dict)):
+        raise KilnError(
+            f"{name}: returned {_shown(inputs)} as inputs, expected: a tuple or a dict of tensors"
+        )
+    positional, keywords = ((), dict(inputs)) if isinstance(inputs, dict) else (tuple(inputs), {})
+    module.eval()
+    try:
+        bound = inspect.signature(module.forward).bind(*positional, **keywords)
+    except TypeError as error:
+        raise KilnError(f"{name}: the inputs do not fit the module's forward: {error}") from error
+    try:
+        with quiet_torch(), torch.no_grad():
+            program = torch.export.export(module, positional, keywords, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # PyTorch raises exceptions of many types
+        raise KilnError(f"{name}: torch.export cannot export the module: {reason(error)}") from error
+    return _saved(name, torch, program, _dim_names(torch, program, bound.arguments, shapes))
+
+
+def find_function(name: str) -> Any:
+    """The function `package.module:function`, with the current folder first among those that are searched."""
+    module_name, _, function_name = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise KilnError(
+                f"{name}: no module '{error.name}' in the current folder or in PYTHONPATH"
+            ) from None
+        raise KilnError(f"{name}: cannot import {module_name}: {_place(error)}") from error
+    except Exception as error:
+        raise KilnError(f"{name}: cannot import {module_name}: {_place(error)}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        raise KilnError(
+            f"{name}: {module_name} has no function '{function_name}', it has: {', '.join(known) or 'none'}"
+        )
+    return function
+
+
+def _call(name: str, function: Any) -> Any:
+    try:
+        with quiet_torch():
+            return function()
+    except Exception as error:  # the user's code may raise anything
+        raise KilnError(f"{name}: the function failed: {_place(error)}") from error
+
+
+def _place(error: BaseException) -> str:
+    """Type and message of an exception, with the file and line that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+    return f"{reason(error)}{where}"
+
+
+def _saved(name: str, torch: Any, program: Any, names: Mapping[str, str]) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    extra = {NAMES: json.dumps({"dims": names}, sort_keys=True)}
+    try:
+        with quiet_torch():
+            torch.export.save(program, buffer, extra_files=extra)
+    except Exception as error:  # PyTorch raises exceptions of many types
+        raise KilnError(f"{name}: torch.export cannot save the program: {reason(error)}") from error
+    return buffer.getvalue()
+
+
+def _dim_names(torch: Any, program: Any, arguments: Mapping[str, Any], shapes: Any) -> dict[str, str]:
+    """By symbol of the program, the name of the torch.export.Dim that it stands for."""
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    tensors = [values[name] for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    given = list(_leaves(torch, arguments, shapes))
+    names: dict[str, str] = {}
+    if len(tensors) != len(given):
+        return names
+    for tensor, spec in zip(tensors, given, strict=True):
+        axes = spec.items() if isinstance(spec, dict) else enumerate(spec or ())
+        for axis, dim in axes:
+            node = getattr(tensor.shape[axis], "node", None)
+            symbols = sorted(map(str, node.expr.free_symbols)) if node is not None else []
+            name = getattr(getattr(dim, "root", dim), "__name__", None)
+            if len(symbols) == 1 and name:
+                names.setdefault(symbols[0], name)
+    return names
+
+
+def _leaves(torch: Any, value: Any, spec: Any) -> Iterator[Any]:
+    """For each tensor in `value`, in order, its entry in `spec`, dynamic shapes of the same structure."""
+    if isinstance(value, torch.Tensor):
+        yield spec
+    elif isinstance(value, Mapping):
+        specs = spec if isinstance(spec, Mapping) else dict(zip(value, spec or (), strict=False))
+        for key, item in value.items():
+            yield from _leaves(torch, item, specs.get(key))
+    elif isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            inner = spec[index] if isinstance(spec, (tuple, list)) and index < len(spec) else None
+            yield from _leaves(torch, item, inner)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

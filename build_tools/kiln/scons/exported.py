@@ -1,0 +1,65 @@
+"""PyTorch models: dynamic dimensions that the archive knows, and archives that a Python function makes.
+
+Both are read before SCons plans the build, as the buckets depend on them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from SCons.Script import GetOption
+
+from kiln.config.dims import Dim
+from kiln.config.model import Model, Tensor
+from kiln.config.source import FileSource, PythonSource
+from kiln.errors import KilnError
+from kiln.scons.session import session
+from kiln.sources import torch_dims as dims
+from kiln.sources.torch_archive import read_archive
+
+
+def resolve(model: Model, given: dict[str, str]) -> Model:
+    """The model, with the shapes and dimensions of its archive where its configuration has none.
+
+    A Python function is called in every build, and replaced by a file; its name is entered in `given`. Other
+    models are returned unchanged, also archives in a package: their YAML has to give the dimensions.
+    """
+    if isinstance(model.source, PythonSource):
+        given[model.name] = model.source.function
+        model = model.model_copy(update={"source": _traced(model.name, model.source.function)})
+    if model.format != "pt2" or not isinstance(model.source, FileSource):
+        return model
+    path = Path(model.source.path)
+    if not path.is_file():  # the stage `fetch` reports it
+        return model
+    shapes = {name: tensor.shape for name, tensor in model.inputs.items() if tensor.shape is not None}
+    ranges = {name: (dim.min, dim.max) for name, dim in model.dims.items()}
+    shown = Path(
+        given.get(model.name) or (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    )
+    try:
+        filled, missing = dims.fill(shown, read_archive(path), shapes, ranges)
+    except KilnError as error:
+        raise KilnError(str(error).replace(str(path), str(shown))) from None
+    inputs = {
+        **model.inputs,
+        **{
+            name: model.inputs.get(name, Tensor()).model_copy(update={"shape": shape})
+            for name, shape in filled.items()
+        },
+    }
+    added = {name: Dim(min=least, max=most) for name, (least, most) in missing.items()}
+    return model.model_copy(update={"inputs": inputs, "dims": {**model.dims, **added}})
+
+
+def _traced(name: str, function: str) -> FileSource:
+    """The archive of a Python function. Raises KilnError where the function or the export fails."""
+    path = Path(session().work, "models", name, "traced.pt2").absolute()
+    if not (GetOption("clean") or GetOption("help")):
+        print(f"kiln: {name}: trace {function}", flush=True)
+        status, _, said = session().server.run("trace", ["--function", function, "--out", str(path)])
+        if status != 0:
+            lines = [line for line in said.splitlines() if line.startswith("kiln: error: ")]
+            crash = f"{function}: trace ended with status {status}: {' '.join(said.split())[-300:]}"
+            raise KilnError(lines[-1].removeprefix("kiln: error: ") if lines else crash)
+    return FileSource(kind="file", path=str(path))

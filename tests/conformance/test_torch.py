@@ -1,0 +1,135 @@
+"""PyTorch models, from an archive and from a function, are built and agree with PyTorch itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kiln.files import read_json
+from scons_real import ROOT
+
+pytestmark = pytest.mark.heavy
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch onnxscript")
+pytest.importorskip("onnxscript", reason="PyTorch's ONNX exporter is not installed: pip install onnxscript")
+
+NETS = '''
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Net(nn.Module):
+    """Convolution, norm, mean over the image, and an optional input that is left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 5)
+
+    def forward(self, x, mask, scale=None):
+        h = torch.relu(self.norm(self.conv(x))).mean((2, 3))
+        return {"logits": self.head(h) * mask, "features": h if scale is None else h * scale}
+
+def open_sizes():
+    torch.manual_seed(0)
+    batch, height = Dim("batch", max=4), Dim("height", min=4, max=32)
+    inputs = torch.randn(2, 3, 16, 8), torch.ones(2, 1)
+    return Net(), inputs, {"x": {0: batch, 2: height}, "mask": {0: batch}}
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2))
+
+    def forward(self, x):
+        self.count += x
+        return self.count * 2
+
+def nothing(): return None
+def number(): return 3, (torch.ones(2),)
+def arguments(): return nn.Linear(3, 4), (torch.ones(2, 3), torch.ones(1))
+def sizes(): return nn.Linear(3, 4), (torch.ones(2, 5),)
+def branch(): return Branch(), (torch.ones(3),)
+def failing(): raise ValueError("of two\\nlines")
+def counter(): return Counter(), (torch.ones(2),)
+def unknown():
+    class Values(nn.Module):
+        def forward(self, x):
+            return torch.linalg.svd(x)[1]
+    return Values(), (torch.ones(3, 4),)
+def endless(): return nn.Linear(3, 4), (torch.ones(2, 3),), ({0: Dim("batch")},)
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("torch")
+    (made / "nets.py").write_text(NETS, encoding="utf-8")
+    return made
+
+
+def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "SCons", "-Q", "-f", str(ROOT / "SConstruct"), "target=host", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+def test_a_function_is_built_with_its_dimensions(folder: Path) -> None:
+    done = build(folder, "model=nets:open_sizes", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "batch 1..4, height 4..32" in done.stdout
+    bundle = folder / "build/host/open_sizes"
+    assert read_json(bundle / "golden/golden.json")["reference"]["name"] == "torch"
+    manifest = read_json(bundle / "manifest.json")
+    assert [port["name"] for port in manifest["outputs"]] == ["logits", "features"]
+    again = build(folder, "model=nets:open_sizes")
+    assert "kiln: open_sizes: trace nets:open_sizes" in again.stdout
+    assert "export" not in again.stdout, "the same module is not converted again"
+
+
+def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    import nets  # type: ignore[import-not-found]
+
+    module, inputs, shapes = nets.open_sizes()
+    torch.export.save(torch.export.export(module.eval(), inputs, dynamic_shapes=shapes), folder / "net.pt2")
+    (folder / "narrow.yaml").write_text(
+        "source: {kind: file, path: net.pt2}\n"
+        "inputs: {x: {shape: [n, 3, h, 8]}}\n"
+        "dims: {n: {min: 1, max: 2}, h: {min: 8, max: 8}}\n",
+        encoding="utf-8",
+    )
+    done = build(folder, "model=narrow.yaml", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "n 1..2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("nothing", "returned nothing, expected: module, inputs or module, inputs, dynamic_shapes"),
+        ("number", "returned a int first, expected: a torch.nn.Module"),
+        ("arguments", "the inputs do not fit the module's forward: too many positional arguments"),
+        ("sizes", "torch.export cannot export the module: RuntimeError: "),
+        ("branch", "a branch or a shape depends on the values of a tensor"),
+        ("failing", "the function failed: ValueError: of two lines ("),
+        ("counter", "the module changes its buffer 'count' when it runs"),
+        ("unknown", "its exporter does not know the operator aten._linalg_svd.default"),
+        ("endless", "dimension 'batch' (input 'input' axis 0) has no greatest size; give it with"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(folder: Path, function: str, told: str) -> None:
+    done = build(folder, f"model=nets:{function}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"kiln: error: nets:{function}: ") and done.stderr.count("\n") == 1, (
+        done.stderr
+    )
+    assert told in done.stderr
