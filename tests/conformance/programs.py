@@ -6,12 +6,14 @@ import ctypes
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
+from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
 from symbolic import Array, Dims, imported
 
@@ -28,7 +30,6 @@ class Program:
         mod, _ = imported(path, dims or {})
         self.steps = lower(simplify(mod), "m", runnable("x86_64"), "pthread")
         self.tensors = {tensor["name"]: tensor for tensor in self.steps.describe()["tensors"]}
-        self.kernels = {kernel["symbol"]: kernel for kernel in self.steps.kernels}
         target = path.with_suffix(".o")
         compile_all(
             self.steps.functions, runnable("x86_64"), target, {"name": "m", "kernels": self.steps.kernels}
@@ -39,31 +40,40 @@ class Program:
 
     def run(self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:
         """The outputs at the sizes `dims`, every tensor between guards, in memory for the greatest sizes."""
-        memory = {
-            name: Memory(tensor["bytes"], 64) for name, tensor in self.tensors.items() if not tensor["alias"]
-        }
-        given = dict(zip(self.steps.inputs, inputs, strict=True))
-        for name, value in {**self.steps.params, **given}.items():
-            memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
-        for step in self.steps.steps:
-            arguments = [
-                memory[root_of(self.tensors, argument)].pointer
-                if isinstance(argument, str)
-                else ctypes.c_int32(sizes.evaluate(argument["dim"], dims or {}))
-                for argument in step["args"]
-            ]
-            if self.kernels[step["kernel"]]["parallel"]:
-                tasks = sizes.evaluate(step["extent"], dims or {})
-                arguments += [ctypes.c_int32(0), ctypes.c_int32(tasks)]
-            getattr(self._library, step["kernel"])(*arguments)
-        for name, item in memory.items():
-            item.check(name)
-        return [self._read(memory, name, dims or {}) for name in self.steps.outputs]
+        return execute(self.steps, self._library, inputs, dims)
 
-    def _read(self, memory: Mapping[str, Memory], name: str, dims: Mapping[str, int]) -> Array:
-        tensor = self.tensors[name]
-        shape = [sizes.evaluate(size, dims) for size in tensor["shape"]]
-        raw = memory[root_of(self.tensors, name)].bytes
-        dtype = np.dtype(tensor["dtype"])
+
+def execute(
+    steps: Steps, library: Any, inputs: Sequence[Array], dims: Mapping[str, int] | None = None
+) -> list[Array]:
+    """The outputs of `steps`, whose kernels are in `library`, at the sizes `dims`.
+
+    Every tensor lies between guards, in memory for the greatest sizes.
+    """
+    tensors = {tensor["name"]: tensor for tensor in steps.describe()["tensors"]}
+    parallel = {kernel["symbol"] for kernel in steps.kernels if kernel["parallel"]}
+    memory = {name: Memory(tensor["bytes"], 64) for name, tensor in tensors.items() if not tensor["alias"]}
+    given = dict(zip(steps.inputs, inputs, strict=True))
+    for name, value in {**steps.params, **given}.items():
+        memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
+    for step in steps.steps:
+        arguments = [
+            memory[root_of(tensors, argument)].pointer
+            if isinstance(argument, str)
+            else ctypes.c_int32(sizes.evaluate(argument["dim"], dims or {}))
+            for argument in step["args"]
+        ]
+        if step["kernel"] in parallel:
+            tasks = sizes.evaluate(step["extent"], dims or {})
+            arguments += [ctypes.c_int32(0), ctypes.c_int32(tasks)]
+        getattr(library, step["kernel"])(*arguments)
+    for name, item in memory.items():
+        item.check(name)
+    found = []
+    for name in steps.outputs:
+        tensor = tensors[name]
+        shape = [sizes.evaluate(size, dims or {}) for size in tensor["shape"]]
+        raw, dtype = memory[root_of(tensors, name)].bytes, np.dtype(tensor["dtype"])
         count = int(np.prod(shape, dtype="int64")) * dtype.itemsize
-        return raw[:count].view(dtype).reshape(shape).copy()
+        found.append(raw[:count].view(dtype).reshape(shape).copy())
+    return found

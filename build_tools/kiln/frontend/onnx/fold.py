@@ -44,6 +44,9 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
                 folded, _ = onnxsim.simplify(opened)
         except Exception:  # onnxsim's C++ core raises exceptions of many types
             folded = _folded(opened, prediction)
+        del folded.graph.value_info[:]  # a file may declare other shapes than its nodes have
+        for value in folded.graph.output:
+            value.type.tensor_type.ClearField("shape")
         try:
             return onnx.shape_inference.infer_shapes(folded, data_prop=True)
         except Exception as error:  # ONNX raises exception types of its own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,20 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line, operators, tensor_type
-from kiln.frontend.onnx import ops
+from kiln.frontend.onnx import ops, order
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
 from kiln.frontend.onnx.expansions import expansion_of
+from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_read
 from kiln.frontend.onnx.node import Node, as_tensor, extents
+from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, from_array, from_items
 from kiln.frontend.symbols import Extent, Symbols
 
 _NODES_NAMED = 3  # nodes recorded per operator, for errors
 _OWN = {"If", "Constant", "Shape", "Size"}
+# In TVM's table, but with the meaning of an operator of the domain com.microsoft.
+_OF_ANOTHER_DOMAIN = {"Attention"}
 
 
 def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
@@ -56,6 +60,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         symbols: Symbols,
         nodes: dict[str, list[str]],
         every_node: bool = False,
+        opsets: Sequence[onnx.OperatorSetIdProto] = (),
     ) -> None:
         super().__init__(dict(shapes), None, keep_params_in_input=False, sanitize=True)
         self.opset: int = 0  # from_onnx sets it
@@ -65,6 +70,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._every_node = every_node
         self._seen: set[Any] = set()  # calls that are already recorded in `nodes`
         self._values: dict[str, Value] = {}
+        self._opsets = list(opsets)
+        self._versions = {
+            "" if item.domain == "ai.onnx" else item.domain: int(item.version) for item in opsets
+        }
+        self._types = Types(onnx.GraphProto())
+        self._read: set[str] = set()  # tensors that a node or the caller reads
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
         super()._parse_graph_input(graph)
@@ -73,21 +84,27 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             self._inputs["kiln_sizes"] = relax.Var("kiln_sizes", relax.ShapeType(divided))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        known = onnx_frontend._get_convert_map().keys() | _OWN | ops.OVERRIDES.keys()
         refuse(
             self._path,
-            [
-                node
-                for node in graph.node
-                if expansion_of(node.domain, node.op_type) is None
-                and (
-                    node.op_type not in known or node.domain not in ("", "ai.onnx")
-                )  # TVM ignores the domain
-            ],
+            [node for node in graph.node if not self._converts(node) and not self._has_body(node)],
         )
 
+    def _converts(self, node: onnx.NodeProto) -> bool:
+        """Whether Kiln or TVM has a converter for the operator; TVM's table has no domains."""
+        if expansion_of(node.domain, node.op_type) is not None:
+            return True
+        if domain_of(node) != "":
+            return False
+        if node.op_type in _OWN or node.op_type in ops.OVERRIDES:
+            return True
+        return node.op_type in onnx_frontend._get_convert_map() and node.op_type not in _OF_ANOTHER_DOMAIN
+
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        self._types = Types(graph)
         self._learn(graph)
+        self._read.update(output.name for output in graph.output)
+        for node in graph.node:
+            self._read.update(order.reads(node))
         for node in graph.node:
             self._add(node)
         for output in graph.output:
@@ -111,11 +128,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             if node.op_type == "If":
                 self._branch(node)
             elif node.domain not in ("", "ai.onnx") or not self._compute(node):
-                expansion = expansion_of(node.domain, node.op_type)
-                if expansion is None:
-                    self._convert(node)
-                else:
-                    self._expand(node, expansion)
+                self._convert_or_inline(node, node)
         except KilnError:
             raise
         except Exception as error:  # of any type: the node is not supported
@@ -135,6 +148,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             self.opset = outer
         for name, result in zip(node.output, results, strict=False):
             if name and result is not None:
+                self._types.check(name, self._tensor(result))
                 self._nodes[name] = self._tensor(result)
                 self._values.pop(name, None)
                 if result in self._values:
@@ -155,6 +169,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             self._nodes[weight.name] = relax.const(value, str(value.dtype))
         self._check_for_unsupported_ops(branch)
         self._learn(branch)
+        self._read.update(output.name for output in branch.output)
+        for inner in branch.node:
+            self._read.update(order.reads(inner))
         for inner in branch.node:
             self._add(inner)
         for inner, outer in zip(branch.output, node.output, strict=True):
@@ -164,13 +181,16 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             if inner.name in self._nodes:
                 self._nodes[outer] = self._nodes[inner.name]
 
-    def _compute(self, node: onnx.NodeProto) -> bool:
-        """Evaluate the node at build time if possible, and record its value; returns whether it was."""
+    def _compute(self, node: onnx.NodeProto, in_body: bool = False) -> bool:
+        """Evaluate the node at build time if possible, and record its value; returns whether it was.
+
+        in_body: whether the node is part of a function's body, whose constants are shapes and axes, too.
+        """
         if node.op_type == "Constant":
             array = _constant(node)
             self._nodes[node.output[0]] = relax.const(array, str(array.dtype))
             if array.size <= MOST_ELEMENTS:
-                self._values[node.output[0]] = from_array(array)
+                self._values[node.output[0]] = from_array(array, of_shape=in_body)
             return True
         if node.op_type in ("Shape", "Size"):
             self._values[node.output[0]] = self._measure(node)
@@ -195,23 +215,75 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         given = {item.name: item.i for item in node.attribute}
         return from_items(shape[given.get("start", 0) : given.get("end", len(shape))])
 
+    def _has_body(self, node: onnx.NodeProto) -> bool:
+        """Whether ONNX defines the operator of `node`, in the opset of the file, as a function."""
+        return has_body(node, self._versions.get(domain_of(node), 1))
+
+    def _convert_or_inline(self, node: onnx.NodeProto, origin: onnx.NodeProto) -> None:
+        """Convert one node; where that fails, the nodes of its body, if ONNX defines it as a function.
+
+        `origin`: the node of the file that contains `node` in its function body, or `node` itself.
+        """
+        failure: Exception | None = None
+        if self._converts(node):
+            try:
+                expansion = expansion_of(node.domain, node.op_type)
+                if expansion is None:
+                    self._convert(node, origin)
+                else:
+                    self._expand(node, expansion)
+                return
+            except Exception as error:  # TVM raises exceptions of many types
+                failure = error
+        if failure is not None and not self._has_body(node):
+            raise failure
+        try:
+            self._inline(node, origin)
+        except Exception as error:
+            if failure is not None:
+                raise failure from None
+            raise ValueError(f"in its function body, {one_line(error)}") from error
+
+    def _inline(self, node: onnx.NodeProto, origin: onnx.NodeProto) -> None:
+        """Convert the nodes of the body of `node`. Raises ValueError if there is none for its types."""
+        types = {}
+        for name in filter(None, node.input):
+            value = self._values.get(name)
+            shape = list(value.items.shape) if value else extents(self._tensor(name))
+            dtype = value.dtype if value else str(self._tensor(name).ty.dtype)
+            types[name] = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
+        nodes = body_of(node, types, self._opsets)
+        if not nodes:
+            raise ValueError("its function body does not exist for its types and its opset")
+        for inner in nodes:
+            self._read.update(order.reads(inner))
+        for inner in nodes:
+            if inner.op_type == "If":
+                self._branch(inner)
+            elif not self._compute(inner, in_body=True):
+                self._convert_or_inline(inner, origin)
+        for name in node.output:
+            if name in self._nodes:
+                self._types.check(name, self._nodes[name])
+
     def _convert(self, node: onnx.NodeProto, origin: onnx.NodeProto | None = None) -> None:
         """Convert one node by Kiln's converter, or by TVM's where Kiln has none or leaves the node to TVM.
 
-        `origin`: the node of the file whose expansion contains `node`.
+        `origin`: the node of the file whose expansion or function body contains `node`.
         """
-        attributes = self._parse_attr(node.attribute)
+        attributes = Attributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         own = ops.OVERRIDES.get(node.op_type)
-        expression = None
+        expression = inputs = None
         if own is not None:
             seen = Node(
                 node.op_type, node.input, attributes, self._values, self._tensor, self._symbols, self.bb
             )
             expression = own(seen)
         if expression is None:
-            inputs = onnx_frontend.onnx_input([self._tensor(name) if name else None for name in node.input])
+            inputs = Inputs([self._tensor(name) if name else None for name in node.input])
             expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
+        check_read(node, attributes, inputs, self.opset)
         self._note(expression, origin or node)
         expression = self.bb.normalize(expression)
         self._assign(node, expression)
@@ -226,7 +298,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
     def _assign(self, node: onnx.NodeProto, expression: Any) -> None:
         """Bind the outputs of `node` to the results of `expression`.
 
-        Raises ValueError for a shape that is not known at build time, and for missing outputs.
+        Raises ValueError for a shape that is not known at build time, and for another type than ONNX infers.
+        A missing output is an error only where something reads it.
         """
         results = [expression]
         if isinstance(expression, relax.Tuple):
@@ -234,17 +307,19 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         elif isinstance(expression.ty, relax.TupleType):
             count = len(expression.ty.fields)
             results = [self.bb.emit(relax.TupleGetItem(expression, index)) for index in range(count)]
-        for name, result in zip(node.output, results, strict=False):
-            if not name:
-                continue
+        named = [(name, result) for name, result in zip(node.output, results, strict=False) if name]
+        missing = [name for name in node.output[len(results) :] if name in self._read]
+        if missing:
+            raise ValueError(f"its output '{missing[0]}' is not supported")
+        for name, result in named:
             try:
                 tensor_type(result.ty, "its result", self._symbols)
             except KilnError as error:
                 raise ValueError(str(error)) from None
+            self._types.check(name, result)
+        for name, result in named:
             self._nodes[name] = result
             self._values.pop(name, None)
-        if len(results) < len(node.output):
-            raise ValueError(f"{len(node.output)} outputs, of which TVM converts {len(results)}")
 
 
 class _BodyScope:
@@ -268,6 +343,7 @@ class _BodyScope:
     def convert(self, node: onnx.NodeProto) -> None:
         if self._importer._compute(node):
             return
+        self._importer._read.update(node.output)
         expansion = expansion_of(node.domain, node.op_type)
         if expansion is None:
             self._importer._convert(node, self._origin)

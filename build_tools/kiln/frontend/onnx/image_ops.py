@@ -95,6 +95,27 @@ def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
     return sizes
 
 
+def roi_align(node: Node) -> Any:
+    """RoiAlign; TVM 0.27 moves regions by half a pixel before it scales them."""
+    emit, op, attributes = node.builder.emit, relax.op, node.attributes
+    scale = float(attributes.get("spatial_scale", 1.0))
+    coordinates, regions = _text(node, "coordinate_transformation_mode", "half_pixel"), node.tensor(1)
+    dtype = str(regions.ty.dtype)
+    if coordinates == "half_pixel":
+        regions = emit(op.subtract(regions, relax.const(0.5 / scale, dtype)))
+    images = emit(op.astype(op.expand_dims(node.tensor(2), 1), dtype))
+    return op.vision.roi_align(
+        node.tensor(0),
+        emit(op.concat([images, regions], 1)),
+        pooled_size=tuple(int(attributes.get(key, 1)) for key in ("output_height", "output_width")),
+        spatial_scale=scale,
+        sample_ratio=int(attributes.get("sampling_ratio", 0)),
+        aligned=coordinates == "half_pixel",
+        layout="NCHW",
+        mode=_text(node, "mode", "avg"),
+    )
+
+
 def with_pads(node: Node) -> Any:
     """Replace auto_pad of a convolution or a pooling by explicit pads, and leave the node to TVM.
 
@@ -133,5 +154,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Conv": with_pads,
     "MaxPool": with_pads,
     "Resize": resize,
+    "RoiAlign": roi_align,
     "Upsample": resize,
 }

@@ -46,9 +46,9 @@ def load(path: Path, options: ImportOptions) -> Imported:
     }
     nodes: dict[str, list[str]] = {}
     module = convert_quietly(
-        lambda: Importer(path, extents, symbols, nodes, options.every_node).from_onnx(
-            model.graph, _opset(model)
-        )
+        lambda: Importer(
+            path, extents, symbols, nodes, options.every_node, list(model.opset_import)
+        ).from_onnx(model.graph, _opset(model))
     )
     inputs = [
         Port(

@@ -11,10 +11,20 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from kiln.frontend.onnx import image_ops, index_ops, pad, recurrent, shape_ops
-from kiln.frontend.onnx.node import Node
+from kiln.frontend.onnx import (
+    elementwise,
+    image_ops,
+    index_ops,
+    pad,
+    rearrange,
+    recurrent,
+    reductions,
+    shape_ops,
+)
+from kiln.frontend.onnx.node import Node, shape_expr
 
 Converter = Callable[[Node], Any]
+_BITS = 6  # of an exponent that makes a difference: an integer other than -1, 0 and 1 overflows after 2**6
 
 
 def clip(node: Node) -> Any:
@@ -33,7 +43,7 @@ def clip(node: Node) -> Any:
             return None
         # A NaN bound is ignored, as in ONNX Runtime.
         bounds.append(default if np.isnan(value.item()) else float(value.item()))
-    low, high = bounds
+    low, high = min(bounds), bounds[1]  # where the bounds cross, the result is the greatest value
     data = node.tensor(0)
     dtype = str(data.ty.dtype)
     if np.issubdtype(np.dtype(dtype), np.integer):
@@ -46,12 +56,48 @@ def clip(node: Node) -> Any:
     return relax.op.clip(data, low, high)
 
 
-def lp_normalization(node: Node) -> Any:
-    """LpNormalization: x / |x| along an axis. TVM 0.27 lacks it; onnxsim replaces it by ReduceL2 and Div."""
-    x, axis = node.tensor(0), int(node.attributes.get("axis", -1))
-    if int(node.attributes.get("p", 2)) == 1:
-        return relax.op.divide(x, relax.op.sum(relax.op.abs(x), axis, keepdims=True))
-    return relax.op.divide(x, relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axis, keepdims=True)))
+def power(node: Node) -> Any:
+    """Pow of any types, in the type of the base; TVM 0.27 takes floats of one type only."""
+    emit, op, x, y = node.builder.emit, relax.op, node.tensor(0), node.tensor(1)
+    dtype, other = str(x.ty.dtype), str(y.ty.dtype)
+    if dtype.startswith("int") and other.startswith(("int", "uint")):
+        return _whole_power(node, x, y if other == dtype else emit(op.astype(y, dtype)))
+    if dtype.startswith(("int", "uint")):
+        found = emit(op.power(emit(op.astype(x, "float32")), emit(op.astype(y, "float32"))))
+        # Float32 powers are a few units in the last place off, also below a whole number.
+        near = emit(op.multiply(found, relax.const(1 + 2.0**-19, "float32")))
+        return op.astype(emit(op.trunc(near)), dtype)
+    return op.power(x, y if other == dtype else emit(op.astype(y, dtype)))
+
+
+def _whole_power(node: Node, x: Any, y: Any) -> Any:
+    """x**y of integers by squaring, modulo 2**bits; towards zero for negative y."""
+    emit, op, dtype = node.builder.emit, relax.op, str(x.ty.dtype)
+
+    def number(value: int) -> Any:
+        return relax.const(value, dtype)
+
+    size, found, square = emit(op.abs(y)), number(1), x
+    for bit in range(_BITS):
+        odd = emit(op.not_equal(op.bitwise_and(size, number(1 << bit)), number(0)))
+        found = emit(op.where(odd, op.multiply(found, square), found))
+        square = emit(op.multiply(square, square))
+    units = emit(op.less_equal(op.abs(x), number(1)))
+    inverse = emit(op.where(units, found, number(0)))
+    return op.where(op.less(y, number(0)), inverse, found)
+
+
+def rms_normalization(node: Node) -> Any:
+    """RMSNormalization over all axes, for which TVM 0.27's kernel ends in an error; else left to TVM."""
+    rank = len(node.shape(0))
+    if int(node.attributes.get("axis", -1)) % rank != 0:
+        return None
+    emit, shape = node.builder.emit, node.shape(0)
+    scale = emit(relax.op.broadcast_to(node.tensor(1), shape_expr(shape)))
+    rows = emit(relax.op.expand_dims(node.tensor(0), 0))
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+    normal = emit(relax.op.nn.rms_norm(rows, scale, list(range(1, rank + 1)), epsilon))
+    return relax.op.squeeze(normal, [0])
 
 
 def one_hot(node: Node) -> Any:
@@ -77,28 +123,18 @@ def non_max_suppression(node: Node) -> Any:
     )
 
 
-def _chain(function: Callable[[Any, Any], Any]) -> Converter:
-    """Converter of Max or Min: `function`, pairwise; TVM 0.27 stacks the tensors and reduces a new axis."""
-
-    def converter(node: Node) -> Any:
-        found = node.tensor(0)
-        for index in range(1, len(node.inputs)):
-            found = function(found, node.tensor(index))
-        return found
-
-    return converter
-
-
 OVERRIDES: dict[str, Converter] = {
     "Clip": clip,
-    "Max": _chain(relax.op.maximum),
-    "LpNormalization": lp_normalization,
-    "Min": _chain(relax.op.minimum),
     "NonMaxSuppression": non_max_suppression,
     "OneHot": one_hot,
     "Pad": pad.pad,
+    "Pow": power,
+    "RMSNormalization": rms_normalization,
+    **elementwise.CONVERTERS,
     **image_ops.CONVERTERS,
     **index_ops.CONVERTERS,
+    **rearrange.CONVERTERS,
     **recurrent.CONVERTERS,
+    **reductions.CONVERTERS,
     **shape_ops.CONVERTERS,
 }

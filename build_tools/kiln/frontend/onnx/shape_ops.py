@@ -46,7 +46,7 @@ def squeeze(node: Node) -> Any:
     Raises ValueError for a symbolic axis that is 1 for some sizes only.
     """
     shape = node.shape(0)
-    axes = node.whole(1, "axes")
+    axes = node.known(1) if node.has(1) else node.whole(1, "axes")
     if axes is None:
         unclear = [size for size in shape if not isinstance(size, int) and not node.symbols.holds(size > 1)]
         if unclear:

@@ -13,6 +13,7 @@ from kiln.graph.bindings import constant
 from kiln.kernels.operators import indices
 from kiln.kernels.operators.non_max_suppression import all_class_non_max_suppression
 from kiln.kernels.operators.prefix_sum import scan_rule
+from kiln.kernels.operators.roi_align import roi_align
 from kiln.kernels.operators.topk import arg_extreme, topk
 from kiln.tir.vector_expr import round_small
 
@@ -135,6 +136,7 @@ RULES = {
     "relax.topk": topk,
     "relax.cumsum": scan_rule(topi.cumsum, operator.add, 0),
     "relax.cumprod": scan_rule(topi.cumprod, operator.mul, 1),
+    "relax.vision.roi_align": roi_align,
     "relax.vision.all_class_non_max_suppression": all_class_non_max_suppression,
     **indices.RULES,
 }

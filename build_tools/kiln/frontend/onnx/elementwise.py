@@ -1,0 +1,166 @@
+"""Converters of elementwise ONNX operators that TVM 0.27 converts for some attributes or element types only.
+
+Converters have the interface of kiln.frontend.onnx.ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import DataType, relax
+
+from kiln.frontend.onnx.node import Node, prims, shape_expr
+
+op = relax.op
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.ty.dtype)
+
+
+def is_inf(node: Node) -> Any:
+    """IsInf with `detect_positive` and `detect_negative`, which TVM ignores."""
+    x, dtype = node.tensor(0), _dtype(node.tensor(0))
+    positive = bool(node.attributes.get("detect_positive", 1))
+    negative = bool(node.attributes.get("detect_negative", 1))
+    infinite, zero = op.isinf(x), relax.const(0, dtype)
+    if positive and negative:
+        return infinite
+    if not positive and not negative:
+        return op.full(shape_expr(node.shape(0)), relax.const(False, "bool"), "bool")
+    return op.logical_and(infinite, op.greater(x, zero) if positive else op.less(x, zero))
+
+
+def mod(node: Node) -> Any:
+    """Mod: the sign of the divisor, or of the dividend with `fmod`; exact where x / y is below 2**29.
+
+    Floats are divided in a wider type: else a quotient just below a whole number would round up to it.
+    """
+    x, y, dtype = node.tensor(0), node.tensor(1), _dtype(node.tensor(0))
+    as_dividend = bool(node.attributes.get("fmod", 0))
+    if not dtype.startswith(("float", "bfloat")):
+        return op.mod(x, y) if as_dividend else op.floor_mod(x, y)
+    wide = "float64" if dtype in ("float32", "float64") else "float32"
+    emit, zero = node.builder.emit, relax.const(0.0, wide)
+    a, b = (item if dtype == wide else emit(op.astype(item, wide)) for item in (x, y))
+    quotient = emit(op.divide(a, b))
+    whole = emit(op.trunc(quotient) if as_dividend else op.floor(quotient))
+    found = emit(op.subtract(a, op.multiply(whole, b)))
+    # Divided by an infinity, x remains, or, where the signs differ, the infinity.
+    apart = emit(op.logical_and(op.not_equal(a, zero), op.logical_xor(op.less(a, zero), op.less(b, zero))))
+    rest = a if as_dividend else emit(op.where(apart, b, a))
+    kept = emit(op.where(op.logical_and(op.isinf(b), op.isfinite(a)), rest, found))
+    return kept if dtype == wide else op.astype(kept, dtype)
+
+
+def bit_shift(node: Node) -> Any:
+    """BitShift, which shifts all bits out for a count that is negative or at least the number of bits."""
+    x, count, dtype = node.tensor(0), node.tensor(1), _dtype(node.tensor(0))
+    direction = node.attributes["direction"]
+    right = (direction.decode() if isinstance(direction, bytes) else str(direction)) == "RIGHT"
+    most, signed = DataType(dtype).bits - 1, dtype.startswith("int")
+    emit = node.builder.emit
+    beyond = emit(op.greater(count, relax.const(most, dtype)))
+    if signed:
+        beyond = emit(op.logical_or(beyond, op.less(count, relax.const(0, dtype))))
+    inside = emit(op.where(beyond, relax.const(most, dtype), count))
+    shifted = emit((op.right_shift if right else op.left_shift)(x, inside))
+    return shifted if right and signed else op.where(beyond, relax.const(0, dtype), shifted)
+
+
+def dropout(node: Node) -> Any:
+    """Dropout in inference: the tensor itself and a mask that keeps all. Training with a ratio is refused."""
+    x = node.tensor(0)
+    training = node.constant(2) if node.has(2) else np.array(False)
+    ratio = node.constant(1) if node.has(1) else np.array(node.attributes.get("ratio", 0.5))
+    random = ratio is None or bool(ratio.item())
+    if random and (training is None or bool(training.item())):
+        why = (
+            "is true" if training is not None else f"('{node.inputs[2]}') is not known before the model runs"
+        )
+        raise ValueError(f"its input training_mode {why}, allowed: false; export the model for inference")
+    return relax.Tuple([x, op.full(shape_expr(node.shape(0)), relax.const(True, "bool"), "bool")])
+
+
+def thresholded_relu(node: Node) -> Any:
+    """ThresholdedRelu in the type of its input, which TVM multiplies by float32."""
+    x, dtype = node.tensor(0), _dtype(node.tensor(0))
+    alpha = relax.const(float(node.attributes.get("alpha", 1.0)), dtype)
+    return op.where(op.greater(x, alpha), x, relax.const(0.0, dtype))
+
+
+def _scan(function: Callable[..., Any]) -> Callable[[Node], Any]:
+    """Converter of CumSum or CumProd. An axis known only at run time is chosen then, among all."""
+
+    def along(node: Node, axis: int) -> Any:
+        emit, x = node.builder.emit, node.tensor(0)
+        reverse, dtype = bool(node.attributes.get("reverse", 0)), _dtype(node.tensor(0))
+        turned = emit(op.flip(x, axis)) if reverse else x
+        found = emit(function(turned, axis, dtype, exclusive=bool(node.attributes.get("exclusive", 0))))
+        return emit(op.flip(found, axis)) if reverse else found
+
+    def converter(node: Node) -> Any:
+        rank, axis = len(node.shape(0)), node.constant(1)
+        if axis is not None or rank == 1:
+            return along(node, 0 if axis is None else int(axis.item()) % rank)
+        emit, given = node.builder.emit, node.builder.emit(op.reshape(node.tensor(1), []))
+        dtype, found = _dtype(given), along(node, 0)
+        for number in range(1, rank):
+            here = [op.equal(given, relax.const(item, dtype)) for item in (number, number - rank)]
+            found = emit(op.where(emit(op.logical_or(*here)), along(node, number), found))
+        return found
+
+    return converter
+
+
+def eye_like(node: Node) -> Any:
+    """EyeLike in the type of `dtype`; TVM's operator computes int32, whatever type it states."""
+    number = node.attributes.get("dtype")
+    dtype = _dtype(node.tensor(0)) if number is None else str(helper.tensor_dtype_to_np_dtype(number))
+    emit, (rows, columns) = node.builder.emit, node.shape(0)
+    row, column = (emit(op.arange(*prims([0, size, 1]), "int64")) for size in (rows, columns))
+    shifted = emit(op.add(row, relax.const(int(node.attributes.get("k", 0)), "int64")))
+    return op.astype(emit(op.equal(op.expand_dims(shifted, 1), op.expand_dims(column, 0))), dtype)
+
+
+def lp_normalization(node: Node) -> Any:
+    """LpNormalization: x / |x| along an axis, 0 where |x| is 0. TVM 0.27 lacks it."""
+    emit, x, axis = node.builder.emit, node.tensor(0), int(node.attributes.get("axis", -1))
+    if int(node.attributes.get("p", 2)) == 1:
+        size = emit(op.sum(op.abs(x), axis, keepdims=True))
+    else:
+        size = emit(op.sqrt(op.sum(op.multiply(x, x), axis, keepdims=True)))
+    zero = relax.const(0.0, _dtype(x))
+    return op.where(op.equal(size, zero), zero, op.divide(x, size))
+
+
+def _chain(function: Callable[[Any, Any], Any], mean: bool = False) -> Callable[[Node], Any]:
+    """Converter of Max, Min, Sum or Mean: `function`, in pairs; TVM stacks tensors and reduces an axis."""
+
+    def converter(node: Node) -> Any:
+        found = node.tensor(0)
+        for index in range(1, len(node.inputs)):
+            found = function(found, node.tensor(index))
+        return op.divide(found, relax.const(len(node.inputs), _dtype(node.tensor(0)))) if mean else found
+
+    return converter
+
+
+CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    "BitShift": bit_shift,
+    "CumProd": _scan(op.cumprod),
+    "CumSum": _scan(op.cumsum),
+    "Dropout": dropout,
+    "EyeLike": eye_like,
+    "IsInf": is_inf,
+    "LpNormalization": lp_normalization,
+    "Max": _chain(op.maximum),
+    "Mean": _chain(op.add, mean=True),
+    "Min": _chain(op.minimum),
+    "Mod": mod,
+    "Sum": _chain(op.add),
+    "ThresholdedRelu": thresholded_relu,
+}

@@ -1,0 +1,163 @@
+"""Guards of a conversion: attributes and inputs that a converter ignores, and results of another type.
+
+A converter that ignores an attribute, as several of TVM's do, computes something else than the node says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import helper
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from kiln.frontend.onnx.node import extents
+
+# Attributes that repeat what inputs say, or that only restrict a result which nothing reads.
+_REDUNDANT = {
+    ("Conv", "kernel_shape"),
+    ("ConvTranspose", "kernel_shape"),
+    ("MaxPool", "storage_order"),  # of the second result
+    ("BatchNormalization", "momentum"),  # of training
+    ("BatchNormalization", "spatial"),
+    ("BatchNormalization", "is_test"),
+    ("BatchNormalization", "consumed_inputs"),
+    ("Dropout", "is_test"),
+    ("Split", "num_outputs"),  # the node has that many outputs
+    ("Dropout", "ratio"),
+    ("Dropout", "seed"),
+    ("Cast", "saturate"),  # of casts to 8-bit floats, which are refused
+    ("CastLike", "saturate"),
+}
+# Inputs that matter in training only, or whose elements the importer reads from the node itself.
+_UNUSED_INPUTS = {("Dropout", 1), ("Dropout", 2)}
+
+
+class Attributes(dict[str, Any]):
+    """The attributes of a node, which record the names that are read."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+    def __delitem__(self, key: str) -> None:
+        self.read.add(key)
+        super().__delitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of attribute `key`, or `default`."""
+        self.read.add(key)
+        return super().get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove attribute `key` and return its value, or `default`."""
+        self.read.add(key)
+        return super().pop(key, *default)
+
+    def items(self) -> Any:
+        """All attributes: reads all of them."""
+        self.read.update(self.keys())
+        return super().items()
+
+    def copy(self) -> Attributes:
+        """A copy that records its reads here, too."""
+        copied = Attributes(dict.copy(self))
+        copied.read = self.read
+        return copied
+
+
+class Inputs(onnx_frontend.onnx_input):  # type: ignore[misc]  # tvm is untyped
+    """The inputs of a node as TVM's converters take them, which record the positions that are read."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        super().__init__(given)
+        self.read: set[int] = set()
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, slice):
+            return [self[index] for index in range(len(self) if item.stop is None else item.stop)[item]]
+        self.read.add(item if item >= 0 else len(self) + item)
+        return self.at(item) if item < len(self) else None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.read.update(range(len(self)))
+        return iter([self.at(index) for index in range(len(self))])
+
+    def at(self, index: int) -> Any:
+        """Input `index`, without recording that it is read."""
+        return list.__getitem__(self, index)
+
+
+def check_read(node: onnx.NodeProto, attributes: Attributes, inputs: Inputs | None, opset: int) -> None:
+    """Raise ValueError for an attribute other than its default, or an input, that no converter has read.
+
+    `inputs`: None for a converter of Kiln's own, whose inputs are optional only where the operator says so.
+    """
+    schema = onnx.defs.get_schema(node.op_type, opset, node.domain if node.domain != "ai.onnx" else "")
+    for item in node.attribute:
+        if item.name in attributes.read or (node.op_type, item.name) in _REDUNDANT:
+            continue
+        known = schema.attributes.get(item.name)
+        default = known.default_value if known is not None else onnx.AttributeProto()
+        value = helper.get_attribute_value(item)
+        if known is not None and default.type and helper.get_attribute_value(default) == value:
+            continue
+        shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+        allowed = helper.get_attribute_value(default) if default.type else "none"
+        shown_allowed = allowed.decode() if isinstance(allowed, bytes) else allowed
+        raise ValueError(
+            f"attribute '{item.name}' is {shown}, which is not supported, allowed: {shown_allowed}"
+        )
+    for index in range(len(node.input) if inputs is not None else 0):
+        assert inputs is not None
+        unread = index not in inputs.read and (node.op_type, index) not in _UNUSED_INPUTS
+        if node.input[index] and unread and inputs.at(index) is not None:
+            raise ValueError(
+                f"its input {index} ('{node.input[index]}') is not supported, it must be left out"
+            )
+
+
+class Types:
+    """The types of a graph's tensors as ONNX infers them."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._types = {
+            value.name: value.type.tensor_type
+            for value in (*graph.value_info, *graph.output)
+            if value.type.WhichOneof("value") == "tensor_type"
+        }
+
+    def check(self, name: str, result: Any) -> None:
+        """Raise ValueError if Relax expression `result`, converted for tensor `name`, has another type."""
+        wanted = self._types.get(name)
+        if wanted is None or getattr(result.ty, "shape", None) is None:
+            return
+        ours, dtype = extents(result), str(result.ty.dtype)
+        if wanted.elem_type:
+            theirs = _dtype(wanted.elem_type)
+            if theirs != dtype:
+                raise ValueError(f"its result '{name}' is {dtype} by its conversion, but {theirs} by ONNX")
+        if not wanted.HasField("shape"):
+            return
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in wanted.shape.dim]
+        differ = len(dims) != len(ours) or any(
+            isinstance(a, int) and b is not None and a != b for a, b in zip(ours, dims, strict=False)
+        )
+        if differ:
+            shown = [str(dim) if not isinstance(dim, int) else dim for dim in ours]
+            known = ["?" if dim is None else dim for dim in dims]
+            raise ValueError(f"its result '{name}' has shape {shown} by its conversion, but {known} by ONNX")
+
+
+def _dtype(number: int) -> str:
+    """The name in Relax of an ONNX element type."""
+    return str(helper.tensor_dtype_to_np_dtype(number))

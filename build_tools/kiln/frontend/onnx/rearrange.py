@@ -1,0 +1,124 @@
+"""Converters of ONNX operators that move elements: blocks of space and depth, sequences, windows.
+
+Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from kiln.frontend.onnx.node import Node, prims, shape_expr
+from kiln.frontend.symbols import Extent
+
+op = relax.op
+
+
+def _mode(node: Node, default: str) -> str:
+    value = node.attributes.get("mode", default)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _divided(size: Extent, block: int, what: str, node: Node) -> Extent:
+    """size / block. Raises ValueError unless that is whole."""
+    rest = node.symbols.simplify(size % block)
+    if not isinstance(rest, int) or rest:
+        raise ValueError(f"its blocksize is {block}, which does not divide its {what} of size {size}")
+    return node.symbols.simplify(size // block)
+
+
+def space_to_depth(node: Node) -> Any:
+    """SpaceToDepth; TVM 0.27 ignores `mode`, the order of blocks and channels in the result."""
+    block, (batch, channels, height, width) = int(node.attributes["blocksize"]), node.shape(0)
+    rows, columns = (_divided(size, block, "image", node) for size in (height, width))
+    parts = op.reshape(node.tensor(0), shape_expr([batch, channels, rows, block, columns, block]))
+    axes = [0, 3, 5, 1, 2, 4] if _mode(node, "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
+    return op.reshape(
+        op.permute_dims(parts, axes), shape_expr([batch, channels * block * block, rows, columns])
+    )
+
+
+def depth_to_space(node: Node) -> Any:
+    """DepthToSpace, the inverse of SpaceToDepth."""
+    block, (batch, depth, height, width) = int(node.attributes["blocksize"]), node.shape(0)
+    channels = _divided(depth, block * block, "channels", node)
+    if _mode(node, "DCR") == "DCR":
+        shape, axes = [batch, block, block, channels, height, width], [0, 3, 4, 1, 5, 2]
+    else:
+        shape, axes = [batch, channels, block, block, height, width], [0, 1, 4, 2, 5, 3]
+    parts = op.permute_dims(op.reshape(node.tensor(0), shape_expr(shape)), axes)
+    return op.reshape(parts, shape_expr([batch, channels, height * block, width * block]))
+
+
+def reverse_sequence(node: Node) -> Any:
+    """ReverseSequence: the first `sequence_lens` steps of each row in reverse order."""
+    attributes = node.attributes
+    time, batch = int(attributes.get("time_axis", 0)), int(attributes.get("batch_axis", 1))
+    x, emit, shape = node.tensor(0), node.builder.emit, node.shape(0)
+    steps, rows = shape[time], shape[batch]
+    around = [1] * len(shape)
+    places = emit(op.arange(*prims([0, steps, 1]), "int64"))
+    places = emit(op.reshape(places, shape_expr([*around[:time], steps, *around[time + 1 :]])))
+    lengths = emit(op.astype(node.tensor(1), "int64"))
+    lengths = emit(op.reshape(lengths, shape_expr([*around[:batch], rows, *around[batch + 1 :]])))
+    one = relax.const(1, "int64")
+    turned = emit(op.subtract(op.subtract(lengths, places), one))
+    chosen = emit(op.where(op.less(places, lengths), turned, places))
+    return op.gather_elements(x, emit(op.broadcast_to(chosen, shape_expr(shape))), time)
+
+
+def col2im(node: Node) -> Any:
+    """Col2Im: sums overlapping blocks (N, C * block, windows) into images of any number of axes."""
+    image, block = ([int(size) for size in _numbers(node, index)] for index in (1, 2))
+    rank = len(image)
+    dilations = [int(v) for v in node.attributes.get("dilations") or [1] * rank]
+    strides = [int(v) for v in node.attributes.get("strides") or [1] * rank]
+    pads = [int(v) for v in node.attributes.get("pads") or [0] * 2 * rank]
+    counts = [
+        (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1
+        for i in range(rank)
+    ]
+    batch, depth = node.shape(0)[:2]
+    whole = 1
+    for size in block:
+        whole *= size
+    channels = _divided(depth, whole, "channels", node)
+    split = op.reshape(node.tensor(0), shape_expr([batch, channels, *block, *counts]))
+    dtype = str(node.tensor(0).ty.dtype)
+
+    def compute(columns: Any) -> Any:
+        taps = [te.reduce_axis((0, size), f"k{i}") for i, size in enumerate(block)]
+
+        def element(n: Any, c: Any, *at: Any) -> Any:
+            inside, where = [], []
+            for i, place in enumerate(at):
+                offset = place + pads[i] - taps[i].var * dilations[i]
+                window = tirx.floordiv(offset, strides[i])
+                inside += [
+                    tirx.EQ(tirx.floormod(offset, strides[i]), 0), window >= 0, window < counts[i]
+                ]  # fmt: skip
+                where.append(tirx.max(tirx.min(window, counts[i] - 1), 0))
+            value = columns(n, c, *(tap.var for tap in taps), *where)
+            return te.sum(tirx.Select(tirx.all(*inside), value, tirx.const(0, dtype)), axis=taps)
+
+        return te.compute([batch, channels, *image], element, name="col2im")
+
+    return node.builder.emit_te(compute, node.builder.emit(split), primfunc_name_hint="col2im")
+
+
+def _numbers(node: Node, index: int) -> list[Extent]:
+    """Input `index` as sizes. Raises ValueError if one is not known before the model runs."""
+    found = node.known(index)
+    if not all(isinstance(size, int) for size in found):
+        raise ValueError(f"its input '{node.inputs[index]}' must not depend on dynamic sizes")
+    return found
+
+
+CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    "Col2Im": col2im,
+    "DepthToSpace": depth_to_space,
+    "ReverseSequence": reverse_sequence,
+    "SpaceToDepth": space_to_depth,
+}

@@ -1,0 +1,108 @@
+"""Converters of ONNX's reductions, of every element type and opset.
+
+TVM 0.27 adds 16-bit floats in 16 bits, takes no bool, and forgets the square or the logarithm where no axis
+is reduced. Converters have the interface of kiln.frontend.onnx.ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax
+
+from kiln.frontend.onnx.node import Node, as_tensor, extents
+from kiln.frontend.onnx.value import Value, from_items
+
+op = relax.op
+# (emit, tensor, axes, keepdims) → the reduced tensor; emit binds an expression to a variable.
+Compute = Callable[[Callable[[Any], Any], Any, Sequence[int], bool], Any]
+
+_EXACT = {"float16": "float32", "bfloat16": "float32", "bool": "uint8"}  # computed in a wider type
+_INTEGERS = ("int", "uint")
+
+
+def _axes(node: Node) -> list[int]:
+    """The axes to reduce, sorted. Raises ValueError if they are not known before the model runs."""
+    given = node.whole(1, "axes")
+    rank = len(node.shape(0))
+    if given is None and node.has(1):
+        raise ValueError(f"its axes (input '{node.inputs[1]}') are not known before the model runs")
+    noop = node.attributes.get("noop_with_empty_axes", 0)
+    if not given:
+        return [] if noop else list(range(rank))
+    return sorted({int(axis) % rank for axis in given})
+
+
+def _converter(compute: Compute, real: bool = False) -> Callable[[Node], Any]:
+    """The converter of a reduction; `real`: its inner results are not whole numbers."""
+
+    def converter(node: Node) -> Any:
+        emit, x = node.builder.emit, node.tensor(0)
+        dtype = str(x.ty.dtype)
+        wide = "float32" if real and dtype.startswith(_INTEGERS) else _EXACT.get(dtype, dtype)
+        axes, keep = _axes(node), bool(node.attributes.get("keepdims", 1))
+        found = compute(emit, x if wide == dtype else emit(op.astype(x, wide)), axes, keep)
+        return found if wide == dtype else op.astype(emit(found), dtype)
+
+    return converter
+
+
+def _over(function: Callable[..., Any]) -> Compute:
+    """A reduction of Relax; without axes, the tensor itself."""
+    return lambda emit, x, axes, keep: function(x, list(axes), keep) if axes else x
+
+
+_sum, _max = _over(op.sum), _over(op.max)
+
+
+def _mean(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+    """The mean; of integers, rounded towards zero."""
+    dtype = str(x.ty.dtype)
+    if not axes or not dtype.startswith(_INTEGERS):
+        return _over(op.mean)(emit, x, axes, keep)
+    count: Any = 1
+    for axis in axes:
+        count = count * extents(x)[axis]
+    total = emit(op.sum(op.astype(x, "int64"), list(axes), keep))
+    number = as_tensor(Value(from_items([count]).items.reshape(()), "int64"))
+    return op.astype(emit(op.divide(total, number)), dtype)
+
+
+def _after(step: Callable[[Any], Any]) -> Compute:
+    """The sum of step(x) over the axes."""
+    return lambda emit, x, axes, keep: _sum(emit, emit(step(x)), axes, keep)
+
+
+def _root(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+    return op.sqrt(emit(_after(lambda x: op.multiply(x, x))(emit, x, axes, keep)))
+
+
+def _log_sum(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+    return op.log(emit(_sum(emit, x, axes, keep)))
+
+
+def _log_sum_exp(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+    """m + log(sum(e^(x - m))), with m the greatest element, or 0 where that is infinite."""
+    if not axes:
+        return x
+    zero = relax.const(0.0, str(x.ty.dtype))
+    most = emit(op.max(x, list(axes), True))
+    most = emit(op.where(op.isfinite(most), most, zero))
+    total = emit(op.sum(emit(op.exp(emit(op.subtract(x, most)))), list(axes), True))
+    found = emit(op.add(most, op.log(total)))
+    return found if keep else op.squeeze(found, list(axes))
+
+
+CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    "ReduceL1": _converter(_after(op.abs)),
+    "ReduceL2": _converter(_root, real=True),
+    "ReduceLogSum": _converter(_log_sum, real=True),
+    "ReduceLogSumExp": _converter(_log_sum_exp, real=True),
+    "ReduceMax": _converter(_max),
+    "ReduceMean": _converter(_mean),
+    "ReduceMin": _converter(_over(op.min)),
+    "ReduceProd": _converter(_over(op.prod)),
+    "ReduceSum": _converter(_sum),
+    "ReduceSumSquare": _converter(_after(lambda x: op.multiply(x, x))),
+}

@@ -1,0 +1,120 @@
+"""ONNX's node tests as variants: all inputs as data, and all inputs but one as constants of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+Array = npt.NDArray[Any]
+
+DATA, CONSTANTS = "data", "constants"
+VARIANTS = (DATA, CONSTANTS)
+# Operators whose first input is a size or a bound too: with constants, they have no input at all.
+_GENERATORS = (
+    "BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "MelWeightMatrix", "Range",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A variant of a node test.
+
+    name: `<name of ONNX's test>/<variant>`. operator: the operator that the test is about. model: the file.
+    inputs, outputs: arrays for the tensors that remain inputs, and the expected results; None: not an array
+    (a sequence, an optional).
+    """
+
+    name: str
+    operator: str
+    model: onnx.ModelProto
+    inputs: Sequence[Array | None]
+    outputs: Sequence[Array | None]
+    relative: float
+    absolute: float
+
+
+def collect(only: str = "") -> list[Case]:
+    """All variants of the tests whose name contains one of the words of `only`, which commas separate.
+
+    ONNX seeds its random data for each operator, so they are the same in every process.
+    """
+    from onnx.backend.test.case.node import collect_testcases
+
+    words = only.split(",")
+    tests = _quietly(lambda: collect_testcases(None))
+    return [case for test in tests if any(word in test.name for word in words) for case in _variants(test)]
+
+
+def collect_from(modules: Iterable[str]) -> list[Case]:
+    """All variants of the tests in some modules of onnx.backend.test.case.node, in a second, not in ten."""
+    from onnx.backend.test.case import node
+
+    for module in modules:
+        _quietly(lambda name=f"{node.__name__}.{module}": importlib.import_module(name))
+    return [case for test in node._NodeTestCases for case in _variants(test)]
+
+
+def _quietly(collect: Callable[[], Any]) -> Any:
+    """Call `collect` without the warnings of ONNX's references, which divide by zero on purpose."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return collect()
+
+
+def _variants(test: Any) -> Iterator[Case]:
+    """The variants of one test; a test without an input that can be a constant has only the first."""
+    given, wanted = ([_array(item) for item in part] for part in test.data_sets[0])
+    operator = _operator(test)
+    yield Case(f"{test.name}/{DATA}", operator, test.model, given, wanted, test.rtol, test.atol)
+    names = [value.name for value in test.model.graph.input]
+    first = 0 if operator in _GENERATORS else 1
+    constant = {
+        name: value for name, value in list(zip(names, given, strict=True))[first:] if value is not None
+    }
+    if not constant:
+        return
+    model = onnx.ModelProto()
+    model.CopyFrom(test.model)
+    model.ir_version = max(model.ir_version, 4)  # in earlier files, weights are inputs too
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    kept = [value for value in model.graph.input if value.name not in constant]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    for name, value in constant.items():
+        tensor = numpy_helper.from_array(value, name)
+        if tensor.data_type != types[name]:  # types that NumPy lacks
+            tensor = onnx.helper.make_tensor(name, types[name], value.shape, value.reshape(-1))
+        model.graph.initializer.append(tensor)
+    rest = [value for name, value in zip(names, given, strict=True) if name not in constant]
+    yield Case(f"{test.name}/{CONSTANTS}", operator, model, rest, wanted, test.rtol, test.atol)
+
+
+def _operator(test: Any) -> str:
+    """The operator of a test. Tests of an operator's function body have its nodes: there the name tells."""
+    nodes = test.model.graph.node
+    if len(nodes) == 1 or "_expanded" not in test.name:
+        domain = f"{nodes[0].domain}." if nodes[0].domain not in ("", "ai.onnx") else ""
+        return str(domain + (nodes[-1].op_type if len(nodes) > 1 else nodes[0].op_type))
+    words = test.name.removeprefix("test_").split("_")
+    schemas = {schema.name.lower(): schema.name for schema in onnx.defs.get_all_schemas()}
+    for count in range(len(words), 0, -1):
+        found = schemas.get("".join(words[:count]))
+        if found is not None:
+            return str(found)
+    return {"nllloss": "NegativeLogLikelihoodLoss", "sce": "SoftmaxCrossEntropyLoss"}.get(words[0], words[0])
+
+
+def _array(item: Any) -> Array | None:
+    if isinstance(item, onnx.TensorProto):
+        return numpy_helper.to_array(item)
+    return None if item is None or isinstance(item, list) else np.asarray(item)

@@ -1,0 +1,66 @@
+"""ONNX's own node tests: a sample over operators and element types in the gate, all of them as `heavy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from .onnx_nodes.cases import collect, collect_from
+from .onnx_nodes.expected import expected, read_expected
+from .onnx_nodes.worker import PASS, Result, run_all
+
+# By module of onnx.backend.test.case.node, tests of ONNX. Each one stands for an attribute, a type or an
+# optional result that has a conversion of its own.
+SAMPLE: Mapping[str, tuple[str, ...]] = {
+    "bitshift": ("test_bitshift_right_int8_shift_ge_width", "test_bitshift_left_int32_negative_shift"),
+    "center_crop_pad": ("test_center_crop_pad_crop_and_pad",),
+    "clip": ("test_clip_min_greater_than_max",),
+    "col2im": ("test_col2im_5d", "test_col2im_dilations"),
+    "cumprod": ("test_cumprod_1d_reverse_exclusive", "test_cumprod_2d_axis_1"),
+    "depthtospace": ("test_depthtospace_crd_mode_example",),
+    "dropout": ("test_dropout_default_mask_ratio", "test_training_dropout_mask"),
+    "eyelike": ("test_eyelike_with_dtype",),
+    "isinf": ("test_isinf_negative", "test_isinf_float16"),
+    "layernormalization": ("test_layer_normalization_3d_axis_negative_2_epsilon",),
+    "lpnormalization": ("test_l2normalization_axis_0",),
+    "mod": ("test_mod_float_edge_cases_fmod_0_float32", "test_mod_mixed_sign_float16"),
+    "negativeloglikelihoodloss": ("test_nllloss_NCd1d2_reduction_mean_expanded", "test_nllloss_NCd1_ii"),
+    "nonzero": ("test_nonzero_example",),
+    "pow": ("test_pow_types_int32_int32", "test_pow_types_int32_float32", "test_pow_types_float32_int32"),
+    "reduce_log_sum": ("test_reduce_log_sum_asc_axes",),
+    "reducemax": ("test_reduce_max_bool_inputs",),
+    "reversesequence": ("test_reversesequence_batch",),
+    "rmsnormalization": ("test_rms_normalization_2d_axis0",),
+    "roialign": ("test_roialign_mode_max", "test_roialign_aligned_true"),
+    "spacetodepth": ("test_spacetodepth_crd_mode_example",),
+    "squeeze": ("test_squeeze_negative_axes",),
+    "swish": ("test_swish",),
+}
+
+
+def agree(results: Mapping[str, Result]) -> None:
+    """Fail for every case that is neither a pass nor a refusal with the expected reason."""
+    known = read_expected()
+    wrong = [f"{r.name}: {r.outcome} {r.detail}" for r in results.values() if not expected(r, known)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_sample_of_the_node_tests() -> None:
+    chosen = {name for names in SAMPLE.values() for name in names}
+    cases = [case for case in collect_from(SAMPLE) if case.name.split("/")[0] in chosen]
+    assert {case.name.split("/")[0] for case in cases} == chosen
+    results = {result.name: result for result in run_all(cases)}
+    assert set(results) == {case.name for case in cases}
+    assert any(result.outcome == PASS for result in results.values())
+    agree(results)
+
+
+@pytest.mark.heavy
+def test_all_node_tests() -> None:
+    cases = collect()
+    results = {result.name: result for result in run_all(cases, jobs=2)}
+    assert set(results) == {case.name for case in cases}
+    agree(results)
+    stale = [name for name in read_expected() if name not in results]
+    assert not stale, f"refused.txt names cases that ONNX no longer has: {stale}"
