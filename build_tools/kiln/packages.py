@@ -31,6 +31,7 @@ PROGRAMS = {
     "qemu-arm": "qemu-user",
     "qemu-system-aarch64": "qemu-system-arm",
     "qemu-system-arm": "qemu-system-arm",
+    "qemu-system-riscv32": "qemu-system-misc",
     "qemu-x86_64": "qemu-user",
     "readelf": "binutils",
     "ssh": "openssh-client",

@@ -14,7 +14,8 @@ import pytest
 import tvm
 from kiln.config import Target, load_target
 from kiln.device.check.host_cpu import obstacle
-from kiln.emit.objects import ALLOWED, compile_all
+from kiln.emit.objects import compile_all
+from kiln.emit.run_time_library import ALLOWED
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of

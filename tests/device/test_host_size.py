@@ -24,7 +24,7 @@ description: a microcontroller
 triple: thumbv7em-none-eabihf
 cpu: cortex-m4
 features: []
-arch: armv7
+arch: arm_m
 vector: {isa: neon, bits: 64, registers: 16, fma: false, dot: none, in_order: true}
 cache: {l1d: 0, l2: 0}
 cores: 1

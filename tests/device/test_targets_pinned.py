@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from kiln.config import list_targets, load_target
 
-EMULATED = [entry.name for entry in list_targets() if load_target(entry.name).emulator is not None]
+EMULATED = [
+    target.name
+    for target in (load_target(entry.name) for entry in list_targets())
+    if target.emulator is not None and target.deployment == "hosted"
+]
 
 # A program without a C library, which zig would have to build first: one instruction, then exit(0).
 EXIT = {

@@ -11,12 +11,20 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from kiln.config.byoc import ByocKey
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
+from kiln.config.memory import Region, check_regions
 
-Arch = Literal["x86_64", "aarch64", "armv7"]
+Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _VARIANT = r"[a-z][a-z0-9_]*"
 _OLDEST_GPU = 75  # oldest architecture that CUDA 13 compiles for
-_TRIPLES = {"x86_64": ("x86_64-",), "aarch64": ("aarch64-",), "armv7": ("armv7", "thumbv7")}
+# By architecture: how its triples begin.
+_TRIPLES = {
+    "x86_64": ("x86_64-",), "aarch64": ("aarch64-",),
+    "armv7": ("armv7-", "armv7a-", "armv7l-", "armv7ve-", "thumbv7-", "thumbv7a-"),
+    "arm_m": ("thumbv6m-", "thumbv7m-", "thumbv7em-", "thumbv8m.base-", "thumbv8m.main-", "thumbv8.1m.main-"),
+    "riscv32": ("riscv32-",),
+}  # fmt: skip
+_BARE = ("arm_m", "riscv32")  # supported without an operating system only
 
 
 def _feature(value: str) -> str:
@@ -36,8 +44,13 @@ CpuName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 class Vector(Section):
     """Properties of one core's vector unit, on which the kernels' schedules depend."""
 
-    isa: Literal["sse4", "avx2", "avx512", "neon"] = Field(description="the vector instruction set")
-    bits: Literal[64, 128, 256, 512] = Field(description="width of a vector register")
+    isa: Literal["sse4", "avx2", "avx512", "neon", "mve", "dsp", "none"] = Field(
+        description="the vector instruction set; mve: Arm's Helium; dsp: Arm's products of two 16-bit "
+        "numbers in a register of 32; none: a core without vector instructions"
+    )
+    bits: Literal[32, 64, 128, 256, 512] = Field(
+        description="width of a vector register; 32 for a core without vector registers"
+    )
     registers: Positive = Field(description="number of vector registers of that width")
     fma: bool = Field(description="the unit has fused multiply-add")
     dot: Literal["none", "sdot", "vnni"] = Field(description="int8 dot-product instructions")
@@ -192,6 +205,11 @@ class Target(Section):
     deployment: Literal["hosted", "freestanding"] = Field(
         description="hosted: with an operating system; freestanding: without"
     )
+    memory: list[Region] | None = Field(
+        default=None,
+        description="of a freestanding target: the regions of its memory, for the linker; null: not known, "
+        "so that Kiln links no programs that run",
+    )
     budget: Budget = Field(description="limits of flash and RAM for every model")
     params_storage: Storage = Field(description="storage of parameters, for models that do not specify it")
     weight_growth: float = Field(
@@ -212,8 +230,10 @@ class Target(Section):
         beginnings = _TRIPLES[self.arch]
         if not self.triple.startswith(beginnings):
             allowed = " or ".join(f"{word}…" for word in beginnings)
+            other = next((arch for arch, words in _TRIPLES.items() if self.triple.startswith(words)), None)
+            hint = f", or arch: {other}" if other else ""
             raise PlacedError(
-                ("triple",), f"'{self.triple}' is not a triple of arch {self.arch}: {allowed} expected"
+                ("triple",), f"'{self.triple}' is not a triple of arch {self.arch}: {allowed} expected{hint}"
             )
         return self
 
@@ -268,6 +288,22 @@ class Target(Section):
             raise ValueError(f"at least one of {', '.join(self.variant_names)} expected")
         first = self.for_variant(kept[0])
         return first.model_copy(update={"variants": [v for v in self.variants if v.name in kept[1:]]})
+
+    @model_validator(mode="after")
+    def _has_a_system(self) -> Target:
+        if self.arch in _BARE and self.deployment != "freestanding":
+            raise PlacedError(
+                ("deployment",), f"'{self.deployment}' for arch {self.arch}: freestanding expected"
+            )
+        if self.deployment == "freestanding" and self.threads != "none":
+            raise PlacedError(("threads",), f"'{self.threads}' on a freestanding target: none expected")
+        if self.memory is not None and self.deployment != "freestanding":
+            raise PlacedError(
+                ("memory",), "a hosted target's memory is its operating system's: a freestanding one expected"
+            )
+        if self.memory is not None:
+            check_regions(self.memory, "memory")
+        return self
 
     @model_validator(mode="after")
     def _loads_a_driver(self) -> Target:

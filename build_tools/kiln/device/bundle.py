@@ -9,6 +9,7 @@ from typing import Any
 
 from kiln.byoc.libraries import folder as external
 from kiln.config import Target, sizes
+from kiln.device import bare
 from kiln.device.link import PROGRAMS, link, link_flags
 from kiln.device.vector_files import Array
 from kiln.errors import KilnError
@@ -105,7 +106,7 @@ class Bundle:
         """
         flags = [
             "-O2",
-            *link_flags(target, "pthread" if target.deployment == "hosted" else "none"),
+            *link_flags(target, "pthread" if target.deployment == "hosted" else "none", entry=None),
             f'-DKILN_HEADER="{self.name}.h"',
             f"-DKILN_MODEL={self.name}",
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
@@ -114,11 +115,17 @@ class Bundle:
         if shared:
             flags.append("-Wl,-rpath,$ORIGIN")
         sources = [PROGRAMS / f"{main}.c", *(PROGRAMS / name for name in _PROGRAM if name != "run_vectors.c")]
+        include = [self.include]
+        if target.deployment == "freestanding":
+            parts = bare.parts(target, work)
+            sources += parts.sources
+            flags += parts.flags
+            include += parts.include
         return link(
             target,
             sources,
             flags,
-            include=[self.include],
+            include=include,
             libraries=[self.shared_library if shared else self.library],
             more=external.link_flags(self.folder),
             work=work,

@@ -15,15 +15,15 @@ from kiln.errors import KilnError
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
-def link_flags(target: Target, threads: str) -> list[str]:
+def link_flags(target: Target, threads: str, entry: str | None = "main") -> list[str]:
     """Compiler flags to link a program: dead code removed, the C library static if the target says so.
 
     Without an operating system no start-up code refers to `main`, and the linker would remove all code; so
-    `main` is made the entry.
+    `entry` is made the entry, unless it is None because start-up code and a linker script are linked, too.
     """
     flags = ["-std=c11", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
-    if target.deployment == "freestanding":
-        flags += ["-nostartfiles", "-Wl,-e,main"]
+    if target.deployment == "freestanding" and entry is not None:
+        flags += ["-nostartfiles", f"-Wl,-e,{entry}"]
     if target.libc.static:
         flags.append("-static")
     if threads == "pthread":

@@ -15,7 +15,8 @@ from kiln.toolchain import compiler_command, oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
 # compile_file adds -ffile-prefix-map: an object must not contain paths of the build machine.
-_FLAGS = ("-std=c11", "-Os", "-g0", "-fPIC", "-ffunction-sections", "-fdata-sections")
+_FLAGS = ("-std=c11", "-Os", "-g0", "-ffunction-sections", "-fdata-sections")
+_DEPLOYED = {"hosted": "-fPIC", "freestanding": "-ffreestanding"}  # a program in flash is not relocated
 _ZIG_FLAGS = ("-fno-sanitize=undefined", "-fno-stack-protector")
 
 
@@ -62,7 +63,8 @@ def c_flags(target: Target, oldest_cpu: bool = False) -> list[str]:
     `oldest_cpu`: for code that runs before the processor's features have been checked.
     """
     command = oldest_cpu_command(target) if oldest_cpu else compiler_command(target)
-    return [*command, *_FLAGS, *(_ZIG_FLAGS if target.c_compiler.kind == "zig" else ())]
+    own = _ZIG_FLAGS if target.c_compiler.kind == "zig" else ()
+    return [*command, *_FLAGS, _DEPLOYED[target.deployment], *own]
 
 
 def compile_file(flags: Sequence[str], source: Path, out: Path) -> None:

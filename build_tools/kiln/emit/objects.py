@@ -28,18 +28,13 @@ from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import cuda_include_flag, include_flags
+from kiln.emit.run_time_library import is_available
 from kiln.emit.simd_check import read_loops
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.opinfo.attach import refusal
 from kiln.stages.target import ObjectsStage
-
-# Functions that every freestanding device must provide: compilers emit calls of them on their own.
-ALLOWED = {"memcpy", "memset", "memmove"}
-# Division of 32-bit numbers on ARM CPUs without an instruction for it: part of every compiler for that ABI
-# (Run-time ABI for the Arm Architecture, 5.3.1). Kernels divide where sizes are known only at run time.
-ALLOWED |= {"__aeabi_idiv", "__aeabi_idivmod", "__aeabi_uidiv", "__aeabi_uidivmod"}
 
 
 def run(args: ObjectsStage) -> None:
@@ -130,7 +125,7 @@ def compile_all(
     """
     try:
         ir = compile_object(functions, target, path)
-        if not missing_symbols(path):
+        if not missing_symbols(path, target):
             return ir
     except Exception as error:  # TVM's code generator raises many kinds
         failed: Exception | None = error
@@ -143,7 +138,7 @@ def compile_all(
             compile_object({name: functions[name]}, target, path)
         except Exception as error:
             raise KilnError(f"{plan['name']}: {refusal(ops, error)}") from error
-        missing = missing_symbols(path)
+        missing = missing_symbols(path, target)
         if missing:
             needs = f"it needs {', '.join(missing)}, which a device without a library does not have"
             raise KilnError(f"{plan['name']}: {refusal(ops, ValueError(needs))}")
@@ -160,14 +155,14 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     return str(compiled.inspect_source("ll"))
 
 
-def missing_symbols(path: Path) -> list[str]:
-    """Undefined symbols of an object that a freestanding device does not have, sorted."""
+def missing_symbols(path: Path, target: Target | None = None) -> list[str]:
+    """Undefined symbols of an object that a device of `target` without an operating system lacks, sorted."""
     return sorted(
         symbol.name
         for symbol in _symbols(ELFFile(io.BytesIO(path.read_bytes())))
         if symbol["st_shndx"] == "SHN_UNDEF"
         and symbol.name
-        and symbol.name not in ALLOWED
+        and not is_available(symbol.name, target)
         and not symbol.name.startswith("_GLOBAL_OFFSET_TABLE_")
     )
 

@@ -38,12 +38,21 @@ from kiln.tir.tuning_records import Choices
 
 def tvm_target(target: Target) -> tvm.target.Target:
     """TVM's description of a target: LLVM for its triple, cpu and features."""
-    description: dict[str, object] = {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu}
+    description: dict[str, object] = {"kind": "llvm", "mtriple": _whole(target.triple), "mcpu": target.cpu}
     if target.features:
         description["mattr"] = list(target.features)
-    if target.arch == "armv7":  # else objects do not link with hard-float code
+    if target.triple.endswith("hf"):  # else objects do not link with hard-float code
         description["mfloat-abi"] = "hard"
     return tvm.target.Target(description)
+
+
+def _whole(triple: str) -> str:
+    """A triple with its vendor: `thumbv7em-none-eabi` becomes `thumbv7em-unknown-none-eabi`.
+
+    Clang completes triples; LLVM alone would read `eabi` as an operating system, and call other functions.
+    """
+    arch, *rest = triple.split("-")
+    return "-".join([arch, "unknown", *rest]) if len(rest) == 2 and rest[0] == "none" else triple
 
 
 def machine_of(

@@ -13,6 +13,7 @@ from kiln.lower import target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.packings_stage import packings_of
 from kiln.lower.pipeline import lower
+from kiln.lower.target_trial import check_together
 from kiln.params import store, tensors
 from kiln.stages.target import LowerStage
 from kiln.tir.tuning_records import choices_of
@@ -23,6 +24,7 @@ def run(args: LowerStage) -> None:
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
+    check_together(target)
     threads = config.get("threads") or target.threads
     choices = choices_of(target)
     external = None

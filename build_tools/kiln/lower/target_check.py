@@ -1,4 +1,4 @@
-"""Check a target's CPU and features against LLVM.
+"""Check a target's triple, CPU and features against LLVM.
 
 LLVM itself ignores unknown names, with only a warning.
 """

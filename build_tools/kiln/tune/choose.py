@@ -34,6 +34,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.lower import target_check
 from kiln.lower.pipeline import lower
+from kiln.lower.target_trial import check_together
 from kiln.stages.target import ChooseStage
 from kiln.tir.tuning_records import choices_of
 from kiln.tune.measure import Bench
@@ -51,6 +52,7 @@ def run(args: ChooseStage) -> None:
     config, asked = read_json(args.config), read_json(args.byoc)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
+    check_together(target)
     threads = config.get("threads") or target.threads
     byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
     libraries = [LibraryFolder.read(path) for path in args.libraries]

@@ -18,6 +18,7 @@ from kiln.files import read_json, write_json
 from kiln.lower import target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.pipeline import lower
+from kiln.lower.target_trial import check_together
 from kiln.params import store
 from kiln.stages.use import TuneStage
 from kiln.tir.tuning_records import FOLDER, MEASURED, Choice, is_key
@@ -33,6 +34,7 @@ def run(args: TuneStage) -> None:
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
+    check_together(target)
     if target.cuda is not None:
         raise KilnError(f"target '{target.name}': kernels for a GPU have no candidates to choose from")
     threads = config.get("threads") or target.threads

@@ -20,7 +20,7 @@ TYPED = {"CCompiler", "Cache", "Emulator", "Libc", "Vector"}
 # Read by the configuration itself, before a stage sees them: methods of the same class, or `getattr`.
 OWN = {
     ("Bucket", "range"), ("Tolerance", "fp16"), ("Tolerance", "bf16"), ("Tolerance", "tf32"),
-    ("Variant", "tuned_for"), ("Variant", "emulator"),
+    ("Variant", "tuned_for"), ("Variant", "emulator"), ("Region", "holds"), ("Region", "origin"),
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from kiln.config import Target, sizes
 from kiln.config.data import Preprocess
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import Outcome, execute
-from kiln.device.check.runners import Runner
+from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.device.vector_files import Array
 from kiln.errors import KilnError
@@ -167,7 +167,7 @@ def _summaries(outcome: Outcome, interface: Mapping[str, Any]) -> list[dict[str,
 
 
 def _title(bundle: Bundle, target: Target, runner: Runner, source: str, nanoseconds: int) -> str:
-    took = f"{nanoseconds / 1e6:.1f} ms"
+    took = shown_time(nanoseconds, runner.unit)
     return f"{bundle.name} on {target.name} ({runner.description}): {Path(source).name}, {took}"
 
 

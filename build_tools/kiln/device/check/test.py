@@ -13,7 +13,7 @@ from kiln.device.bundle import Bundle, Vector, limits_of, open_bundle
 from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
 from kiln.device.check.execute import Check, Outcome, execute
 from kiln.device.check.outside import judge, outside
-from kiln.device.check.runners import Runner
+from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
@@ -44,7 +44,7 @@ def check(args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = F
         if vectors[index].bucket != shown:
             shown = vectors[index].bucket
             print_bucket(golden, bundle.padding(), shown, outcome.arenas[index])
-        _print_vector(vectors[index], compared[index], outcome.nanoseconds[index])
+        _print_vector(vectors[index], compared[index], shown_time(outcome.nanoseconds[index], runner.unit))
     _print_checks(outcome.checks)
     faults = [
         f"vector {vector.name}, output {entry['name']}: {result.detail}"
@@ -83,14 +83,14 @@ def _compare(vector: Vector, outputs: Sequence[Any], tolerance: Mapping[str, Any
     ]
 
 
-def _print_vector(vector: Vector, results: Sequence[Comparison], nanoseconds: int) -> None:
+def _print_vector(vector: Vector, results: Sequence[Comparison], took: str) -> None:
     """Print a line for the output that is closest to its limit, or farthest beyond it."""
     worst = max(results, key=lambda r: (not r.passed, r.error / r.limit if r.limit else r.error))
     unit = f" {worst.unit}" if worst.unit else ""
     verdict = "ok" if worst.passed else "FAILED"
     print(
         f"  vector {vector.name}: max error {worst.error:.3g}{unit}, allowed {worst.limit:.3g}{unit}: "
-        f"{verdict}  ({nanoseconds / 1e6:.1f} ms)"
+        f"{verdict}  ({took})"
     )
 
 

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef GUARD_BYTES
 #define GUARD_BYTES 4096u
+#endif
 
 static const char MAGIC[8] = {'K', 'I', 'L', 'N', 'V', 'E', 'C', '1'};
 

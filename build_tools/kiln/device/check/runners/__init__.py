@@ -27,6 +27,11 @@ class Completed:
     seconds: float
 
 
+def shown_time(nanoseconds: float, unit: str) -> str:
+    """A time of a runner's programs as text, from nanoseconds of their clock and the runner's `unit`."""
+    return f"{nanoseconds / 1e6:.1f} ms" if unit == "ns" else f"{nanoseconds:,.0f} {unit}"
+
+
 class Runner(Protocol):
     """One way to run the programs of one target."""
 
@@ -40,6 +45,10 @@ class Runner(Protocol):
 
         Empty where there is no device.
         """
+
+    @property
+    def unit(self) -> str:
+        """Unit of a nanosecond in the programs' clock: `ns`, or `instructions` on an emulated machine."""
 
     def run(
         self,
@@ -73,5 +82,5 @@ def runner_for(target: Target) -> Runner:
     if obstacle is None:
         return open_runner("local", target)
     if target.emulator is not None:
-        return open_runner("qemu_user", target)
+        return open_runner("qemu_user" if target.deployment == "hosted" else "qemu_machine", target)
     raise KilnError(f"target '{target.name}' cannot run here: {obstacle}, and it names no emulator")

@@ -30,6 +30,8 @@ class LocalRunner:
         self._prefix = list(prefix)
         self._environment = dict(environment or {})
 
+    unit = "ns"
+
     @property
     def description(self) -> str:
         """The runner as text for the user."""

@@ -27,6 +27,8 @@ class RemoteRunner:
     `beside` are files (name there → file here) that are placed next to every program.
     """
 
+    unit = "ns"
+
     def __init__(self, store: Store, model: str = "run", beside: Mapping[str, Path] | None = None) -> None:
         self._store, self._model, self._beside = store, model, dict(beside or {})
         self.seconds = 0.0
@@ -111,6 +113,8 @@ def chosen_runner(target: Target, device: Path | None, model: str) -> Iterator[R
 
 class ImageRunner:
     """A Runner for devices without a shell: loads the program into memory; the transport serves its files."""
+
+    unit = "ns"
 
     def __init__(self, name: str, transport: Transport) -> None:
         self._name, self._transport = name, transport

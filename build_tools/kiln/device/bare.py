@@ -1,0 +1,80 @@
+"""Programs for machines without an operating system: Kiln's start-up code, C library and linker script.
+
+The C files are in programs/bare. Their C library has only the functions that Kiln's own test programs call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from kiln.config import Target
+from kiln.config.memory import region_of
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+
+_BARE = Path(__file__).resolve().parent / "programs" / "bare"
+_LEAST_STACK, _MOST_STACK = 4 << 10, 64 << 10  # bytes
+_SMALL_HEAP, _SMALL_GUARD = 1 << 20, 64  # bytes: below this heap, guards of tensors are this long
+_LIBRARIES = {"zig": ("-nostartfiles",), "gcc": ("-nostdlib", "-lgcc"), "clang": ("-nostdlib",)}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a program for a bare machine is linked from, besides its own sources and flags."""
+
+    sources: tuple[Path, ...]
+    include: tuple[Path, ...]
+    flags: tuple[str, ...]
+
+
+def stack_bytes(target: Target) -> int:
+    """Bytes of stack of test programs: an eighth of the region that holds it, 4 to 64 KiB."""
+    assert target.memory is not None
+    return min(max(region_of(target.memory, "data").bytes // 8, _LEAST_STACK), _MOST_STACK)
+
+
+def linker_script(target: Target) -> str:
+    """The linker script of a target's memory. Raises KilnError where the target does not describe it."""
+    if target.memory is None:
+        raise KilnError(
+            f"target '{target.name}': no program can be linked for it, because its memory is not described "
+            "(key 'memory')"
+        )
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_BARE),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    held = {kind: region_of(target.memory, kind) for kind in ("code", "parameters", "data", "heap")}
+    return environment.get_template("memory.ld.j2").render(
+        target=target, stack_bytes=stack_bytes(target), **held
+    )
+
+
+def parts(target: Target, work: Path) -> Parts:
+    """The parts of a program for `target`; writes the linker script into `work`. Raises KilnError."""
+    script = linker_script(target)
+    path = work.absolute() / f"memory-{hashlib.sha256(script.encode()).hexdigest()[:12]}.ld"
+    if not path.is_file():
+        atomic_write(path, script)
+    assert target.memory is not None
+    small = region_of(target.memory, "heap").bytes < _SMALL_HEAP
+    return Parts(
+        (_BARE / "bare.c", _BARE / "library.c", _BARE / f"machine_{target.arch}.c"),
+        (_BARE / "include", _BARE),
+        (
+            *_LIBRARIES[target.c_compiler.kind],
+            "-ffreestanding",
+            *(["-fno-sanitize=undefined"] if target.c_compiler.kind == "zig" else []),
+            *([f"-DGUARD_BYTES={_SMALL_GUARD}u"] if small else []),
+            "-Wl,-e,kiln_reset",
+            f"-Wl,-T,{path}",
+        ),
+    )

@@ -1,0 +1,35 @@
+"""Functions that the code of kernels may call: those that every compiler for the target provides."""
+
+from __future__ import annotations
+
+import re
+
+from kiln.config import Target
+
+# Functions that every freestanding device must provide: compilers emit calls of them on their own.
+ALLOWED = {"memcpy", "memset", "memmove"}
+# Division of 32-bit numbers on ARM CPUs without an instruction for it: part of every compiler for that ABI
+# (Run-time ABI for the Arm Architecture, 5.3.1). Kernels divide where sizes are known only at run time.
+ALLOWED |= {"__aeabi_idiv", "__aeabi_idivmod", "__aeabi_uidiv", "__aeabi_uidivmod"}
+
+# On cores without the instructions, arithmetic of 64-bit numbers and of floats: by architecture, the names in
+# the compiler's own library, which it links on its own. Sources: Run-time ABI for the Arm Architecture, 5;
+# "The GCC low-level runtime library" in GCC's internals manual.
+_OF_COMPILER = {
+    "arm_m": re.compile(r"__aeabi_(mem\w+|[iu]?[fdluic]\w+)"),
+    "riscv32": re.compile(r"__[a-z]+(hf|sf|df|si|di|ti)+[23]?"),
+}
+_OF_FLOATS = re.compile(
+    r"__aeabi_(c?[fd]|\w+2[fd]$|h2f)\w*|__[a-z]*([hsd]f)+([sdt]i)?[23]?|__[a-z]+[sdt]i[hsd]f"
+)
+
+
+def is_available(symbol: str, target: Target | None) -> bool:
+    """Whether code may call `symbol` on every machine of `target`; None: on any freestanding machine."""
+    names = _OF_COMPILER.get(target.arch) if target is not None else None
+    return symbol in ALLOWED or bool(names is not None and names.fullmatch(symbol))
+
+
+def computes_floats(symbol: str) -> bool:
+    """Whether `symbol` is a function of a compiler's library that computes with floats in software."""
+    return _OF_FLOATS.fullmatch(symbol) is not None

@@ -1,0 +1,84 @@
+"""Check that LLVM compiles for a target's triple, CPU and features together.
+
+LLVM ends the process where they do not go together. So a trial is compiled in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from importlib import metadata
+
+import tvm
+from tvm.target import Target as TvmTarget
+
+from kiln.config import Target
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.lower.pipeline import tvm_target
+from kiln.paths import cache_dir
+from kiln.tir import abi
+from kiln.tir.builder import Argument, Kernel, define, load, store, vector
+
+
+def check_together(target: Target) -> None:
+    """Raise KilnError where LLVM cannot compile for the target or for one of its variants."""
+    for name in target.variant_names:
+        _check(target.for_variant(name))
+
+
+def _check(target: Target) -> None:
+    """Compile a small kernel in a process of its own. Raises KilnError where LLVM ends that process.
+
+    A file in the cache of all builds records success, as the process takes as long as compiling a kernel.
+    """
+    description = tvm_target(target)
+    facts = "\0".join([str(description), metadata.version("apache-tvm")])
+    passed = cache_dir() / "targets" / hashlib.sha256(facts.encode()).hexdigest()[:32]
+    if passed.is_file():
+        return
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            os.dup2(said.fileno(), 2)
+            status = 1
+            try:
+                _compile_trial(description)
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        said.seek(0)
+        text = said.read().decode("utf-8", "replace")
+    if status == 0:
+        atomic_write(passed, "")
+        return
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = next(
+        (line for line in lines if "LLVM ERROR" in line), lines[-1] if lines else "it gives no reason"
+    )
+    words = " ".join([target.cpu, *target.features])
+    raise KilnError(
+        f"target '{target.name}': LLVM cannot compile for triple '{target.triple}' with {words} (keys "
+        f"'triple', 'cpu' and 'features'): {reason.removeprefix('LLVM ERROR: ')[:200]}"
+    )
+
+
+def _compile_trial(description: TvmTarget) -> None:
+    """Compile y[i] = x[i] * x[i] on float32 and on int64, which between them use an ABI's registers."""
+    functions = {}
+    for dtype in ("float32", "int64"):
+
+        def body(buffers: list[tvm.tirx.Buffer], _begin: object, _end: object) -> None:
+            x, y = buffers
+            with vector(16) as lane:
+                store(y, [lane], load(x, [lane]) * load(x, [lane]))
+
+        function = define([Argument("x", [16], dtype), Argument("y", [16], dtype)], None, body, aliases=False)
+        name = f"trial_{dtype}"
+        lowered = abi.lower(Kernel(function), description).func
+        functions[name] = lowered.with_attr("global_symbol", name)
+    build = tvm.get_global_func("target.build.llvm")
+    with tempfile.NamedTemporaryFile(suffix=".o") as out:
+        build(tvm.IRModule(functions), description).write_to_file(out.name, "o")

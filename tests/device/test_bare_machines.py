@@ -1,0 +1,151 @@
+"""Microcontrollers: bundles are linked with Kiln's own start-up code and run on whole machines in QEMU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from kiln.config import Target, list_targets, load_target
+from kiln.device import bare
+from kiln.device.check.runners import Runner, runner_for
+from kiln.device.link import link, link_flags
+from kiln.errors import KilnError
+
+from .building import Project
+
+GATE = ("cortex_m0plus", "cortex_m4", "cortex_m55", "riscv32_imac")
+OTHERS = tuple(
+    entry.name
+    for entry in list_targets()
+    if load_target(entry.name).deployment == "freestanding" and entry.name not in GATE
+)
+
+# Its one argument says how the program ends.
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int values[3] = {3, 1, 2};
+static volatile unsigned spent;
+
+static int ascending(const void *a, const void *b) {
+    return *(const int *)a - *(const int *)b;
+}
+
+int main(int argc, char **argv) {
+    struct timespec one, two;
+    const int mode = argc > 1 ? atoi(argv[1]) : 0;
+    if (mode == 1)
+        return *(volatile int *)0xA0000001u; /* no memory is there */
+    while (mode == 2)
+        ;
+    qsort(values, 3, sizeof values[0], ascending);
+    void *first = malloc(1000), *second = calloc(10, 10);
+    free(first);
+    void *again = malloc(900), *most = malloc((size_t)-1), *many = malloc(0x7FFFFFF0u);
+    printf("%d %d %d %s %c%% %x %lld %zu %d\n", values[0], values[1], -values[2], "text", 'c', 255u,
+           -5000000000ll, sizeof values, again == first && !most && !many && *(char *)second == 0);
+    timespec_get(&one, TIME_UTC);
+    for (unsigned i = 0; i < 10000; i++)
+        spent = i;
+    timespec_get(&two, TIME_UTC);
+    printf("%lld\n", (two.tv_sec - one.tv_sec) * 1000000000ll + two.tv_nsec - one.tv_nsec);
+    FILE *in = fopen("given", "rb"), *out = fopen("made", "wb");
+    char text[8] = "";
+    if (in == NULL || out == NULL || fopen("absent", "rb") != NULL || fread(text, 1, 8, in) != 5)
+        return 1;
+    for (int i = 0; i < 200; i++) /* longer than a buffer */
+        fwrite(text, 1, 5, out);
+    fprintf(stderr, "ends\n");
+    return fclose(out) == 0 ? 7 : 2;
+}
+"""
+
+
+def linked(name: str, folder: Path) -> tuple[Path, Runner]:
+    """PROGRAM for a target, and the target's runner."""
+    target = load_target(name)
+    assert target.emulator is not None
+    if shutil.which(target.emulator.command) is None:
+        pytest.skip(f"{target.emulator.command} is not installed")
+    source = folder / "program.c"
+    source.write_text(PROGRAM)
+    parts = bare.parts(target, folder)
+    flags = ["-Os", *link_flags(target, "none", entry=None), *parts.flags]
+    program = link(
+        target, [source, *parts.sources], flags, include=parts.include, work=folder / "work", name="program"
+    )
+    return program, runner_for(target)
+
+
+@pytest.mark.parametrize("name", ["cortex_m0plus", "riscv32_imafc"])
+def test_the_c_library_files_and_ends_of_programs(name: str, tmp_path: Path) -> None:
+    program, runner = linked(name, tmp_path)
+    given, made = tmp_path / "given", tmp_path / "made"
+    given.write_bytes(b"abcde")
+    times = []
+    for _ in range(2):
+        done = runner.run(program, ["0"], send={"given": given}, fetch={"made": made}, timeout=60)
+        first, second = done.stdout.splitlines()
+        assert (done.status, first, done.stderr) == (7, "1 2 -3 text c% ff -5000000000 12 1", "ends\n")
+        times.append(int(second))
+        assert made.read_bytes() == b"abcde" * 200
+    # A loop of 10,000 rounds with 3 to 8 instructions each; the same at every run.
+    assert 30_000 <= times[0] <= 80_000 and times[0] == times[1] and runner.unit == "instructions"
+    done = runner.run(program, ["1"], send={}, fetch={}, timeout=60)
+    assert done.status == 132 and re.fullmatch(r"exception at 0x[0-9a-f]+, cause 0x[0-9a-f]+\n", done.stderr)
+    with pytest.raises(KilnError, match=r"still running after its limit of 1 s and was stopped"):
+        runner.run(program, ["2"], send={}, fetch={}, timeout=1)
+
+
+def on_machines(project: Project, names: tuple[str, ...], model: str) -> None:
+    """Build `model` for targets; test it on their machines, and measure one of them."""
+    for name in names:
+        emulator = load_target(name).emulator
+        if emulator is None or shutil.which(emulator.command) is None:
+            pytest.skip(f"the emulator of {name} is not installed")
+    out = project.make(f"target={','.join(names)}", f"model={model}", "test")
+    assert out.count(" instructions)\n") == 3 * len(names) and "FAILED" not in out, out
+    assert out.count("205 of 205 checks of repeated runs, guards and wrong arguments ok") == len(names)
+
+
+def test_an_int8_model_on_every_kind_of_core(project: Project) -> None:
+    on_machines(project, GATE, "micro_speech")
+
+
+@pytest.mark.heavy
+def test_an_int8_model_on_the_other_cores(project: Project) -> None:
+    on_machines(project, OTHERS, "micro_speech")
+
+
+def changed(name: str, **keys: object) -> Target:
+    """A shipped target with other values of some keys."""
+    return load_target(name).model_copy(update=keys)
+
+
+def test_what_cannot_be_linked_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(KilnError, match=r"'cortex_m4': no program can be linked .* \(key 'memory'\)"):
+        bare.parts(changed("cortex_m4", memory=None), tmp_path)
+    with pytest.raises(KilnError, match=r"'cortex_m4': it names no emulator|cannot run here"):
+        runner_for(changed("cortex_m4", emulator=None))
+    regions = load_target("cortex_m4").memory
+    assert regions is not None
+    small = [region.model_copy(update={"bytes": 1024}) for region in regions]
+    target = changed("cortex_m4", memory=small)
+    parts = bare.parts(target, tmp_path)
+    source = tmp_path / "program.c"
+    source.write_text(PROGRAM)
+    with pytest.raises(KilnError, match=r"linking program: .*region '?(flash|ram)") as caught:
+        link(
+            target,
+            [source, *parts.sources],
+            ["-Os", *link_flags(target, "none", entry=None), *parts.flags],
+            include=parts.include,
+            work=tmp_path / "work",
+            name="program",
+        )
+    assert "\n" not in str(caught.value)
