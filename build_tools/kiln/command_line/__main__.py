@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from kiln import __version__
 from kiln.command_line import arguments, listing
@@ -21,12 +24,29 @@ def main(given: Sequence[str] | None = None) -> int:
             print(listing.listing(command.listed, command.json))
         elif command.completion is not None:
             print(arguments.completion(command.completion))
+        elif command.compared is not None:
+            return _compare(command.compared)
         else:
             return _scons(command.words)
     except KilnError as error:
         print(f"kiln: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _compare(given: argparse.Namespace) -> int:
+    from kiln.command_line.compare.run import as_json, compare_model, save
+    from kiln.command_line.compare.show import show
+
+    options = {} if given.byoc is None else {"byoc": given.byoc}
+    inputs = None if given.inputs is None else Path(given.inputs)
+    compared = compare_model(given.model, given.target, given.device, inputs, **options)
+    path = save(compared)
+    if given.json:
+        print(json.dumps(as_json(compared), indent=1))
+        wrong = [row for row in (*compared.rows, *compared.outputs) if not row.difference.passed]
+        return 1 if wrong else 0
+    return show(compared, path, given.all)
 
 
 def _scons(words: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
+_OTHERS = ("compare", "list", "completion")
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
@@ -31,6 +32,7 @@ class Command:
     listed: str | None = None
     json: bool = False
     completion: str | None = None
+    compared: argparse.Namespace | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,10 +50,10 @@ def parse(given: Sequence[str]) -> Command:
     if not words or words[0] in ("-h", "--help", "help"):
         return Command(["-h"])
     verb = words[0]
-    if verb not in (*_VERBS, "list", "completion"):
+    if verb not in (*_VERBS, *_OTHERS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
             return Command(words)
-        raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, 'list', 'completion'])}")
+        raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *_OTHERS])}")
     if verb in ALIASES and not any(word.startswith("--") or _is_file(word) for word in words[1:]):
         return Command(words)  # a goal of SCons, which is also a command
     parsed = _parser().parse_args(words)
@@ -59,6 +61,8 @@ def parse(given: Sequence[str]) -> Command:
         return Command(listed=parsed.kind, json=parsed.json)
     if verb == "completion":
         return Command(completion=parsed.shell)
+    if verb == "compare":
+        return Command(compared=parsed, json=parsed.json)
     return Command(_words(verb, parsed))
 
 
@@ -104,6 +108,14 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
         command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
+    command = commands.add_parser("compare", help="every tensor of a model beside the reference's, in order")
+    command.add_argument("model", metavar="MODEL", help=OPTIONS["model"])
+    command.add_argument("--target", default="host", help="a target; default: host")
+    command.add_argument("--device", help=OPTIONS["device"])
+    command.add_argument("--byoc", help=OPTIONS["byoc"])
+    command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
+    command.add_argument("--all", action="store_true", help="show every tensor")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
     command = commands.add_parser("list", help="names and descriptions of targets, models, devices, backends")
     command.add_argument("kind", choices=tuple(LISTS))
     command.add_argument("--json", action="store_true", help="print JSON: objects with name and description")

@@ -1,0 +1,1 @@
+"""The command `kiln compare`: every tensor of a model beside the reference's, in order."""

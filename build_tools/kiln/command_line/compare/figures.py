@@ -1,0 +1,59 @@
+"""The difference between two tensors in the figures that locate a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiln.golden.compare import Array, Limits, compare
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A tensor beside the reference's. `error` and `limit` are absolute, in the tensor's unit.
+
+    `snr` is the signal-to-noise ratio 10 log10(sum(want²) / sum((got - want)²)) in dB; None for equal
+    tensors. `where` is the index of the greatest difference, with the values `got` and `want`; `detail`
+    describes a wrong type or shape. `weak` is set for a tensor whose reference is constant or not finite: it
+    shows little.
+    """
+
+    passed: bool
+    error: float
+    limit: float
+    snr: float | None
+    where: tuple[int, ...]
+    got: float
+    want: float
+    detail: str
+    weak: bool
+
+
+def difference(got: Array, want: Array, limits: Limits, quantised: bool = False) -> Difference:
+    """Compare one tensor with the reference's by the rule of `kiln.golden.compare`."""
+    result = compare(got, want, limits, quantised)
+    weak = (
+        not want.size or not np.isfinite(want.astype(np.float64)).all() or bool((want == want.flat[0]).all())
+    )
+    if got.shape != want.shape or not want.size:
+        return Difference(result.passed, result.error, result.limit, None, (), 0.0, 0.0, result.detail, weak)
+    left, right = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        noise = np.where(left == right, 0.0, np.abs(left - right))
+    noise = np.where(np.isnan(noise), np.where(np.isnan(left) & np.isnan(right), 0.0, np.inf), noise)
+    place = tuple(int(axis) for axis in np.unravel_index(int(noise.argmax()), noise.shape))
+    return Difference(
+        result.passed, result.error, result.limit, _snr(right, noise), place,
+        float(left[place]), float(right[place]), result.detail, weak,
+    )  # fmt: skip
+
+
+def _snr(want: Array, noise: Array) -> float | None:
+    power = float(np.square(noise).sum())
+    signal = float(np.square(want[np.isfinite(want)]).sum())
+    if power == 0.0:
+        return None
+    if not np.isfinite(power) or signal == 0.0:
+        return float("-inf")
+    return float(10 * np.log10(signal / power))

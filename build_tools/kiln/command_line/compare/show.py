@@ -1,0 +1,81 @@
+"""The result of a comparison as text: the verdict, and a table of tensors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kiln.command_line.compare.run import Compared, Row
+
+_MOST = 12  # rows of the table, unless all are asked for
+
+
+def show(compared: Compared, path: Path, everything: bool) -> int:
+    """Print the result; returns the exit status: 0 if no tensor is beyond its limit, else 1."""
+    print(f"{compared.model} on {compared.target} ({compared.runner}), beside the reference:")
+    rows = _worst(compared.rows)
+    chosen = rows if everything else _chosen(rows)
+    width = None if sys.stdout.isatty() else 140
+    Console(file=sys.stdout, highlight=False, width=width).print(_table(chosen))
+    if len(chosen) < len(rows):
+        print(f"{len(chosen)} of {len(rows)} tensors; --all shows the others, and {path} holds them")
+    culprit, failed = compared.culprit, [row for row in compared.outputs if not row.difference.passed]
+    if culprit is not None:
+        node, found = culprit.probe, culprit.difference
+        values = found.detail or f"{found.got:.6g} instead of {found.want:.6g}"
+        print(f"first beyond its limit: {node.node} ({node.op}), tensor {node.tensor}")
+        print(f"in vector {culprit.vector}: {values}")
+        return 1
+    if failed:
+        names = ", ".join(dict.fromkeys(row.probe.tensor for row in failed))
+        print(f"outputs beyond their limits: {names}; not where all tensors are outputs,")
+        print("so the fault is in kernels that compute several nodes at once")
+        return 1
+    print(f"all {len(rows)} tensors are within their limits")
+    return 0
+
+
+def _worst(rows: Sequence[Row]) -> list[Row]:
+    """One row for each tensor: its golden vector with the greatest error in terms of the limit."""
+    worst: dict[str, Row] = {}
+    for row in rows:
+        other = worst.get(row.probe.tensor)
+        if other is None or _severity(row) > _severity(other):
+            worst[row.probe.tensor] = row
+    return list(worst.values())
+
+
+def _severity(row: Row) -> tuple[bool, float]:
+    found = row.difference
+    return not found.passed, found.error / found.limit if found.limit else found.error
+
+
+def _chosen(rows: Sequence[Row]) -> list[Row]:
+    """The rows around the first one beyond its limit; without one, those nearest to their limits."""
+    first = next((number for number, row in enumerate(rows) if not row.difference.passed), None)
+    if first is not None:
+        start = max(first - 3, 0)
+        return list(rows[start : start + _MOST])
+    nearest = {id(row) for row in sorted(rows, key=_severity, reverse=True)[:_MOST]}
+    return [row for row in rows if id(row) in nearest]
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table()
+    for name in ("node", "operator", "tensor"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=36)
+    for name in ("error", "limit", "SNR, dB", "greatest at", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        found = row.difference
+        table.add_row(
+            row.probe.node, row.probe.op, row.probe.tensor, f"{found.error:.3g}", f"{found.limit:.3g}",
+            "equal" if found.snr is None else f"{found.snr:.1f}",
+            "" if found.snr is None else str(list(found.where)),
+            ("ok, weak" if found.weak else "ok") if found.passed else "WRONG",
+        )  # fmt: skip
+    return table

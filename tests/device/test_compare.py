@@ -1,0 +1,62 @@
+"""kiln compare as a user runs it: a model with a wrong kernel is found, and a right one is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kiln.command_line.compare.probes import write_probed
+from kiln.config import load_model
+from kiln.golden.reference import open_reference
+from kiln.sources import fetch
+from unit.command_line.test_compare import network
+
+from .building import Project
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "build_tools" / "command.py"), "compare", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+
+
+def test_a_model_beside_its_reference(at_home: Project, tmp_path: Path) -> None:
+    network(tmp_path / "net.onnx")
+    np.savez(tmp_path / "x.npz", x=np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
+    done = compare(tmp_path, "net.onnx", "--target", "x86_64", "--inputs", "x.npz")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.splitlines()[-1] == "all 5 tensors are within their limits"
+    result = json.loads((tmp_path / "build/.compare/x86_64/net/compare.json").read_text())
+    assert [row["tensor"] for row in result["tensors"]] == ["scaled", "positive", "left", "right", "y"]
+    assert [row["tensor"] for row in result["outputs"]] == ["y"]
+
+
+def test_tensors_of_a_tflite_file_become_outputs(tmp_path: Path) -> None:
+    source = fetch(load_model("resnet").source)
+    probes = write_probed(source, tmp_path / "probed.tflite")
+    assert [probe.op for probe in probes[:2]] == ["CONV_2D", "CONV_2D"]
+    x = np.random.default_rng(1).integers(-128, 128, (1, 32, 32, 3)).astype(np.int8)
+    plain, probed = open_reference(source).run([x]), open_reference(tmp_path / "probed.tflite").run([x])
+    assert len(probed) == len(probes)
+    assert np.array_equal(probed[0], plain[0])
+    assert len({value.tobytes() for value in probed}) > len(probes) // 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("absent.onnx",), "kiln: error: model 'absent.onnx': no such file\n"),
+        (("net.onnx", "--inputs", "absent.npz"), "kiln: error: absent.npz: not a .npz file of arrays: "),
+        (("net.onnx", "--target", "x86_65"), "kiln: error: unknown target 'x86_65'; did you mean 'x86_64'"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    network(tmp_path / "net.onnx")
+    done = compare(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == 1
