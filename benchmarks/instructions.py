@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.config import Target, load_target, sizes
+from kiln.config import Target, load_target
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write
 from kiln.golden.points import serving
+from kiln.plan.schema import Plan, read_plan
 
 from benchmarks.arm64 import Arm64, describe_processor, prepare
 from benchmarks.contenders import Folders, LeftOutError, Subject, file_for, find_peer, kiln_for
@@ -102,16 +103,16 @@ def _row(subject: Subject, target: Target, machine: Arm64, folders: Folders) -> 
             counts[key] = (many - few) // (RUNS[1] - RUNS[0])
         except LeftOutError as reason:
             say(str(reason))
-    plan = read_json(folders.build / ".stages" / target.name / subject.model / "plan/plan.json")
+    plan = read_plan(folders.build / ".stages" / target.name / subject.model / "plan/plan.json")
     return Row(subject.name, target.name, multiply_adds(plan, subject.interface["dims"]), counts)
 
 
-def multiply_adds(plan: dict[str, Any], dims: dict[str, int]) -> int:
+def multiply_adds(plan: Plan, dims: dict[str, int]) -> int:
     """Those of the bucket that serves `dims`; Winograd or not, what the operators define is counted."""
-    number = serving(plan["buckets"], dims)
+    number = serving([bucket.model_dump() for bucket in plan.buckets], dims)
     if number is None:
-        raise KilnError(f"{plan['name']}: no bucket for {dims}")
-    return sum(sizes.evaluate(step.get("macs", 0), dims) for step in plan["buckets"][number]["steps"])
+        raise KilnError(f"{plan.name}: no bucket for {dims}")
+    return sum(step.macs or 0 for step in plan.buckets[number].steps)
 
 
 def count(machine: Arm64, target: Target, request: dict[str, Any]) -> int:

@@ -20,6 +20,7 @@ from kiln.config import load_target
 from kiln.device.check.steps import Step, steps_of
 from kiln.emit.simd_check import scalar_kernels
 from kiln.files import atomic_write, read_json
+from kiln.plan.schema import read_plan
 
 from benchmarks.contenders import Folders
 from benchmarks.footprint import run_steps, steps_program
@@ -66,7 +67,7 @@ def profile(
     """
     subject = find(chosen, folders, [target])
     stages = folders.build / ".stages" / target
-    plan = read_json(stages / chosen.model / "plan/plan.json")
+    plan = read_plan(stages / chosen.model / "plan/plan.json")
     bundle = folders.build / target / chosen.model
     program = steps_program(bundle, target, folders)
     described = load_target(target)
@@ -76,13 +77,13 @@ def profile(
     ceilings = Ceilings(
         max(before, after) * threads * 1e9,
         bandwidth(described.vector.isa, cpus[:threads], folders),
-        plan["params"]["bytes"],
+        plan.params.bytes,
     )
     seconds = [median(column) * 1e-9 for column in zip(*measured.rounds, strict=True)]
     scalar = scalar_kernels(plan, read_json(stages / chosen.model / "objects/vectors.json"), 0)
     steps = [
         replace(step, label=f"{step.label}, scalar") if step.kernel in scalar else step
-        for step in steps_of(plan, seconds, measured.bucket, subject.interface["dims"])
+        for step in steps_of(plan, seconds, measured.bucket)
     ]
     return steps, ceilings
 

@@ -11,6 +11,7 @@ import numpy as np
 from c_programs import SANITIZE, WARNINGS, need, run
 from kiln.emit.headers import include_flags
 from kiln.emit.source import emit, runtime_sources
+from kiln.plan.schema import parse_plan
 
 Plan = dict[str, Any]
 W = np.array([3, -2, 1], np.float32)
@@ -43,7 +44,7 @@ def make_plan(name: str = "tiny", storage: str = "embedded", threads: str = "pth
         w = {"at": "params", "offset": 64, "bytes": 12}
         return [
             {"kernel": f"{name}_scale", "extent": "batch", "args": [x, w, t], "label": 'a "scale" */ ?\\'},
-            {"kernel": f"{name}_shift", "extent": None, "args": [t, shift, y, size], "label": "shift"},
+            {"kernel": f"{name}_shift", "extent": 0, "args": [t, shift, y, size], "label": "shift"},
         ]
 
     def bucket(label: str, sizes: Any, arena: int) -> dict[str, Any]:
@@ -132,7 +133,7 @@ class Project:
         self, plan: Plan, payload: bytes = PAYLOAD, compiler: str = "gcc", kernels: str = KERNELS
     ) -> Mapping[str, bytes | str]:
         """Compile what is generated for `plan`, and its kernels."""
-        name, files = plan["name"], emit(plan, payload)
+        name, files = plan["name"], emit(parse_plan(plan), payload)
         assert set(files) == {f"{name}.h", f"{name}_plan.c", f"{name}_params.S", "params.bin"}
         own = self.folder / f"source-{name}"
         own.mkdir()

@@ -44,7 +44,7 @@ def case_plan() -> Plan:
             {"at": "dim", "expr": 100 + number},
             {"at": "dim", "expr": "batch"},
         ]
-        step = {"kernel": "tiny_mark", "extent": None, "args": args, "label": "mark"}
+        step = {"kernel": "tiny_mark", "extent": 0, "args": args, "label": "mark"}
         plan["buckets"].append(
             {
                 "name": f"Some_{name}",

@@ -17,9 +17,11 @@ from kiln.device.check.host_cpu import obstacle
 from kiln.emit.objects import compile_all
 from kiln.emit.run_time_library import ALLOWED
 from kiln.lower.pipeline import lower
+from kiln.lower.schema import LoweredBucket, Step
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
-from kiln.plan.stage import Lowered, make_plan
+from kiln.plan.schema import Interface, PlannedStep, PortArgument
+from kiln.plan.stage import LowerResult, make_plan
 from relaxed import const as const
 from relaxed import module as module
 
@@ -63,15 +65,14 @@ class Compiled:
         self.target, self.threads = target, threads
         self.result: Steps = lower(mod, "m", target, threads, winograd=winograd)
         box = self.result.box
-        self.tensors = {tensor.name: tensor.describe(box) for tensor in self.result.tensors.values()}
-        self.kernels = {kernel["symbol"]: kernel for kernel in self.result.kernels}
+        self.tensors = {tensor.name: tensor.record(box) for tensor in self.result.tensors.values()}
+        self.kernels = {kernel.symbol: kernel for kernel in self.result.kernels}
         self.steps = self.result.steps
         folder.mkdir(parents=True, exist_ok=True)
         self.object = folder / "kernels.o"
         self.undefined: set[str] = set()
         if self.result.functions:
-            plan = {"name": "m", "kernels": self.result.kernels}
-            compile_all(self.result.functions, target, self.object, plan)
+            compile_all(self.result.functions, target, self.object, "m", self.result.kernels)
             self.undefined = undefined_symbols(self.object)
         self._library: ctypes.CDLL | None = None
 
@@ -87,26 +88,26 @@ class Compiled:
     @property
     def families(self) -> list[str]:
         """The family of each kernel."""
-        return [kernel["family"] for kernel in self.kernels.values()]
+        return [kernel.family for kernel in self.kernels.values()]
 
     def call(
-        self, step: dict[str, Any], pointers: list[ctypes.c_void_p], tasks: Sequence[int] | None
+        self, step: Step | PlannedStep, pointers: list[ctypes.c_void_p], tasks: Sequence[int] | None
     ) -> None:
         """Run one step at once, or its tasks one at a time in the order of `tasks`."""
         assert self._library is not None
-        function = getattr(self._library, step["kernel"])
+        function = getattr(self._library, step.kernel)
         function.restype = None
-        if not self.kernels[step["kernel"]]["parallel"]:
+        if not self.kernels[step.kernel].parallel:
             function(*pointers)
         elif tasks is None:
-            function(*pointers, ctypes.c_int32(0), ctypes.c_int32(step["extent"]))
+            function(*pointers, ctypes.c_int32(0), ctypes.c_int32(step.extent))
         else:
             for task in tasks:
                 function(*pointers, ctypes.c_int32(task), ctypes.c_int32(task + 1))
 
     def _read(self, memory: Memory, name: str) -> Array:
         tensor = self.tensors[name]
-        return memory.bytes.view(tensor["dtype"]).reshape(tensor["shape"]).copy()
+        return memory.bytes.view(tensor.dtype).reshape(tensor.shape).copy()
 
     def separate(self, inputs: Sequence[Array], seed: int | None = None) -> list[Array]:
         """Run with memory of its own for each tensor, outputs aligned to their element only.
@@ -116,25 +117,25 @@ class Compiled:
         shuffle = None if seed is None else np.random.default_rng(seed)
         memory: dict[str, Memory] = {}
         for name, tensor in self.tensors.items():
-            if tensor["alias"] is None:
-                item = np.dtype(tensor["dtype"]).itemsize
-                outer = tensor["kind"] == "input" or name in self._output_roots()
-                memory[name] = Memory(tensor["bytes"], item if outer else 64)
+            if tensor.alias is None:
+                item = np.dtype(tensor.dtype).itemsize
+                outer = tensor.kind == "input" or name in self._output_roots()
+                memory[name] = Memory(tensor.bytes, item if outer else 64)
                 if name in self.result.params:
                     memory[name].bytes[:] = _raw(self.result.params[name])
         for name, value in zip(self.result.inputs, inputs, strict=True):
             memory[name].bytes[:] = _raw(value)
         for step in self.steps:
-            roots = [root_of(self.tensors, name) for name in step["args"]]
-            tasks = None if shuffle is None else shuffle.permutation(step["extent"]).tolist()
-            unwritten = set(roots) - {root_of(self.tensors, name) for name in step["writes"]}
+            roots = [root_of(self.tensors, name) for name in step.tensors]
+            tasks = None if shuffle is None else shuffle.permutation(step.extent).tolist()
+            unwritten = set(roots) - {root_of(self.tensors, name) for name in step.writes}
             constant = [
-                n for n in unwritten if n in self.tensors and self.tensors[n]["kind"] in ("input", "param")
+                n for n in unwritten if n in self.tensors and self.tensors[n].kind in ("input", "param")
             ]
             kept = {name: memory[name].bytes.copy() for name in constant}
             self.call(step, [memory[name].pointer for name in roots], tasks)
             for name in kept:
-                assert (memory[name].bytes == kept[name]).all(), f"{step['kernel']} wrote into {name}"
+                assert (memory[name].bytes == kept[name]).all(), f"{step.kernel} wrote into {name}"
         for name, item in memory.items():
             item.check(name)
         return [self._read(memory[root_of(self.tensors, name)], name) for name in self.result.outputs]
@@ -144,33 +145,35 @@ class Compiled:
 
     def planned(self, inputs: Sequence[Array]) -> list[Array]:
         """Run as a plan says: one arena, in which tensors share memory."""
+        tensors = [self.tensors[name] for name in [*self.result.inputs, *self.result.outputs]]
         ports = [
-            {"dtype": self.tensors[name]["dtype"], "shape": self.tensors[name]["shape"]}
-            for name in [*self.result.inputs, *self.result.outputs]
+            {"name": tensor.name, "c_name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape}
+            for tensor in tensors
         ]
         count = len(self.result.inputs)
-        interface = {"inputs": ports[:count], "outputs": ports[count:]}
-        case = {"name": "", "params": "0/", "when": None, "lifted": {}, **self.result.describe()}
+        interface = Interface.model_validate({"inputs": ports[:count], "outputs": ports[count:]})
+        case = {"name": "", "params": "0/", "when": None, "lifted": {}, **dict(self.result.record())}
         values = {f"0/{name}": value for name, value in self.result.params.items()}
-        lowered = Lowered({"cases": [case], "threads": self.threads, "variants": []}, values)
+        lowered_bucket = {"cases": [case], "threads": self.threads, "variants": [{"name": "base"}]}
+        lowered = LowerResult(LoweredBucket.model_validate(lowered_bucket), values)
         buckets = [{"name": "static", "dims": {}}]
         plan, payload = make_plan([lowered], buckets, interface, {"name": "m"}, self.target)
-        bucket = plan["buckets"][0]
+        bucket = plan.buckets[0]
         places = {
-            "arena": [Memory(bucket["arena_bytes"], 64)],
+            "arena": [Memory(bucket.arena_bytes, 64)],
             "params": [Memory(len(payload), 64)],
             "input": [Memory(np.asarray(value).nbytes, np.asarray(value).itemsize) for value in inputs],
-            "output": [Memory(port["bytes"], np.dtype(port["dtype"]).itemsize) for port in plan["outputs"]],
+            "output": [Memory(port.bytes, np.dtype(port.dtype).itemsize) for port in plan.outputs],
         }
         places["params"][0].bytes[:] = np.frombuffer(payload, "uint8")
         for memory, value in zip(places["input"], inputs, strict=True):
             memory.bytes[:] = _raw(value)
-        for step in bucket["steps"]:
+        for step in bucket.steps:
             pointers = []
-            for argument in step["args"]:
-                memory = places[argument["at"]][argument.get("index", 0)]
-                assert argument["offset"] + argument["bytes"] <= memory.bytes.size
-                pointers.append(ctypes.c_void_p(memory.bytes.ctypes.data + argument["offset"]))
+            for argument in step.args:
+                memory = places[argument.at][argument.index if isinstance(argument, PortArgument) else 0]
+                assert argument.offset + argument.bytes <= memory.bytes.size
+                pointers.append(ctypes.c_void_p(memory.bytes.ctypes.data + argument.offset))
             self.call(step, pointers, None)
         for kind, memories in places.items():
             for memory in memories:

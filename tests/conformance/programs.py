@@ -29,11 +29,8 @@ class Program:
     def __init__(self, path: Path, dims: Dims | None = None) -> None:
         mod, _ = imported(path, dims or {})
         self.steps = lower(simplify(mod), "m", runnable("x86_64"), "pthread")
-        self.tensors = {tensor["name"]: tensor for tensor in self.steps.describe()["tensors"]}
         target = path.with_suffix(".o")
-        compile_all(
-            self.steps.functions, runnable("x86_64"), target, {"name": "m", "kernels": self.steps.kernels}
-        )
+        compile_all(self.steps.functions, runnable("x86_64"), target, "m", self.steps.kernels)
         subprocess.run(["cc", "-shared", "-o", target.with_suffix(".so"), target], check=True)
         self.object = target
         self._library = ctypes.CDLL(str(target.with_suffix(".so")))
@@ -50,9 +47,9 @@ def execute(
 
     Every tensor lies between guards, in memory for the greatest sizes.
     """
-    tensors = {tensor["name"]: tensor for tensor in steps.describe()["tensors"]}
-    parallel = {kernel["symbol"] for kernel in steps.kernels if kernel["parallel"]}
-    memory = {name: Memory(tensor["bytes"], 64) for name, tensor in tensors.items() if not tensor["alias"]}
+    tensors = {tensor.name: tensor for tensor in steps.record().tensors}
+    parallel = {kernel.symbol for kernel in steps.kernels if kernel.parallel}
+    memory = {name: Memory(tensor.bytes, 64) for name, tensor in tensors.items() if not tensor.alias}
     given = dict(zip(steps.inputs, inputs, strict=True))
     for name, value in {**steps.params, **given}.items():
         memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
@@ -60,20 +57,20 @@ def execute(
         arguments = [
             memory[root_of(tensors, argument)].pointer
             if isinstance(argument, str)
-            else ctypes.c_int32(sizes.evaluate(argument["dim"], dims or {}))
-            for argument in step["args"]
+            else ctypes.c_int32(sizes.evaluate(argument.dim, dims or {}))
+            for argument in step.args
         ]
-        if step["kernel"] in parallel:
-            tasks = sizes.evaluate(step["extent"], dims or {})
+        if step.kernel in parallel:
+            tasks = sizes.evaluate(step.extent, dims or {})
             arguments += [ctypes.c_int32(0), ctypes.c_int32(tasks)]
-        getattr(library, step["kernel"])(*arguments)
+        getattr(library, step.kernel)(*arguments)
     for name, item in memory.items():
         item.check(name)
     found = []
     for name in steps.outputs:
         tensor = tensors[name]
-        shape = [sizes.evaluate(size, dims or {}) for size in tensor["shape"]]
-        raw, dtype = memory[root_of(tensors, name)].bytes, np.dtype(tensor["dtype"])
+        shape = [sizes.evaluate(size, dims or {}) for size in tensor.shape]
+        raw, dtype = memory[root_of(tensors, name)].bytes, np.dtype(tensor.dtype)
         count = int(np.prod(shape, dtype="int64")) * dtype.itemsize
         found.append(raw[:count].view(dtype).reshape(shape).copy())
     return found

@@ -71,7 +71,7 @@ class _Arena:
     def of(self, name: str) -> Memory:
         root = root_of(self.compiled.tensors, name)
         if root not in self.memory:
-            self.memory[root] = Memory(self.compiled.tensors[root]["bytes"], 64)
+            self.memory[root] = Memory(self.compiled.tensors[root].bytes, 64)
             if root in self.compiled.result.params:
                 value = np.ascontiguousarray(self.compiled.result.params[root])
                 self.memory[root].bytes[:] = np.frombuffer(value.tobytes(), "uint8")
@@ -110,10 +110,10 @@ def test_groups(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 arena.of(item)
         want = _by_tvm(func, values)
         for step in compiled.steps[made]:
-            compiled.call(step, [arena.of(argument).pointer for argument in step["args"]], None)
+            compiled.call(step, [arena.of(argument).pointer for argument in step.args], None)
         for output, expected in zip(outputs, want, strict=True):
             got = arena.tensor(output, recorder, list(expected.shape), str(expected.dtype))
-            _agree(f"{name} {group} {[step['label'] for step in compiled.steps[made]]}", got, expected)
+            _agree(f"{name} {group} {[step.label for step in compiled.steps[made]]}", got, expected)
         for item in arena.memory.values():
             item.check(group)
     assert len(seen) >= 10

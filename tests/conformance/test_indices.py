@@ -25,7 +25,9 @@ from kiln.errors import KilnError
 from kiln.graph.pipeline import simplify
 from kiln.lower.index_checks import index_checks
 from kiln.lower.pipeline import lower
-from kiln.plan.stage import Lowered, make_plan
+from kiln.lower.schema import LoweredBucket
+from kiln.plan.schema import Interface
+from kiln.plan.stage import LowerResult, make_plan
 from symbolic import Array, dynamic, imported, write
 
 from .lowered import Compiled
@@ -96,19 +98,21 @@ class Model:
         self.reference = onnxruntime.InferenceSession(onnx.load(path).SerializeToString(), options)
         target = load_target("x86_64_v2")
         steps, interface = lowered(path, open_size, checks)
-        case = {"name": "", "params": "0/", "when": None, "lifted": {}, **steps.describe()}
-        given = Lowered(
-            {"cases": [case], "threads": "none", "variants": [{"name": "base", "features": []}]},
+        case = {"name": "", "params": "0/", "when": None, "lifted": {}, **dict(steps.record())}
+        lowered_bucket = {"cases": [case], "threads": "none", "variants": [{"name": "base", "features": []}]}
+        given = LowerResult(
+            LoweredBucket.model_validate(lowered_bucket),
             {f"0/{name}": value for name, value in steps.params.items()},
         )
         bucket = dynamic(DIMS) if open_size else {"name": "static", "dims": {}}
-        plan, payload = make_plan([given], [bucket], interface, {"name": "m"}, target)
-        plan["model_hash"] = "0" * 64
-        self.steps = [step["label"] for step in plan["buckets"][0]["steps"]]
+        plan, payload = make_plan(
+            [given], [bucket], Interface.model_validate(interface), {"name": "m"}, target
+        )
+        self.steps = [step.label for step in plan.buckets[0].steps]
         for name, content in emit(plan, payload).items():
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         (folder / "program.c").write_text(PROGRAM.replace("SIZE", "n," if open_size else ""))
-        compile_all(steps.functions, target, folder / "kernels.o", plan)
+        compile_all(steps.functions, target, folder / "kernels.o", plan.name, plan.kernels)
         objects = [folder / "kernels.o"]
         for source in [*runtime_sources("none", "hosted"), *folder.glob("*.[cS]")]:
             objects.append(folder / f"{source.stem}.o")
@@ -254,10 +258,10 @@ def test_computed_indices_are_checked_before_they_are_read(tmp_path: Path) -> No
     path = write(tmp_path / "m.onnx", text, one=np.array([1]))
     mod, _ = imported(path, DIMS)
     steps = lower(simplify(mod), "m", load_target("x86_64_v2"), "none", checks="indices")
-    labels = [step["label"] for step in steps.steps]
+    labels = [step.label for step in steps.steps]
     assert labels[-3:] == ["indices of take", "less+add+where", "take"], labels
     check = steps.steps[labels.index("indices of take")]
-    assert steps.root(check["args"][0]).kind == "activation" and check["writes"] == check["args"][:1]
+    assert steps.root(check.args[0]).kind == "activation" and check.writes == check.args[:1]
 
 
 @pytest.mark.parametrize("operator", ["Gather<axis = 0>", "GatherND", "ScatterND"])
@@ -282,7 +286,7 @@ def test_an_axis_that_may_be_empty_is_always_checked(tmp_path: Path) -> None:
     for least, labels in ((0, 1), (1, 0)):
         mod, _ = imported(path, {"n": (least, 6)})
         steps = lower(simplify(mod), "m", load_target("x86_64_v2"), "none")
-        assert [step["label"] for step in steps.steps].count("indices of take") == labels
+        assert [step.label for step in steps.steps].count("indices of take") == labels
     mod, _ = imported(path, {"n": (1, 6)})
     with pytest.raises(KilnError, match="operator 'take': its indices have to be checked"):
         index_checks("m", True, gpu=True)(simplify(mod))

@@ -235,7 +235,7 @@ def test_weights_larger_than_the_cache_make_tasks_of_columns(tmp_path: Path) -> 
     made = module([(x.shape, "float32")], lambda v: relax.op.matmul(v, const(weights)))
     compiled = Compiled(made, target, tmp_path).load()
     assert weights.nbytes > target.cache.l2 // 2
-    assert compiled.steps[0]["extent"] == -(-301 // 16)
+    assert compiled.steps[0].extent == -(-301 // 16)
     close(compiled.run([x])[0], x.astype("f8") @ weights)
 
 

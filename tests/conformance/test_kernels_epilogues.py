@@ -153,7 +153,7 @@ def test_a_chain_is_one_kernel(tmp_path: Path) -> None:
     )  # fmt: skip
     compiled = Compiled(made, runnable("x86_64"), tmp_path)
     assert compiled.families == ["conv2d"]
-    assert [op["name"] for op in compiled.result.kernels[0]["ops"]] == [
+    assert [op.name for op in compiled.result.kernels[0].ops] == [
         "nn.conv2d", "add", "multiply", "add", "nn.relu",
     ]  # fmt: skip
 
@@ -193,19 +193,19 @@ def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyP
     compiled = Compiled(made, target, tmp_path).load()
     rng = np.random.default_rng(1)
     tensors = {
-        name: rng.uniform(-1, 1, tensor["shape"]).astype(tensor["dtype"])
+        name: rng.uniform(-1, 1, tensor.shape).astype(tensor.dtype)
         for name, tensor in compiled.tensors.items()
-        if tensor["alias"] is None
+        if tensor.alias is None
     }
     tensors |= {name: value.copy() for name, value in compiled.result.params.items()}
     split = 0
     written: dict[str, Any] = {}  # by tensor, for each byte: a padded one has two steps that write it
     for step in compiled.steps:
-        output = root_of(compiled.tensors, step["writes"][0])
-        roots = [root_of(compiled.tensors, name) for name in step["args"]]
+        output = root_of(compiled.tensors, step.writes[0])
+        roots = [root_of(compiled.tensors, name) for name in step.args]
         writers = written.setdefault(output, np.zeros(tensors[output].nbytes, int))
         before = tensors[output].copy()
-        for task in range(step["extent"] or 1):
+        for task in range(step.extent or 1):
             results = []
             for garbage in (0x5A, 0xC3):
                 tensors[output].view("uint8").reshape(-1)[:] = garbage
@@ -213,10 +213,10 @@ def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 compiled.call(step, pointers, [task])
                 results.append(tensors[output].view("uint8").reshape(-1).copy())
             writers += results[0] == results[1]
-        split += step["extent"] > 1
-        assert writers.max() == 1, step["label"]
+        split += step.extent > 1
+        assert writers.max() == 1, step.label
         tensors[output][...] = before
-        compiled.call(step, [_pointer(tensors[name]) for name in roots], range(step["extent"] or 1))
+        compiled.call(step, [_pointer(tensors[name]) for name in roots], range(step.extent or 1))
     assert split >= 5
     for name, writers in written.items():
         assert writers.min() == 1, name
@@ -229,7 +229,7 @@ def test_task_numbers_out_of_range_are_cut(tmp_path: Path) -> None:
     (step,) = compiled.steps
     x = RNG.uniform(-1, 1, (64, 80)).astype("f4")
     out = Memory(x.nbytes, 64)
-    compiled.call({**step, "extent": 2**31 - 1}, [_pointer(x), out.pointer], None)
+    compiled.call(step.model_copy(update={"extent": 2**31 - 1}), [_pointer(x), out.pointer], None)
     out.check("output")
     assert (out.bytes.view("f4").reshape(x.shape) == np.maximum(x, 0)).all()
     compiled.call(step, [_pointer(x), out.pointer], [-1, -(2**31), 64, 2**31 - 2])

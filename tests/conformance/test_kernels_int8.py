@@ -151,19 +151,19 @@ def _program(compiled: Compiled, cases: list[tuple[Array, Array]]) -> tuple[str,
     """C that runs each step twice, its tensors against the page before and behind; the data it reads."""
     prototypes, calls, blob = set(), [], b""
     for number, (step, (x, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
-        source, weights, output = step["args"]
-        assert compiled.tensors[source]["kind"] == "input" and output in step["writes"]
+        source, weights, output = step.args
+        assert compiled.tensors[source].kind == "input" and output in step.writes
         packed = np.ascontiguousarray(compiled.result.params[weights])
-        extent = f", 0, {step['extent']}" if step["extent"] else ""
+        extent = f", 0, {step.extent}" if step.extent else ""
         types = "void *, void *, void *" + (", int32_t, int32_t" if extent else "")
-        prototypes.add(f"void {step['kernel']}({types});\n")
+        prototypes.add(f"void {step.kernel}({types});\n")
         for last in (0, 1):
             aligned = int(last and packed.nbytes % 64 == 0)
             calls.append(
                 f"  {{ void *x = fenced({x.nbytes}, {last}, 1), *w = fenced({packed.nbytes}, {aligned}, 1);\n"
                 f"    void *y = fenced({want.nbytes}, {last}, 0);\n"
                 f"    if (!x || !w || !y) return 3;\n"
-                f"    {step['kernel']}(x, w, y{extent});\n"
+                f"    {step.kernel}(x, w, y{extent});\n"
                 f'    if (differs(y, {want.nbytes})) puts("case {number} differs"); }}\n'
             )
             blob += x.tobytes() + packed.tobytes() + want.tobytes()

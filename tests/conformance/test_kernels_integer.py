@@ -131,8 +131,8 @@ def test_quantised_to_quantised(target_name: str, tmp_path: Path) -> None:
         lambda *xs: [_build(case, item, x) for case, item, x in zip(CASES, data, xs, strict=True)],
     )
     compiled = Compiled(simplify(made), runnable(target_name), tmp_path).load()
-    heavy = [k for k in compiled.result.kernels if k["family"] in ("conv2d", "depthwise")]
-    assert sum(kernel["args"][0]["dtype"] in ("int8", "uint8") for kernel in heavy) >= len(CASES)
+    heavy = [k for k in compiled.result.kernels if k.family in ("conv2d", "depthwise")]
+    assert sum(kernel.args[0].dtype in ("int8", "uint8") for kernel in heavy) >= len(CASES)
     results = compiled.run([item.x for item in data])
     for case, item, result in zip(CASES, data, results, strict=True):
         levels = _real_levels(case, item)

@@ -85,7 +85,7 @@ BODIES: dict[str, tuple[Callable[[Any], Any], int]] = {
 
 
 def _steps(compiled: Compiled, name: str) -> int:
-    return sum(name in step["label"].split("+") for step in compiled.steps)
+    return sum(name in step.label.split("+") for step in compiled.steps)
 
 
 RUNS = [(name, batch, "off") for name in BODIES for batch in (1, 2)]
@@ -128,7 +128,7 @@ def test_an_input_is_copied_to_its_place(tmp_path: Path) -> None:
 
     made = module([((2, 5, 6, 7), "float32")], body)
     compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
-    assert sorted(step["label"] for step in compiled.steps) == ["conv2d", "copy"]
+    assert sorted(step.label for step in compiled.steps) == ["conv2d", "copy"]
     x = RNG.standard_normal((2, 5, 6, 7)).astype("f4")
     close(compiled.run([x])[0], run_by_tvm(made, [x])[0])
 

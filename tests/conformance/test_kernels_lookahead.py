@@ -33,7 +33,7 @@ def test_a_network_with_a_shared_cache(winograd: str, tmp_path: Path) -> None:
     made = module([(x.shape, "float32")], body)
     compiled = Compiled(made, target.model_copy(update={"cache": cache}), tmp_path / "a", winograd=winograd)
     plain = Compiled(made, target, tmp_path / "b", winograd=winograd).load()
-    assert {step["kernel"] for step in compiled.steps} != {step["kernel"] for step in plain.steps}
+    assert {step.kernel for step in compiled.steps} != {step.kernel for step in plain.steps}
     want: Array = x.astype("f8")
     for (_, stride), kernel in zip(shapes, weights, strict=True):
         want = arithmetic.conv2d(want, kernel.astype("f8"), padding=(1, 1, 1, 1), stride=stride)

@@ -66,19 +66,16 @@ class Lowered:
 
     def __init__(self, mod: tvm.IRModule, target: str, folder: Path, winograd: str = "off") -> None:
         self.steps = lower(mod, "m", runnable(target), "pthread", winograd=winograd)
-        self.tensors = {t["name"]: t for t in self.steps.describe()["tensors"]}
-        self.kernels = {kernel["symbol"]: kernel for kernel in self.steps.kernels}
+        self.tensors = {t.name: t for t in self.steps.record().tensors}
+        self.kernels = {kernel.symbol: kernel for kernel in self.steps.kernels}
         path = folder / "kernels.o"
-        plan = {"name": "m", "kernels": self.steps.kernels}
-        compile_all(self.steps.functions, runnable(target), path, plan)
+        compile_all(self.steps.functions, runnable(target), path, "m", self.steps.kernels)
         subprocess.run(["cc", "-shared", "-o", path.with_suffix(".so"), path], check=True)
         self.library = ctypes.CDLL(str(path.with_suffix(".so")))
 
     def run(self, inputs: Sequence[Array], dims: Mapping[str, int]) -> Array:
         """The output; every tensor has memory for the greatest sizes, as in the plan."""
-        memory = {
-            name: np.full(t["bytes"] + 64, 0x5A, "u1") for name, t in self.tensors.items() if not t["alias"]
-        }
+        memory = {name: np.full(t.bytes + 64, 0x5A, "u1") for name, t in self.tensors.items() if not t.alias}
         for name, value in self.steps.params.items():
             memory[name][: value.nbytes] = np.frombuffer(value.tobytes(), "u1")
         for name, value in zip(self.steps.inputs, inputs, strict=True):
@@ -87,20 +84,20 @@ class Lowered:
             arguments: list[Any] = [
                 ctypes.c_void_p(memory[root_of(self.tensors, arg)].ctypes.data)
                 if isinstance(arg, str)
-                else ctypes.c_int32(sizes.evaluate(arg["dim"], dims))
-                for arg in step["args"]
+                else ctypes.c_int32(sizes.evaluate(arg.dim, dims))
+                for arg in step.args
             ]
-            if self.kernels[step["kernel"]]["parallel"]:
-                tasks = sizes.evaluate(step["extent"], dims)
+            if self.kernels[step.kernel].parallel:
+                tasks = sizes.evaluate(step.extent, dims)
                 for first in range(0, tasks, 3):
                     span = ctypes.c_int32(first), ctypes.c_int32(min(first + 3, tasks))
-                    getattr(self.library, step["kernel"])(*arguments, *span)
+                    getattr(self.library, step.kernel)(*arguments, *span)
             else:
-                getattr(self.library, step["kernel"])(*arguments)
+                getattr(self.library, step.kernel)(*arguments)
         (name,) = self.steps.outputs
-        shape = [sizes.evaluate(size, dims) for size in self.tensors[name]["shape"]]
+        shape = [sizes.evaluate(size, dims) for size in self.tensors[name].shape]
         raw = memory[root_of(self.tensors, name)]
-        assert (raw[self.tensors[root_of(self.tensors, name)]["bytes"] :] == 0x5A).all()
+        assert (raw[self.tensors[root_of(self.tensors, name)].bytes :] == 0x5A).all()
         return raw[: 4 * int(np.prod(shape))].view("f4").reshape(shape).copy()
 
 

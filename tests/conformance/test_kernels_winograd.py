@@ -98,7 +98,7 @@ def test_residual_that_the_output_overwrites(policy: str, channels: int, tmp_pat
     compiled = Compiled(
         module([(x.shape, "float32")], body), runnable("x86_64"), tmp_path, winograd=policy
     ).load()
-    assert any(step["in_place"] for step in compiled.steps)
+    assert any(step.in_place for step in compiled.steps)
     residual = _want(x, first, (0, 0, 0, 0))
     close(compiled.run([x])[0], np.maximum(_want(x, second) + residual, 0), TOLERANCE[policy])
 
@@ -110,7 +110,7 @@ def test_without_threads_there_is_one_kernel(tmp_path: Path) -> None:
     made = module([(x.shape, "float32")], lambda image: _convolution(image, weights))
     compiled = Compiled(made, runnable("x86_64"), tmp_path, threads="none", winograd="f4").load()
     assert compiled.families.count("winograd") == 1
-    assert not any(kernel["parallel"] for kernel in compiled.kernels.values())
+    assert not any(kernel.parallel for kernel in compiled.kernels.values())
     close(compiled.run([x])[0], _want(x, weights), TOLERANCE["f4"])
 
 

@@ -19,6 +19,7 @@ from kiln.device.flash import bundle_files, version_id
 from kiln.emit.bundle import list_files
 from kiln.emit.link import has_shared, shared
 from kiln.files import read_json
+from kiln.plan.schema import parse_plan
 
 from . import tiny
 
@@ -57,7 +58,7 @@ def build(folder: Path, target: Target, weights: Sequence[float] = (0.5, -2.0, 3
     finally:
         tiny.W[:] = before
     if has_shared(target):
-        shared(target, tiny.plan(), sorted((bundle / "objects").glob("*.o")), bundle)
+        shared(target, parse_plan(tiny.plan()), sorted((bundle / "objects").glob("*.o")), bundle)
     shutil.rmtree(bundle / "objects")
     write_manifest(bundle, target, how.get("storage", "embedded"))
     (folder / "target.json").write_text(canonical_json(target_config(target)))

@@ -158,7 +158,7 @@ def _bucket(entry: dict[str, Any]) -> dict[str, Any]:
                 "attrs": {},
                 "args": scale,
             },
-            {"kernel": f"sized_sums_{name}", "extent": None, "label": "sum", "attrs": {}, "args": sums},
+            {"kernel": f"sized_sums_{name}", "extent": 0, "label": "sum", "attrs": {}, "args": sums},
         ],
         "tensors": [{"name": "t", "offset": 0, "bytes": arena, "first": 0, "last": 1, "kind": "activation"}],
     }

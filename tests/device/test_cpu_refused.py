@@ -37,7 +37,7 @@ int main(void) {
 
 def _program(folder: Path, target: Target) -> Path:
     """A program that opens and runs the tiny model, whose kernels alone are compiled for the target's CPU."""
-    needed = {"arch": target.arch, "variants": features_by_variant(target)}
+    needed = {"arch": target.arch, "variants": [v.model_dump() for v in features_by_variant(target)]}
     bundle = folder / "bundle"
     tiny.assemble(
         bundle, target, {**tiny.plan(), "cpu": needed}, tiny.W.tobytes(), tiny.KERNELS,

@@ -27,6 +27,7 @@ from kiln.device.microcontroller.rsp import Region, Rsp, crc32
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError
+from kiln.plan.schema import parse_plan
 
 from . import tiny
 from .flashing import Built, Desk, build, yaml_of
@@ -113,7 +114,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def firmware(folder: Path, kernels: str = tiny.KERNELS) -> Path:
     """The tiny model with Kiln's runtime in a program without an operating system."""
     folder.mkdir()
-    for name, content in emit({**tiny.plan(), "threads": "none"}, tiny.W.tobytes()).items():
+    for name, content in emit(parse_plan({**tiny.plan(), "threads": "none"}), tiny.W.tobytes()).items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
     for header in (kiln_h(), dlpack_h()):
         shutil.copy(header, folder)

@@ -8,6 +8,7 @@ import pytest
 from kiln.config import list_models
 from kiln.emit.simd_check import scalar_kernels
 from kiln.files import read_json
+from kiln.plan.schema import read_plan
 
 from .building import Project
 
@@ -76,9 +77,9 @@ def test_a_model_agrees_with_its_reference(project: Project, target: str, model:
     for output in (output for vector in results["vectors"] for output in vector["outputs"]):
         assert output["error"] <= output["limit"]
     stages = project.build / ".stages" / target / model
-    plan, vectors = read_json(stages / "plan/plan.json"), read_json(stages / "objects/vectors.json")
+    plan, vectors = read_plan(stages / "plan/plan.json"), read_json(stages / "objects/vectors.json")
     scalar = scalar_kernels(plan, vectors, LARGE)
-    labels = {s["label"] for bucket in plan["buckets"] for s in bucket["steps"] if s["kernel"] in scalar}
+    labels = {s.label for bucket in plan.buckets for s in bucket.steps if s.kernel in scalar}
     assert {(target, model, label) for label in labels} <= set(SCALAR)
     manifest = read_json(project.build / target / model / "manifest.json")
     for bucket in manifest["buckets"]:

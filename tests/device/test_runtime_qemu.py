@@ -14,6 +14,7 @@ from kiln.config import load_target
 from kiln.device.check.runners.qemu_user import open_runner
 from kiln.emit.headers import include_flags
 from kiln.emit.source import emit, runtime_sources
+from kiln.plan.schema import parse_plan
 from kiln.toolchain import compiler_command
 
 TARGETS = ("aarch64", "armv7")
@@ -62,7 +63,7 @@ def test_fuzz(machine: tuple[str, Builder], test: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_generated_plan(name: str, plan: Plan, program: str, prints: list[str], tmp_path: Path) -> None:
     """It does what it does on this machine, and needs no function of the compiler's, such as a division."""
-    for file, content in emit(plan, PAYLOAD).items():
+    for file, content in emit(parse_plan(plan), PAYLOAD).items():
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "kernels.c").write_text(KERNELS.replace("NAME", "tiny") + MARK)
     (tmp_path / "main.c").write_text(program)

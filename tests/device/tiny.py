@@ -15,6 +15,7 @@ from kiln.emit.compile import compile_file
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.link import archive, has_shared
 from kiln.emit.source import emit, runtime_sources
+from kiln.plan.schema import parse_plan
 from kiln.toolchain import oldest_cpu_command
 
 KERNELS = """
@@ -44,7 +45,6 @@ def plan(storage: str = "embedded") -> dict[str, Any]:
         "name": "tiny",
         "target": "any",
         "threads": "pthread",
-        "source_sha256": "0" * 64,
         "model_hash": hashlib.sha256(b"tiny").hexdigest(),
         "inputs": [{"name": "x", "c_name": "x", **io}],
         "outputs": [{"name": "y", "c_name": "y", **io}],
@@ -95,7 +95,7 @@ def plan(storage: str = "embedded") -> dict[str, Any]:
                     },
                     {
                         "kernel": "tiny_square",
-                        "extent": None,
+                        "extent": 0,
                         "label": "add+square",
                         "attrs": {},
                         "args": [
@@ -154,7 +154,7 @@ def assemble(
         path.mkdir(parents=True, exist_ok=True)
     for header in (kiln_h(), dlpack_h()):
         shutil.copy(header, include)
-    for file, content in emit(plan, payload).items():
+    for file, content in emit(parse_plan(plan), payload).items():
         place = include if file.endswith(".h") else objects
         (place / file).write_bytes(content.encode() if isinstance(content, str) else content)
     (objects / f"{name}_kernels.c").write_text(kernels)

@@ -28,6 +28,8 @@ from kiln.emit.cuda_objects import external_kernels, fatbin, source_of
 from kiln.errors import KilnError
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
+from kiln.plan.schema import Plan
+from plans import plan_of
 from relaxed import const, module, run_by_tvm
 from tvm import relax, tirx
 
@@ -165,7 +167,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
     text, _ = external_kernels(plan)
     functions = {name: func for one in steps.values() for name, func in one.functions.items()}
     own = source_of(functions, Cuda(archs=ARCHS, ptx=False))
-    return mods, steps, ctypes.CDLL(str(double.kernels_on_cpu(own, plan, out, external=text)))
+    return mods, steps, ctypes.CDLL(str(double.kernels_on_cpu(own, plan.model_dump(), out, external=text)))
 
 
 def _counted(mod: tvm.IRModule) -> tvm.IRModule:
@@ -173,9 +175,14 @@ def _counted(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule({"main": main.with_attr("num_input", len(main.params))}, attrs=mod.attrs)
 
 
-def _plan(steps: dict[str, Steps]) -> dict[str, Any]:
-    kernels = {kernel["symbol"]: kernel for one in steps.values() for kernel in one.kernels}
-    return {"kernels": list(kernels.values()), "buckets": [{"steps": one.steps} for one in steps.values()]}
+def _plan(steps: dict[str, Steps]) -> Plan:
+    kernels = {kernel.symbol: kernel.model_dump() for one in steps.values() for kernel in one.kernels}
+    launched = [
+        {"kernel": step.kernel, "label": step.label, "args": [], "launch": step.launch}
+        for one in steps.values()
+        for step in one.steps
+    ]
+    return plan_of(kernels=list(kernels.values()), buckets=[{"steps": launched}])
 
 
 def _aligned(array: Array) -> Array:
@@ -199,11 +206,11 @@ def _run(library: Any, steps: Steps, inputs: list[Array], dims: dict[str, int]) 
             values[name] = _aligned(np.full(shape, np.nan, tensor.dtype))
     for step in steps.steps:
         words = [
-            values[arg].ctypes.data if isinstance(arg, str) else sizes.evaluate(arg["dim"], dims)
-            for arg in step["args"]
+            values[arg].ctypes.data if isinstance(arg, str) else sizes.evaluate(arg.dim, dims)
+            for arg in step.args
         ]
-        grid = [sizes.evaluate(extent, dims) for extent in step["launch"]["grid"]]
-        run_kernel(getattr(library, f"{step['kernel']}_on_cpu"), grid, step["launch"]["block"], words)
+        grid = [sizes.evaluate(extent, dims) for extent in step.launch.grid]
+        run_kernel(getattr(library, f"{step.kernel}_on_cpu"), grid, step.launch.block, words)
     return values[steps.outputs[0]]
 
 
@@ -215,7 +222,7 @@ def test_a_kernel_computes_what_the_graph_says(
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
     mods, steps, library = made
     inputs = [RANDOM.standard_normal(shape, np.float32) for shape in CASES[name][0]]
-    assert [kernel["external"]["key"] for kernel in steps[name].kernels] == [CASES[name][2]]
+    assert [kernel.external.key for kernel in steps[name].kernels] == [CASES[name][2]]
     (want,) = run_by_tvm(mods[name], inputs)
     np.testing.assert_allclose(_run(library, steps[name], inputs, {}), want, rtol=1e-4, atol=1e-4)
 
@@ -226,7 +233,7 @@ def test_tensor_cores_multiply_what_the_type_holds(made: Any, precision: str, na
     mods, steps, library = made
     inputs = [_weights(*shape) for shape in BOTH[name][0]]
     case = f"{precision}_{name}"
-    assert BOTH[name][2] in [k["external"]["key"] for k in steps[case].kernels if "external" in k]
+    assert BOTH[name][2] in [k.external.key for k in steps[case].kernels if k.external is not None]
     (want,) = run_by_tvm(mods[case], inputs)
     place = {"fp16": 1e-3, "bf16": 8e-3, "tf32": 1e-5}[precision]
     np.testing.assert_allclose(_run(library, steps[case], inputs, {}), want, rtol=place, atol=1e-4)
@@ -246,7 +253,7 @@ def test_tf32_is_rounded_to_nearest(made: Any) -> None:
 
 def test_between_two_products_nothing_is_converted(made: Any) -> None:
     mods, steps, library = made
-    labels = [step["label"].split("+")[0] for step in steps["chain"].steps]
+    labels = [step.label.split("+")[0] for step in steps["chain"].steps]
     assert labels == ["astype", "matmul", "matmul", "astype"]
     x = _weights(16, 64)
     (want,) = run_by_tvm(mods["chain"], [x])
@@ -291,7 +298,7 @@ def test_machine_code_of_what_newer_gpus_multiply(made: Any, tmp_path: Path) -> 
 )
 def test_what_is_left(shape: list[int], graph: Any) -> None:
     steps = lower(_counted(module([(shape, "float32")], graph)), "m", TARGET, "none", external=_passes())
-    assert not any("external" in kernel for kernel in steps.kernels)
+    assert not any(kernel.external is not None for kernel in steps.kernels)
 
 
 def test_backends_are_for_where_they_compute() -> None:

@@ -9,13 +9,16 @@ content of an input, are not selected here (see cases.py).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from kiln.emit.plan_ports import DimensionCode
 from kiln.errors import KilnError
+from kiln.plan.schema import Bucket, Dimension, SizeRange
 
 _MOST_CELLS = 1 << 16
+
+DimensionRange = Dimension | DimensionCode
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Selection:
     table: list[int]
 
 
-def selection(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Mapping[str, Any]]) -> Selection | None:
+def selection(dims: Sequence[DimensionRange], buckets: Sequence[Bucket]) -> Selection | None:
     """Build the selection for `dims` and `buckets` of plan.json.
 
     Returns None if the first bucket accepts every size that the dimensions allow. Raises KilnError for
@@ -47,12 +50,12 @@ def selection(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Mapping[str, 
     ranges = {
         number: [bucket_range(bucket, dim) for dim in dims]
         for number, bucket in enumerate(buckets)
-        if bucket.get("when") is None
+        if bucket.when is None
     }
     cuts = []
     for index, dim in enumerate(dims):
         edges = {edge for row in ranges.values() for edge in (row[index][0], row[index][1] + 1)}
-        cuts.append([dim["min"], *sorted(edge for edge in edges if dim["min"] < edge <= dim["max"])])
+        cuts.append([dim.min, *sorted(edge for edge in edges if dim.min < edge <= dim.max)])
     total = 1
     for cut in cuts:
         total *= len(cut)
@@ -71,43 +74,42 @@ def selection(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Mapping[str, 
     ]
     if not any(table):
         return None
-    axes = [Axis(dim["name"], _tree(cut, 0, 1), len(cut)) for dim, cut in zip(dims, cuts, strict=True)]
+    axes = [Axis(dim.name, _tree(cut, 0, 1), len(cut)) for dim, cut in zip(dims, cuts, strict=True)]
     return Selection(axes, table)
 
 
-def bucket_range(bucket: Mapping[str, Any], dim: Mapping[str, Any]) -> tuple[int, int]:
+def bucket_range(bucket: Bucket, dim: DimensionRange) -> tuple[int, int]:
     """Least and greatest size of `dim` that the bucket accepts. Raises KilnError if it exceeds the dimension.
 
-    The bucket's entry in plan.json is {"min", "max"}, one size, or absent (all sizes of the dimension).
+    A bucket without a range for the dimension accepts all sizes of the dimension.
     """
-    chosen = bucket["dims"].get(dim["name"], {"min": dim["min"], "max": dim["max"]})
-    low, high = (chosen, chosen) if isinstance(chosen, int) else (chosen["min"], chosen["max"])
-    multiple = 1 if isinstance(chosen, int) else chosen.get("multiple", 1)
-    if not dim["min"] <= low <= high <= dim["max"]:
+    chosen = bucket.dims.get(dim.name, SizeRange(min=dim.min, max=dim.max))
+    low, high, multiple = chosen.min, chosen.max, chosen.multiple
+    if not dim.min <= low <= high <= dim.max:
         raise KilnError(
-            f"plan.json: bucket '{bucket['name']}', dimension '{dim['name']}': {low}..{high}, "
-            f"allowed within {dim['min']}..{dim['max']}"
+            f"plan.json: bucket '{bucket.name}', dimension '{dim.name}': {low}..{high}, "
+            f"allowed within {dim.min}..{dim.max}"
         )
     # Selection compares ranges only: a bucket must accept all sizes in its range that the dimension allows.
-    if (low % multiple if low == high else dim["multiple"] % multiple) != 0:
+    if (low % multiple if low == high else dim.multiple % multiple) != 0:
         raise KilnError(
-            f"plan.json: bucket '{bucket['name']}', dimension '{dim['name']}': multiple {multiple}, "
-            f"allowed: what divides {dim['multiple']}, the dimension's own"
+            f"plan.json: bucket '{bucket.name}', dimension '{dim.name}': multiple {multiple}, "
+            f"allowed: what divides {dim.multiple}, the dimension's own"
         )
     return low, high
 
 
-def bucket_box(bucket: Mapping[str, Any], dims: Sequence[Mapping[str, Any]]) -> list[int] | None:
+def bucket_box(bucket: Bucket, dims: Sequence[DimensionRange]) -> list[int] | None:
     """Least and greatest size of each dimension that both bucket and dimension allow, in one flat list.
 
     None for a special case, and if a dimension has no such size.
     """
-    if bucket.get("when") is not None:
+    if bucket.when is not None:
         return None
     box: list[int] = []
     for dim in dims:
         low, high = bucket_range(bucket, dim)
-        least, most = -(-low // dim["multiple"]) * dim["multiple"], high // dim["multiple"] * dim["multiple"]
+        least, most = -(-low // dim.multiple) * dim.multiple, high // dim.multiple * dim.multiple
         if least > most:
             return None
         box += [least, most]

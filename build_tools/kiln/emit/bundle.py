@@ -20,6 +20,7 @@ from kiln.emit import consumers
 from kiln.emit.gzip_blocks import GzipWriter
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import BundleStage
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
@@ -27,7 +28,7 @@ _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
 def run(args: BundleStage) -> None:
     """Write the bundle's folder, then its archive; each completely or not at all."""
-    config, plan = read_json(args.config), read_json(args.plan)
+    config, plan = read_json(args.config), read_plan(args.plan)
     target = Target.model_validate(read_json(args.target))
     name = config["name"]
     with atomic_dir(args.out) as folder:
@@ -35,13 +36,13 @@ def run(args: BundleStage) -> None:
         _copy(args.source / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
         shutil.copytree(args.golden, folder / "golden", copy_function=shutil.copyfile)
         write_json(folder / "golden" / "tolerance.json", read_json(args.tolerance)["tolerance"])
-        for kernel in plan["kernels"]:
-            if "external" in kernel:
-                language = "cu" if kernel["external"].get("block") else "c"
-                atomic_write(folder / "src" / f"{kernel['symbol']}.{language}", kernel["external"]["source"])
+        for kernel in plan.kernels:
+            if kernel.external is not None:
+                language = "cu" if kernel.external.block else "c"
+                atomic_write(folder / "src" / f"{kernel.symbol}.{language}", kernel.external.source)
         if args.report:
             _copy(args.report, folder / "report.html")
-        consumers.write(folder, name, target.name, str(config.get("description") or ""), plan["threads"])
+        consumers.write(folder, name, target.name, str(config.get("description") or ""), plan.threads)
         manifest = {
             **describe(config, plan, target, read_json(args.size), bundled(folder)),
             "precision": accuracy(read_json(args.precision) if args.precision else None),
@@ -58,19 +59,17 @@ def _choice(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {key: chosen[key] for key in ("summary", "measured_on", "parts")}
 
 
-def libraries(plan: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def libraries(plan: Plan, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The manifest's `libraries` entry: name, version, licence, files and subgraphs of each external library.
 
     `given`: the libraries in the bundle's lib/. `heap` in an entry: who owns memory that the library
     allocates at run time; it is not part of any size in the manifest.
     """
-    kernels = [kernel for kernel in plan["kernels"] if "external" in kernel]
+    external = [kernel.external for kernel in plan.kernels if kernel.external is not None]
     return [
         {
             **{key: about[key] for key in ("backend", "name", "version", "licence", "heap", "files", "link")},
-            "subgraphs": sorted(
-                k["external"]["key"] for k in kernels if k["external"]["backend"] == about["backend"]
-            ),
+            "subgraphs": sorted(code.key for code in external if code.backend == about["backend"]),
         }
         for about in given
     ]
@@ -94,7 +93,7 @@ def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def describe(
     config: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    plan: Plan,
     target: Target,
     size: Mapping[str, Any],
     given: Sequence[Mapping[str, Any]] = (),
@@ -103,21 +102,21 @@ def describe(
 
     `given`: the libraries in lib/.
     """
-    params = plan["params"]
-    buckets = ("name", "strategy", "dims", "arena_bytes", "lower_bound_bytes")
+    params = plan.params
+    keys = {"name", "strategy", "dims", "arena_bytes", "lower_bound_bytes"}
     return {
         "format": 1,
         "name": config["name"],
         "description": config.get("description"),
         "licence": config.get("licence"),
-        "model_hash": plan["model_hash"],
+        "model_hash": plan.model_hash,
         "target": {key: getattr(target, key) for key in ("name", "triple", "cpu", "features", "deployment")},
-        "threads": plan["threads"],
-        "inputs": plan["inputs"],
-        "outputs": plan["outputs"],
-        "dims": plan["dims"],
-        "params": {"bytes": params["bytes"], "storage": params["storage"], "section": params.get("section")},
-        "buckets": [{key: bucket.get(key) for key in buckets} for bucket in plan["buckets"]],
+        "threads": plan.threads,
+        "inputs": [port.model_dump() for port in plan.inputs],
+        "outputs": [port.model_dump() for port in plan.outputs],
+        "dims": [dim.model_dump() for dim in plan.dims],
+        "params": {"bytes": params.bytes, "storage": params.storage, "section": params.section},
+        "buckets": [bucket.model_dump(include=keys) for bucket in plan.buckets],
         "linked": size.get("linked"),
         "libraries": libraries(plan, given),
         "tools": {"kiln": __version__, **{tool: metadata.version(tool) for tool in _TOOLS}},

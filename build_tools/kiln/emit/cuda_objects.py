@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import tvm
 
@@ -23,6 +22,7 @@ from kiln.emit.cuda_usage import usage
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.kernels.gpu.dlight import tvm_target
+from kiln.plan.schema import Plan
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
@@ -44,7 +44,7 @@ _IMAGE = """\
 def device_object(
     functions: Mapping[str, tvm.tirx.PrimFunc],
     target: Target,
-    plan: Mapping[str, Any],
+    plan: Plan,
     cache: Path,
     folder: Path,
 ) -> None:
@@ -58,7 +58,7 @@ def device_object(
     external, include = external_kernels(plan)
     # Kernels of backends come first: TVM's text defines macros that other headers do not expect.
     image, taken = image_of(external + source, target.cuda, cache, include)
-    name = plan["name"]
+    name = plan.name
     atomic_write(folder / f"{name}.cu", source)
     if external:
         atomic_write(folder / f"{name}_external.cu", external)
@@ -71,12 +71,16 @@ def device_object(
     (folder / f"{name}_cuda.S").unlink()
 
 
-def external_kernels(plan: Mapping[str, Any]) -> tuple[str, list[Path]]:
+def external_kernels(plan: Plan) -> tuple[str, list[Path]]:
     """CUDA C of the launched kernels that backends wrote, and the include folders that it needs."""
-    used = {step["kernel"] for bucket in plan["buckets"] for step in bucket["steps"] if "launch" in step}
-    kernels = [k for k in plan["kernels"] if k["symbol"] in used and "external" in k]
-    backends = dict.fromkeys(kernel["external"]["backend"] for kernel in kernels)
-    text = "".join(kernel["external"]["source"] for kernel in sorted(kernels, key=lambda k: str(k["symbol"])))
+    launched = {step.kernel for bucket in plan.buckets for step in bucket.steps if step.launch is not None}
+    codes = {
+        kernel.symbol: kernel.external
+        for kernel in plan.kernels
+        if kernel.external is not None and kernel.symbol in launched
+    }
+    backends = dict.fromkeys(code.backend for code in codes.values())
+    text = "".join(codes[symbol].source for symbol in sorted(codes))
     return text, [folder for name in backends for folder in load(name).include_folders()]
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kiln.byoc.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
+from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import LinkStage
 from kiln.toolchain import archiver_command, compiler_command
 from kiln.toolchain import run as run_tool
@@ -19,7 +19,7 @@ from kiln.toolchain import run as run_tool
 
 def run(args: LinkStage) -> None:
     """Write the output folder, completely or not at all."""
-    target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
+    target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan)
     objects = [path for folder in args.objects for path in sorted(folder.glob("*.o"))]
     if not objects:
         raise KilnError(f"{args.objects[0]}: holds no objects")
@@ -33,13 +33,13 @@ def run(args: LinkStage) -> None:
         external = add_libraries([LibraryFolder.read(path) for path in args.libraries], plan, folder)
         if has_shared(target):
             shared(target, plan, [*objects, *external], folder)
-        if plan["params"]["storage"] == "file":
+        if plan.params.storage == "file":
             shutil.copyfile(args.source / "params.bin", folder / "params.bin")
 
 
-def add_libraries(libraries: Sequence[LibraryFolder], plan: Mapping[str, Any], folder: Path) -> list[Path]:
+def add_libraries(libraries: Sequence[LibraryFolder], plan: Plan, folder: Path) -> list[Path]:
     """Copy the libraries that kernels call into lib/, and their licences; return the files to link with."""
-    called = {kernel["external"]["backend"] for kernel in plan["kernels"] if "external" in kernel}
+    called = {kernel.external.backend for kernel in plan.kernels if kernel.external is not None}
     used = [library for library in libraries if library.about["backend"] in called]
     linked = []
     for library in used:
@@ -66,16 +66,16 @@ def archive(objects: Sequence[Path], out: Path) -> None:
     out.chmod(0o644)
 
 
-def shared(target: Target, plan: Mapping[str, Any], objects: Sequence[Path], folder: Path) -> None:
+def shared(target: Target, plan: Plan, objects: Sequence[Path], folder: Path) -> None:
     """Link lib<model>.so, which exports the model's entry points and the runtime's API, not the kernels."""
-    name = plan["name"]
+    name = plan.name
     out, script = folder / "lib" / f"lib{name}.so", folder / "exports"
     on_gpu = target.cuda is not None  # kernels are then not symbols of the library
-    kernels = "" if on_gpu else " ".join(f"{kernel['symbol']};" for kernel in plan["kernels"])
+    kernels = "" if on_gpu else " ".join(f"{kernel.symbol};" for kernel in plan.kernels)
     script.write_text(f"{{ global: {name}; {name}_*; kiln_*; local: {kernels} *; }};\n")
     flags = [
         "-shared", f"-Wl,-soname,lib{name}.so", f"-Wl,--version-script={script}", "-Wl,--build-id=none",
-        "-Wl,-s", *(["-pthread"] if plan["threads"] == "pthread" else []),
+        "-Wl,-s", *(["-pthread"] if plan.threads == "pthread" else []),
     ]  # fmt: skip
     given = with_rpath([str(path) for path in objects], ["$ORIGIN"])
     run_tool([*compiler_command(target), *flags, *given, "-o", str(out)], f"linking {out.name}")

@@ -33,15 +33,17 @@ from kiln.emit.simd_check import read_loops
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
+from kiln.lower.schema import ExternalCode, KernelRecord
 from kiln.opinfo.attach import refusal
+from kiln.plan.schema import read_plan
 from kiln.stages.target import ObjectsStage
 
 
 def run(args: ObjectsStage) -> None:
     """Write the objects of all kernels that the plan uses, and vectors.json, to `args.out`."""
     target = Target.model_validate(read_json(args.target))
-    plan = read_json(args.plan / "plan.json")
-    used = {step["kernel"] for bucket in plan["buckets"] for step in bucket["steps"]}
+    plan = read_plan(args.plan / "plan.json")
+    used = {step.kernel for bucket in plan.buckets for step in bucket.steps}
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     for source in args.sources:
         module = tvm.ir.load_json((source / "module.json").read_text(encoding="utf-8"))
@@ -59,41 +61,39 @@ def run(args: ObjectsStage) -> None:
             about = cached.with_suffix(".vectors.json")
             if not _is_whole(cached, name) or not about.is_file():
                 compiled = folder / f"{name}.o"
-                ir = compile_all({name: functions[name]}, target, compiled, plan)
+                ir = compile_all({name: functions[name]}, target, compiled, plan.name, plan.kernels)
                 write_json(about, read_loops(ir, name).describe())
                 atomic_write(cached, compiled.read_bytes())
             shutil.copyfile(cached, folder / f"{name}.o")
             vectors[name] = read_json(about)
         write_json(folder / "vectors.json", vectors)
         libraries = [LibraryFolder.read(path) for path in args.libraries]
-        called = [k for k in plan["kernels"] if "external" in k and k["symbol"] in used and not _in_image(k)]
-        for kernel in called:
-            compile_call(kernel, target, libraries, folder)
-        for name in sorted({kernel["external"]["backend"] for kernel in called}):
+        called = {
+            kernel.symbol: code
+            for kernel in plan.kernels
+            if (code := kernel.external) is not None and kernel.symbol in used and not code.block
+        }
+        for symbol, code in called.items():
+            compile_call(symbol, code, target, libraries, folder)
+        for name in sorted({code.backend for code in called.values()}):
             for source in load(name).runtime():
                 flags = [*c_flags(target), *include_flags()]
                 compile_file(flags, source, folder / f"kiln_{source.stem}.o")
 
 
-def _in_image(kernel: dict[str, Any]) -> bool:
-    """Whether a backend's code is a GPU kernel in the model's image, not a function that calls a library."""
-    return bool(kernel["external"].get("block"))
-
-
 def compile_call(
-    kernel: dict[str, Any], target: Target, libraries: Sequence[LibraryFolder], folder: Path
+    symbol: str, code: ExternalCode, target: Target, libraries: Sequence[LibraryFolder], folder: Path
 ) -> None:
     """Compile the generated C that calls a library; its object and source are named after the symbol."""
-    backend = kernel["external"]["backend"]
-    found = [library for library in libraries if library.about["backend"] == backend]
+    found = [library for library in libraries if library.about["backend"] == code.backend]
     if not found:
-        raise KilnError(f"{kernel['symbol']}: no --library for backend '{backend}'")
-    source = folder / f"{kernel['symbol']}.c"
-    atomic_write(source, kernel["external"]["source"])
+        raise KilnError(f"{symbol}: no --library for backend '{code.backend}'")
+    source = folder / f"{symbol}.c"
+    atomic_write(source, code.source)
     flags = [*c_flags(target), "-O3", *found[0].compile_flags]
     if target.cuda is not None:
         flags += [*include_flags(), cuda_include_flag()]
-    compile_file(flags, source, folder / f"{kernel['symbol']}.o")
+    compile_file(flags, source, folder / f"{symbol}.o")
 
 
 def _digest(target: Target) -> str:
@@ -116,9 +116,10 @@ def _is_whole(path: Path, symbol: str) -> bool:
 
 
 def compile_all(
-    functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path, plan: dict[str, Any]
-) -> str:
-    """Compile functions of a plan into one object file; return its optimised LLVM IR.
+    functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path, model: str,
+    kernels: Sequence[KernelRecord],
+) -> str:  # fmt: skip
+    """Compile functions of a model into one object file; return its optimised LLVM IR. `kernels`: records.
 
     Raises KilnError, naming the operators, if LLVM rejects a function or if its code calls a function that a
     freestanding device does not have.
@@ -133,16 +134,16 @@ def compile_all(
         failed = None
     # Compile the kernels one by one to find the one at fault: a cost of the error path only.
     for name in sorted(functions):
-        ops = next(kernel["ops"] for kernel in plan["kernels"] if kernel["symbol"] == name)
+        ops = [op.model_dump() for kernel in kernels if kernel.symbol == name for op in kernel.ops]
         try:
             compile_object({name: functions[name]}, target, path)
         except Exception as error:
-            raise KilnError(f"{plan['name']}: {refusal(ops, error)}") from error
+            raise KilnError(f"{model}: {refusal(ops, error)}") from error
         missing = missing_symbols(path, target)
         if missing:
             needs = f"it needs {', '.join(missing)}, which a device without a library does not have"
-            raise KilnError(f"{plan['name']}: {refusal(ops, ValueError(needs))}")
-    raise KilnError(f"{plan['name']}: the kernels cannot be compiled together: {failed}") from failed
+            raise KilnError(f"{model}: {refusal(ops, ValueError(needs))}")
+    raise KilnError(f"{model}: the kernels cannot be compiled together: {failed}") from failed
 
 
 def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> str:

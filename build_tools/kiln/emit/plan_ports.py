@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kiln.config import sizes
+from kiln.config.records import INT32_MAX
 from kiln.emit import c_text
-from kiln.emit.size_code import INT32_MAX, SizeCode, size_bounds
+from kiln.emit.size_code import SizeCode, size_bounds
 from kiln.errors import KilnError
+from kiln.plan.schema import Dimension, Plan, PortRecord, Quantisation
 
 _MAX_DIMS = 16  # KILN_MAX_DIMS of kiln.h
 
@@ -25,7 +26,18 @@ def require(good: bool, where: str, value: object, allowed: str) -> None:
 
 
 @dataclass(frozen=True)
-class Port:
+class DimensionCode:
+    """A dimension whose sizes callers choose; `c_name`: its parameter of the generated functions."""
+
+    name: str
+    min: int
+    max: int
+    multiple: int
+    c_name: str
+
+
+@dataclass(frozen=True)
+class PortCode:
     """An input or output of the model.
 
     `shape`: a size for each axis, or -1 - k for dimension k; `greatest`: the largest size of each axis;
@@ -42,90 +54,81 @@ class Port:
     greatest: list[int]
     elements: int
     bytes: int
-    quant: Mapping[str, Any] | None
+    quant: Quantisation | None
     symbolic: bool
 
 
 @dataclass(frozen=True)
-class Ports:
+class PortsCode:
     """Inputs, outputs and dimensions of the model.
 
     `dims`: the dimensions whose sizes callers choose; `derived`: the expressions of the computed dimensions,
     numbered after `dims`; `derive`: the body of the C function that stores the sizes of the computed ones.
     """
 
-    inputs: list[Port]
-    outputs: list[Port]
-    dims: list[dict[str, Any]]
+    inputs: list[PortCode]
+    outputs: list[PortCode]
+    dims: list[DimensionCode]
     derived: list[str]
     derive: list[str]
 
 
-def read_ports(plan: Mapping[str, Any], taken: set[str]) -> Ports:
-    """Check the dimensions, inputs and outputs of plan.json, and return them as Ports.
+def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
+    """Check the dimensions, inputs and outputs of a plan, and prepare them for the templates.
 
     `taken`: C names already in use; the names chosen here are added to it. A dimension that no shape
     mentions was made static by the build and is left out. Raises KilnError for an invalid entry.
     """
-    dims = [_dimension(dim, taken) for dim in plan["dims"]]
-    known = [dim["name"] for dim in dims]
-    on_inputs = _mentioned(plan["inputs"], known)
-    everywhere = on_inputs | _mentioned(plan["outputs"], known)
-    dims = [dim for dim in dims if dim["name"] in everywhere]
-    plain = {size for port in plan["inputs"] for size in port["shape"] if isinstance(size, str)}
-    for name in (dim["name"] for dim in dims if dim["name"] not in plain):
+    dims = [_dimension(dim, taken) for dim in plan.dims]
+    known = [dim.name for dim in dims]
+    on_inputs = _mentioned(plan.inputs, known)
+    everywhere = on_inputs | _mentioned(plan.outputs, known)
+    dims = [dim for dim in dims if dim.name in everywhere]
+    plain = {size for port in plan.inputs for size in port.shape if isinstance(size, str)}
+    for name in (dim.name for dim in dims if dim.name not in plain):
         found = "in expressions only" if name in on_inputs else "on outputs only"
         require(False, f"dims '{name}'", found, "on an input too, as an axis of its own")
     derived: list[sizes.SizeExpr] = []
-    box = {dim["name"]: (dim["min"], dim["max"]) for dim in dims}
-    inputs = [_port(port, box, derived, taken) for port in plan["inputs"]]
-    outputs = [_port(port, box, derived, taken) for port in plan["outputs"]]
-    require(len(outputs) > 0, "outputs", 0, "at least one")
+    box = {dim.name: (dim.min, dim.max) for dim in dims}
+    inputs = [_port(port, box, derived, taken) for port in plan.inputs]
+    outputs = [_port(port, box, derived, taken) for port in plan.outputs]
     count = len(dims) + len(derived)
     require(count <= _MAX_DIMS, "dims", f"{count} with those computed from them", f"at most {_MAX_DIMS}")
     code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(box)}, box)
     values = [code.value(expr, "inputs and outputs") for expr in derived]
     assigned = [f"dims[{len(dims) + index}] = {value};" for index, value in enumerate(values)]
-    return Ports(inputs, outputs, dims, [sizes.show(expr) for expr in derived], [*code.lines, *assigned])
+    return PortsCode(inputs, outputs, dims, [sizes.show(expr) for expr in derived], [*code.lines, *assigned])
 
 
-def _mentioned(ports: Sequence[Mapping[str, Any]], known: Sequence[str]) -> set[str]:
+def _mentioned(ports: Sequence[PortRecord], known: Sequence[str]) -> set[str]:
     """Names of the dimensions in the shapes of `ports`. Raises KilnError for a name not in `known`."""
     mentioned = set()
     for port in ports:
-        for size in port["shape"]:
-            try:
-                names = sizes.names(sizes.check(size))
-            except ValueError as error:
-                raise KilnError(f"plan.json: '{port['name']}': {error}") from error
+        for size in port.shape:
+            names = sizes.names(size)
             for name in sorted(names.difference(known)):
                 allowed = ", ".join(known) or "sizes only"
-                raise KilnError(f"plan.json: '{port['name']}': dimension '{name}', allowed: {allowed}")
+                raise KilnError(f"plan.json: '{port.name}': dimension '{name}', allowed: {allowed}")
             mentioned |= names
     return mentioned
 
 
-def _dimension(dim: Mapping[str, Any], taken: set[str]) -> dict[str, Any]:
-    where = f"dims '{dim['name']}'"
-    limits = f"{dim['min']}..{dim['max']}"
-    good = 0 <= dim["min"] <= dim["max"] <= INT32_MAX
-    require(good, f"{where}: range", limits, "0 <= min <= max <= 2147483647")
-    require(1 <= dim["multiple"] <= INT32_MAX, f"{where}: multiple", dim["multiple"], "1..2147483647")
-    c_name = c_text.free_name(re.sub(r"\W", "_", f"n_{dim['name']}"), taken)
+def _dimension(dim: Dimension, taken: set[str]) -> DimensionCode:
+    c_name = c_text.free_name(re.sub(r"\W", "_", f"n_{dim.name}"), taken)
     taken.add(c_name)
-    return {**dim, "c_name": c_name}
+    return DimensionCode(dim.name, dim.min, dim.max, dim.multiple, c_name)
 
 
 def _port(
-    port: Mapping[str, Any],
+    port: PortRecord,
     box: Mapping[str, tuple[int, int]],
     derived: list[sizes.SizeExpr],
     taken: set[str],
-) -> Port:
-    where = f"plan.json: '{port['name']}'"
+) -> PortCode:
+    where = f"plan.json: '{port.name}'"
     names, shape, greatest = list(box), [], []
-    for size in port["shape"]:
-        most = size_bounds(size, box, f"'{port['name']}'")[1]
+    for size in port.shape:
+        most = size_bounds(size, box, f"'{port.name}'")[1]
         if isinstance(size, str):
             shape.append(-1 - names.index(size))
         elif not sizes.names(size):
@@ -141,13 +144,13 @@ def _port(
     elements = 1
     for size in greatest:
         elements *= size
-    c_name = c_text.free_name(c_text.check_name(port["c_name"] + "_", where)[:-1], taken)
+    c_name = c_text.free_name(c_text.check_name(port.c_name + "_", where)[:-1], taken)
     taken.add(c_name)
-    shown = ", ".join(sizes.show(size) for size in port["shape"])
-    layout = f" {port['layout']}" if port.get("layout") else ""
-    return Port(
-        port["name"], c_name, port["dtype"], c_text.c_type(port["dtype"], where),
-        c_text.dl_type(port["dtype"], where), shape, f"({shown}){layout}", greatest, elements,
-        elements * c_text.element_bytes(port["dtype"], where),
-        port.get("quant"), any(size < 0 for size in shape),
+    shown = ", ".join(sizes.show(size) for size in port.shape)
+    layout = f" {port.layout}" if port.layout else ""
+    return PortCode(
+        port.name, c_name, port.dtype, c_text.c_type(port.dtype, where),
+        c_text.dl_type(port.dtype, where), shape, f"({shown}){layout}", greatest, elements,
+        elements * c_text.element_bytes(port.dtype, where),
+        port.quant, any(size < 0 for size in shape),
     )  # fmt: skip

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kiln.config import sizes
+from kiln.config.records import INT32_MAX
 from kiln.emit import c_text
 from kiln.emit.buckets import bucket_range
-from kiln.emit.plan_ports import Ports, require
-from kiln.emit.size_code import INT32_MAX, SizeCode, size_bounds
+from kiln.emit.plan_ports import PortsCode, require
+from kiln.emit.size_code import SizeCode, size_bounds
+from kiln.errors import KilnError
+from kiln.lower.schema import KernelArgument
+from kiln.plan.schema import (
+    Bucket,
+    ExpressionArgument,
+    MemoryArgument,
+    Parameters,
+    PlacedTensor,
+    PlannedStep,
+    PortArgument,
+    StepArgument,
+    StoredTensor,
+)
 
 _MAX_ARGS = 64  # MAX_ARGS of gpu_cuda.c
 # Greatest number of blocks of a grid, and of threads of a block, along x, y and z.
@@ -18,7 +31,7 @@ _GRID, _BLOCK = (INT32_MAX, 65535, 65535), (1024, 1024, 64)
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCode:
     """One call of a kernel.
 
     `lines`: C statements that must precede the call. `args`: (C expression, comment) of each argument.
@@ -43,73 +56,91 @@ class Step:
 
 
 @dataclass(frozen=True)
+class KernelCode:
+    """A kernel as C.
+
+    `types`, `result`: C types of its parameters, without the range of tasks, and of its result. `backend`:
+    the library that computes it; else empty. `ops`: its operators, for a comment.
+    """
+
+    symbol: str
+    types: list[str]
+    args: list[KernelArgument]
+    parallel: bool
+    result: str
+    check: bool
+    backend: str
+    ops: str
+
+
+@dataclass(frozen=True)
 class StepMaker:
     """Translates steps of plan.json to C; checks every address against the memory that it points into."""
 
-    kernels: Mapping[str, dict[str, Any]]
-    ports: Ports
-    params: Mapping[str, Any]
+    kernels: Mapping[str, KernelCode]
+    ports: PortsCode
+    params: Parameters
     threads: bool
     gpu: bool = False
 
-    def step(self, bucket: Mapping[str, Any], number: int, at: int) -> Step:
+    def step(self, bucket: Bucket, number: int, at: int) -> StepCode:
         """Step `at` of `bucket`, which is bucket `number` of the plan. Raises KilnError if invalid."""
-        step = bucket["steps"][at]
+        step = bucket.steps[at]
         where = f"buckets[{number}].steps[{at}]"
-        require(step["kernel"] in self.kernels, f"{where}.kernel", step["kernel"], "one of kernels")
-        kernel = self.kernels[step["kernel"]]
-        given, wanted = len(step["args"]), len(kernel["args"])
+        require(step.kernel in self.kernels, f"{where}.kernel", step.kernel, "one of kernels")
+        kernel = self.kernels[step.kernel]
+        given, wanted = len(step.args), len(kernel.args)
         require(given == wanted, f"{where}.args", f"{given} arguments", f"{wanted} as in kernels")
         dims = self.ports.dims
         code = SizeCode(
-            {dim["name"]: f"(int32_t)frame->dims[{index}]" for index, dim in enumerate(dims)},
-            box := {dim["name"]: bucket_range(bucket, dim) for dim in dims},
+            {dim.name: f"(int32_t)frame->dims[{index}]" for index, dim in enumerate(dims)},
+            box := {dim.name: bucket_range(bucket, dim) for dim in dims},
         )
         args = [
             self._argument(arg, want, bucket, at, code, f"{where}.args[{i}]")
-            for i, (arg, want) in enumerate(zip(step["args"], kernel["args"], strict=True))
+            for i, (arg, want) in enumerate(zip(step.args, kernel.args, strict=True))
         ]
         extent = ""
-        if kernel["parallel"]:
-            extent = code.value(step["extent"], f"{where}.extent")
-            if not sizes.names(step["extent"]):
-                tasks = sizes.evaluate(step["extent"], {})
+        if kernel.parallel:
+            extent = code.value(step.extent, f"{where}.extent")
+            if not sizes.names(step.extent):
+                tasks = sizes.evaluate(step.extent, {})
                 require(0 < tasks <= INT32_MAX, f"{where}.extent", tasks, "1..2147483647")
         # Values that a CUDA graph fixes when it is recorded: scalar arguments and the grid.
-        exprs = [arg["expr"] for arg in step["args"] if arg["at"] == "dim"] if self.gpu else []
-        exprs += step["launch"]["grid"] if "launch" in step else []
-        return Step(
-            kernel["symbol"], code.lines, args, extent, kernel["parallel"] and self.threads, step["label"],
+        exprs = [arg.expr for arg in step.args if isinstance(arg, ExpressionArgument)] if self.gpu else []
+        exprs += step.launch.grid if step.launch is not None else []
+        return StepCode(
+            kernel.symbol, code.lines, args, extent, kernel.parallel and self.threads, step.label,
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
-            kernel["result"], kernel["backend"] if self.gpu and "launch" not in step else "",
-            self._check(step, at, where) if kernel["check"] else "",
+            kernel.result, kernel.backend if self.gpu and step.launch is None else "",
+            self._check(step, at, where) if kernel.check else "",
         )  # fmt: skip
 
-    def _check(self, step: Mapping[str, Any], at: int, where: str) -> str:
+    def _check(self, step: PlannedStep, at: int, where: str) -> str:
         """C initialiser of kiln_index_check, which names the input or the operator that reads the indices."""
-        about = step["check"]
-        known = isinstance(about["axis"], int) and isinstance(about["op"], str)
-        require(known and not self.gpu, f"{where}.check", about, "op and axis, not on a GPU")
-        indices = step["args"][0]
-        name = f"indices of {about['op']}"
-        if indices["at"] == "input":
-            name = self.ports.inputs[indices["index"]].name
-        return f"{{{c_text.string(name)}, {at}, {about['axis']}, {int(about['wraps'])}}}"
+        if step.check is None or self.gpu:
+            raise KilnError(f"plan.json: {where}.check: {step.check}, allowed: op and axis, not on a GPU")
+        name, indices = f"indices of {step.check.op}", step.args[0]
+        if isinstance(indices, PortArgument) and indices.at == "input":
+            name = self.ports.inputs[indices.index].name
+        return f"{{{c_text.string(name)}, {at}, {step.check.axis}, {int(step.check.wraps)}}}"
 
     def _launch(
-        self, step: Mapping[str, Any], args: list[Any], code: SizeCode, box: Mapping[str, Any], where: str
-    ) -> list[str]:
+        self, step: PlannedStep, args: list[tuple[str, str]], code: SizeCode,
+        box: Mapping[str, tuple[int, int]], where: str,
+    ) -> list[str]:  # fmt: skip
         """C expressions of the grid, then of the block; empty for a step that is not a launch.
 
         The limits are common to all GPUs (CUDA C++ Programming Guide, technical specifications). Raises
         KilnError for a launch that exceeds them.
         """
-        if not self.gpu or ("launch" not in step and self.kernels[step["kernel"]]["backend"]):
+        if not self.gpu or (step.launch is None and self.kernels[step.kernel].backend):
             return []
-        grid, block = step["launch"]["grid"], step["launch"]["block"]
+        if step.launch is None:
+            raise KilnError(f"plan.json: {where}: key 'launch' is missing")
+        grid, block = step.launch.grid, step.launch.block
         for extents, most, name in ((grid, _GRID, "grid"), (block, _BLOCK, "block")):
             place = f"{where}.launch.{name}"
-            require(len(extents) == 3, place, len(extents), "3 numbers")
             for expr, limit in zip(extents, most, strict=True):
                 low, high = size_bounds(expr, box, place)
                 require(1 <= low <= high <= limit, place, f"{low}..{high}", f"1..{limit}")
@@ -119,45 +150,37 @@ class StepMaker:
         return [code.value(expr, f"{where}.launch") for expr in [*grid, *block]]
 
     def _argument(
-        self, arg: Mapping[str, Any], want: Mapping[str, Any], bucket: Mapping[str, Any], at: int,
-        code: SizeCode, where: str,
+        self, arg: StepArgument, want: KernelArgument, bucket: Bucket, at: int, code: SizeCode, where: str,
     ) -> tuple[str, str]:  # fmt: skip
         """C expression and comment of one argument. Raises KilnError for an address outside its memory."""
-        place = arg["at"]
-        require(
-            (place == "dim") == bool(want.get("scalar")),
-            where,
-            f"at {place}",
-            "dim for a scalar, and only then",
-        )
-        if place == "dim":
-            value = code.value(arg["expr"], f"{where}.expr")
+        place = arg.at
+        require((place == "dim") == want.scalar, where, f"at {place}", "dim for a scalar, and only then")
+        if isinstance(arg, ExpressionArgument):
+            value = code.value(arg.expr, f"{where}.expr")
             # On a GPU every argument is as wide as a pointer; a kernel reads as many bytes as it needs.
             wide = f"(const void *)(intptr_t)({value})"
-            return wide if self.gpu else value, sizes.show(arg["expr"])
-        if place in ("input", "output"):
+            return wide if self.gpu else value, sizes.show(arg.expr)
+        if isinstance(arg, PortArgument):
             ports = self.ports.inputs if place == "input" else self.ports.outputs
-            require(0 <= arg["index"] < len(ports), f"{where}.index", arg["index"], f"0..{len(ports) - 1}")
-            port = ports[arg["index"]]
+            require(0 <= arg.index < len(ports), f"{where}.index", arg.index, f"0..{len(ports) - 1}")
+            port = ports[arg.index]
             room, comment = port.bytes, port.name
-            address = f"kiln_at_{place}(frame, {arg['index']}, {arg['offset']})"
+            address = f"kiln_at_{place}(frame, {arg.index}, {arg.offset})"
         else:
-            require(place in ("arena", "params"), f"{where}.at", place, "input, output, arena, params, dim")
-            room = bucket["arena_bytes"] if place == "arena" else self.params["bytes"]
+            room = bucket.arena_bytes if place == "arena" else self.params.bytes
             comment = self._tensor_at(arg, bucket, at)
-            address = f"kiln_at_{place}(frame, {arg['offset']})"
+            address = f"kiln_at_{place}(frame, {arg.offset})"
         read_only = place in ("input", "params")
-        require(want["const"] or not read_only, where, f"written at {place}", "output and arena")
-        first, last = arg["offset"], arg["offset"] + arg.get("bytes", 0)
+        require(want.const or not read_only, where, f"written at {place}", "output and arena")
+        first, last = arg.offset, arg.offset + arg.bytes
         require(first >= 0 and last <= room, where, f"bytes {first}..{last} of {place}", f"0..{room}")
-        element = c_text.element_bytes(want["dtype"], f"plan.json: {where}")
+        element = c_text.element_bytes(want.dtype, f"plan.json: {where}")
         require(first % element == 0, f"{where}.offset", first, f"multiples of {element}")
         return address, comment
 
-    def _tensor_at(self, arg: Mapping[str, Any], bucket: Mapping[str, Any], at: int) -> str:
+    def _tensor_at(self, arg: MemoryArgument, bucket: Bucket, at: int) -> str:
         """Name of the tensor that `arg` points to during step `at`; empty if the plan has no name for it."""
-        if arg["at"] == "params":
-            candidates = self.params.get("tensors", [])
-        else:
-            candidates = [t for t in bucket.get("tensors", []) if t["first"] <= at <= t["last"]]
-        return next((t["name"] for t in candidates if t["offset"] == arg["offset"]), "")
+        candidates: Iterable[StoredTensor | PlacedTensor] = self.params.tensors
+        if arg.at == "arena":
+            candidates = (tensor for tensor in bucket.tensors if tensor.first <= at <= tensor.last)
+        return next((tensor.name for tensor in candidates if tensor.offset == arg.offset), "")

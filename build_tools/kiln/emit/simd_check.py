@@ -13,9 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kiln.config import sizes
+from kiln.plan.schema import ExpressionArgument, Plan
 
 _LABEL = re.compile(r"^([\w.$-]+|\"[^\"]+\"):")
 _TARGET = re.compile(r"label %([\w.$-]+|\"[^\"]+\")")
@@ -49,23 +48,19 @@ def read_loops(ir: str, function: str) -> Loops:
     return Loops(len(moving), sum(wide >= single for single, wide in moving))
 
 
-def scalar_kernels(plan: Mapping[str, Any], vectors: Mapping[str, Mapping[str, int]], least: int) -> set[str]:
-    """Kernels of plan.json with loops that are not vectorised, according to vectors.json (`vectors`).
+def scalar_kernels(plan: Plan, vectors: Mapping[str, Mapping[str, int]], least: int) -> set[str]:
+    """Kernels of a plan with loops that are not vectorised, according to vectors.json (`vectors`).
 
     Only kernels of steps whose largest tensor may have `least` bytes or more are returned.
     """
     scalar = {name for name, found in vectors.items() if Loops(**found).scalar}
     return {
-        step["kernel"]
-        for bucket in plan["buckets"]
-        for step in bucket["steps"]
-        if step["kernel"] in scalar
-        and max(sizes.bounds(item.get("bytes", 0), _box(bucket))[1] for item in step["args"]) >= least
+        step.kernel
+        for bucket in plan.buckets
+        for step in bucket.steps
+        if step.kernel in scalar
+        and max(arg.bytes for arg in step.args if not isinstance(arg, ExpressionArgument)) >= least
     }
-
-
-def _box(bucket: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    return {name: (dim["min"], dim["max"]) for name, dim in bucket["dims"].items()}
 
 
 def _blocks(ir: str, function: str) -> dict[str, list[str]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -12,8 +10,9 @@ from kiln.emit import c_text
 from kiln.emit.params_image import HEADER_BYTES, params_image
 from kiln.emit.plan_view import plan_view
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write
 from kiln.paths import data_dir
+from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import SourceStage
 
 _CORE = ("session.c", "check.c", "memory.c", "content.c", "indices.c", "params.c", "text.c", "traffic.c")
@@ -28,15 +27,15 @@ def run(args: SourceStage) -> None:
         payload = raw.read_bytes()
     except OSError as error:
         raise KilnError(f"{raw}: cannot read: {error.strerror}") from error
-    for name, content in emit(read_json(plan), payload).items():
+    for name, content in emit(read_plan(plan), payload).items():
         atomic_write(args.out / name, content)
 
 
-def emit(plan: Mapping[str, Any], payload: bytes) -> dict[str, bytes | str]:
+def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     """Generate <model>.h, <model>_plan.c, <model>_params.S and params.bin, always all four: name → content.
 
     The .S file embeds the parameters with .incbin from an include folder; with storage `file` it is empty.
-    Raises KilnError naming the entry of plan.json that is missing or invalid.
+    Raises KilnError naming the entry of plan.json that is invalid.
     """
     view = plan_view(plan, len(payload))
     environment = jinja2.Environment(

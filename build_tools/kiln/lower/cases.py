@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm
 
+from kiln.lower.schema import CaseConditions, ConstantName, InputEquals, SizeInRange, SizeIsMultiple
 from kiln.params import store
 from kiln.specialize.conditions import Equals, InputIs, MultipleOf, OnSize
 from kiln.specialize.dispatch import leaves
@@ -16,13 +17,13 @@ from kiln.specialize.dispatch import leaves
 class Case:
     """A module with one function, `main`, and the condition under which it runs.
 
-    `when`: the condition in the form of plan.json; None: the general case. `constants`: by name, the tensors
+    `when`: the condition; None: the general case. `constants`: by name, the tensors
     that the condition compares inputs with.
     """
 
     name: str
     module: tvm.IRModule
-    when: dict[str, Any] | None = None
+    when: CaseConditions | None = None
     constants: store.Tensors = field(default_factory=dict)
 
 
@@ -46,15 +47,16 @@ def cases_of(module: tvm.IRModule) -> list[Case]:
                 if atom.tensor is not None:
                     name = f"{special.name}.{atom.input}"
                     constants[name] = atom.tensor
-                    value = {"param": name}
-                contents.append({"input": names.index(atom.input), "value": value})
-        cases.append(Case(special.name, special.module, {"all": [*sizes, *contents]}, constants))
+                    value = ConstantName(param=name)
+                contents.append(InputEquals(input=names.index(atom.input), value=value))
+        when = CaseConditions(all=[*sizes, *contents])
+        cases.append(Case(special.name, special.module, when, constants))
     return cases
 
 
-def _size(atom: OnSize) -> dict[str, Any]:
-    """A condition on a dimension in the form of plan.json: a range of sizes or a divisor."""
+def _size(atom: OnSize) -> SizeInRange | SizeIsMultiple:
+    """A condition on a dimension: a range of sizes or a divisor."""
     if isinstance(atom, MultipleOf):
-        return {"dim": atom.dim, "multiple": atom.factor}
+        return SizeIsMultiple(dim=atom.dim, multiple=atom.factor)
     least, greatest = (atom.value, atom.value) if isinstance(atom, Equals) else (atom.least, atom.greatest)
-    return {"dim": atom.dim, "min": least, "max": greatest}
+    return SizeInRange(dim=atom.dim, min=least, max=greatest)

@@ -10,7 +10,8 @@ import tvm
 
 from kiln.config import sizes
 from kiln.lower.fused_steps import Groups
-from kiln.lower.steps import Tensor
+from kiln.lower.schema import ExternalCode, GridAndBlock, KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.steps import SIZE_PARAMETER, Tensor, label_of, operators
 from kiln.tir.symbols import simplify
 
 
@@ -20,7 +21,6 @@ class Externals:
     def __init__(self, mod: tvm.IRModule, groups: Groups) -> None:
         self.groups, self.steps = groups, groups.steps
         self._about = json.loads(str((mod.attrs or {}).get("kiln.externals", "{}")))
-        self._symbols: set[str] = set()
         self._copies: dict[str, str] = {}  # input → its copy with slack, which libraries read
 
     def add(self, call: Any, inputs: list[str], numbers: list[Any]) -> str:
@@ -43,21 +43,18 @@ class Externals:
             extent = dims.size(simplify(tasks))
         scratch = [self.steps.new("uint8", [about["scratch"]], "workspace").name] if about["scratch"] else []
         elements = int(np.prod([sizes.bounds(size, self.steps.box)[1] for size in output.shape]))
-        if symbol not in self._symbols:
-            self._symbols.add(symbol)
+        if not self.steps.has_kernel(symbol):
             self._kernel(symbol, about, inputs, output, bool(scratch), len(numbers), elements)
-        self.steps.steps.append(
-            {
-                "kernel": symbol,
-                "extent": extent,
-                "args": [*inputs, output.name, *scratch, *({"dim": dims.size(n)} for n in numbers)],
-                "writes": [output.name],
-                "in_place": [inputs[position] for position in about["in_place"]],
-                "label": "+".join(op["name"].removeprefix("nn.") for op in about["ops"]),
-                "attrs": about["anchor"],
-                "macs": about["depth"] * elements,
-                **({"launch": {"grid": grid, "block": block}} if block else {}),
-            }
+        self.steps.call(
+            symbol,
+            [*inputs, output.name, *scratch, *(SizeArgument(dim=dims.size(n)) for n in numbers)],
+            [output.name],
+            label_of(about["ops"]),
+            extent=extent,
+            attrs=about["anchor"],
+            macs=about["depth"] * elements,
+            in_place=[inputs[position] for position in about["in_place"]],
+            launch=GridAndBlock(grid=grid, block=block) if block else None,
         )
         return output.name
 
@@ -66,20 +63,22 @@ class Externals:
         numbers: int, elements: int,
     ) -> None:  # fmt: skip
         """Add the record of the library function `symbol` to the kernels."""
-        arguments = [{"dtype": self.steps.tensors[name].dtype, "const": True} for name in inputs]
-        arguments.append({"dtype": output.dtype, "const": False})
-        arguments += [{"dtype": "uint8", "const": False}] if scratch else []
-        arguments += [{"dtype": "int32", "const": True, "scalar": True} for _ in range(numbers)]
+        arguments = [KernelArgument(dtype=self.steps.tensors[name].dtype, const=True) for name in inputs]
+        arguments.append(KernelArgument(dtype=output.dtype))
+        arguments += [KernelArgument(dtype="uint8")] if scratch else []
+        arguments += [SIZE_PARAMETER for _ in range(numbers)]
         self.steps.kernels.append(
-            {
-                "symbol": symbol,
-                "args": arguments,
-                "parallel": about["parallel"],
-                "family": about["backend"],
-                "ops": about["ops"],
-                "flops": 2 * about["depth"] * elements,
-                "external": {key: about[key] for key in ("backend", "key", "opens", "block", "source")},
-            }
+            KernelRecord(
+                symbol=symbol,
+                args=arguments,
+                parallel=about["parallel"],
+                family=about["backend"],
+                ops=operators(about["ops"]),
+                flops=2 * about["depth"] * elements,
+                external=ExternalCode(
+                    **{key: about[key] for key in ("backend", "key", "opens", "block", "source")}
+                ),
+            )
         )
 
     def _readable(self, name: str, slack: int) -> str:

@@ -20,7 +20,8 @@ from kiln.kernels.families import Part, kernels_of
 from kiln.lower.dims import Dims
 from kiln.lower.packings import Packings, limited
 from kiln.lower.recompute import computed, constant_formula
-from kiln.lower.steps import Steps
+from kiln.lower.schema import KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.steps import SIZE_PARAMETER, Steps, label_of, operators
 from kiln.lower.views.in_place_padding import copy_of, with_views
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo, refusal
@@ -52,7 +53,6 @@ class Groups:
         self.steps = Steps(box=dims.box)
         # function → the values that its call passes for the parameters that are sizes.
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
-        self._symbols: set[str] = set()
         # structural hash of a kernel → (kernel, symbol, scratch memory) of the kernels lowered so far.
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
         self._groups: dict[Any, Any] = {}
@@ -149,7 +149,7 @@ class Groups:
         """Add one step for each kernel of a group; `names`: the tensors passed as parameters of `func`."""
         places = dict(zip(func.params, names, strict=True))
         for part, symbol, scratch in parts:
-            arguments: list[Any] = []
+            arguments: list[str | SizeArgument] = []
             for position, buffer in enumerate(part.buffers):
                 if buffer not in places:
                     shape = [self.dims.size(size, values) for size in buffer.shape]
@@ -161,7 +161,7 @@ class Groups:
             for dtype, size in scratch:
                 elements = size * 8 // tvm.DataType(dtype).bits
                 arguments.append(self.steps.new(dtype, [elements], "workspace").name)
-            arguments += [{"dim": values[variable]} for variable in part.kernel.sizes]
+            arguments += [SizeArgument(dim=values[variable]) for variable in part.kernel.sizes]
             written = [places[b] for b in part.buffers if places[b] in outputs or b not in func.params]
             if part.kernel.family == "loops":
                 written = [places[part.buffers[-1]]]
@@ -172,24 +172,25 @@ class Groups:
         symbol: str,
         part: Part,
         ops: list[OpInfo],
-        arguments: list[Any],
+        arguments: list[str | SizeArgument],
         written: list[str],
         values: Mapping[Any, SizeExpr],
     ) -> None:
         """Add a step that runs the kernel `symbol` of `part`; `written`: names of the tensors written."""
         tasks = 0 if part.kernel.tasks is None else part.kernel.tasks
-        label = "+".join(op["name"].removeprefix("nn.") for op in ops) or part.kernel.family
-        self.steps.steps.append(
-            {
-                "kernel": symbol,
-                "extent": self.dims.size(simplify(tasks), values),
-                "args": arguments,
-                "writes": written,
-                "in_place": [arguments[position] for position in part.kernel.in_place],
-                "label": label,
-                "attrs": ops[0]["attrs"] if ops else {},
-                "macs": part.macs,
-            }
+        self.steps.call(
+            symbol,
+            arguments,
+            written,
+            label_of(ops) or part.kernel.family,
+            extent=self.dims.size(simplify(tasks), values),
+            attrs=ops[0]["attrs"] if ops else {},
+            macs=part.macs,
+            in_place=[
+                argument
+                for position in part.kernel.in_place
+                if isinstance(argument := arguments[position], str)
+            ],
         )
 
     def _pack(self, name: str, part: Part, position: int, symbol: str) -> str:
@@ -214,36 +215,37 @@ class Groups:
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
         symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
         self._lowered.setdefault(structure, []).append((part.kernel.func, symbol, lowered.scratch))
-        if symbol in self._symbols:
+        if self.steps.has_kernel(symbol):
             return symbol, lowered.scratch
-        self._symbols.add(symbol)
         self.steps.functions[symbol] = lowered.func.with_attr("global_symbol", symbol)
         written = abi.written(lowered.func)
         pointers = lowered.func.params[: len(part.buffers)]
         arguments = [
-            {"dtype": str(buffer.dtype), "const": pointer not in written}
+            KernelArgument(dtype=str(buffer.dtype), const=pointer not in written)
             for buffer, pointer in zip(part.buffers, pointers, strict=True)
         ]
-        arguments += [{"dtype": dtype, "const": False} for dtype, _size in lowered.scratch]
-        arguments += [{"dtype": "int32", "const": True, "scalar": True} for _ in part.kernel.sizes]
+        arguments += [KernelArgument(dtype=dtype) for dtype, _size in lowered.scratch]
+        arguments += [SIZE_PARAMETER for _ in part.kernel.sizes]
         self.steps.kernels.append(
-            {
-                "symbol": symbol,
-                "args": arguments,
-                "parallel": part.kernel.tasks is not None,
-                "family": part.kernel.family,
-                "ops": ops,
-                "flops": 2 * part.macs,
-            }
+            KernelRecord(
+                symbol=symbol,
+                args=arguments,
+                parallel=part.kernel.tasks is not None,
+                family=part.kernel.family,
+                ops=operators(ops),
+                flops=2 * part.macs,
+            )
         )
         return symbol, lowered.scratch
 
     def replace(self, symbols: Mapping[str, str]) -> None:
         """Make steps call kernel `symbols[old]` in place of `old`; both kernels have the same parameters."""
         old = {symbol for symbol, new in symbols.items() if symbol != new}
-        for step in self.steps.steps:
-            step["kernel"] = symbols.get(step["kernel"], step["kernel"])
-        self.steps.kernels = [kernel for kernel in self.steps.kernels if kernel["symbol"] not in old]
+        self.steps.steps = [
+            step.model_copy(update={"kernel": symbols.get(step.kernel, step.kernel)})
+            for step in self.steps.steps
+        ]
+        self.steps.kernels = [kernel for kernel in self.steps.kernels if kernel.symbol not in old]
         for symbol in old:
             del self.steps.functions[symbol]
 

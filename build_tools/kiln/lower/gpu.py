@@ -23,6 +23,8 @@ from kiln.kernels.gpu.half import half_storage
 from kiln.kernels.operators import legalize
 from kiln.lower.dims import Dims
 from kiln.lower.fused_steps import Groups
+from kiln.lower.schema import GridAndBlock, KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.steps import label_of, operators
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo, refusal
 from kiln.params import store
@@ -76,7 +78,8 @@ class CudaGroups(Groups):
             macs = macs_of(func)
         for launch in lowered.launches:
             arguments = [
-                names[a.position] if a.value is None else {"dim": size(a.value)} for a in launch.arguments
+                names[a.position] if a.value is None else SizeArgument(dim=size(a.value))
+                for a in launch.arguments
             ]
             # All multiply-adds of a group are attributed to its first kernel.
             self._launch(launch, ops, arguments, [size(extent) for extent in launch.grid], macs)
@@ -86,31 +89,31 @@ class CudaGroups(Groups):
         return sizes.bounds(expr, self.steps.box)[1]
 
     def _launch(
-        self, launch: dlight.Launch, ops: list[OpInfo], arguments: list[Any], grid: list[SizeExpr], macs: int
-    ) -> None:
+        self, launch: dlight.Launch, ops: list[OpInfo], arguments: list[str | SizeArgument],
+        grid: list[SizeExpr], macs: int,
+    ) -> None:  # fmt: skip
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
         symbol = f"kilnk_{stem}_{digest(launch.func)}"
-        if symbol not in self._symbols:
-            self._symbols.add(symbol)
+        if not self.steps.has_kernel(symbol):
             self.steps.functions[symbol] = launch.func.with_attr("global_symbol", symbol)
             types = [
-                {"dtype": a.dtype, "const": not a.written, **({} if a.value is None else {"scalar": True})}
+                KernelArgument(dtype=a.dtype, const=not a.written, scalar=a.value is not None)
                 for a in launch.arguments
             ]
-            about = {"symbol": symbol, "args": types, "parallel": False, "family": "cuda"}
-            self.steps.kernels.append({**about, "ops": ops, "flops": 2 * macs})
-        self.steps.steps.append(
-            {
-                "kernel": symbol,
-                "extent": 0,
-                "args": arguments,
-                "writes": [n for n, a in zip(arguments, launch.arguments, strict=True) if a.written],
-                "in_place": [],
-                "label": "+".join(op["name"].removeprefix("nn.") for op in ops) or "cuda",
-                "attrs": ops[0]["attrs"] if ops else {},
-                "macs": macs,
-                "launch": {"grid": grid, "block": list(launch.block)},
-            }
+            self.steps.kernels.append(
+                KernelRecord(
+                    symbol=symbol, args=types, parallel=False, family="cuda", ops=operators(ops),
+                    flops=2 * macs,
+                )
+            )  # fmt: skip
+        self.steps.call(
+            symbol,
+            arguments,
+            [str(n) for n, a in zip(arguments, launch.arguments, strict=True) if a.written],
+            label_of(ops) or "cuda",
+            attrs=ops[0]["attrs"] if ops else {},
+            macs=macs,
+            launch=GridAndBlock(grid=grid, block=list(launch.block)),
         )
 
 

@@ -74,7 +74,7 @@ def look_ahead(groups: Groups) -> None:
     if not machine.shared_bytes or sum(cost.bytes for cost in costs) <= machine.shared_bytes:
         return
     for number, region in enumerate(regions(costs, machine.shared_bytes // SHARE)):
-        symbol = steps[number]["kernel"]
+        symbol = steps[number].kernel
         if region is not None and region[1] > wanted.get(symbol, (0, 0))[1]:
             wanted[symbol], makers[symbol] = region, groups.made[number]
     renamed = {
@@ -84,7 +84,7 @@ def look_ahead(groups: Groups) -> None:
 
 
 def _cost(groups: Groups, number: int) -> Cost:
-    names = {name for name in groups.steps.steps[number]["args"] if isinstance(name, str)}
+    names = set(groups.steps.steps[number].tensors)
     params = [groups.steps.params[name] for name in names if name in groups.steps.params]
     read = sum(value.nbytes for value in params)
     step_kernel, machine = groups.made.get(number), groups.machine

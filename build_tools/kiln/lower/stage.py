@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 
 from kiln.byoc.passes import external_passes
@@ -13,6 +11,7 @@ from kiln.lower import target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.packings_stage import packings_of
 from kiln.lower.pipeline import lower
+from kiln.lower.schema import LiftedParameter, LoweredBucket, LoweredCase
 from kiln.lower.target_trial import check_together
 from kiln.params import store, tensors
 from kiln.stages.target import LowerStage
@@ -32,7 +31,7 @@ def run(args: LowerStage) -> None:
         external = external_passes(read_json(args.byoc), target, threads, config["precision"])
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     values: store.Tensors = {}
-    cases: list[dict[str, Any]] = []
+    cases: list[LoweredCase] = []
     bucket_cases = cases_of(store.load(args.source))
     packings = (
         read_json(args.packings)["forms"] if args.packings else packings_of(bucket_cases, config, target)
@@ -46,17 +45,25 @@ def run(args: LowerStage) -> None:
         prefix = f"{number}/"
         functions |= steps.functions
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}
-        lifted = _lifted(case.module)
-        about = {"name": case.name, "params": prefix, "when": case.when, "lifted": lifted}
-        cases.append({**about, **steps.describe()})
+        cases.append(
+            LoweredCase(
+                name=case.name, params=prefix, when=case.when, lifted=_lifted(case.module),
+                **dict(steps.record()),
+            )
+        )  # fmt: skip
     with atomic_dir(args.out) as folder:
         atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
         atomic_write(folder / "params.safetensors", tensors.save(values))
-        variants = target_check.features_by_variant(target)
-        write_json(folder / "steps.json", {"cases": cases, "threads": threads, "variants": variants})
+        bucket = LoweredBucket(
+            cases=cases, threads=threads, variants=target_check.features_by_variant(target)
+        )
+        write_json(folder / "steps.json", bucket.model_dump())
 
 
-def _lifted(module: tvm.IRModule) -> dict[str, Any]:
+def _lifted(module: tvm.IRModule) -> dict[str, LiftedParameter]:
     """Parameters of `module` before lowering: by name the size in bytes and the SHA-256 of the content."""
     _, params = store.split(module)
-    return {name: {"bytes": value.nbytes, "sha256": store.digest(value)} for name, value in params.items()}
+    return {
+        name: LiftedParameter(bytes=value.nbytes, sha256=store.digest(value))
+        for name, value in params.items()
+    }

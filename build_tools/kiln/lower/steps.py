@@ -5,20 +5,47 @@ No stage after `lower` needs Relax to read it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import tvm
 from tvm import tirx
 
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
+from kiln.lower.schema import (
+    GridAndBlock,
+    IndexCheck,
+    KernelArgument,
+    KernelRecord,
+    LoweredFunction,
+    OperatorRecord,
+    SizeArgument,
+    Step,
+    TensorRecord,
+)
+from kiln.opinfo.attributes import OpInfo
 from kiln.tir.builder import Array
 from kiln.tir.view import TensorView
 
+TensorKind = Literal["input", "param", "activation", "workspace"]
 # (least, greatest) size by dimension.
 Box = Mapping[str, tuple[int, int]]
+
+
+# The parameter of a kernel that is the value of a dynamic size.
+SIZE_PARAMETER = KernelArgument(dtype="int32", const=True, scalar=True)
+
+
+def operators(ops: Sequence[OpInfo]) -> list[OperatorRecord]:
+    """Op info as records of steps.json."""
+    return [OperatorRecord.model_validate(op) for op in ops]
+
+
+def label_of(ops: Sequence[OpInfo]) -> str:
+    """Label of a step that computes `ops`, such as `conv2d+relu`; empty without operators."""
+    return "+".join(op["name"].removeprefix("nn.") for op in ops)
 
 
 @dataclass
@@ -32,18 +59,24 @@ class Tensor:
     name: str
     dtype: str
     shape: list[SizeExpr]
-    kind: str  # input, param, activation, workspace
+    kind: TensorKind
     alias: str | None = None
     slack: int = 0
 
-    def describe(self, box: Box | None = None) -> dict[str, Any]:
-        """Entry of the tensor in steps.json; `bytes`: its size at the greatest sizes of `box`, with slack."""
+    def record(self, box: Box | None = None) -> TensorRecord:
+        """The tensor in steps.json; `bytes`: its size at the greatest sizes of `box`, with slack."""
         elements = 1
         for size in self.shape:
             elements *= sizes.bounds(size, box or {})[1]
         width = (int(tvm.DataType(self.dtype).bits) + 7) // 8
-        about = {name: value for name, value in self.__dict__.items() if name != "slack"}
-        return {**about, "bytes": elements * width + self.slack}
+        return TensorRecord(
+            name=self.name,
+            dtype=self.dtype,
+            shape=self.shape,
+            kind=self.kind,
+            alias=self.alias,
+            bytes=elements * width + self.slack,
+        )
 
 
 @dataclass
@@ -53,8 +86,8 @@ class Steps:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    kernels: list[dict[str, Any]] = field(default_factory=list)
-    steps: list[dict[str, Any]] = field(default_factory=list)
+    kernels: list[KernelRecord] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     params: dict[str, Array] = field(default_factory=dict)
     functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     box: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -62,15 +95,49 @@ class Steps:
     views: dict[str, TensorView] = field(default_factory=dict)
     _count: int = 0
 
-    def describe(self) -> dict[str, Any]:
-        """The content of steps.json."""
-        return {
-            "inputs": self.inputs,
-            "outputs": self.outputs,
-            "tensors": [tensor.describe(self.box) for tensor in self.tensors.values()],
-            "kernels": self.kernels,
-            "steps": self.steps,
-        }
+    def record(self) -> LoweredFunction:
+        """The function in steps.json."""
+        return LoweredFunction(
+            inputs=self.inputs,
+            outputs=self.outputs,
+            tensors=[tensor.record(self.box) for tensor in self.tensors.values()],
+            kernels=self.kernels,
+            steps=self.steps,
+        )
+
+    def call(
+        self,
+        kernel: str,
+        args: Sequence[str | SizeArgument],
+        writes: Sequence[str],
+        label: str,
+        *,
+        extent: SizeExpr = 0,
+        attrs: Mapping[str, Any] | None = None,
+        macs: int = 0,
+        in_place: Sequence[str] = (),
+        launch: GridAndBlock | None = None,
+        check: IndexCheck | None = None,
+    ) -> None:
+        """Add a step that calls `kernel`; see `Step`."""
+        self.steps.append(
+            Step(
+                kernel=kernel,
+                extent=extent,
+                args=list(args),
+                writes=list(writes),
+                in_place=list(in_place),
+                label=label,
+                attrs=dict(attrs or {}),
+                macs=macs,
+                launch=launch,
+                check=check,
+            )
+        )
+
+    def has_kernel(self, symbol: str) -> bool:
+        """Whether `kernels` has the kernel `symbol`."""
+        return any(kernel.symbol == symbol for kernel in self.kernels)
 
     def add(self, tensor: Tensor) -> Tensor:
         """Add `tensor` under its own name and return it."""
@@ -78,7 +145,7 @@ class Steps:
         return tensor
 
     def new(
-        self, dtype: str, shape: list[SizeExpr], kind: str = "activation", alias: str | None = None
+        self, dtype: str, shape: list[SizeExpr], kind: TensorKind = "activation", alias: str | None = None
     ) -> Tensor:
         """Add a tensor under a new name and return it."""
         self._count += 1
@@ -98,7 +165,7 @@ class Steps:
 
     def drop_unused(self) -> None:
         """Remove tensors that no step uses, such as weights of which only packed forms are used."""
-        used = {name for step in self.steps for name in step["args"] if isinstance(name, str)}
+        used = {name for step in self.steps for name in step.tensors}
         used |= set(self.inputs) | set(self.outputs)
         for name in list(used):
             while (alias := self.tensors[name].alias) is not None:

@@ -5,8 +5,6 @@ LLVM itself ignores unknown names, with only a warning.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm.target import Target as TvmTarget
 from tvm.target import codegen
 
@@ -14,6 +12,7 @@ from kiln.config import Target, cpu_features
 from kiln.config.check import nearest
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
+from kiln.lower.schema import VariantFeatures
 
 
 def check(target: Target) -> None:
@@ -40,10 +39,11 @@ def check(target: Target) -> None:
             )
 
 
-def features_by_variant(target: Target) -> list[dict[str, Any]]:
+def features_by_variant(target: Target) -> list[VariantFeatures]:
     """Name and CPU features (see `cpu_features_of`) of every variant, the target's own first."""
     return [
-        {"name": name, "features": cpu_features_of(target.for_variant(name))} for name in target.variant_names
+        VariantFeatures(name=name, features=cpu_features_of(target.for_variant(name)))
+        for name in target.variant_names
     ]
 
 

@@ -14,7 +14,8 @@ from kiln.graph.bindings import operator
 from kiln.lower.external_steps import Externals
 from kiln.lower.fused_steps import Groups
 from kiln.lower.index_checks import CHECK
-from kiln.lower.steps import Steps, Tensor
+from kiln.lower.schema import IndexCheck, KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.steps import SIZE_PARAMETER, Steps, Tensor
 from kiln.lower.views.steps import Placement
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Array
@@ -114,22 +115,19 @@ class Builder:
         about = json.loads(str(call.args[0].global_symbol).removeprefix(CHECK))
         dtype = str(call.ty.dtype)
         symbol, result = f"kiln_check_indices_{dtype}", self._new(call.ty, alias=indices)
-        if all(kernel["symbol"] != symbol for kernel in self.steps.kernels):
-            scalar = {"dtype": "int32", "const": True, "scalar": True}
-            arguments = [{"dtype": dtype, "const": True}, *([scalar] * len(numbers))]
+        if not self.steps.has_kernel(symbol):
+            arguments = [KernelArgument(dtype=dtype, const=True), *([SIZE_PARAMETER] * len(numbers))]
             self.steps.kernels.append(
-                {"symbol": symbol, "args": arguments, "parallel": False, "family": "check", "ops": [],
-                 "flops": 0, "check": True}
-            )  # fmt: skip
+                KernelRecord(symbol=symbol, args=arguments, parallel=False, family="check", check=True)
+            )
         dims = self.groups.dims
-        self.steps.steps.append(
-            {
-                "kernel": symbol, "extent": 0, "in_place": [], "attrs": {}, "macs": 0,
-                "args": [result, *({"dim": dims.size(simplify(number))} for number in numbers)],
-                "writes": [result],  # so that what reads the indices comes later
-                "label": f"indices of {about['op']}", "check": about,
-            }
-        )  # fmt: skip
+        self.steps.call(
+            symbol,
+            [result, *(SizeArgument(dim=dims.size(simplify(number))) for number in numbers)],
+            [result],  # so that the step that reads the indices comes later
+            f"indices of {about['op']}",
+            check=IndexCheck(**about),
+        )
         return result
 
     def _origin(self, operator: str) -> str:

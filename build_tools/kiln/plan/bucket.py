@@ -1,79 +1,108 @@
-"""The plan of one bucket: the order of steps and the offset of every tensor."""
+"""The plan of one function: the order of steps and the offset of every tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
+from kiln.lower.schema import LoweredCase, SizeArgument, Step
+from kiln.plan.lifetimes import Lifetime, lifetimes, lower_bound, root_of
 from kiln.plan.order import reorder
 from kiln.plan.params import ParameterStore
 from kiln.plan.place import place
+from kiln.plan.schema import (
+    ExpressionArgument,
+    MemoryArgument,
+    PlacedTensor,
+    PlannedCall,
+    PlannedStep,
+    PortArgument,
+    StepArgument,
+)
 from kiln.plan.transforms import origin
 
 
-def plan_bucket(
-    lowered: Mapping[str, Any], values: Mapping[str, npt.NDArray[Any]], parameters: ParameterStore
-) -> dict[str, Any]:
-    """Plan one lowered function: arena, steps and tensors as in plan.json.
+@dataclass(frozen=True)
+class PlannedFunction:
+    """Arena, steps and tensors of a lowered function; bytes at the greatest sizes of its bucket."""
 
-    Adds the function's parameters, whose content is in `values`, to `parameters`. Offsets and sizes in bytes
-    are for the greatest sizes of the bucket.
-    """
-    tensors = {tensor["name"]: tensor for tensor in lowered["tensors"]}
+    arena_bytes: int
+    lower_bound_bytes: int
+    steps: list[PlannedStep]
+    tensors: list[PlacedTensor]
+
+
+def plan_function(
+    lowered: LoweredCase, values: Mapping[str, npt.NDArray[Any]], parameters: ParameterStore
+) -> PlannedFunction:
+    """Plan one lowered function; add its parameters, whose content is in `values`, to `parameters`."""
+    tensors = {tensor.name: tensor for tensor in lowered.tensors}
     # A tensor that an input is compared with is a parameter, but not an argument of any step.
     read = [name for name in values if name in tensors]
-    placed = {root_of(tensors, name) for name in [*lowered["inputs"], *lowered["outputs"], *read]}
-    steps = reorder(tensors, lowered["steps"], placed)
+    placed = {root_of(tensors, name) for name in [*lowered.inputs, *lowered.outputs, *read]}
+    steps = reorder(tensors, lowered.steps, placed)
     parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
     alive = lifetimes(tensors, steps, placed)
     offsets, arena = place(alive) if alive else ({}, 0)
     offsets |= {heir: offsets[item.name] for item in alive for heir in item.shared}
 
-    inputs = {root_of(tensors, name): index for index, name in enumerate(lowered["inputs"])}
-    outputs = {root_of(tensors, name): index for index, name in enumerate(lowered["outputs"])}
+    inputs = {root_of(tensors, name): index for index, name in enumerate(lowered.inputs)}
+    outputs = {root_of(tensors, name): index for index, name in enumerate(lowered.outputs)}
 
-    def where(argument: Any) -> dict[str, Any]:
-        """The entry of a step's argument in plan.json: a tensor's place in memory, or a size's expression."""
-        if not isinstance(argument, str):
-            return {"at": "dim", "expr": argument["dim"]}
+    def where(argument: str | SizeArgument) -> StepArgument:
+        """A step's argument in the plan: a tensor's place in memory, or a size's expression."""
+        if isinstance(argument, SizeArgument):
+            return ExpressionArgument(at="dim", expr=argument.dim)
         root = root_of(tensors, argument)
-        size = tensors[root]["bytes"]
+        size = tensors[root].bytes
         if root in inputs:
-            return {"at": "input", "index": inputs[root], "offset": 0, "bytes": size}
+            return PortArgument(at="input", index=inputs[root], bytes=size)
         if root in outputs:
-            return {"at": "output", "index": outputs[root], "offset": 0, "bytes": size}
+            return PortArgument(at="output", index=outputs[root], bytes=size)
         if root in parameter_offsets:
-            return {"at": "params", "offset": parameter_offsets[root], "bytes": size}
-        return {"at": "arena", "offset": offsets[root], "bytes": size}
+            return MemoryArgument(at="params", offset=parameter_offsets[root], bytes=size)
+        return MemoryArgument(at="arena", offset=offsets[root], bytes=size)
 
-    return {
-        "arena_bytes": arena,
-        "lower_bound_bytes": lower_bound(alive, len(steps)),
-        "steps": [
-            {
-                "kernel": step["kernel"],
-                "extent": step["extent"],
-                "args": [where(argument) for argument in step["args"]],
-                "label": step["label"],
-                "attrs": step["attrs"],
-                "macs": step["macs"],
-                **{key: step[key] for key in ("launch", "check") if key in step},
-            }
-            for step in steps
-        ],
-        "tensors": [
-            {
-                "name": item.name,
-                "offset": offsets[item.name],
-                "bytes": tensors[item.name]["bytes"],
-                "first": item.first,
-                "last": item.last,
-                "kind": item.kind,
-                "shared": list(item.shared),
-            }
+    return PlannedFunction(
+        arena,
+        lower_bound(alive, len(steps)),
+        [_planned(step, where) for step in steps],
+        [
+            _placed(item, offsets[item.name], tensors[item.name].bytes)
             for item in sorted(alive, key=lambda item: (item.first, item.name))
         ],
-    }
+    )
+
+
+def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) -> PlannedStep:
+    return PlannedStep(
+        kernel=step.kernel,
+        extent=step.extent,
+        args=[where(argument) for argument in step.args],
+        variants={
+            name: PlannedCall(
+                kernel=call.kernel, extent=call.extent, args=[where(argument) for argument in call.args]
+            )
+            for name, call in step.variants.items()
+        },
+        label=step.label,
+        attrs=step.attrs,
+        macs=step.macs,
+        launch=step.launch,
+        check=step.check,
+    )
+
+
+def _placed(item: Lifetime, offset: int, size: int) -> PlacedTensor:
+    return PlacedTensor(
+        name=item.name,
+        offset=offset,
+        bytes=size,
+        first=item.first,
+        last=item.last,
+        kind=item.kind,
+        shared=list(item.shared),
+    )

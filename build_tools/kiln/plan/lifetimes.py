@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from kiln.lower.schema import Step, TensorRecord
 
 ALIGN = 64  # bytes; of the offset of every tensor
 
@@ -30,26 +31,19 @@ class Lifetime:
     shared: tuple[str, ...] = ()
 
 
-def tensors_of(step: Mapping[str, Any]) -> list[str]:
-    """Names of the tensors among the arguments of a step; other arguments are sizes."""
-    return [item for item in step["args"] if isinstance(item, str)]
-
-
-def root_of(tensors: Mapping[str, dict[str, Any]], name: str) -> str:
+def root_of(tensors: Mapping[str, TensorRecord], name: str) -> str:
     """Name of the tensor that owns the memory of tensor `name`, which may be an alias."""
-    while tensors[name]["alias"] is not None:
-        name = tensors[name]["alias"]
+    while (alias := tensors[name].alias) is not None:
+        name = alias
     return name
 
 
-def lifetimes(
-    tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]], placed: set[str]
-) -> list[Lifetime]:
+def lifetimes(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str]) -> list[Lifetime]:
     """Lifetimes of every tensor that a step uses and that is not `placed` elsewhere (inputs, parameters)."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for index, step in enumerate(steps):
-        for name in tensors_of(step):
+        for name in step.tensors:
             root = root_of(tensors, name)
             first.setdefault(root, index)
             last[root] = index
@@ -64,14 +58,14 @@ def lifetimes(
             continue
         shared = tuple(heirs.get(name, ()))
         end = max([last[name], *(last[heir] for heir in shared)])
-        size = aligned(max(1, tensors[name]["bytes"]))
-        result.append(Lifetime(name, size, first[name], end, tensors[name]["kind"], shared))
+        size = aligned(max(1, tensors[name].bytes))
+        result.append(Lifetime(name, size, first[name], end, tensors[name].kind, shared))
     return result
 
 
 def _in_place(
-    tensors: Mapping[str, dict[str, Any]],
-    steps: Sequence[dict[str, Any]],
+    tensors: Mapping[str, TensorRecord],
+    steps: Sequence[Step],
     placed: set[str],
     first: Mapping[str, int],
     last: Mapping[str, int],
@@ -82,19 +76,19 @@ def _in_place(
     """
     owner: dict[str, str] = {}
     for index, step in enumerate(steps):
-        roots = [root_of(tensors, name) for name in tensors_of(step)]
-        outputs = {root_of(tensors, name) for name in step["writes"]} - placed
+        roots = [root_of(tensors, name) for name in step.tensors]
+        outputs = {root_of(tensors, name) for name in step.writes} - placed
         if len(outputs) != 1:
             continue
         output = outputs.pop()
-        if first[output] != index or tensors[output]["kind"] != "activation":
+        if first[output] != index or tensors[output].kind != "activation":
             continue
-        for name in step.get("in_place", ()):
+        for name in step.in_place:
             operand = root_of(tensors, name)
             if roots.count(operand) > 1:  # also read at other indices, perhaps with another shape
                 continue
             dies = last[operand] == index and first[operand] < index
-            if operand in placed or not dies or tensors[operand]["bytes"] != tensors[output]["bytes"]:
+            if operand in placed or not dies or tensors[operand].bytes != tensors[output].bytes:
                 continue
             if owner.get(operand, operand) in placed:
                 continue

@@ -9,30 +9,28 @@ only where it has a lower peak than the order in which the model was written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from kiln.plan.lifetimes import lifetimes, lower_bound, root_of, tensors_of
+from kiln.lower.schema import Step, TensorRecord
+from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 
 
-def _dependencies(tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[set[int]]:
+def _dependencies(tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> list[set[int]]:
     """For each step, the indices of the earlier steps that wrote a tensor among its arguments."""
     writers: dict[str, int] = {}
     needs: list[set[int]] = []
     for index, step in enumerate(steps):
-        roots = {root_of(tensors, name) for name in tensors_of(step)}
+        roots = {root_of(tensors, name) for name in step.tensors}
         needs.append({writers[root] for root in roots if root in writers})
-        for name in step["writes"]:
+        for name in step.writes:
             writers[root_of(tensors, name)] = index
     return needs
 
 
-def _greedy(
-    tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]], placed: set[str]
-) -> list[int]:
+def _greedy(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str]) -> list[int]:
     """Indices of `steps` in the order of the list scheduler; of equal steps the first comes first."""
     needs = _dependencies(tensors, steps)
     uses: dict[str, int] = {}
-    roots_of = [{root_of(tensors, name) for name in tensors_of(step)} - placed for step in steps]
+    roots_of = [{root_of(tensors, name) for name in step.tensors} - placed for step in steps]
     for roots in roots_of:
         for root in roots:
             uses[root] = uses.get(root, 0) + 1
@@ -45,8 +43,8 @@ def _greedy(
         def cost(index: int) -> tuple[int, int]:
             """Change of the bytes that are alive by step `index`, then `index` to break ties."""
             roots = roots_of[index]
-            born = sum(tensors[root]["bytes"] for root in roots - alive)
-            dead = sum(tensors[root]["bytes"] for root in roots if uses[root] == 1)
+            born = sum(tensors[root].bytes for root in roots - alive)
+            dead = sum(tensors[root].bytes for root in roots if uses[root] == 1)
             return born - dead, index
 
         chosen = min(ready, key=cost)
@@ -60,9 +58,7 @@ def _greedy(
     return order
 
 
-def reorder(
-    tensors: Mapping[str, dict[str, Any]], steps: Sequence[dict[str, Any]], placed: set[str]
-) -> list[dict[str, Any]]:
+def reorder(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str]) -> list[Step]:
     """The steps in the order of the list scheduler if it has a lower peak, else as they are.
 
     `placed`: tensors outside of the arena.

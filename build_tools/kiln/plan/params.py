@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from kiln.plan.lifetimes import ALIGN, aligned, root_of, tensors_of
+from kiln.lower.schema import Step, TensorRecord
+from kiln.plan.lifetimes import ALIGN, aligned, root_of
+from kiln.plan.schema import StoredTensor
+from kiln.plan.transforms import Origin
 
 
 class ParameterStore:
@@ -19,50 +22,47 @@ class ParameterStore:
     """
 
     def __init__(self) -> None:
-        self.stored: list[dict[str, Any]] = []
+        self.stored: list[StoredTensor] = []
         self.payload = bytearray()
         self._offsets: dict[bytes, int] = {}
 
     def place(
         self,
-        tensors: Mapping[str, dict[str, Any]],
-        steps: Sequence[dict[str, Any]],
+        tensors: Mapping[str, TensorRecord],
+        steps: Sequence[Step],
         values: Mapping[str, npt.NDArray[Any]],
-        about: Callable[[str], dict[str, Any]] = lambda _name: {},
+        origin: Callable[[str], Origin] = lambda _name: Origin(),
     ) -> dict[str, int]:
         """Store each tensor of `values` that a step uses; return the offset in bytes of each.
 
-        `about`: further entries of a tensor's description in `stored`.
+        `origin`: where a tensor comes from, by name.
         """
         offsets: dict[str, int] = {}
         for step in steps:
-            for name in tensors_of(step):
+            for name in step.tensors:
                 root = root_of(tensors, name)
                 if root in values and root not in offsets:
-                    offsets[root] = self.add(root, values[root], about)
+                    offsets[root] = self.add(root, values[root], origin(root))
         return offsets
 
-    def add(
-        self, name: str, value: npt.NDArray[Any], about: Callable[[str], dict[str, Any]] = lambda _name: {}
-    ) -> int:
-        """Store `value` unless its bytes are stored already; return the offset of these bytes.
-
-        `about`: further entries of the description in `stored`.
-        """
+    def add(self, name: str, value: npt.NDArray[Any], origin: Origin) -> int:
+        """Store `value` unless its bytes are stored already; return the offset of these bytes."""
         data = value.tobytes()
         digest = hashlib.sha256(data).digest()
         if digest not in self._offsets:
             self.payload.extend(bytes(aligned(len(self.payload)) - len(self.payload)))
             self._offsets[digest] = len(self.payload)
             self.stored.append(
-                {
-                    "name": name,
-                    "offset": len(self.payload),
-                    "bytes": len(data),
-                    "dtype": str(value.dtype),
-                    "shape": list(value.shape),
-                    **about(name),
-                }
+                StoredTensor(
+                    name=name,
+                    offset=len(self.payload),
+                    bytes=len(data),
+                    dtype=str(value.dtype),
+                    shape=list(value.shape),
+                    made=origin.made,
+                    bytes_before=origin.bytes_before,
+                    of=origin.of,
+                )
             )
             self.payload.extend(data)
         return self._offsets[digest]

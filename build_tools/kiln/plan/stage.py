@@ -13,26 +13,40 @@ import numpy.typing as npt
 
 from kiln.config import Target, sizes
 from kiln.config.buckets import STATIC
+from kiln.config.records import read
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.lower.schema import ConstantName, InputEquals, KernelRecord, LoweredBucket, LoweredCondition
 from kiln.params import tensors
-from kiln.plan.bucket import plan_bucket
+from kiln.plan.bucket import plan_function
 from kiln.plan.params import ParameterStore
-from kiln.plan.transforms import transforms
+from kiln.plan.schema import (
+    Bucket,
+    CpuVariants,
+    InputContent,
+    Interface,
+    ParameterBytes,
+    Parameters,
+    Plan,
+    PlannedCondition,
+    PortRecord,
+    SizeRange,
+    SpecialCase,
+)
+from kiln.plan.transforms import Origin, transforms
 from kiln.stages.target import PlanStage
 
 Values = Mapping[str, npt.NDArray[Any]]
 
 
-def _compared(_name: str) -> dict[str, Any]:
-    """Entries in plan.json of a constant that an input is compared with, for `ParameterStore.add`."""
-    return {"made": "for a special case", "bytes_before": 0}
+# Origin of a constant that an input is compared with.
+_COMPARED = Origin("for a special case")
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LowerResult:
     """Result of the lower stage for one bucket: content of steps.json, parameters of all special cases."""
 
-    steps: Mapping[str, Any]
+    bucket: LoweredBucket
     values: Values
 
 
@@ -42,120 +56,137 @@ def run(args: PlanStage) -> None:
     target = Target.model_validate(read_json(args.target))
     buckets = read_json(args.buckets)["buckets"] if args.buckets else [{"name": STATIC, "dims": {}}]
     lowered = [
-        Lowered(
-            read_json(folder / "steps.json"),
+        LowerResult(
+            read(LoweredBucket, folder / "steps.json"),
             tensors.load((folder / "params.safetensors").read_bytes()),
         )
         for folder in args.sources
     ]
-    plan, payload = make_plan(lowered, buckets, read_json(args.interface), config, target)
-    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode() + b"\0")
+    plan, payload = make_plan(lowered, buckets, read(Interface, args.interface), config, target)
+    hashed = plan.model_dump(exclude={"model_hash"})
+    digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode() + b"\0")
     for folder in args.sources:
         digest.update((folder / "module.json").read_bytes() + b"\0")
     digest.update(payload)
-    plan["model_hash"] = digest.hexdigest()
+    plan = plan.model_copy(update={"model_hash": digest.hexdigest()})
     with atomic_dir(args.out) as folder:
-        write_json(folder / "plan.json", plan)
+        write_json(folder / "plan.json", plan.model_dump())
         atomic_write(folder / "params.raw", payload)
 
 
 def make_plan(
-    lowered: Sequence[Lowered],
+    lowered: Sequence[LowerResult],
     buckets: Sequence[Mapping[str, Any]],
-    interface: Mapping[str, Any],
+    interface: Interface,
     config: Mapping[str, Any],
     target: Target,
-) -> tuple[dict[str, Any], bytes]:
-    """The content of plan.json, without `model_hash`, and the bytes of the parameters.
+) -> tuple[Plan, bytes]:
+    """The plan, without its `model_hash`, and the bytes of the parameters.
 
     `buckets`: entries of buckets.json. `lowered`: one result of the lower stage for each, in order.
     """
     parameters = ParameterStore()
-    planned: list[dict[str, Any]] = []
+    planned: list[Bucket] = []
     for bucket, one in zip(buckets, lowered, strict=True):
         planned += _cases(bucket, one, parameters, len(planned))
     params = config.get("params") or {}
     storage = params.get("storage") or target.params_storage
     section = params.get("section") or ".kiln_params"
-    dims = {dim["name"]: (dim["min"], dim["max"]) for dim in interface.get("dims", [])}
+    dims = {dim.name: (dim.min, dim.max) for dim in interface.dims}
     payload = parameters.content()
-    plan = {
-        "format": 2,
-        "name": config["name"],
-        "target": target.name,
-        "threads": lowered[0].steps["threads"],
-        "cpu": {"arch": target.arch, "variants": lowered[0].steps["variants"]},
-        "inputs": [_with_bytes(port, dims) for port in interface["inputs"]],
-        "outputs": [_with_bytes(port, dims) for port in interface["outputs"]],
-        "dims": interface.get("dims", []),
-        "params": {
-            "bytes": len(payload),
-            "align": 64,
-            "storage": storage,
-            "section": section if storage == "section" else None,
-            "tensors": parameters.stored,
-            "lifted": transforms([c for one in lowered for c in one.steps["cases"]], parameters.stored),
-        },
-        "kernels": _kernels(lowered),
-        "buckets": planned,
-        **({"cuda": target.cuda.model_dump()} if target.cuda is not None else {}),
-    }
+    plan = Plan(
+        format=2,
+        name=config["name"],
+        target=target.name,
+        threads=lowered[0].bucket.threads,
+        cpu=CpuVariants(arch=target.arch, variants=lowered[0].bucket.variants),
+        inputs=[_with_bytes(port, dims) for port in interface.inputs],
+        outputs=[_with_bytes(port, dims) for port in interface.outputs],
+        dims=interface.dims,
+        params=Parameters(
+            bytes=len(payload),
+            storage=storage,
+            section=section if storage == "section" else None,
+            tensors=parameters.stored,
+            lifted=transforms([c for one in lowered for c in one.bucket.cases], parameters.stored),
+        ),
+        kernels=_kernels(lowered),
+        buckets=planned,
+        cuda=target.cuda,
+        model_hash="0" * 64,
+    )
     return plan, payload
 
 
 def _cases(
-    bucket: Mapping[str, Any], lowered: Lowered, parameters: ParameterStore, first: int
-) -> list[dict[str, Any]]:
+    bucket: Mapping[str, Any], lowered: LowerResult, parameters: ParameterStore, first: int
+) -> list[Bucket]:
     """Plans of the functions of one bucket: the general function, then one for each special case.
 
     `first`: index of the general function in the plan's buckets.
     """
-    cases = lowered.steps["cases"]
     strategies = {part["strategy"] for part in bucket["dims"].values()}
-    dims = {name: {k: p[k] for k in ("min", "max", "multiple")} for name, p in bucket["dims"].items()}
-    common = {
-        "strategy": next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact"),
-        "dims": dims,
+    strategy = next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact")
+    dims = {
+        name: SizeRange(min=part["min"], max=part["max"], multiple=part["multiple"])
+        for name, part in bucket["dims"].items()
     }
     planned = []
-    for case in cases:
-        prefix = case["params"]
-        values = {n.removeprefix(prefix): v for n, v in lowered.values.items() if n.startswith(prefix)}
+    for case in lowered.bucket.cases:
+        values = {
+            name.removeprefix(case.params): value
+            for name, value in lowered.values.items()
+            if name.startswith(case.params)
+        }
         when = None
-        if case["when"]:
-            conditions = [_condition(one, values, parameters) for one in case["when"]["all"]]
-            when = {"bucket": first, "all": conditions}
-        name = bucket["name"] + (f"_{case['name']}" if case["name"] else "")
-        planned.append({"name": name, **common, "when": when, **plan_bucket(case, values, parameters)})
+        if case.when is not None:
+            conditions = [_condition(one, values, parameters) for one in case.when.all]
+            when = SpecialCase(bucket=first, all=conditions)
+        function = plan_function(case, values, parameters)
+        planned.append(
+            Bucket(
+                name=bucket["name"] + (f"_{case.name}" if case.name else ""),
+                strategy=strategy,
+                dims=dims,
+                when=when,
+                arena_bytes=function.arena_bytes,
+                lower_bound_bytes=function.lower_bound_bytes,
+                steps=function.steps,
+                tensors=function.tensors,
+            )
+        )
     # Which function runs is known only when the data is: the arena must be large enough for each.
-    planned[0]["arena_bytes"] = max(entry["arena_bytes"] for entry in planned)
-    return planned
+    most = max(entry.arena_bytes for entry in planned)
+    return [planned[0].model_copy(update={"arena_bytes": most}), *planned[1:]]
 
 
-def _condition(condition: Mapping[str, Any], values: Values, parameters: ParameterStore) -> dict[str, Any]:
+def _condition(condition: LoweredCondition, values: Values, parameters: ParameterStore) -> PlannedCondition:
     """A condition of a special case, with the offset of the constant that an input is compared with."""
-    value = condition.get("value")
-    if not isinstance(value, dict):
-        return dict(condition)
-    constant = values[value["param"]]
-    offset = parameters.add(value["param"], constant, _compared)
-    return {**condition, "value": {"offset": offset, "bytes": constant.nbytes}}
+    if not isinstance(condition, InputEquals):
+        return condition
+    value = condition.value
+    if not isinstance(value, ConstantName):
+        return InputContent(input=condition.input, value=value)
+    constant = values[value.param]
+    offset = parameters.add(value.param, constant, _COMPARED)
+    compared = ParameterBytes(offset=offset, bytes=constant.nbytes)
+    return InputContent(input=condition.input, value=compared)
 
 
-def _kernels(lowered: Sequence[Lowered]) -> list[dict[str, Any]]:
+def _kernels(lowered: Sequence[LowerResult]) -> list[KernelRecord]:
     """The kernels of all buckets, each once: equal kernels have the same symbol."""
-    by_symbol: dict[str, dict[str, Any]] = {}
-    for bucket in lowered:
-        for case in bucket.steps["cases"]:
-            for kernel in case["kernels"]:
-                by_symbol.setdefault(kernel["symbol"], kernel)
+    by_symbol: dict[str, KernelRecord] = {}
+    for result in lowered:
+        for case in result.bucket.cases:
+            for kernel in case.kernels:
+                by_symbol.setdefault(kernel.symbol, kernel)
     return list(by_symbol.values())
 
 
-def _with_bytes(port: Mapping[str, Any], dims: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def _with_bytes(port: PortRecord, dims: Mapping[str, tuple[int, int]]) -> PortRecord:
     """`port` with the greatest size of its tensor as `bytes`; `dims`: range of each dynamic dimension."""
-    dtype = "uint8" if port["dtype"] == "bool" else port["dtype"]
+    dtype = "uint8" if port.dtype == "bool" else port.dtype
     elements = 1
-    for size in port["shape"]:
+    for size in port.shape:
         elements *= sizes.bounds(size, dims)[1]
-    return {**port, "bytes": elements * np.dtype(dtype).itemsize}
+    return port.model_copy(update={"bytes": elements * np.dtype(dtype).itemsize})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from kiln.plan.schema import PlannedStep
 
 
-def step_of(step: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
-    """`step` of steps.json or plan.json with the kernel, arguments and extent that `variant` uses."""
-    own = step.get("variants", {}).get(variant)
-    return step if own is None else {**step, **own}
+def step_of(step: PlannedStep, variant: str) -> PlannedStep:
+    """`step` with the kernel, arguments and extent that `variant` uses."""
+    own = step.variants.get(variant)
+    return step if own is None else step.model_copy(update=dict(own))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from html import escape
 from typing import Any
+
+from kiln.plan.schema import Bucket, PlacedTensor
 
 WIDTH, HEIGHT = 1000, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 14, 30
@@ -19,9 +20,9 @@ def bytes_text(count: int) -> str:
     return f"{count / (1024 * 1024):.2f} MiB"
 
 
-def draw(bucket: Mapping[str, Any], labels: list[str]) -> str:
+def draw(bucket: Bucket, labels: list[str]) -> str:
     """SVG of the arena of one bucket of plan.json. `labels` are the steps' labels, for tooltips."""
-    steps, top = len(bucket["steps"]), max(bucket["arena_bytes"], 1)
+    steps, top = len(bucket.steps), max(bucket.arena_bytes, 1)
     plot_width, plot_height = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     column = plot_width / max(steps, 1)
 
@@ -42,42 +43,42 @@ def draw(bucket: Mapping[str, Any], labels: list[str]) -> str:
         parts.append(
             f'<text class="tick" x="{x(step + 0.5)}" y="{HEIGHT - 11}" text-anchor="middle">{step}</text>'
         )
-    for tensor in sorted(bucket["tensors"], key=lambda t: (t["first"], t["offset"], t["name"])):
+    for tensor in sorted(bucket.tensors, key=lambda t: (t.first, t.offset, t.name)):
         parts.append(_tensor(tensor, x, y, column, plot_height / top, labels))
     parts.append(_live(bucket, x, y))
     parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 11}" text-anchor="end">step</text></svg>')
     return "".join(parts)
 
 
-def _tensor(tensor: Mapping[str, Any], x: Any, y: Any, column: float, row: float, labels: list[str]) -> str:
-    first, last, size = tensor["first"], tensor["last"], tensor["bytes"]
+def _tensor(tensor: PlacedTensor, x: Any, y: Any, column: float, row: float, labels: list[str]) -> str:
+    first, last, size = tensor.first, tensor.last, tensor.bytes
     width, height = (last - first + 1) * column, size * row
     maker = labels[first] if first < len(labels) else ""
-    place = f"{bytes_text(size)} at {tensor['offset']}, steps {first} to {last}"
-    title = f"{tensor['name']} ({tensor['kind']}): {place}"
+    place = f"{bytes_text(size)} at {tensor.offset}, steps {first} to {last}"
+    title = f"{tensor.name} ({tensor.kind}): {place}"
     text = ""
     letters = int((width - 8) / 6.2)
     if letters >= 4 and height >= 13:
-        made_by = maker.split("+")[0] or tensor["name"]
+        made_by = maker.split("+")[0] or tensor.name
         name = made_by if len(made_by) <= letters else made_by[: letters - 1] + "…"
-        middle = tensor["offset"] + size / 2
+        middle = tensor.offset + size / 2
         text = f'<text x="{x(first)}" dx="4" y="{y(middle)}" dy="4">{escape(name)}</text>'
     return (
-        f'<g class="{escape(tensor["kind"])}"><title>{escape(title)}\n{escape(maker)}</title>'
-        f'<rect x="{x(first)}" y="{y(tensor["offset"] + size)}" '
+        f'<g class="{escape(tensor.kind)}"><title>{escape(title)}\n{escape(maker)}</title>'
+        f'<rect x="{x(first)}" y="{y(tensor.offset + size)}" '
         f'width="{width:.2f}" height="{height:.2f}" rx="1.5"/>'
         f"{text}</g>"
     )
 
 
-def _live(bucket: Mapping[str, Any], x: Any, y: Any) -> str:
+def _live(bucket: Bucket, x: Any, y: Any) -> str:
     """SVG line of the bytes alive at each step.
 
     Where the line reaches the top, the arena cannot be smaller.
     """
     points = []
-    for step in range(len(bucket["steps"])):
-        live = sum(t["bytes"] for t in bucket["tensors"] if t["first"] <= step <= t["last"])
+    for step in range(len(bucket.steps)):
+        live = sum(tensor.bytes for tensor in bucket.tensors if tensor.first <= step <= tensor.last)
         points += [f"{x(step)},{y(live)}", f"{x(step + 1)},{y(live)}"]
     return f'<polyline class="live" points="{" ".join(points)}"/>'
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.plan.schema import Plan
 from kiln.report.measure import operators, peak_step
 
 
@@ -50,24 +51,24 @@ def check(figures: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) 
     ]
 
 
-def contributors(kind: str, figures: Mapping[str, Any], plan: Mapping[str, Any]) -> list[tuple[str, int]]:
+def contributors(kind: str, figures: Mapping[str, Any], plan: Plan) -> list[tuple[str, int]]:
     """Label and bytes of the contributors to `kind`, largest first.
 
     For `flash`, parameters and code; for `ram`, the tensors alive at the peak of the largest arena.
     """
     if kind == "flash":
-        rows = [(f"parameter {t['name']}", t["bytes"]) for t in plan["params"]["tensors"]]
+        rows = [(f"parameter {tensor.name}", tensor.bytes) for tensor in plan.params.tensors]
         linked = figures.get("linked")
         if linked is not None:
             rows += [(f"code of {k['symbol']}: {k['label']}", k["bytes"]) for k in linked["kernels"]]
             runtime = sum(linked["code"][part] for part in ("runtime", "threads", "platform"))
             rows.append(("code of the runtime", runtime))
         return sorted(rows, key=lambda row: (-row[1], row[0]))
-    bucket = max(plan["buckets"], key=lambda b: b["arena_bytes"])
+    bucket = max(plan.buckets, key=lambda bucket: bucket.arena_bytes)
     step, live = peak_step(bucket)
     if not live:
         return []
-    kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
-    at = bucket["steps"][step]
-    what = at.get("label") or operators(kernels[at["kernel"]])
-    return [(f"{t['kind']} {t['name']} at step {step} ({what})", t["bytes"]) for t in live]
+    kernels = {kernel.symbol: kernel for kernel in plan.kernels}
+    at = bucket.steps[step]
+    what = at.label or operators(kernels[at.kernel])
+    return [(f"{tensor.kind} {tensor.name} at step {step} ({what})", tensor.bytes) for tensor in live]

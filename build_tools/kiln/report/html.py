@@ -16,6 +16,7 @@ from kiln import __version__
 from kiln.config import sizes
 from kiln.errors import printable
 from kiln.files import atomic_write, read_json
+from kiln.plan.schema import Bucket, ExpressionArgument, MemoryArgument, Plan, StepArgument, read_plan
 from kiln.report import arena, budget
 from kiln.report.buckets import has_buckets, plan_rows, sizes_text
 from kiln.report.measure import operators, peak_step
@@ -31,7 +32,7 @@ def run(args: ReportStage) -> None:
     """Write the page. Equal inputs give equal bytes."""
     folder = args.golden or args.bundle / "golden"
     page = render(
-        plan=read_json(args.plan),
+        plan=read_plan(args.plan),
         target=read_json(args.target),
         size=read_json(args.size),
         manifest=_read(args.bundle / "manifest.json"),
@@ -52,7 +53,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def render(
     *,
-    plan: Mapping[str, Any],
+    plan: Plan,
     target: Mapping[str, Any],
     size: Mapping[str, Any],
     manifest: Mapping[str, Any],
@@ -87,12 +88,12 @@ def render(
             byoc=byoc,
             measured=_errors(precision),
             tools=manifest.get("tools") or _tools(),
-            buckets=[_bucket(plan, size, *pair) for pair in zip(plan["buckets"], rows, strict=True)],
+            buckets=[_bucket(plan, size, *pair) for pair in zip(plan.buckets, rows, strict=True)],
             has_buckets=has_buckets(rows),
             padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
             flash=_flash(plan, size),
-            flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan["buckets"]),
-            parameters=sorted(plan["params"]["tensors"], key=lambda t: (-t["bytes"], t["name"])),
+            flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan.buckets),
+            parameters=sorted(plan.params.tensors, key=lambda t: (-t.bytes, t.name)),
         )
     )
 
@@ -152,55 +153,47 @@ def many(value: int) -> str:
     return str(value)
 
 
-def _bucket(
-    plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any], row: Mapping[str, Any]
-) -> dict[str, Any]:
+def _bucket(plan: Plan, size: Mapping[str, Any], bucket: Bucket, row: Mapping[str, Any]) -> dict[str, Any]:
     """A bucket of plan.json with its row of the size table, its steps and the drawing of its arena."""
     steps = _steps(plan, size, bucket)
     most = max((step["flops"] for step in steps), default=0) or 1
     for step in steps:
         step["share"] = f"{100 * step['flops'] / most:.1f}"
     return {
-        **bucket,
         **row,
-        "sizes": sizes_text(bucket["dims"]),
+        "tensors": bucket.tensors,
+        "sizes": sizes_text(row["dims"]),
         "steps": steps,
         "drawing": Markup(arena.draw(bucket, [step["label"] for step in steps])),
         "peak": peak_step(bucket)[0],
     }
 
 
-def _steps(
-    plan: Mapping[str, Any], size: Mapping[str, Any], bucket: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
+def _steps(plan: Plan, size: Mapping[str, Any], bucket: Bucket) -> list[dict[str, Any]]:
+    kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     linked = size.get("linked") or {}
     code = {kernel["symbol"]: kernel["bytes"] for kernel in linked.get("kernels", [])}
     taken = {kernel["symbol"]: kernel.get("gpu", {}) for kernel in linked.get("kernels", [])}
     rows = []
-    for index, step in enumerate(bucket["steps"]):
-        kernel = kernels[step["kernel"]]
-        ops = [
-            {"name": short(op["name"]), "attrs": attributes(op.get("attrs") or {})} for op in kernel["ops"]
-        ]
-        pairs = zip(step["args"], kernel["args"], strict=True)
-        places = [_place(given, declared["const"]) for given, declared in pairs]
+    for index, step in enumerate(bucket.steps):
+        kernel = kernels[step.kernel]
+        ops = [{"name": short(op.name), "attrs": attributes(op.attrs)} for op in kernel.ops]
+        pairs = zip(step.args, kernel.args, strict=True)
+        places = [_place(given, declared.const) for given, declared in pairs]
         rows.append(
             {
                 "index": index,
-                "label": step.get("label") or operators(kernel),
+                "label": step.label or operators(kernel),
                 "ops": ops,
                 "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
-                "symbol": step["kernel"],
-                "extent": sizes.show(step["extent"]) if step.get("extent") is not None else None,
-                "parallel": bool(kernel.get("parallel")),
+                "symbol": step.kernel,
+                "extent": sizes.show(step.extent),
+                "parallel": kernel.parallel,
                 # The work of a kernel that buckets share depends on the bucket: the step has its `macs`.
-                "flops": _greatest(
-                    ["*", 2, step["macs"]] if "macs" in step else kernel["flops"] or 0, bucket
-                ),
-                "code": code.get(step["kernel"]),
-                "gpu": [_on_gpu(arch, numbers) for arch, numbers in taken.get(step["kernel"], {}).items()],
-                "params": sum(arg.get("bytes") or 0 for arg in step["args"] if arg["at"] == "params"),
+                "flops": kernel.flops if step.macs is None else 2 * step.macs,
+                "code": code.get(step.kernel),
+                "gpu": [_on_gpu(arch, numbers) for arch, numbers in taken.get(step.kernel, {}).items()],
+                "params": sum(place["bytes"] or 0 for place in places if place["at"] == "params"),
                 "places": places,
             }
         )
@@ -213,14 +206,6 @@ def _on_gpu(arch: str, taken: Mapping[str, int]) -> str:
     parts += [f"{taken['stack_bytes']} B stack"] if taken["stack_bytes"] else []
     parts += [f"{taken['shared_bytes']} B shared"] if taken["shared_bytes"] else []
     return f"{arch}: {', '.join(parts)}"
-
-
-def _greatest(expr: Any, bucket: Mapping[str, Any]) -> int:
-    """The greatest value of a size expression over the sizes of the bucket."""
-    ranges = {
-        n: (s["min"], s["max"]) if isinstance(s, Mapping) else (s, s) for n, s in bucket["dims"].items()
-    }
-    return int(sizes.bounds(expr, ranges)[1])
 
 
 def short(name: str) -> str:
@@ -240,19 +225,15 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _place(arg: Mapping[str, Any], const: bool) -> dict[str, Any]:
+def _place(arg: StepArgument, const: bool) -> dict[str, Any]:
     """Location and bytes of a kernel's argument; `where` is text: `arena+4096`, `input 0`."""
-    at = arg["at"]
-    if at in ("arena", "params"):
-        where = f"{at}+{arg['offset']}"
-    elif at == "dim":
-        where = sizes.show(arg["expr"])
-    else:
-        where = f"{at} {arg['index']}"
-    return {"at": at, "where": where, "bytes": arg.get("bytes"), "written": not const and at != "dim"}
+    if isinstance(arg, ExpressionArgument):
+        return {"at": arg.at, "where": sizes.show(arg.expr), "bytes": None, "written": False}
+    where = f"{arg.at}+{arg.offset}" if isinstance(arg, MemoryArgument) else f"{arg.at} {arg.index}"
+    return {"at": arg.at, "where": where, "bytes": arg.bytes or None, "written": not const}
 
 
-def _flash(plan: Mapping[str, Any], size: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _flash(plan: Plan, size: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The parts of flash for a bar chart: name, bytes and per cent. Before linking, parameters only."""
     linked, params = size.get("linked"), size["params"]["bytes"]
     parts = [("parameters", params)]

@@ -10,6 +10,8 @@ from kiln.byoc.libraries import folder as external
 from kiln.config import Target
 from kiln.device.link import link, link_flags
 from kiln.errors import KilnError
+from kiln.lower.schema import KernelRecord
+from kiln.plan.schema import Bucket, PlacedTensor, Plan
 from kiln.report.archive import function_members
 from kiln.report.buckets import code_rows, plan_rows
 from kiln.report.elf import Program, read_program
@@ -18,26 +20,26 @@ _PROGRAMS = Path(__file__).resolve().parent / "programs"
 _PARTS = ("kernels", "plan", "runtime", "threads", "platform", "other")
 
 
-def plan_figures(plan: Mapping[str, Any]) -> dict[str, Any]:
+def plan_figures(plan: Plan) -> dict[str, Any]:
     """Figures from plan.json alone: bytes of parameters, and a row for each bucket."""
     return {
         "format": 1,
-        "model": plan["name"],
-        "params": {"bytes": plan["params"]["bytes"], "storage": plan["params"]["storage"]},
-        "several": plan["params"].get("lifted", {}).get("several", []),
+        "model": plan.name,
+        "params": {"bytes": plan.params.bytes, "storage": plan.params.storage},
+        "several": [parameter.model_dump() for parameter in plan.params.lifted.several],
         "buckets": plan_rows(plan),
     }
 
 
-def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: Path) -> dict[str, Any]:
+def linked_figures(plan: Plan, bundle: Path, target: Target, work: Path) -> dict[str, Any]:
     """Bytes of the smallest program that uses the model, minus those of an empty program with the same flags.
 
     Static memory only: the caller provides arena and tensors. Kernels are sorted by bytes of code, largest
     first. Raises KilnError when the programs cannot be linked, or when the linker removed the model.
     """
-    name = plan["name"]
+    name = plan.name
     # -g keeps the symbol table, which zig otherwise removes; it adds nothing to the measured sections.
-    flags = ["-Os", "-g", *link_flags(target, plan["threads"])]
+    flags = ["-Os", "-g", *link_flags(target, plan.threads)]
     defines = [f'-DKILN_HEADER="{name}.h"', f"-DKILN_MODEL={name}"]
     library = bundle / "lib" / f"lib{name}.a"
     model = link(
@@ -67,20 +69,18 @@ def linked_figures(plan: Mapping[str, Any], bundle: Path, target: Target, work: 
     }
 
 
-def code_by_part(
-    plan: Mapping[str, Any], program: Program, base: Program, members: Mapping[str, str]
-) -> dict[str, Any]:
+def code_by_part(plan: Plan, program: Program, base: Program, members: Mapping[str, str]) -> dict[str, Any]:
     """Bytes of code of each kernel, of the plan, and of the runtime's core, threads and platform.
 
     `members`: function name → object of the library. Functions that `base` also contains are not counted;
     functions from outside of the library, such as the C library's, count as `other`.
     """
-    labels = {kernel["symbol"]: operators(kernel) for kernel in plan["kernels"]}
+    labels = {kernel.symbol: operators(kernel) for kernel in plan.kernels}
     kernels, totals = dict.fromkeys(labels, 0), dict.fromkeys(_PARTS, 0)
     for name, size in program.functions.items():
         if name in base.functions:
             continue
-        part = _part(members.get(name, ""), f"{plan['name']}_plan.")
+        part = _part(members.get(name, ""), f"{plan.name}_plan.")
         owner = _kernel_of(name, kernels) if part == "kernels" else None
         if owner is not None:
             kernels[owner] += size
@@ -93,7 +93,7 @@ def code_by_part(
     }
 
 
-def on_gpu(plan: Mapping[str, Any], linked: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
+def on_gpu(plan: Plan, linked: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
     """The figures `linked` for kernels that run on a GPU, whose code is an image among the constants.
 
     `usage`: usage.json of emit-objects. A kernel's bytes are the sum over all architectures; `gpu` has its
@@ -101,8 +101,8 @@ def on_gpu(plan: Mapping[str, Any], linked: Mapping[str, Any], usage: Mapping[st
     """
     found = usage["kernels"]
     bytes_of = {
-        kernel["symbol"]: sum(numbers["bytes"] for numbers in found.get(kernel["symbol"], {}).values())
-        for kernel in plan["kernels"]
+        kernel.symbol: sum(numbers["bytes"] for numbers in found.get(kernel.symbol, {}).values())
+        for kernel in plan.kernels
     }
     kernels = [
         {**kernel, "bytes": bytes_of[kernel["symbol"]], "gpu": found.get(kernel["symbol"], {})}
@@ -142,17 +142,17 @@ def _kernel_of(function: str, kernels: Mapping[str, int]) -> str | None:
     return None
 
 
-def operators(kernel: Mapping[str, Any]) -> str:
-    """The operators that a kernel of plan.json computes: `nn.conv2d + add + nn.relu`."""
-    return " + ".join(op["name"].removeprefix("relax.") for op in kernel["ops"]) or kernel["symbol"]
+def operators(kernel: KernelRecord) -> str:
+    """The operators that a kernel computes: `nn.conv2d + add + nn.relu`."""
+    return " + ".join(op.name.removeprefix("relax.") for op in kernel.ops) or kernel.symbol
 
 
-def peak_step(bucket: Mapping[str, Any]) -> tuple[int, list[Mapping[str, Any]]]:
+def peak_step(bucket: Bucket) -> tuple[int, list[PlacedTensor]]:
     """The first step with the most bytes alive, and the tensors alive at it, largest first."""
     best, most = 0, -1
-    for step in range(len(bucket["steps"])):
-        live = sum(t["bytes"] for t in bucket["tensors"] if t["first"] <= step <= t["last"])
+    for step in range(len(bucket.steps)):
+        live = sum(tensor.bytes for tensor in bucket.tensors if tensor.first <= step <= tensor.last)
         if live > most:
             best, most = step, live
-    live_there = [t for t in bucket["tensors"] if t["first"] <= best <= t["last"]]
-    return best, sorted(live_there, key=lambda t: (-t["bytes"], t["name"]))
+    live_there = [tensor for tensor in bucket.tensors if tensor.first <= best <= tensor.last]
+    return best, sorted(live_there, key=lambda tensor: (-tensor.bytes, tensor.name))

@@ -13,6 +13,7 @@ from rich.text import Text
 from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.plan.schema import Plan, read_plan
 from kiln.report import budget
 from kiln.report.buckets import has_buckets, sizes_text
 from kiln.report.measure import linked_figures, on_gpu, plan_figures
@@ -30,7 +31,7 @@ def run(args: SizeStage) -> None:
         return
     if args.plan is None or args.target is None or args.out is None:
         raise KilnError("size: --plan, --target and --out are needed without --print")
-    plan, target = read_json(args.plan), Target.model_validate(read_json(args.target))
+    plan, target = read_plan(args.plan), Target.model_validate(read_json(args.target))
     figures = plan_figures(plan) | {"target": target.name}
     if args.bundle:
         if args.work is None:
@@ -40,7 +41,7 @@ def run(args: SizeStage) -> None:
             figures["linked"] = on_gpu(plan, figures["linked"], read_json(args.usage))
     own = read_json(args.config) if args.config else {}
     budgets = {
-        f"model {plan['name']}": own.get("budget", own) or {},
+        f"model {plan.name}": own.get("budget", own) or {},
         f"target {target.name}": target.budget.model_dump(),
     }
     lines = budget.check(figures, budgets)
@@ -51,7 +52,7 @@ def run(args: SizeStage) -> None:
     if exceeded:
         args.out.unlink(missing_ok=True)
         print_excess(exceeded, figures, plan)
-        raise KilnError(_complaint(exceeded, plan["name"], target.name))
+        raise KilnError(_complaint(exceeded, plan.name, target.name))
     if not args.quiet:
         print_figures(figures)
     write_json(args.out, figures)
@@ -189,9 +190,7 @@ def _print_shared(console: Console, figures: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def print_excess(
-    exceeded: Sequence[budget.Line], figures: Mapping[str, Any], plan: Mapping[str, Any]
-) -> None:
+def print_excess(exceeded: Sequence[budget.Line], figures: Mapping[str, Any], plan: Plan) -> None:
     """Print each exceeded budget, and the largest contributors to flash or RAM."""
     console = _console()
     table = _table("budgets exceeded", "budget", "limit", "used", "too many")

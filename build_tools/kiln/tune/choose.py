@@ -134,7 +134,7 @@ class _Maker:
         return PartSubject(name, part.key, steps, None if backend is None else backend.name)
 
     def _digest(self, own: PartSubject, other: PartSubject, backend: str) -> str:
-        sources = [one["external"]["source"].replace(other.name, "") for one in other.externals]
+        sources = [code.source.replace(other.name, "") for code in other.externals.values()]
         facts = [sorted(own.content), sources, self.about[backend]["version"], target_config(self.target)]
         return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:24]
 

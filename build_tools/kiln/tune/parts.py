@@ -23,6 +23,7 @@ from kiln.byoc.partition import Partition
 from kiln.byoc.passes import Passes, facts_of
 from kiln.config import Target
 from kiln.lower.cases import cases_of
+from kiln.lower.schema import ExternalCode
 from kiln.lower.steps import Steps, Tensor
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
@@ -134,18 +135,18 @@ class PartSubject(Subject):
             f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")
             for symbol, func in steps.functions.items()
         }
-        self.content = frozenset(kernel["symbol"] for kernel in steps.kernels)
-        tensors = {tensor: about.describe(steps.box) for tensor, about in steps.tensors.items()}
-        moves = [step for step in steps.steps if step["label"] in _MOVES and step["writes"] != steps.outputs]
+        self.content = frozenset(kernel.symbol for kernel in steps.kernels)
+        tensors = {tensor: about.record(steps.box) for tensor, about in steps.tensors.items()}
+        moves = [step for step in steps.steps if step.label in _MOVES and step.writes != steps.outputs]
         kept = [step for step in steps.steps if step not in moves]
-        inputs = {root_of(tensors, made) for step in moves for made in step["writes"]}
+        inputs = {root_of(tensors, made) for step in moves for made in step.writes}
         largest = max(steps.params, key=lambda param: steps.params[param].nbytes, default=None)
         kinds = {steps.outputs[0]: "OUTPUT", **({largest: "WEIGHTS"} if largest is not None else {})}
         owners = [tensor for tensor in steps.tensors.values() if tensor.alias is None]
         self.memory = [
             Memory(
                 tensor.name,
-                int(tensors[tensor.name]["bytes"]),
+                tensors[tensor.name].bytes,
                 kinds.get(tensor.name, "INPUT" if _is_given(tensor, inputs) else "SCRATCH"),
             )
             for tensor in owners
@@ -155,26 +156,27 @@ class PartSubject(Subject):
         def at(argument: str) -> int:
             return places[root_of(tensors, argument)]
 
-        known = {kernel["symbol"]: kernel for kernel in steps.kernels}
+        known = {kernel.symbol: kernel for kernel in steps.kernels}
         self.calls = [
             Call(
-                f"{name}_{step['kernel']}",
-                tuple(at(argument) for argument in step["args"]),
-                int(step["extent"]) if known[step["kernel"]]["parallel"] else None,
+                f"{name}_{step.kernel}",
+                tuple(at(argument) for argument in step.tensors),
+                int(step.extent) if known[step.kernel].parallel else None,
             )
             for step in kept
         ]
-        self.externals = [
-            _renamed(known[step["kernel"]], name) for step in kept if "external" in known[step["kernel"]]
-        ]
+        external = [(step, code) for step in kept if (code := known[step.kernel].external) is not None]
+        self.externals = {
+            f"{name}_{step.kernel}": _renamed(code, step.kernel, name) for step, code in external
+        }
         self.opened = [
             Call(
-                f"{name}_{step['kernel']}_open",
-                tuple(at(step["args"][place]) for place in known[step["kernel"]]["external"]["opens"]),
+                f"{name}_{step.kernel}_open",
+                tuple(at(str(step.args[place])) for place in code.opens),
                 None,
             )
-            for step in kept
-            if known[step["kernel"]].get("external", {}).get("opens") is not None
+            for step, code in external
+            if code.opens is not None
         ]
 
 
@@ -182,8 +184,6 @@ def _is_given(tensor: Tensor, inputs: set[str]) -> bool:
     return tensor.kind in ("input", "param") or tensor.name in inputs
 
 
-def _renamed(kernel: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The entry of an external kernel with the prefix `name` added to its symbol, also in its source."""
-    symbol, external = kernel["symbol"], kernel["external"]
-    source = external["source"].replace(symbol, f"{name}_{symbol}")
-    return {"symbol": f"{name}_{symbol}", "external": {**external, "source": source}}
+def _renamed(code: ExternalCode, symbol: str, name: str) -> ExternalCode:
+    """`code`, whose function is `symbol`, with the prefix `name` added to that symbol."""
+    return code.model_copy(update={"source": code.source.replace(symbol, f"{name}_{symbol}")})

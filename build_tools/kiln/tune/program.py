@@ -31,8 +31,9 @@ def link_program(
         functions.update(subject.functions)
     made, table, program = folder / "kernels.o", folder / "subjects.c", folder / "time_kernels"
     compile_object(functions, target, made)
-    for external in (one for subject in subjects for one in subject.externals):
-        compile_call(dict(external), target, libraries, folder)
+    for subject in subjects:
+        for symbol, code in subject.externals.items():
+            compile_call(symbol, code, target, libraries, folder)
     calls = [str(path) for path in sorted(folder.glob("*.o")) if path != made]
     files = [str(path) for library in libraries for path in library.linked]
     external_flags = with_rpath(files, [*(str(one.path.resolve() / "lib") for one in libraries), "$ORIGIN"])

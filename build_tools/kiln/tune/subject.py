@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tvm import relax
 
 from kiln.config import Target
 from kiln.lower.pipeline import lower
+from kiln.lower.schema import ExternalCode
 from kiln.tir.tuning_records import Choice, shapes_of
 
 Array = npt.NDArray[Any]
@@ -67,8 +69,8 @@ class Call:
 class Subject:
     """The kernels of one operator, lowered with one candidate."""
 
-    # For a subgraph that a library computes: the plan's entries of its kernels, and the calls made once.
-    externals: Sequence[Mapping[str, Any]] = ()
+    # For a subgraph that a library computes: the code by symbol, and the calls made once.
+    externals: Mapping[str, ExternalCode] = MappingProxyType({})
     opened: Sequence[Call] = ()
 
     def __init__(
@@ -88,19 +90,19 @@ class Subject:
         self.memory = [
             Memory(
                 tensor.name,
-                int(tensor.describe(steps.box)["bytes"]),
+                tensor.record(steps.box).bytes,
                 kinds.get(tensor.name, "INPUT" if tensor.kind in ("input", "param") else "SCRATCH"),
                 steps.params.get(tensor.name) if values else None,
             )
             for tensor in steps.tensors.values()
         ]
         places = {memory.name: index for index, memory in enumerate(self.memory)}
-        parallel = {kernel["symbol"]: kernel["parallel"] for kernel in steps.kernels}
+        parallel = {kernel.symbol: kernel.parallel for kernel in steps.kernels}
         self.calls = [
             Call(
-                f"{name}_{step['kernel']}",
-                tuple(places[argument] for argument in step["args"]),
-                int(step["extent"]) if parallel[step["kernel"]] else None,
+                f"{name}_{step.kernel}",
+                tuple(places[argument] for argument in step.tensors),
+                int(step.extent) if parallel[step.kernel] else None,
             )
             for step in steps.steps
         ]

@@ -12,6 +12,7 @@ import pytest
 from kiln.config import load_target
 from kiln.device.link import link
 from kiln.errors import KilnError
+from plans import plan_of
 
 from benchmarks.__main__ import main
 from benchmarks.arm64 import describe_processor, interpreter
@@ -50,13 +51,12 @@ def test_the_plugin_counts_every_instruction(tmp_path: Path) -> None:
 def test_multiply_adds_are_those_of_the_bucket_that_serves() -> None:
     box = {"n": {"min": 1, "max": 4, "multiple": 1}}
     rest = {"n": {"min": 1, "max": 9, "multiple": 1}}
-    plan = {
-        "name": "net",
-        "buckets": [
-            {"dims": box, "steps": [{"macs": 100}, {}]},
-            {"dims": rest, "steps": [{"macs": ["*", "n", 7]}]},
-        ],
-    }
+    step = {"kernel": "k", "label": "", "args": []}
+    buckets = [
+        {"dims": box, "steps": [{**step, "macs": 100}, step]},
+        {"dims": rest, "steps": [{**step, "macs": 56}]},
+    ]
+    plan = plan_of(name="net", buckets=buckets)
     assert [multiply_adds(plan, {"n": size}) for size in (4, 8)] == [100, 56]
     with pytest.raises(KilnError, match="no bucket"):
         multiply_adds(plan, {"n": 10})

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kiln.emit.source import emit
 from kiln.errors import KilnError
+from kiln.plan.schema import parse_plan
 
 from benchmarks.dispatch import COUNTS, plan
 from benchmarks.stream import draw, read_histogram
@@ -35,7 +36,7 @@ def test_histograms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_plans_of_many_buckets_can_be_emitted(count: int) -> None:
-    source = emit(plan(count), b"")["many_plan.c"]
+    source = emit(parse_plan(plan(count)), b"")["many_plan.c"]
     assert isinstance(source, str)
     assert source.count("static int32_t step_of_") == count
     assert ("select_bucket" in source) == (count > 1)

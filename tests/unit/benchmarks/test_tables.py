@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from plans import plan_of
 
 from benchmarks import plot, record, tables
 from benchmarks.compare import Match, mean_lead, turn_order
@@ -146,14 +147,16 @@ def test_profile_puts_the_lowest_share_first_each_against_the_ceiling_that_binds
         {"symbol": "k0", "family": "conv", "flops": 0, "args": [{"dtype": "float32", "const": True}] * 2},
         {"symbol": "k1", "family": "loops", "flops": 500, "args": [{"dtype": "int8", "const": False}]},
     ]
-    argument, weight = {"at": "arena", "bytes": 16_000}, {"at": "params", "bytes": ["*", "n", 100]}
+    place = {"offset": 0}
+    argument = {"at": "arena", "bytes": 16_000, **place}
+    weight = {"at": "params", "bytes": 1000, **place}
     steps = [
         {"kernel": "k1", "label": "add", "macs": 0, "args": [argument]},
-        {"kernel": "k0", "label": "conv2d", "macs": ["*", "n", 5000], "args": [argument, weight]},
+        {"kernel": "k0", "label": "conv2d", "macs": 50_000, "args": [argument, weight]},
         {"kernel": "k0", "label": "view", "macs": 0, "args": [argument, weight]},
     ]
-    plan = {"kernels": kernels, "buckets": [{"steps": []}, {"steps": steps}]}
-    made = steps_of(plan, [1e-6, 3e-6, 1e-9], 1, {"n": 10})
+    plan = plan_of(kernels=kernels, buckets=[{"steps": []}, {"steps": steps}])
+    made = steps_of(plan, [1e-6, 3e-6, 1e-9], 1)
     assert [(s.operations, s.params, s.read, s.written) for s in made] == [
         (500, 0, 0, 16_000),
         (100_000, 1000, 16_000, 0),

@@ -16,6 +16,8 @@ from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
 from kiln.errors import KilnError
 from kiln.lower.pipeline import lower
+from kiln.lower.schema import SizeArgument
+from kiln.lower.steps import SIZE_PARAMETER
 from relaxed import const, module
 from tvm import relax, tirx
 
@@ -127,9 +129,9 @@ def test_open_sizes_reach_the_call() -> None:
     mod["main"] = mod["main"].with_attr("kiln.dims", json.dumps(dims))
     steps = lower(mod, "m", TARGET, "pthread", external=passes())
     (step,) = steps.steps
-    assert step["args"][-1] == {"dim": ["*", "seq", 2]} and "seq" in json.dumps(step["extent"])
-    assert steps.kernels[0]["args"][-1] == {"dtype": "int32", "const": True, "scalar": True}
-    assert "int32_t rows" in steps.kernels[0]["external"]["source"]
+    assert step.args[-1] == SizeArgument(dim=["*", "seq", 2]) and "seq" in json.dumps(step.extent)
+    assert steps.kernels[0].args[-1] == SIZE_PARAMETER
+    assert "int32_t rows" in steps.kernels[0].external.source
 
 
 def passes(name: str = "openblas", **byoc: Any) -> Passes:
@@ -143,12 +145,12 @@ def test_a_call_is_a_step_like_any_other() -> None:
     )
     steps = lower(mod, "m", TARGET, "none", external=passes())
     call, rest = steps.steps
-    assert call["kernel"].startswith("kilnx_openblas_dense_") and rest["kernel"].startswith("kilnk_")
-    assert call["macs"] == 2 * 4 * 8 and call["label"] == "matmul+add+add"
+    assert call.kernel.startswith("kilnx_openblas_dense_") and rest.kernel.startswith("kilnk_")
+    assert call.macs == 2 * 4 * 8 and call.label == "matmul+add+add"
     # The residual's memory may become the output's: each element is read before it is written.
-    assert call["in_place"] == [call["args"][3]]
-    assert call["args"][-1] == rest["args"][0]
-    assert [op["name"] for op in steps.kernels[0]["ops"]] == ["matmul", "add", "add"]
+    assert call.in_place == [call.args[3]]
+    assert call.args[-1] == rest.args[0]
+    assert [op.name for op in steps.kernels[0].ops] == ["matmul", "add", "add"]
 
 
 def test_what_is_fused_is_found_by_its_op_info() -> None:
@@ -164,8 +166,8 @@ def test_what_is_fused_is_found_by_its_op_info() -> None:
     )
     found = lower(mod, "m", TARGET, "none", external=After([load("openblas")], Partition(FACTS)))
     before = lower(mod, "m", TARGET, "none", external=passes())
-    assert [step["kernel"] for step in found.steps] == [step["kernel"] for step in before.steps]
-    assert found.kernels[0]["external"]["key"] == "dense 2x8 8x4 bias residual relu"
+    assert [step.kernel for step in found.steps] == [step.kernel for step in before.steps]
+    assert found.kernels[0].external.key == "dense 2x8 8x4 bias residual relu"
 
 
 @pytest.mark.parametrize(

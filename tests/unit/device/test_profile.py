@@ -19,6 +19,7 @@ from kiln.report.profile import render, run
 from kiln.report.trace import trace
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
+from plans import plan_of
 
 KERNELS = [
     {
@@ -43,16 +44,16 @@ STEPS = [
     {
         "kernel": "k0",
         "label": "conv2d+<add>",
-        "macs": ["*", "n", 500_000],
-        "args": [{"at": "input", "bytes": ["*", "n", 64]}, {"at": "params", "bytes": 128}],
+        "macs": 1_500_000,
+        "args": [{"at": "input", "index": 0, "bytes": 192}, {"at": "params", "offset": 0, "bytes": 128}],
     },
-    {"kernel": "k1", "label": "add", "macs": 0, "args": [{"at": "arena", "bytes": 16}]},
+    {"kernel": "k1", "label": "add", "macs": 0, "args": [{"at": "arena", "offset": 0, "bytes": 16}]},
 ]
-PLAN = {
-    "dims": [{"name": "n", "min": 1, "max": 4}],
-    "kernels": KERNELS,
-    "buckets": [{"name": "small", "steps": STEPS}, {"name": "not_run", "steps": STEPS}],
-}
+PLAN = plan_of(
+    dims=[{"name": "n", "min": 1, "max": 4, "multiple": 1}],
+    kernels=KERNELS,
+    buckets=[{"name": "small", "steps": STEPS}, {"name": "not_run", "steps": STEPS}],
+)
 
 
 def figures() -> dict[str, Any]:

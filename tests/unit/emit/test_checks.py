@@ -15,27 +15,29 @@ from kiln.emit.buckets import selection
 from kiln.emit.params_image import params_image
 from kiln.emit.source import emit
 from kiln.errors import KilnError
+from kiln.plan.schema import Dimension, parse_plan
+from plans import plan_of
 
 STEP = ("buckets", 0, "steps", 0)
 BAD = [
-    (setting("format", 3), "format: 3, allowed: 2"),
+    (setting("format", 3), "plan.json: format: 3, allowed: 2"),
     (setting("name", "kiln_x"), "'kiln_x' cannot name a C symbol"),
     (setting("name", "while"), "'while' cannot name a C symbol"),
     (setting("name", "a b"), "'a b' cannot name a C symbol"),
     (setting("name", "run_step"), "the generated source uses this one itself"),
-    (setting("threads", "openmp"), "threads: openmp, allowed: none, pthread"),
-    (setting("model_hash", "12"), "model_hash: 12, allowed: 64 hexadecimal digits"),
+    (setting("threads", "openmp"), "threads: openmp, allowed: none or pthread"),
+    (setting("model_hash", "12"), "model_hash: 12, allowed: text that matches ^[0-9a-f]{64}$"),
     (setting("params", "bytes", 80), "params.bytes: 80, allowed: 76 as in params.raw"),
-    (setting("params", "storage", "tape"), "params.storage: tape, allowed: embedded, section, file"),
+    (setting("params", "storage", "tape"), "params.storage: tape, allowed: embedded, section or file"),
     (setting("inputs", 0, "dtype", "int4"), "'x:0': dtype 'int4', allowed: bfloat16, bool"),
     (setting("inputs", 0, "shape", 0, "seq"), "'x:0': dimension 'seq', allowed: batch"),
     (setting("inputs", 0, "shape", 1, -3), "'x:0': size -3, allowed 0..2147483647"),
     (setting("inputs", 0, "shape", 0, 2), "dims 'batch': on outputs only, allowed: on an input too"),
     (setting("inputs", 0, "c_name", "a-b"), "cannot name a C symbol"),
-    (setting("outputs", []), "outputs: 0, allowed: at least one"),
-    (setting("dims", 0, "max", 2**31), "dims 'batch': range: 2..2147483648, allowed"),
-    (setting("dims", 0, "multiple", 0), "dims 'batch': multiple: 0, allowed"),
-    (setting("buckets", []), "buckets: 0, allowed: at least one"),
+    (setting("outputs", []), "outputs: 0 entries, allowed: at least 1"),
+    (setting("dims", 0, "max", 2**31), "dims[0].max: 2147483648, allowed: less than or equal to 2147483647"),
+    (setting("dims", 0, "multiple", 0), "dims[0].multiple: 0, allowed: greater than or equal to 1"),
+    (setting("buckets", []), "buckets: 0 entries, allowed: at least 1"),
     (setting("buckets", 1, "name", "TWO"), "buckets: a name twice"),
     (
         setting("buckets", 1, "dims", "batch", {"min": 1, "max": 8}),
@@ -58,11 +60,14 @@ BAD = [
     ),
     (setting(*STEP, "args", 2, "bytes", 28), "args[2]: bytes 0..28 of arena, allowed: 0..24"),
     (setting(*STEP, "args", 2, {"at": "params", "offset": 0, "bytes": 4}), "args[2]: written at params"),
-    (setting(*STEP, "args", 2, {"at": "dim", "name": "batch"}), "args[2]: at dim, allowed: dim for a scalar"),
-    (setting(*STEP, "args", 2, {"at": "heap", "offset": 0}), "args[2].at: heap, allowed"),
+    (setting(*STEP, "args", 2, {"at": "dim", "expr": "batch"}), "args[2]: at dim, allowed: dim for a scalar"),
+    (setting(*STEP, "args", 2, {"at": "heap", "offset": 0}), "args[2].at: heap, allowed: arena or params"),
     (setting("kernels", 1, "args", 3, "dtype", "float32"), "scalar: float32, allowed: int32, int64"),
-    (lambda plan: plan["params"].pop("storage"), "key 'storage' is missing"),
-    (setting("kernels", 3), "value of a wrong type"),
+    (lambda plan: plan["params"].pop("storage"), "params: key 'storage' is missing"),
+    (setting("kernels", 3), "kernels: 3, allowed: a valid list"),
+    (setting(*STEP, "macs", "12"), "buckets[0].steps[0].macs: 12, allowed: a valid integer"),
+    (setting(*STEP, "spin", 1), "buckets[0].steps[0]: key 'spin' is not known"),
+    (setting(*STEP, "extent", ["^", "batch", 2]), "buckets[0].steps[0].extent: size ['^', 'batch', 2]"),
 ]
 
 
@@ -71,15 +76,13 @@ def test_a_plan_that_cannot_be(change: Any, message: str) -> None:
     plan = copy.deepcopy(make_plan())
     change(plan)
     with pytest.raises(KilnError) as raised:
-        emit(plan, PAYLOAD)
+        emit(parse_plan(plan), PAYLOAD)
     assert message in str(raised.value)
 
 
 def test_bucket_of_every_size() -> None:
     """The table of cells against the definition, in two dimensions, with overlaps and gaps."""
-    dims = [
-        {"name": n, "min": low, "max": high, "multiple": 1} for n, low, high in (("a", 1, 9), ("b", 4, 40))
-    ]
+    dims = [Dimension(name=n, min=low, max=high, multiple=1) for n, low, high in (("a", 1, 9), ("b", 4, 40))]
     buckets = [
         {"name": "p", "dims": {"a": 1, "b": 4}},
         {"name": "q", "dims": {"a": {"min": 1, "max": 4}, "b": {"min": 4, "max": 20}}},
@@ -87,8 +90,9 @@ def test_bucket_of_every_size() -> None:
         {"name": "s", "dims": {"a": 2, "b": 40}},
     ]
     whole = {"a": {"min": 1, "max": 9}, "b": {"min": 4, "max": 40}}
-    buckets.insert(1, {"name": "special", "dims": whole, "when": {"bucket": 0}})
-    found = selection(dims, buckets)
+    when = {"bucket": 0, "all": [{"dim": "a", "multiple": 2}]}
+    buckets.insert(1, {"name": "special", "dims": whole, "when": when})
+    found = selection(dims, plan_of(buckets=[{**bucket, "steps": []} for bucket in buckets]).buckets)
     assert found is not None
 
     def cell(lines: list[str], size: int) -> int:
@@ -114,12 +118,12 @@ def test_bucket_of_every_size() -> None:
             else -1
         )
         assert found.table[index] == wanted
-    assert selection(dims, [{"name": "all", "dims": {}}]) is None
+    assert selection(dims, plan_of(buckets=[{"name": "all", "dims": {}, "steps": []}]).buckets) is None
 
 
 def test_selection_is_logarithmic() -> None:
-    dims = [{"name": "n", "min": 1, "max": 64, "multiple": 1}]
-    found = selection(dims, [{"name": f"b{n}", "dims": {"n": n}} for n in range(1, 65)])
+    buckets = [{"name": f"b{n}", "dims": {"n": n}, "steps": []} for n in range(1, 65)]
+    found = selection([Dimension(name="n", min=1, max=64, multiple=1)], plan_of(buckets=buckets).buckets)
     assert found is not None
     deepest = max(len(line) - len(line.lstrip()) for line in found.axes[0].lines) // 4
     assert deepest == 7  # six comparisons, then the return

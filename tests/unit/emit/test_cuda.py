@@ -11,6 +11,7 @@ from emitted import PAYLOAD, Plan, make_plan
 from kiln.emit.headers import include_flags
 from kiln.emit.source import emit
 from kiln.errors import KilnError
+from kiln.plan.schema import parse_plan
 
 
 def gpu_plan() -> Plan:
@@ -29,7 +30,7 @@ def gpu_plan() -> Plan:
 
 
 def test_the_plan_compiles_and_says_what_is_launched(tmp_path: Path) -> None:
-    files = emit(gpu_plan(), PAYLOAD)
+    files = emit(parse_plan(gpu_plan()), PAYLOAD)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     gcc = need("gcc")
@@ -50,7 +51,7 @@ def test_the_plan_compiles_and_says_what_is_launched(tmp_path: Path) -> None:
         ([0, 1, 1], [32, 1, 1], "launch.grid: 0..0, allowed: 1..2147483647"),
         ([1, 65536, 1], [32, 1, 1], "launch.grid: 65536..65536, allowed: 1..65535"),
         ([["-", "batch", 2], 1, 1], [32, 1, 1], "launch.grid: 0..0, allowed: 1..2147483647"),
-        ([1, 1], [32, 1, 1], "launch.grid: 2, allowed: 3 numbers"),
+        ([1, 1], [32, 1, 1], "launch.grid: 2 entries, allowed: at least 3"),
         ([1, 1, 1], [32, 1, 65], "launch.block: 65..65, allowed: 1..64"),
         ([1, 1, 1], [64, 32, 1], "launch.block: 2048 threads, allowed: at most 1024"),
         ([["*", "seq", 2], 1, 1], [32, 1, 1], "launch.grid: dimension 'seq'"),
@@ -60,7 +61,7 @@ def test_launches_that_no_gpu_takes_are_refused(grid: Any, block: Any, told: str
     plan = gpu_plan()
     plan["buckets"][0]["steps"][0]["launch"] = {"grid": grid, "block": block}
     with pytest.raises(KilnError) as error:
-        emit(plan, PAYLOAD)
+        emit(parse_plan(plan), PAYLOAD)
     assert told in str(error.value)
     assert "buckets[0].steps[0]" in str(error.value)
 
@@ -70,4 +71,4 @@ def test_more_arguments_than_a_launch_holds_are_refused() -> None:
     step, kernel = plan["buckets"][0]["steps"][0], plan["kernels"][0]
     step["args"], kernel["args"] = step["args"][:1] * 65, kernel["args"][:1] * 65
     with pytest.raises(KilnError, match=r"args: 65, allowed: at most 64 on a GPU"):
-        emit(plan, PAYLOAD)
+        emit(parse_plan(plan), PAYLOAD)

@@ -15,6 +15,7 @@ from kiln.emit.headers import include_flags
 from kiln.emit.source import emit
 from kiln.errors import KilnError, printable
 from kiln.frontend.interface import c_names
+from kiln.plan.schema import parse_plan
 from kiln.report.html import environment
 
 BIDI = "a\u202e/* \u2066 */ evil();\u2069"  # reads backwards in an editor
@@ -66,7 +67,7 @@ def test_the_header_compiles_for_every_name_in_every_dialect(tmp_path: Path) -> 
     ]
     plan["target"] = BIDI
     plan["buckets"][0]["steps"][0]["label"] = BIDI
-    for name, content in emit(plan, PAYLOAD).items():
+    for name, content in emit(parse_plan(plan), PAYLOAD).items():
         text = content.encode() if isinstance(content, str) else content
         (tmp_path / name).write_bytes(text)
         if name.endswith((".h", ".c", ".S")):

@@ -11,6 +11,7 @@ from emitted import KERNELS, Plan, Project, make_plan
 from kiln.byoc.init_once import guard
 from kiln.emit.source import emit
 from kiln.errors import KilnError
+from kiln.plan.schema import parse_plan
 
 # The first kernel of the plan, with its weights in a static of its own: they are not read again.
 OPENED = (
@@ -104,7 +105,9 @@ def test_it_is_made_once_and_errors_are_named(threads: str, tmp_path: Path) -> N
 
 
 def test_a_plan_without_libraries_has_no_word_of_them() -> None:
-    (source,) = [text for name, text in emit(make_plan(), bytes(76)).items() if name.endswith("_plan.c")]
+    (source,) = [
+        text for name, text in emit(parse_plan(make_plan()), bytes(76)).items() if name.endswith("_plan.c")
+    ]
     assert "open_libraries" not in str(source) and "int32_t status" not in str(source)
 
 
@@ -112,4 +115,4 @@ def test_what_is_made_ready_is_made_of_parameters() -> None:
     plan = opened_plan("none")
     plan["kernels"][0]["external"]["opens"] = [0]
     with pytest.raises(KilnError, match="kernel 'tiny_scale': opens"):
-        emit(plan, bytes(76))
+        emit(parse_plan(plan), bytes(76))

@@ -13,6 +13,7 @@ import pytest
 from c_programs import need, run
 from emitted import PAYLOAD, Plan, Project, W, make_plan
 from kiln.emit.source import emit
+from kiln.plan.schema import parse_plan
 
 USE = """
 #include <stdio.h>
@@ -98,7 +99,7 @@ def test_params_of_another_build_are_refused(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.add(make_plan(storage="file"))
     other = {**make_plan(storage="file"), "model_hash": "0" * 64}
-    (tmp_path / "other.bin").write_bytes(emit(other, PAYLOAD)["params.bin"])  # type: ignore[arg-type]
+    (tmp_path / "other.bin").write_bytes(emit(parse_plan(other), PAYLOAD)["params.bin"])  # type: ignore[arg-type]
     program = project.program(USE_C)
     assert run([str(program), str(tmp_path / "other.bin")]).startswith(
         "params: made by another build than the code"
@@ -192,14 +193,14 @@ def test_the_example_in_the_header_compiles_and_runs(storage: str, symbolic: boo
 
 
 def test_a_single_threaded_plan_names_no_pool() -> None:
-    text = emit(make_plan(threads="none"), PAYLOAD)["tiny_plan.c"]
+    text = emit(parse_plan(make_plan(threads="none")), PAYLOAD)["tiny_plan.c"]
     assert isinstance(text, str)
     assert "kiln_parallel" not in text
     assert "0, (int32_t)frame->dims[0]" in text
 
 
 def test_same_plan_same_bytes() -> None:
-    assert emit(make_plan(), PAYLOAD) == emit(make_plan(), PAYLOAD)
+    assert emit(parse_plan(make_plan()), PAYLOAD) == emit(parse_plan(make_plan()), PAYLOAD)
 
 
 def test_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,4 +224,6 @@ def test_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "out").exists()
     (tmp_path / "params.raw").write_bytes(PAYLOAD)
     run(stage)
-    assert (tmp_path / "out" / "params.bin").read_bytes() == emit(make_plan(), PAYLOAD)["params.bin"]
+    assert (tmp_path / "out" / "params.bin").read_bytes() == emit(parse_plan(make_plan()), PAYLOAD)[
+        "params.bin"
+    ]

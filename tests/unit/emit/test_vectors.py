@@ -11,6 +11,7 @@ from kiln.config import load_target
 from kiln.emit.objects import compile_object
 from kiln.emit.simd_check import Loops, read_loops, scalar_kernels
 from kiln.lower.pipeline import lower
+from plans import plan_of
 from relaxed import const, module
 from tvm import relax
 
@@ -70,12 +71,13 @@ def test_only_innermost_loops_count() -> None:
 
 
 def test_steps_count_from_a_size_on() -> None:
+    arena = {"at": "arena", "offset": 0}
     steps = [
-        {"kernel": "slow", "args": [{"bytes": 64}, {"at": "dim"}]},
-        {"kernel": "slow_too", "args": [{"bytes": 4}, {"bytes": ["*", "n", 8]}]},
-        {"kernel": "fast", "args": [{"bytes": 9999}]},
+        {"kernel": "slow", "label": "", "args": [{**arena, "bytes": 64}, {"at": "dim", "expr": "n"}]},
+        {"kernel": "slow_too", "label": "", "args": [{**arena, "bytes": 4}, {**arena, "bytes": 800}]},
+        {"kernel": "fast", "label": "", "args": [{**arena, "bytes": 9999}]},
     ]
-    plan = {"buckets": [{"dims": {"n": {"min": 1, "max": 100}}, "steps": steps}]}
+    plan = plan_of(buckets=[{"steps": steps}])
     slow, fast = {"loops": 1, "vectorised": 0}, {"loops": 2, "vectorised": 1}
     vectors = {"slow": slow, "slow_too": slow, "fast": fast}
     assert scalar_kernels(plan, vectors, 0) == {"slow", "slow_too"}

@@ -14,8 +14,10 @@ from kiln.lower.cases import Case
 from kiln.lower.packings import limits, uses_of
 from kiln.lower.packings_stage import packings_of
 from kiln.lower.pipeline import lower, machine_of
+from kiln.lower.schema import LoweredBucket
 from kiln.params import store
-from kiln.plan.stage import Lowered, make_plan
+from kiln.plan.schema import Interface
+from kiln.plan.stage import LowerResult, make_plan
 from relaxed import const, module
 from tvm import relax
 
@@ -49,17 +51,19 @@ def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, i
         steps = lower(mod, "m", target, "none", winograd="auto", packings=packings)
         _, values = store.split(mod)
         lifted = {name: {"bytes": v.nbytes, "sha256": store.digest(v)} for name, v in values.items()}
-        case = {"name": "", "params": "0/", "when": None, "lifted": lifted, **steps.describe()}
+        case = {"name": "", "params": "0/", "when": None, "lifted": lifted, **dict(steps.record())}
         params = {f"0/{name}": value for name, value in steps.params.items()}
-        lowered.append(Lowered({"cases": [case], "threads": "none", "variants": []}, params))
+        bucket = {"cases": [case], "threads": "none", "variants": [{"name": "base"}]}
+        lowered.append(LowerResult(LoweredBucket.model_validate(bucket), params))
     buckets = [{"name": f"n{size}", "dims": {}} for size in SIZES]
-    port = {"name": "x", "dtype": "float32", "shape": [1]}
-    plan, _ = make_plan(lowered, buckets, {"inputs": [port], "outputs": [port]}, {"name": "m"}, target)
+    port = {"name": "x", "c_name": "x", "dtype": "float32", "shape": [1]}
+    interface = Interface.model_validate({"inputs": [port], "outputs": [port]})
+    plan, _ = make_plan(lowered, buckets, interface, {"name": "m"}, target)
     found: dict[int, int] = {}
-    for tensor in plan["params"]["tensors"]:
-        if tensor["bytes_before"]:
-            found[tensor["bytes_before"]] = found.get(tensor["bytes_before"], 0) + tensor["bytes"]
-    several = {row["bytes_before"]: row["bytes_after"] for row in plan["params"]["lifted"]["several"]}
+    for tensor in plan.params.tensors:
+        if tensor.bytes_before:
+            found[tensor.bytes_before] = found.get(tensor.bytes_before, 0) + tensor.bytes
+    several = {row.bytes_before: row.bytes_after for row in plan.params.lifted.several}
     assert all(found[before] == after for before, after in several.items())
     return found
 

@@ -84,11 +84,11 @@ def test_parameters_that_fit_the_cache_are_not_fetched() -> None:
 
 def test_kernels_fetch_only_where_cores_share_a_cache() -> None:
     without, shared = _both(_module(28, [7, 7]))
-    before, after = ([step["kernel"] for step in steps.steps] for steps in (without, shared))
+    before, after = ([step.kernel for step in steps.steps] for steps in (without, shared))
     assert [old == new for old, new in zip(before, after, strict=True)].count(False) == 2
-    assert {kernel["symbol"] for kernel in shared.kernels} == set(after) == set(shared.functions)
+    assert {kernel.symbol for kernel in shared.kernels} == set(after) == set(shared.functions)
     pairs = zip(without.steps, shared.steps, strict=True)
-    assert all(old["args"] == new["args"] and old["extent"] == new["extent"] for old, new in pairs)
+    assert all(old.args == new.args and old.extent == new.extent for old, new in pairs)
 
 
 def test_kernels_of_open_sizes_keep_their_arguments() -> None:
@@ -97,8 +97,8 @@ def test_kernels_of_open_sizes_keep_their_arguments() -> None:
     dims = json.dumps({"n": {"dim": "n", "divide": 1, "min": 1, "max": 9}})
     mod["main"] = mod["main"].with_attrs({"num_input": 1, "kiln.dims": dims})
     without, shared = _both(mod)
-    assert [step["kernel"] for step in without.steps] != [step["kernel"] for step in shared.steps]
-    arguments = {kernel["symbol"]: kernel["args"] for kernel in shared.kernels}
-    assert any(argument.get("scalar") for given in arguments.values() for argument in given)
+    assert [step.kernel for step in without.steps] != [step.kernel for step in shared.steps]
+    arguments = {kernel.symbol: kernel.args for kernel in shared.kernels}
+    assert any(argument.scalar for given in arguments.values() for argument in given)
     for step in shared.steps:
-        assert len(step["args"]) == len(arguments[step["kernel"]]), step["label"]
+        assert len(step.args) == len(arguments[step.kernel]), step.label

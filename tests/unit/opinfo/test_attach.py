@@ -119,16 +119,16 @@ def test_fusion_concatenates_in_order_of_execution() -> None:
 
     made = module([(IMAGE, "float32"), ((1, 8, 8, 6), "float32")], body)
     steps = lower(made, "m", load_target("x86_64"), "none")
-    convolution = next(kernel for kernel in steps.kernels if kernel["family"] == "conv2d")
-    assert [entry["name"] for entry in convolution["ops"]] == ["nn.conv2d", "add", "add", "nn.relu"]
-    assert convolution["ops"][0]["kind"] == "out_elementwise_fusable"
+    convolution = next(kernel for kernel in steps.kernels if kernel.family == "conv2d")
+    assert [entry.name for entry in convolution.ops] == ["nn.conv2d", "add", "add", "nn.relu"]
+    assert convolution.ops[0].kind == "out_elementwise_fusable"
     # padding has become an op of its own, and the convolution's attributes say so
-    assert convolution["ops"][0]["attrs"]["padding"] == [0, 0, 0, 0]
-    assert any(kernel["ops"][0]["name"] == "nn.pad" for kernel in steps.kernels)
-    labels = [step["label"] for step in steps.steps]
+    assert convolution.ops[0].attrs["padding"] == [0, 0, 0, 0]
+    assert any(kernel.ops[0].name == "nn.pad" for kernel in steps.kernels)
+    labels = [step.label for step in steps.steps]
     assert "conv2d+add+add+relu" in labels
-    assert all(kernel["ops"] for kernel in steps.kernels)
-    assert convolution["flops"] == 2 * 8 * 8 * 6 * 9 * 4
+    assert all(kernel.ops for kernel in steps.kernels)
+    assert convolution.flops == 2 * 8 * 8 * 6 * 9 * 4
 
 
 def test_a_function_that_no_operator_made_has_none() -> None:

@@ -8,21 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import ALIGN, Lifetime, aligned, lifetimes, lower_bound
 from kiln.plan.place import place
 
 
-def tensor(name: str, size: int = 64, kind: str = "activation", alias: str | None = None) -> dict[str, Any]:
-    return {"name": name, "bytes": size, "kind": kind, "alias": alias, "dtype": "uint8", "shape": [size]}
+def tensor(name: str, size: int = 64, kind: Any = "activation", alias: str | None = None) -> TensorRecord:
+    return TensorRecord(name=name, bytes=size, kind=kind, alias=alias, dtype="uint8", shape=[size])
 
 
-def tensors(*items: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {item["name"]: item for item in items}
+def tensors(*items: TensorRecord) -> dict[str, TensorRecord]:
+    return {item.name: item for item in items}
 
 
-def step(args: str, writes: str, in_place: str = "") -> dict[str, Any]:
+def step(args: str, writes: str, in_place: str = "") -> Step:
     """A step whose arguments, written tensors and possible in-place operands are words."""
-    return {"args": args.split(), "writes": writes.split(), "in_place": in_place.split()}
+    names = {"writes": writes.split(), "in_place": in_place.split()}
+    return Step(kernel="k", label="", args=list(args.split()), **names)
 
 
 def spans(items: Sequence[Lifetime]) -> dict[str, tuple[int, int]]:

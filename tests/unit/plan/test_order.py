@@ -6,21 +6,26 @@ import random
 from typing import Any
 
 import pytest
+from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 from kiln.plan.order import reorder
 
-Graph = tuple[dict[str, dict[str, Any]], list[dict[str, Any]], set[str]]
+Graph = tuple[dict[str, TensorRecord], list[Step], set[str]]
 
 
-def entry(name: str, size: int, kind: str = "activation", alias: str | None = None) -> dict[str, Any]:
-    return {"name": name, "bytes": size, "kind": kind, "alias": alias, "dtype": "uint8", "shape": [size]}
+def entry(name: str, size: int, kind: Any = "activation", alias: str | None = None) -> TensorRecord:
+    return TensorRecord(name=name, bytes=size, kind=kind, alias=alias, dtype="uint8", shape=[size])
+
+
+def call(kernel: str, args: list[Any], writes: list[str]) -> Step:
+    return Step(kernel=kernel, label="", args=args, writes=writes)
 
 
 def random_graph(seed: int) -> Graph:
     """Steps that each read one to three earlier tensors; some through a view, some written twice."""
     rng = random.Random(seed)
     tensors = {"in": entry("in", 64, "input")}
-    steps: list[dict[str, Any]] = []
+    steps: list[Step] = []
     readable = ["in"]
     for index in range(rng.randint(2, 25)):
         name = f"t{index}"
@@ -30,17 +35,17 @@ def random_graph(seed: int) -> Graph:
         if not rng.randrange(4):
             tensors[f"s{index}"] = entry(f"s{index}", 64 * rng.randint(1, 9), "workspace")
             scratch = [f"s{index}"]
-        steps.append({"kernel": f"k{index}", "args": [*reads, name, *scratch], "writes": [name]})
+        steps.append(call(f"k{index}", [*reads, name, *scratch], [name]))
         if not rng.randrange(4):  # a second step that completes the same tensor
-            steps.append({"kernel": f"k{index}b", "args": [name], "writes": [name]})
+            steps.append(call(f"k{index}b", [name], [name]))
         readable.append(name)
         if not rng.randrange(3):
-            tensors[f"v{index}"] = entry(f"v{index}", tensors[name]["bytes"], alias=name)
+            tensors[f"v{index}"] = entry(f"v{index}", tensors[name].bytes, alias=name)
             readable.append(f"v{index}")
     return tensors, steps, {"in", readable[-1]}
 
 
-def peak(graph: Graph, steps: list[dict[str, Any]]) -> int:
+def peak(graph: Graph, steps: list[Step]) -> int:
     tensors, _, placed = graph
     return lower_bound(lifetimes(tensors, steps, placed), len(steps))
 
@@ -50,22 +55,22 @@ def test_random_graphs(seed: int) -> None:
     graph = random_graph(seed)
     tensors, steps, placed = graph
     order = reorder(tensors, steps, placed)
-    assert sorted(step["kernel"] for step in order) == sorted(step["kernel"] for step in steps)
+    assert sorted(step.kernel for step in order) == sorted(step.kernel for step in steps)
     assert peak(graph, order) <= peak(graph, steps)
     assert reorder(tensors, steps, placed) == order
     # each step sees of every tensor the same writers before it as in the model's own order
     assert history(tensors, order) == history(tensors, steps)
 
 
-def history(tensors: dict[str, Any], steps: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
+def history(tensors: dict[str, Any], steps: list[Step]) -> dict[str, dict[str, list[str]]]:
     """For each step, who had written each of its tensors before it."""
     writers: dict[str, list[str]] = {}
     seen = {}
     for step in steps:
-        roots = {root_of(tensors, name) for name in step["args"]}
-        seen[step["kernel"]] = {root: list(writers.get(root, [])) for root in sorted(roots)}
-        for name in step["writes"]:
-            writers.setdefault(root_of(tensors, name), []).append(step["kernel"])
+        roots = {root_of(tensors, name) for name in step.tensors}
+        seen[step.kernel] = {root: list(writers.get(root, [])) for root in sorted(roots)}
+        for name in step.writes:
+            writers.setdefault(root_of(tensors, name), []).append(step.kernel)
     return seen
 
 
@@ -76,19 +81,19 @@ def test_a_branch_is_finished_before_the_next_one_begins() -> None:
     for index in range(4):
         big, small = f"big{index}", f"small{index}"
         tensors |= {big: entry(big, 6400), small: entry(small, 64)}
-        wide.append({"kernel": f"wide{index}", "args": ["in", big], "writes": [big]})
-        narrow.append({"kernel": f"narrow{index}", "args": [big, small], "writes": [small]})
+        wide.append(call(f"wide{index}", ["in", big], [big]))
+        narrow.append(call(f"narrow{index}", [big, small], [small]))
     smalls = [f"small{index}" for index in range(4)]
-    join = {"kernel": "join", "args": [*smalls, "out"], "writes": ["out"]}
+    join = call("join", [*smalls, "out"], ["out"])
     steps = [*wide, *narrow, join]
     graph = tensors, steps, {"in", "out"}
     order = reorder(tensors, steps, {"in", "out"})
     assert peak(graph, steps) > 4 * 6400
     assert peak(graph, order) <= 6400 + 4 * 64
-    assert order[-1]["kernel"] == "join"
+    assert order[-1].kernel == "join"
 
 
 def test_the_models_own_order_stays_where_none_is_better() -> None:
     tensors = {name: entry(name, 64) for name in "abc"}
-    steps = [{"kernel": name, "args": list(name), "writes": [name]} for name in "abc"]
+    steps = [call(name, list(name), [name]) for name in "abc"]
     assert reorder(tensors, steps, set()) == steps

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 from kiln.config import load_target
+from kiln.lower.schema import LoweredBucket, Step, TensorRecord
 from kiln.plan.params import ParameterStore
-from kiln.plan.stage import Lowered, make_plan
+from kiln.plan.schema import Interface, Plan, StoredTensor, TransformTotal
+from kiln.plan.stage import LowerResult, make_plan
 
 
-def entry(name: str, value: Any = None, alias: str | None = None, kind: str = "param") -> dict[str, Any]:
+def entry(name: str, value: Any = None, alias: str | None = None, kind: Any = "param") -> TensorRecord:
     shape, dtype = (list(value.shape), str(value.dtype)) if value is not None else ([4], "float32")
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return {"name": name, "bytes": size, "kind": kind, "alias": alias, "dtype": dtype, "shape": shape}
+    return TensorRecord(name=name, bytes=size, kind=kind, alias=alias, dtype=dtype, shape=shape)
 
 
 VALUES = {
@@ -29,14 +31,14 @@ TENSORS = {
     "x": entry("x", kind="input"),
     "y": entry("y", kind="activation"),
 }
-STEPS: list[dict[str, Any]] = [
-    {"kernel": "a", "args": ["x", "view", "y"], "writes": ["y"]},
-    {"kernel": "b", "args": ["y", "twin", "late", "y"], "writes": ["y"]},
-    {"kernel": "c", "args": ["y", "first", "scalar", "y"], "writes": ["y"]},
+STEPS = [
+    Step(kernel="a", label="a", args=["x", "view", "y"], writes=["y"]),
+    Step(kernel="b", label="b", args=["y", "twin", "late", "y"], writes=["y"]),
+    Step(kernel="c", label="c", args=["y", "first", "scalar", "y"], writes=["y"]),
 ]
 
 
-def lay_out(values: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int], bytes]:
+def lay_out(values: dict[str, Any]) -> tuple[list[StoredTensor], dict[str, int], bytes]:
     store = ParameterStore()
     offsets = store.place(TENSORS, STEPS, values)
     return store.stored, offsets, store.content()
@@ -44,9 +46,9 @@ def lay_out(values: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int
 
 def test_layout() -> None:
     stored, offsets, payload = lay_out(VALUES)
-    assert [item["name"] for item in stored] == ["first", "late", "scalar"]
+    assert [item.name for item in stored] == ["first", "late", "scalar"]
     assert all(offset % 64 == 0 for offset in offsets.values())
-    assert [item["offset"] for item in stored] == sorted(item["offset"] for item in stored)
+    assert [item.offset for item in stored] == sorted(item.offset for item in stored)
     assert offsets["twin"] == offsets["first"]
     assert "unused" not in offsets
     for name, offset in offsets.items():
@@ -54,14 +56,19 @@ def test_layout() -> None:
         assert payload[offset : offset + size] == VALUES[name].tobytes()
     assert len(payload) % 64 == 0
     assert len(payload) == 192 + 64 + 64
-    assert stored[0] == {"name": "first", "offset": 0, "bytes": 160, "dtype": "float32", "shape": [40]}
+    assert (stored[0].name, stored[0].bytes, stored[0].dtype, stored[0].shape) == (
+        "first",
+        160,
+        "float32",
+        [40],
+    )
 
 
 def test_what_lies_between_is_zero() -> None:
     stored, _, payload = lay_out(VALUES)
     used = np.zeros(len(payload), bool)
     for item in stored:
-        used[item["offset"] : item["offset"] + item["bytes"]] = True
+        used[item.offset : item.offset + item.bytes] = True
     assert not any(byte for byte, taken in zip(payload, used, strict=True) if not taken)
 
 
@@ -74,13 +81,9 @@ def test_no_parameters() -> None:
     assert lay_out({}) == ([], {}, b"")
 
 
-def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any], bytes]:
-    steps = [
-        {**step, "extent": 0, "in_place": [], "label": step["kernel"], "attrs": {}, "macs": 0}
-        for step in STEPS
-    ]
-    port = {"name": "p", "dtype": "float32", "shape": [4]}
-    interface = {"inputs": [port], "outputs": [port], "dims": []}
+def _plan(params: dict[str, Any], compared: Any = None) -> tuple[Plan, bytes]:
+    port = {"name": "p", "c_name": "p", "dtype": "float32", "shape": [4]}
+    interface = Interface.model_validate({"inputs": [port], "outputs": [port], "dims": []})
     case: dict[str, Any] = {
         "name": "",
         "params": "0/",
@@ -90,7 +93,7 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any],
         "outputs": ["y"],
         "tensors": list(TENSORS.values()),
         "kernels": [],
-        "steps": steps,
+        "steps": STEPS,
     }
     values = {f"0/{name}": value for name, value in VALUES.items()}
     cases = [case]
@@ -98,8 +101,8 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any],
         when = {"all": [{"input": 0, "value": {"param": "c.value"}}]}
         cases += [{**case, "name": "c", "params": "1/", "when": when}]
         values |= {f"1/{name}": value for name, value in {**VALUES, "c.value": compared}.items()}
-    variants = [{"name": "base", "features": ["neon"]}]
-    lowered = Lowered({"cases": cases, "threads": "none", "variants": variants}, values)
+    bucket = {"cases": cases, "threads": "none", "variants": [{"name": "base", "features": ["neon"]}]}
+    lowered = LowerResult(LoweredBucket.model_validate(bucket), values)
     static = {"name": "static", "dims": {}}
     config = {"name": "m", "params": params}
     return make_plan([lowered], [static], interface, config, load_target("aarch64"))
@@ -107,35 +110,34 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[dict[str, Any],
 
 def test_plan_json() -> None:
     plan, payload = _plan({"storage": "section"})
-    assert (plan["name"], plan["target"], plan["threads"]) == ("m", "aarch64", "none")
-    assert plan["params"]["bytes"] == len(payload)
-    assert (plan["params"]["storage"], plan["params"]["section"]) == ("section", ".kiln_params")
-    assert plan["inputs"][0]["bytes"] == 16
-    bucket = plan["buckets"][0]
-    assert bucket["arena_bytes"] == bucket["lower_bound_bytes"] == 0
-    first = bucket["steps"][0]["args"]
-    assert [argument["at"] for argument in first] == ["input", "params", "output"]
-    assert first[1]["offset"] == 0
+    assert (plan.name, plan.target, plan.threads) == ("m", "aarch64", "none")
+    assert plan.params.bytes == len(payload)
+    assert (plan.params.storage, plan.params.section) == ("section", ".kiln_params")
+    assert plan.inputs[0].bytes == 16
+    bucket = plan.buckets[0]
+    assert bucket.arena_bytes == bucket.lower_bound_bytes == 0
+    first = bucket.steps[0].args
+    assert [argument.at for argument in first] == ["input", "params", "output"]
+    assert first[1].offset == 0
 
 
 def test_what_lifting_saved() -> None:
-    lifted = _plan({})[0]["params"]["lifted"]
-    assert (lifted["lifted_bytes"], lifted["distinct_bytes"], lifted["stored_bytes"]) == (320, 160, 173)
-    assert lifted["transforms"]["as it is"] == {"tensors": 1, "bytes_before": 160, "bytes_after": 160}
+    lifted = _plan({})[0].params.lifted
+    assert (lifted.lifted_bytes, lifted.distinct_bytes, lifted.stored_bytes) == (320, 160, 173)
+    assert lifted.transforms["as it is"] == TransformTotal(tensors=1, bytes_before=160, bytes_after=160)
 
 
 def test_storage_is_the_targets_unless_the_model_says_otherwise() -> None:
-    assert _plan({})[0]["params"]["storage"] == load_target("aarch64").params_storage
-    assert _plan({"storage": "file"})[0]["params"] | {"tensors": [], "bytes": 0, "lifted": {}} == {
-        "lifted": {}, "bytes": 0, "align": 64, "storage": "file", "section": None, "tensors": [],
-    }  # fmt: skip
+    assert _plan({})[0].params.storage == load_target("aarch64").params_storage
+    params = _plan({"storage": "file"})[0].params
+    assert (params.storage, params.section, params.align) == ("file", None, 64)
 
 
 def test_a_tensor_that_no_step_reads_is_stored_to_compare_an_input_with() -> None:
     """All zeros, as a file of a special case may be: what follows from it was folded."""
     plan, payload = _plan({}, np.zeros(300, "float32"))
-    (when,) = plan["buckets"][1]["when"]["all"]
-    assert when["value"]["bytes"] == 1200
-    stored = next(item for item in plan["params"]["tensors"] if item["name"] == "c.value")
-    assert when["value"]["offset"] == stored["offset"]
-    assert payload[stored["offset"] :][:1200] == bytes(1200)
+    (when,) = plan.buckets[1].when.all
+    assert when.value.bytes == 1200
+    stored = next(item for item in plan.params.tensors if item.name == "c.value")
+    assert when.value.offset == stored.offset
+    assert payload[stored.offset :][:1200] == bytes(1200)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target, target_config
+from kiln.plan.schema import Plan
 from kiln.report.buckets import code_rows, has_buckets, plan_rows, sizes_text
 from kiln.report.html import render
 from kiln.report.measure import plan_figures
 from kiln.report.size import print_figures
+from plans import plan_of
 
 
 def part(least: int, most: int, multiple: int = 1) -> dict[str, int]:
@@ -46,36 +48,32 @@ def bucket(name: str, strategy: str, kernels: list[str], when: Any = None, **dim
     }
 
 
-def plan() -> dict[str, Any]:
+def plan() -> Plan:
     const, number = {"dtype": "float32", "const": True}, {"dtype": "int32", "const": True, "scalar": True}
     args = [const, const, const, number, {"dtype": "float32", "const": False}]
     about = {"dtype": "float32", "layout": None, "quant": None, "bytes": 16}
-    return {
-        "format": 2,
-        "name": "m",
-        "threads": "none",
-        "model_hash": "11" * 32,
-        "inputs": [{"name": "x", "c_name": "x", "shape": ["batch", "width"], **about}],
-        "outputs": [{"name": "y", "c_name": "y", "shape": ["batch", ["//", "width", 2]], **about}],
-        "dims": [{"name": "batch", **part(1, 4)}, {"name": "width", **part(8, 64, 8)}],
-        "params": {"bytes": 300, "align": 64, "storage": "embedded", "section": None, "tensors": []},
-        "kernels": [
+    return plan_of(
+        inputs=[{"name": "x", "c_name": "x", "shape": ["batch", "width"], **about}],
+        outputs=[{"name": "y", "c_name": "y", "shape": ["batch", ["//", "width", 2]], **about}],
+        dims=[{"name": "batch", **part(1, 4)}, {"name": "width", **part(8, 64, 8)}],
+        params={"bytes": 300, "align": 64, "storage": "embedded", "section": None, "tensors": []},
+        kernels=[
             {"symbol": f"k_{name}", "args": args, "parallel": True, "ops": [{"name": name}], "flops": 20}
             for name in "abc"
         ],
-        "buckets": [
+        buckets=[
             bucket("one", "exact", ["k_a", "k_b"], batch=part(1, 1), width=part(8, 8, 8)),
             bucket("many", "pad", ["k_a", "k_c", "k_c"], batch=part(1, 4), width=part(8, 64, 8)),
             bucket(
                 "many_ones",
                 "pad",
                 ["k_a"],
-                {"input": 0, "value": "ones", "bucket": 1},
+                {"bucket": 1, "all": [{"input": 0, "value": "ones"}]},
                 batch=part(1, 4),
                 width=part(8, 64, 8),
             ),
         ],
-    }
+    )
 
 
 LINKED = {"k_a": 100, "k_b": 10, "k_c": 1000}
@@ -115,7 +113,9 @@ def test_case_and_sizes() -> None:
     assert sizes_text(one["dims"]) == "batch 1, width 8"
     assert sizes_text(many["dims"]) == "batch 1…4, width 8…64 by 8"
     assert has_buckets([one, many]) and has_buckets([many]) and not has_buckets([one])
-    assert sizes_text({"batch": 1}) == "batch 1" and not has_buckets([{**one, "dims": {"batch": 1}}])
+    assert sizes_text({"batch": part(1, 1)}) == "batch 1" and not has_buckets(
+        [{**one, "dims": {"batch": part(1, 1)}}]
+    )
 
 
 def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,8 @@ def test_the_page() -> None:
 
 
 def test_a_static_model_has_no_table_of_buckets() -> None:
-    static = {**plan(), "buckets": [bucket("static", "exact", ["k_a"], batch=part(1, 1), width=part(8, 8))]}
+    only = bucket("static", "exact", ["k_a"], batch=part(1, 1), width=part(8, 8))
+    static = plan().model_copy(update={"buckets": plan_of(buckets=[only]).buckets})
     figures = plan_figures(static)
     text = render(
         plan=static,

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from kiln.config import canonical_json, load_target, target_config
 from kiln.errors import KilnError
+from kiln.plan.schema import Plan
 from kiln.report import budget, measure, size
 from kiln.stages.target import SizeStage
+from plans import plan_of
 
 
-def plan() -> dict[str, Any]:
+def plan() -> Plan:
     """Two steps: 100 bytes live in the first, 100 + 60 + 40 in the second."""
-    kernel = {"args": [], "parallel": False, "flops": 10}
+    kernel = {"flops": 10}
     step = {"extent": 1, "args": [], "attrs": {}}
-    return {
-        "name": "tiny",
-        "params": {
+    return plan_of(
+        name="tiny",
+        params={
             "bytes": 640,
             "align": 64,
             "storage": "embedded",
@@ -28,11 +30,11 @@ def plan() -> dict[str, Any]:
                 {"name": "b", "offset": 600, "bytes": 40, "dtype": "float32", "shape": [10]},
             ],
         },
-        "kernels": [
+        kernels=[
             {"symbol": "tiny_a", "ops": [{"name": "relax.nn.conv2d", "attrs": {}}], **kernel},
             {"symbol": "tiny_b", "ops": [{"name": "add", "attrs": {}}, {"name": "relu"}], **kernel},
         ],
-        "buckets": [
+        buckets=[
             {
                 "name": "static",
                 "dims": {},
@@ -49,12 +51,12 @@ def plan() -> dict[str, Any]:
                 ],
             }
         ],
-    }
+    )
 
 
 def run(tmp_path: Path, config: dict[str, Any] | None) -> dict[str, Any]:
     """Run the stage as the build does, without anything to link."""
-    (tmp_path / "plan.json").write_text(json.dumps(plan()))
+    (tmp_path / "plan.json").write_text(json.dumps(plan().model_dump()))
     (tmp_path / "target.json").write_text(canonical_json(target_config(load_target("aarch64"))))
     command = [
         f"--plan={tmp_path}/plan.json",
@@ -104,8 +106,8 @@ def test_an_exceeded_budget_fails_with_what_takes_the_room(
 
 
 def test_peak_step() -> None:
-    step, live = measure.peak_step(plan()["buckets"][0])
-    assert step == 1 and [t["name"] for t in live] == ["t0", "t1", "ws"]
+    step, live = measure.peak_step(plan().buckets[0])
+    assert step == 1 and [tensor.name for tensor in live] == ["t0", "t1", "ws"]
 
 
 def test_parameters_in_a_file_count_as_flash() -> None:

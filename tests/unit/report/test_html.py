@@ -8,31 +8,31 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target, target_config
+from kiln.plan.schema import Plan
 from kiln.report import arena
 from kiln.report.html import render
+from plans import plan_of
 
 VOID = {"meta", "br", "line", "rect", "polyline"}
 
 
-def plan() -> dict[str, Any]:
+def plan() -> Plan:
     tensor = {"name": "a<b>", "offset": 64, "bytes": 128, "first": 0, "last": 1, "kind": "activation"}
     io = {"dtype": "int8", "layout": "NHWC", "quant": {"scale": 0.5, "zero_point": 3}, "bytes": 12}
-    return {
-        "name": "tiny",
-        "target": "aarch64",
-        "threads": "none",
-        "source_sha256": "00" * 32,
-        "model_hash": "11" * 32,
-        "inputs": [{"name": "<script>alert(1)</script>", "c_name": "x", "shape": [1, 12], **io}],
-        "outputs": [{"name": "y", "c_name": "y", "shape": [1, 12], **io}],
-        "params": {
+    return plan_of(
+        name="tiny",
+        target="aarch64",
+        model_hash="11" * 32,
+        inputs=[{"name": "<script>alert(1)</script>", "c_name": "x", "shape": [1, 12], **io}],
+        outputs=[{"name": "y", "c_name": "y", "shape": [1, 12], **io}],
+        params={
             "bytes": 24,
             "align": 64,
             "storage": "embedded",
             "section": None,
             "tensors": [{"name": "w", "offset": 0, "bytes": 24, "dtype": "int8", "shape": [24]}],
         },
-        "kernels": [
+        kernels=[
             {
                 "symbol": "tiny_conv",
                 "args": [{"dtype": "int8", "const": True}, {"dtype": "int8", "const": False}],
@@ -41,7 +41,7 @@ def plan() -> dict[str, Any]:
                 "flops": 4000,
             }
         ],
-        "buckets": [
+        buckets=[
             {
                 "name": "static",
                 "dims": {"batch": 1},
@@ -70,7 +70,7 @@ def plan() -> dict[str, Any]:
                 "tensors": [tensor],
             }
         ],
-    }
+    )
 
 
 LINKED = {
@@ -206,7 +206,7 @@ def test_what_auto_has_chosen_is_shown_with_its_reason() -> None:
 
 
 def test_arena_is_drawn_to_scale() -> None:
-    drawing = arena.draw(plan()["buckets"][0], ["conv2d", "conv2d"])
+    drawing = arena.draw(plan().buckets[0], ["conv2d", "conv2d"])
     ((x, y, width, height),) = re.findall(
         r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', drawing
     )

@@ -95,16 +95,16 @@ def test_objects_need_no_library(name: str, simplified: tvm.IRModule, tmp_path: 
 
 
 def _check_signatures(steps: Steps) -> None:
-    kernels = {kernel["symbol"]: kernel for kernel in steps.kernels}
+    kernels = {kernel.symbol: kernel for kernel in steps.kernels}
     assert set(kernels) == set(steps.functions)
     for symbol, func in steps.functions.items():
         kernel = kernels[symbol]
         kinds = [_kind(param.ty) for param in func.params]
-        expected = ["pointer"] * len(kernel["args"]) + ["int32"] * (2 if kernel["parallel"] else 0)
+        expected = ["pointer"] * len(kernel.args) + ["int32"] * (2 if kernel.parallel else 0)
         assert kinds == expected, symbol
     for step in steps.steps:
-        assert len(step["args"]) == len(kernels[step["kernel"]]["args"])
-        assert (step["extent"] > 0) == kernels[step["kernel"]]["parallel"]
+        assert len(step.args) == len(kernels[step.kernel].args)
+        assert (step.extent > 0) == kernels[step.kernel].parallel
 
 
 def _kind(ty: Any) -> str:
@@ -113,8 +113,8 @@ def _kind(ty: Any) -> str:
 
 def test_no_threads_means_no_parallel_kernels(simplified: tvm.IRModule) -> None:
     steps = lower(simplified, "m", load_target("x86_64"), "none")
-    assert not any(kernel["parallel"] for kernel in steps.kernels)
-    assert all(step["extent"] == 0 for step in steps.steps)
+    assert not any(kernel.parallel for kernel in steps.kernels)
+    assert all(step.extent == 0 for step in steps.steps)
 
 
 def test_the_same_module_gives_the_same_kernels(simplified: tvm.IRModule, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_same_module_gives_the_same_kernels(simplified: tvm.IRModule, tmp_pa
         steps = lower(simplified, "m", target, "pthread")
         path = tmp_path / f"{index}.o"
         compile_object(steps.functions, target, path)
-        made.append((path.read_bytes(), steps.describe()))
+        made.append((path.read_bytes(), steps.record()))
     assert made[0] == made[1]
 
 
@@ -137,10 +137,10 @@ def test_equal_kernels_are_made_once() -> None:
         return x
 
     steps = lower(module([((1, 6, 6, 4), "float32")], body), "m", load_target("x86_64"), "none")
-    convolutions = [kernel for kernel in steps.kernels if kernel["family"] == "conv2d"]
+    convolutions = [kernel for kernel in steps.kernels if kernel.family == "conv2d"]
     assert len(convolutions) <= 2
-    assert sum(step["kernel"] == convolutions[0]["symbol"] for step in steps.steps) >= 2
-    packed = [name for name in steps.params if convolutions[0]["symbol"] in name]
+    assert sum(step.kernel == convolutions[0].symbol for step in steps.steps) >= 2
+    packed = [name for name in steps.params if convolutions[0].symbol in name]
     assert len(packed) >= 2
 
 
@@ -153,7 +153,7 @@ def test_large_buffers_between_parts_are_scratch_parameters() -> None:
 
     steps = lower(module([((2, 5, 30, 40), "float32")], body), "m", load_target("x86_64"), "none")
     scratch = [tensor for tensor in steps.tensors.values() if tensor.kind == "workspace"]
-    used = {name for step in steps.steps for name in step["args"]}
+    used = {name for step in steps.steps for name in step.args}
     assert all(tensor.name in used for tensor in scratch)
     for func in steps.functions.values():
         text = func.script(show_meta=False)
@@ -163,22 +163,20 @@ def test_large_buffers_between_parts_are_scratch_parameters() -> None:
 def test_division_of_64_bits_is_named_where_it_needs_a_library(tmp_path: Path) -> None:
     made = module([((13,), "int64")], lambda x: op.floor_divide(x, const(7, "int64")))
     steps = lower(made, "m", load_target("armv7"), "none")
-    plan = {"name": "m", "kernels": steps.kernels}
     with pytest.raises(
         KilnError, match=r"operator 'floor_divide' cannot be compiled: it needs __aeabi_ldivmod"
     ):
-        compile_all(steps.functions, load_target("armv7"), tmp_path / "arm.o", plan)
+        compile_all(steps.functions, load_target("armv7"), tmp_path / "arm.o", "m", steps.kernels)
     steps = lower(made, "m", load_target("aarch64"), "none")
-    compile_all(steps.functions, load_target("aarch64"), tmp_path / "aarch64.o", plan)
+    compile_all(steps.functions, load_target("aarch64"), tmp_path / "aarch64.o", "m", steps.kernels)
 
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
     target = load_target("x86_64")
     made = module([((3, 5), "float32")], lambda x: [op.nn.relu(x), op.atan(x)])
     steps = lower(made, "m", target, "none")
-    plan = {"name": "m", "kernels": steps.kernels}
     with pytest.raises(KilnError, match=r"m: operator 'atan' cannot be compiled: it needs atanf"):
-        compile_all(steps.functions, target, tmp_path / "kernels.o", plan)
+        compile_all(steps.functions, target, tmp_path / "kernels.o", "m", steps.kernels)
 
 
 def test_code_that_no_loop_nest_describes_reads_parameters() -> None:
@@ -187,8 +185,8 @@ def test_code_that_no_loop_nest_describes_reads_parameters() -> None:
     mod = module([((4, 3), "float32")], lambda x: op.scatter_nd(op.nn.relu(x), rows, new))
     steps = lower(mod, "m", load_target("x86_64"), "none")
     assert set(steps.params) != set()
-    kernel = next(one for one in steps.kernels if one["family"] == "opaque")
-    assert [arg["const"] for arg in kernel["args"]] == [True, True, True, False]
+    kernel = next(one for one in steps.kernels if one.family == "opaque")
+    assert [arg.const for arg in kernel.args] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("target", ["x86_64", "cuda"])

@@ -63,11 +63,11 @@ def test_what_is_not_there_in_a_network_is_not_timed(monkeypatch: pytest.MonkeyP
     mod = module([([1, 8, 8, 6], "float32")], convolutions)
     part = next(part for key, part in found(mod, monkeypatch, "xnnpack").items() if "3x3" in key)
     own = lower(part.module, "own", TARGET, "pthread")
-    assert "pad" in [step["label"] for step in own.steps]
+    assert "pad" in [step.label for step in own.steps]
     external = lower(
         part.module, "lib", TARGET, "pthread", external=passes_for(load("xnnpack"), TARGET, "pthread")
     )
-    assert [step["label"] for step in external.steps] == ["copy", "conv2d+add+relu"]
+    assert [step.label for step in external.steps] == ["copy", "conv2d+add+relu"]
     for steps, backend in ((own, None), (external, "xnnpack")):
         subject = PartSubject("s0", part.key, steps, backend)
         assert not any("pad" in call.symbol or "copy" in call.symbol for call in subject.calls)
@@ -80,8 +80,8 @@ def test_what_is_not_there_in_a_network_is_not_timed(monkeypatch: pytest.MonkeyP
         assert {kinds[place] for place in read} >= {"INPUT", "OUTPUT", "WEIGHTS"}
     (opened,) = subject.opened
     assert opened.symbol == subject.calls[0].symbol + "_open"
-    (kernel,) = subject.externals
-    assert f"int32_t {opened.symbol}(" in kernel["external"]["source"]
+    (code,) = subject.externals.values()
+    assert f"int32_t {opened.symbol}(" in code.source
 
 
 def test_open_sizes_are_timed_at_their_greatest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_lowering_follows_a_choice() -> None:
 
     def kernels(key: str, choice: Choice, winograd: str = "auto") -> list[str]:
         steps = lower(module_of(key), "m", target, "pthread", winograd=winograd, choices={key: choice})
-        return [kernel["family"] for kernel in steps.kernels]
+        return [kernel.family for kernel in steps.kernels]
 
     assert kernels(SQUARE, Choice(winograd="off")) == ["conv2d"]
     assert kernels(SQUARE, Choice(winograd="f4", block=6)) == ["winograd"]

@@ -22,6 +22,7 @@ from kiln.device.deploy import listing
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.plan.schema import Plan, read_plan
 from kiln.stages.use import TIMEOUT, DeviceBenchStage
 
 _SECONDS = 2.0  # time spent on runs of each bucket
@@ -42,7 +43,7 @@ class Timed:
 
 def run(args: DeviceBenchStage) -> None:
     """Print a line for each bucket and number of threads; with --steps the slowest steps on one thread."""
-    target, plan = Target.model_validate(read_json(args.target)), read_json(args.plan)
+    target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan)
     bundle = open_bundle(args.bundle)
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
@@ -61,7 +62,7 @@ def run(args: DeviceBenchStage) -> None:
 def profile(
     bundle: Bundle,
     target: Target,
-    plan: Mapping[str, Any],
+    plan: Plan,
     runner: Runner,
     work: Path,
     *,
@@ -69,7 +70,7 @@ def profile(
 ) -> dict[str, Any]:
     """The content of profile.json: times of whole runs and of every step, on one thread and on all cores.
 
-    `plan` is plan.json and `work` a folder where linked programs are kept. With `peak` the peak rate of one
+    `work` is a folder where linked programs are kept. With `peak` the peak rate of one
     core is measured before and after the runs, since the clock frequency may fall while a device gets warm.
     Raises KilnError as Runner.run does.
     """
@@ -151,18 +152,15 @@ def _row(figure: Mapping[str, Any]) -> list[str]:
     return [figure["bucket"], str(figure["threads"]), str(figure["runs"]), *times]
 
 
-def _steps(
-    plan: Mapping[str, Any], timed: Mapping[int, Timed], threads: int, peak: float | None
-) -> list[dict[str, Any]]:
+def _steps(plan: Plan, timed: Mapping[int, Timed], threads: int, peak: float | None) -> list[dict[str, Any]]:
     """Entries of profile.json for every step of every bucket that was run, in the plan's order."""
     found: list[dict[str, Any]] = []
-    names, alone = [dim["name"] for dim in plan["dims"]], timed[1]
-    for number, bucket in enumerate(plan["buckets"]):
-        name = bucket["name"]
+    alone = timed[1]
+    for number, bucket in enumerate(plan.buckets):
+        name = bucket.name
         if name not in alone.steps:
             continue
-        dims = dict(zip(names, alone.sizes[name], strict=True))
-        steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number, dims)
+        steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number)
         total = sum(step.seconds for step in steps) or 1.0
         shared = timed[threads].steps[name]
         found += [

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.config import sizes
+from kiln.plan.schema import ExpressionArgument, Plan
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,21 @@ class Step:
         return self.operations / flops / self.seconds
 
 
-def steps_of(
-    plan: Mapping[str, Any], seconds: Sequence[float], bucket: int = 0, dims: Mapping[str, int] | None = None
-) -> list[Step]:
-    """The steps of one bucket of plan.json with a time for each; symbolic sizes are evaluated with `dims`."""
-    kernels = {kernel["symbol"]: kernel for kernel in plan["kernels"]}
+def steps_of(plan: Plan, seconds: Sequence[float], bucket: int = 0) -> list[Step]:
+    """The steps of one bucket of a plan with a time for each; operations and bytes at its greatest sizes."""
+    kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     steps = []
-    for index, (step, time) in enumerate(zip(plan["buckets"][bucket]["steps"], seconds, strict=True)):
-        kernel = kernels[step["kernel"]]
+    for index, (step, time) in enumerate(zip(plan.buckets[bucket].steps, seconds, strict=True)):
+        kernel = kernels[step.kernel]
         moved = {"params": 0, "read": 0, "written": 0}
-        for argument, about in zip(step["args"], kernel["args"], strict=False):  # dynamic sizes come last
-            which = "params" if argument["at"] == "params" else "read" if about.get("const") else "written"
-            moved[which] += sizes.evaluate(argument.get("bytes", 0), dims or {})
-        operations = 2 * sizes.evaluate(step.get("macs", 0), dims or {}) or kernel["flops"] or 0
-        ops = [{"name": op["name"], "attrs": op.get("attrs") or {}} for op in kernel.get("ops", [])]
-        family, dtype = kernel.get("family", ""), kernel["args"][0]["dtype"]
+        for argument, declared in zip(step.args, kernel.args, strict=True):
+            if not isinstance(argument, ExpressionArgument):
+                which = "params" if argument.at == "params" else "read" if declared.const else "written"
+                moved[which] += argument.bytes
+        operations = 2 * (step.macs or 0) or kernel.flops
+        ops = [{"name": op.name, "attrs": op.attrs} for op in kernel.ops]
+        dtype = kernel.args[0].dtype
         steps.append(
-            Step(index, step["kernel"], family, step["label"], ops, time, operations, dtype, **moved)
+            Step(index, step.kernel, kernel.family, step.label, ops, time, operations, dtype, **moved)
         )
     return steps

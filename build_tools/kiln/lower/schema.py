@@ -1,0 +1,255 @@
+"""steps.json: the result of the `lower` stage for one bucket, as records.
+
+Imports nothing of TVM: stages that only read plans use these records, too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from kiln.config.records import INT32_MAX, Record, Size
+
+
+class OperatorRecord(Record):
+    """An operator that a kernel computes; the keys are explained in kiln/opinfo/attach.py."""
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"kind", "out_dtype", "args", "nests"})
+
+    name: str
+    kind: str | None = None
+    attrs: dict[str, Any] = Field(default_factory=dict)
+    out_dtype: str | None = None
+    args: list[dict[str, Any]] | None = None
+    nests: int | None = None
+
+
+class KernelArgument(Record):
+    """A parameter of a kernel: a pointer to elements of `dtype`, or a scalar of that type.
+
+    `const`: the kernel does not write there.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"scalar"})
+
+    dtype: str
+    const: bool = False
+    scalar: bool = False
+
+
+class ExternalCode(Record):
+    """Generated code that calls a library, or a library's kernel for a GPU.
+
+    `key`: the subgraph. `opens`: positions of the constant arguments that the library prepares in kiln_open;
+    None: it prepares nothing. `block`: threads of a block of a GPU kernel; None for C.
+    """
+
+    backend: str
+    key: str
+    source: str
+    opens: list[int] | None = None
+    block: list[int] | None = None
+
+
+class KernelRecord(Record):
+    """A kernel. `parallel`: the last two parameters are a range of tasks. `flops`: operations of one call.
+
+    `check`: a function of the runtime that checks indices. `external`: code that calls a library.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"check", "external"})
+
+    symbol: str
+    args: list[KernelArgument]
+    parallel: bool
+    family: str = ""
+    ops: list[OperatorRecord] = Field(default_factory=list)
+    flops: int = 0
+    check: bool = False
+    external: ExternalCode | None = None
+
+
+class TensorRecord(Record):
+    """A tensor of a bucket: `bytes` at its greatest sizes; `alias`: the tensor whose memory it uses."""
+
+    name: str
+    dtype: str
+    shape: list[Size]
+    kind: Literal["input", "param", "activation", "workspace"]
+    alias: str | None
+    bytes: int
+
+
+class GridAndBlock(Record):
+    """Numbers of blocks of a launch on a GPU, and of threads of a block, along x, y and z."""
+
+    grid: Annotated[list[Size], Field(min_length=3, max_length=3)]
+    block: Annotated[list[int], Field(min_length=3, max_length=3)]
+
+
+class IndexCheck(Record):
+    """A check of the indices of operator `op` along an axis; `wraps`: negative ones count from the end."""
+
+    op: str
+    axis: int
+    wraps: bool
+
+
+class AnyStep(Record):
+    """A call of a kernel, in steps.json and in plan.json.
+
+    `extent`: number of tasks; 0 if the kernel is not parallel. `attrs`: attributes of the first operator.
+    `macs`: multiply-adds; None: as in the kernel's record. `launch`: on a GPU.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check"})
+
+    kernel: str
+    extent: Size = 0
+    label: str
+    attrs: dict[str, Any] = Field(default_factory=dict)
+    macs: int | None = None
+    launch: GridAndBlock | None = None
+    check: IndexCheck | None = None
+
+
+class SizeArgument(Record):
+    """An argument that is a size: an expression of dimensions."""
+
+    dim: Size
+
+
+# An argument of a step as lowered: a tensor's name, or a size.
+LoweredArgument = Annotated[
+    Annotated[str, Tag("@tensor")] | Annotated[SizeArgument, Tag("@size")],
+    Discriminator(lambda argument: "@tensor" if isinstance(argument, str) else "@size"),
+]
+
+
+class StepCall(Record):
+    """The call that a variant of the target makes in a step."""
+
+    kernel: str
+    extent: Size
+    args: list[LoweredArgument]
+
+
+class Step(AnyStep):
+    """A step as lowered: arguments are names of tensors, and sizes.
+
+    `writes`: tensors that the step writes. `in_place`: arguments whose memory the result may reuse.
+    `variants`: calls of the variants whose call is not the step's own, by their names.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = AnyStep.OMITTED | {"variants"}
+
+    args: list[LoweredArgument]
+    writes: list[str]
+    in_place: list[str] = Field(default_factory=list)
+    variants: dict[str, StepCall] = Field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[str]:
+        """Names of the tensors among the arguments."""
+        return [argument for argument in self.args if isinstance(argument, str)]
+
+
+class SizeInRange(Record):
+    """The condition min <= size of `dim` <= max."""
+
+    dim: str
+    min: Annotated[int, Field(ge=0, le=INT32_MAX)]
+    max: Annotated[int, Field(ge=0, le=INT32_MAX)]
+
+
+class SizeIsMultiple(Record):
+    """The condition that the size of `dim` is a multiple."""
+
+    dim: str
+    multiple: Annotated[int, Field(ge=1, le=INT32_MAX)]
+
+
+class ConstantName(Record):
+    """A constant of the function by name."""
+
+    param: str
+
+
+def value_tag(value: Any) -> str:
+    """Whether the elements that an input is compared with are a word or a constant."""
+    return "@word" if isinstance(value, str) else "@constant"
+
+
+class InputEquals(Record):
+    """The condition that all elements of an input are 0, are 1, or are those of a constant."""
+
+    input: int
+    value: Annotated[
+        Annotated[Literal["zeros", "ones"], Tag("@word")] | Annotated[ConstantName, Tag("@constant")],
+        Discriminator(value_tag),
+    ]
+
+
+def condition_tag(condition: Any) -> str:
+    """Which condition a record or a part of a file is."""
+    keys = condition if isinstance(condition, dict) else type(condition).model_fields
+    return "@multiple" if "multiple" in keys else "@range" if "dim" in keys else "@input"
+
+
+LoweredCondition = Annotated[
+    Annotated[SizeInRange, Tag("@range")]
+    | Annotated[SizeIsMultiple, Tag("@multiple")]
+    | Annotated[InputEquals, Tag("@input")],
+    Discriminator(condition_tag),
+]
+
+
+class CaseConditions(Record):
+    """The conditions under which a special case runs: all of them are true."""
+
+    all: list[LoweredCondition]
+
+
+class LiftedParameter(Record):
+    """A parameter before lowering: its size, and the SHA-256 of its content in hexadecimal."""
+
+    bytes: int
+    sha256: str
+
+
+class LoweredFunction(Record):
+    """What lowering makes of a function: tensors, kernels and steps; names of its inputs and outputs."""
+
+    inputs: list[str]
+    outputs: list[str]
+    tensors: list[TensorRecord]
+    kernels: list[KernelRecord]
+    steps: list[Step]
+
+
+class LoweredCase(LoweredFunction):
+    """The general function of a bucket (`when` is None) or a special case.
+
+    `params`: prefix of the names of its parameters in params.safetensors. `lifted`: parameters by name.
+    """
+
+    name: str
+    params: str
+    when: CaseConditions | None = None
+    lifted: dict[str, LiftedParameter] = Field(default_factory=dict)
+
+
+class VariantFeatures(Record):
+    """A variant of the target: its name, and the processor features that its kernels need."""
+
+    name: str
+    features: list[str] = Field(default_factory=list)
+
+
+class LoweredBucket(Record):
+    """The content of steps.json."""
+
+    cases: list[LoweredCase]
+    threads: Literal["none", "pthread"]
+    variants: list[VariantFeatures]

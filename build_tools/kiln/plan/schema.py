@@ -1,0 +1,298 @@
+"""plan.json, as records: what runs, in which order, where in memory; see docs/plan-and-runtime.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from kiln.config.records import INT32_MAX, Record, Size, parse, read
+from kiln.config.target import Cuda
+from kiln.lower.schema import (
+    AnyStep,
+    KernelRecord,
+    SizeInRange,
+    SizeIsMultiple,
+    VariantFeatures,
+    condition_tag,
+    value_tag,
+)
+
+Count = Annotated[int, Field(ge=0)]
+Size32 = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Multiple = Annotated[int, Field(ge=1, le=INT32_MAX)]
+
+
+class Dimension(Record):
+    """A dynamic dimension: its sizes are the multiples of `multiple` in min..max."""
+
+    name: str
+    min: Size32
+    max: Size32
+    multiple: Multiple
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Dimension:
+        if self.min > self.max:
+            raise ValueError(f"dimension '{self.name}': {self.min}..{self.max}, allowed: min <= max")
+        return self
+
+
+class Quantisation(Record):
+    """real = scale * (q - zero_point)"""
+
+    scale: float
+    zero_point: int
+
+
+class PortRecord(Record):
+    """An input or output of the model; `bytes`: at its greatest sizes."""
+
+    name: str
+    c_name: str
+    dtype: str
+    shape: list[Size]
+    layout: str | None = None
+    quant: Quantisation | None = None
+    bytes: Count = 0
+
+
+class Interface(Record):
+    """The content of interface.json."""
+
+    model: str = ""
+    inputs: list[PortRecord]
+    outputs: list[PortRecord]
+    dims: list[Dimension] = Field(default_factory=list)
+
+
+class PortArgument(Record):
+    """The argument is an input or output of the model, from byte `offset` on."""
+
+    at: Literal["input", "output"]
+    index: int
+    offset: int = 0
+    bytes: Count = 0
+
+
+class MemoryArgument(Record):
+    """The argument is `bytes` bytes of the arena or of the parameters, from byte `offset` on."""
+
+    at: Literal["arena", "params"]
+    offset: int
+    bytes: Count = 0
+
+
+class ExpressionArgument(Record):
+    """The argument is the value of a size expression."""
+
+    at: Literal["dim"]
+    expr: Size
+
+
+def _argument_tag(argument: Any) -> str:
+    at = argument.get("at") if isinstance(argument, dict) else getattr(argument, "at", None)
+    return {"input": "@port", "output": "@port", "dim": "@dim"}.get(str(at), "@memory")
+
+
+StepArgument = Annotated[
+    Annotated[PortArgument, Tag("@port")]
+    | Annotated[MemoryArgument, Tag("@memory")]
+    | Annotated[ExpressionArgument, Tag("@dim")],
+    Discriminator(_argument_tag),
+]
+
+
+class PlannedCall(Record):
+    """The call that a variant of the target makes in a step."""
+
+    kernel: str
+    extent: Size
+    args: list[StepArgument]
+
+
+class PlannedStep(AnyStep):
+    """A step in the order of execution: arguments are places in memory, and sizes.
+
+    `variants`: calls of the variants whose call is not the step's own, by their names.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = AnyStep.OMITTED | {"variants"}
+
+    args: list[StepArgument]
+    variants: dict[str, PlannedCall] = Field(default_factory=dict)
+
+
+class PlacedTensor(Record):
+    """Memory in the arena that is in use from the start of step `first` to the end of step `last`.
+
+    `name`: the first tensor in this memory; `shared`: the tensors that reuse it later.
+    """
+
+    name: str
+    offset: Count
+    bytes: Count
+    first: Count
+    last: Count
+    kind: str
+    shared: list[str] = Field(default_factory=list)
+
+
+class SizeRange(Record):
+    """The sizes of a dimension that a bucket accepts: the multiples of `multiple` in min..max."""
+
+    min: int
+    max: int
+    multiple: Multiple = 1
+
+
+def _range(size: Any) -> Any:
+    return {"min": size, "max": size} if isinstance(size, int) else size
+
+
+class ParameterBytes(Record):
+    """Bytes of params.bin that an input is compared with."""
+
+    offset: int
+    bytes: int
+
+
+class InputContent(Record):
+    """The condition that all elements of an input are 0, are 1, or equal bytes of the parameters."""
+
+    input: int
+    value: Annotated[
+        Annotated[Literal["zeros", "ones"], Tag("@word")] | Annotated[ParameterBytes, Tag("@constant")],
+        Discriminator(value_tag),
+    ]
+
+
+PlannedCondition = Annotated[
+    Annotated[SizeInRange, Tag("@range")]
+    | Annotated[SizeIsMultiple, Tag("@multiple")]
+    | Annotated[InputContent, Tag("@input")],
+    Discriminator(condition_tag),
+]
+
+
+class SpecialCase(Record):
+    """The bucket runs in place of bucket `bucket` if all conditions are true."""
+
+    bucket: int
+    all: Annotated[list[PlannedCondition], Field(min_length=1)]
+
+
+class Bucket(Record):
+    """A function of the model for one set of shapes: its arena, steps and tensors.
+
+    `dims`: the sizes that it accepts; a dimension without an entry may have any size. `lower_bound_bytes`:
+    the fewest bytes that any placement of its tensors needs.
+    """
+
+    name: str
+    strategy: str = "exact"
+    dims: dict[str, Annotated[SizeRange, BeforeValidator(_range)]] = Field(default_factory=dict)
+    when: SpecialCase | None = None
+    arena_bytes: Count
+    lower_bound_bytes: Count = 0
+    steps: list[PlannedStep]
+    tensors: list[PlacedTensor] = Field(default_factory=list)
+
+
+class StoredTensor(Record):
+    """A tensor in params.bin.
+
+    `made`: the transform that made it; `bytes_before`: size of the tensor in the graph; `of`: first 16 digits
+    of the SHA-256 of that tensor, None for a tensor that lowering made.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"of"})
+
+    name: str
+    offset: Count
+    bytes: Count
+    dtype: str
+    shape: list[int]
+    made: str = ""
+    bytes_before: Count = 0
+    of: str | None = None
+
+
+class TransformTotal(Record):
+    """Number of the tensors that one kind of transform made, and their bytes before and after."""
+
+    tensors: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+class SeveralForms(Record):
+    """A parameter that is stored in several forms."""
+
+    name: str
+    forms: int
+    bytes_before: int
+    bytes_after: int
+
+
+class LiftedSummary(Record):
+    """Bytes of the parameters before and after the transforms at build time.
+
+    `lifted_bytes`: of all functions; `distinct_bytes`: of these, equal tensors once; `stored_bytes`: after
+    packing, equal tensors once.
+    """
+
+    lifted_bytes: int = 0
+    distinct_bytes: int = 0
+    stored_bytes: int = 0
+    transforms: dict[str, TransformTotal] = Field(default_factory=dict)
+    several: list[SeveralForms] = Field(default_factory=list)
+
+
+class Parameters(Record):
+    """The parameters of all buckets; `storage`: where a program has them."""
+
+    bytes: Count
+    align: int = 64
+    storage: Literal["embedded", "section", "file"]
+    section: Annotated[str, Field(pattern=r"^[.A-Za-z_][.A-Za-z0-9_]*$")] | None = None
+    tensors: list[StoredTensor] = Field(default_factory=list)
+    lifted: LiftedSummary = LiftedSummary()
+
+
+class CpuVariants(Record):
+    """The variants of the target, in the order in which they are preferred: the last that can run is used."""
+
+    arch: str
+    variants: Annotated[list[VariantFeatures], Field(min_length=1)]
+
+
+class Plan(Record):
+    """The content of plan.json."""
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+
+    format: Literal[2]
+    name: str
+    target: str
+    threads: Literal["none", "pthread"]
+    cpu: CpuVariants | None = None
+    inputs: list[PortRecord]
+    outputs: Annotated[list[PortRecord], Field(min_length=1)]
+    dims: list[Dimension] = Field(default_factory=list)
+    params: Parameters
+    kernels: list[KernelRecord]
+    buckets: Annotated[list[Bucket], Field(min_length=1)]
+    cuda: Cuda | None = None
+    model_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def read_plan(path: Path) -> Plan:
+    """The content of plan.json. Raises KilnError naming the entry that is missing or invalid."""
+    return read(Plan, path)
+
+
+def parse_plan(content: object) -> Plan:
+    """Parsed JSON as a plan. Raises KilnError naming the entry that is missing or invalid."""
+    return parse(Plan, content, "plan.json")
