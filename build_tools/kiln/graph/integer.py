@@ -6,9 +6,11 @@ matmul are dequantised and the weights are constant, the op is computed on the i
     conv(s_x (x - z_x), s_w (w - z_w)) = s_x s_w (conv(x, w - z_w) - z_x sum(w - z_w))
 
 with a 32-bit accumulator; padding is filled with z_x, so that the second term is one constant per output
-channel. The epilogue (bias, activation, quantize) stays in float and is fused after the accumulator. Exact up
-to the rounding of that float arithmetic, about 1e-7 of the accumulator (Jacob et al., "Quantization and
-Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, section 2.2).
+channel. Weights of uint8 are stored as w - 128 in int8; the rest of their zero point is multiplied with the
+sum of each window or row of x. The epilogue (bias, activation, quantize) stays in float and is fused after
+the accumulator. Exact up to the rounding of that float arithmetic, about 1e-7 of the accumulator (Jacob et
+al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018,
+section 2.2).
 Needs: parameters bound as constants. Other patterns stay in float arithmetic.
 """
 
@@ -58,11 +60,26 @@ def _dequantised(rewriter: CallRewriter, expr: Any) -> _Quantised | None:
     )
 
 
-def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> tuple[Array, Array] | None:
-    """Constant weights minus their zero point (int8, or int16 if they do not fit), and their scales.
+@dataclass(frozen=True)
+class _Weights:
+    """Constant weights: scale * (value - rest), value of int8; one scale per output channel, or one for all.
 
-    One scale for each output channel, or one for all. None for other expressions.
+    `rest` is 0 unless the weights minus their zero point do not fit into int8.
     """
+
+    value: Array
+    scale: Array
+    rest: int
+
+
+def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights | None:
+    """The constant 8-bit weights that `expr` dequantises, also transposed; None for other expressions."""
+    turned = rewriter.definition(expr)
+    axes: list[int] | None = None
+    if operator(turned) == "relax.permute_dims":
+        rank = len(turned.ty.shape)
+        axes = [*reversed(range(rank))] if turned.attrs.axes is None else integers(turned.attrs.axes)
+        expr = turned.args[0]
     found = _dequantised(rewriter, expr)
     if found is None:
         return None
@@ -71,13 +88,18 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> tuple[Arra
     if value is None and operator(data) == "relax.permute_dims":
         inner = constant(rewriter.definition(data.args[0]))
         if inner is not None:
-            axes = None if data.attrs.axes is None else integers(data.attrs.axes)
-            value = np.transpose(inner, axes)
-    if value is None or (found.scale.size > 1 and found.axis != channel_axis):
+            value = np.transpose(inner, None if data.attrs.axes is None else integers(data.attrs.axes))
+    if value is None:
         return None
-    shifted = value.astype("int32") - found.zero_point
-    fits = shifted.min() >= -128 and shifted.max() <= 127
-    return shifted.astype("int8" if fits else "int16"), found.scale
+    axis = found.axis if axes is None else axes.index(found.axis)
+    if found.scale.size > 1 and axis != channel_axis:
+        return None
+    value = value.astype("int32") if axes is None else np.transpose(value, axes).astype("int32")
+    shifted = value - found.zero_point
+    if shifted.min(initial=0) >= -128 and shifted.max(initial=0) <= 127:
+        return _Weights(shifted.astype("int8"), found.scale, 0)
+    middle = 128 if value.max(initial=0) > 127 else 0
+    return _Weights((value - middle).astype("int8"), found.scale, found.zero_point - middle)
 
 
 def _rescale(rewriter: CallRewriter, total: Any, offset: Array, scale: Array, shape: list[int]) -> Any:
@@ -89,6 +111,13 @@ def _rescale(rewriter: CallRewriter, total: Any, offset: Array, scale: Array, sh
     return relax.op.multiply(as_float, factor)
 
 
+def _less(rewriter: CallRewriter, total: Any, sums: Any, rest: int) -> Any:
+    """total - rest * sums in int32."""
+    return rewriter.emit(
+        relax.op.subtract(total, rewriter.emit(relax.op.multiply(sums, const(rest, "int32"))))
+    )
+
+
 def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     attrs = call.attrs
     data_layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
@@ -98,7 +127,9 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     weights = _weights(rewriter, call.args[1], kernel_layout.index("O"))
     if image is None or weights is None or image.scale.size != 1:
         return None
-    kernel, scale = weights
+    kernel, rest = weights.value, weights.rest
+    if rest and int(kernel.shape[kernel_layout.index("I")]) == 1:  # depthwise: no sums of products in 8 bits
+        kernel, rest = (kernel.astype("int32") - rest).astype("int16"), 0
     data = image.data
     top, left, bottom, right = integers(attrs.padding)
     if any((top, left, bottom, right)) and image.zero_point != 0:
@@ -106,23 +137,35 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
         widths = [amount for axis in data_layout for amount in amounts.get(axis, (0, 0))]
         data = rewriter.emit(relax.op.nn.pad(data, widths, "constant", float(image.zero_point)))
         top = left = bottom = right = 0
-    total = rewriter.emit(
-        relax.op.nn.conv2d(
+    groups = int(attrs.groups)
+
+    def sums(values: Array) -> Any:
+        found = relax.op.nn.conv2d(
             data,
-            const(kernel, str(kernel.dtype)),
+            const(values, str(values.dtype)),
             strides=integers(attrs.strides),
             padding=[top, left, bottom, right],
             dilation=integers(attrs.dilation),
-            groups=int(attrs.groups),
+            groups=groups,
             data_layout=data_layout,
             kernel_layout=kernel_layout,
             out_dtype="int32",
         )
-    )
+        return rewriter.emit(found)
+
+    total = sums(kernel)
     reduced = tuple(axis for axis, name in enumerate(kernel_layout) if name != "O")
     offset = -image.zero_point * kernel.astype("int64").sum(axis=reduced)
     channels = offset.size
-    scales = np.broadcast_to(scale, (channels,)) * image.scale[0]
+    if rest:
+        outputs = kernel_layout.index("O")
+        ones = np.ones([groups if axis == outputs else n for axis, n in enumerate(kernel.shape)], "int8")
+        windows = sums(ones)
+        if groups > 1:
+            windows = rewriter.emit(relax.op.repeat(windows, channels // groups, data_layout.index("C")))
+        total = _less(rewriter, total, windows, rest)
+        offset = offset + rest * image.zero_point * (kernel.size // channels)
+    scales = np.broadcast_to(weights.scale, (channels,)) * image.scale[0]
     shape = [channels if axis == "C" else 1 for axis in data_layout]
     return _rescale(rewriter, total, offset, scales, shape)
 
@@ -134,10 +177,14 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     weights = _weights(rewriter, call.args[1], 1)
     if left is None or weights is None or left.scale.size != 1:
         return None
-    kernel, scale = weights
-    total = rewriter.emit(relax.op.matmul(left.data, const(kernel, str(kernel.dtype)), out_dtype="int32"))
+    kernel, rest = weights.value, weights.rest
+    total = rewriter.emit(relax.op.matmul(left.data, const(kernel, "int8"), out_dtype="int32"))
     offset = -left.zero_point * kernel.astype("int64").sum(axis=0)
-    scales = np.broadcast_to(scale, offset.shape) * left.scale[0]
+    if rest:
+        wide = rewriter.emit(relax.op.astype(left.data, "int32"))
+        total = _less(rewriter, total, rewriter.emit(relax.op.sum(wide, -1, keepdims=True)), rest)
+        offset = offset + rest * left.zero_point * kernel.shape[0]
+    scales = np.broadcast_to(weights.scale, offset.shape) * left.scale[0]
     rank = len(call.args[0].ty.shape)
     return _rescale(rewriter, total, offset, scales, [1] * (rank - 1) + [offset.size])
 

@@ -18,6 +18,8 @@ from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
 from kiln.graph.norms import norms
 from kiln.graph.products import products_in_place
+from kiln.graph.quantised_moves import quantised_moves
+from kiln.graph.requantise import requantise
 from kiln.graph.reshapes import sink_reshapes
 from kiln.graph.split_dense import split_dense
 from kiln.graph.transposes import cancel_transposes
@@ -41,12 +43,14 @@ PASSES: list[tuple[str, Pass]] = [
     # Phase 0: remove tensors without elements.
     ("empties", without_empties),
     # Phase 1: arithmetic. Integers first, while the weights are still integers.
+    ("quantised_moves", quantised_moves),
     ("integer", integer_arithmetic),
     ("decompose", relax.transform.DecomposeOpsForInference()),
     ("group_norms", group_norms),
     ("fold", relax.transform.FoldConstant()),
     ("batchnorm", relax.transform.FoldBatchnormToConv2D()),
     ("clip", clip_to_min_max),
+    ("requantise", requantise),
     ("divisions", divisions_by_constants),
     ("norms", norms),
     ("clean", clean),

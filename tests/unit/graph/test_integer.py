@@ -70,7 +70,7 @@ def test_a_convolution_of_integers(name: str) -> None:
     changed = _same(module([((2, 7, 8, 4), "int8")], CONVOLUTIONS[name]), (2, 7, 8, 4))
     convolution = next(call for call in calls(changed) if call.op.name == "relax.nn.conv2d")
     assert str(convolution.args[0].ty.dtype) == "int8"
-    assert str(convolution.args[1].ty.dtype) == ("int16" if name == "weights_zero_point" else "int8")
+    assert str(convolution.args[1].ty.dtype) == "int8"
     assert str(convolution.ty.dtype) == "int32"
 
 
@@ -124,3 +124,32 @@ def test_stays_float(name: str) -> None:
 def test_what_is_not_quantised_is_left_alone() -> None:
     made = module([((1, 5, 5, 4), "float32")], lambda x: op.nn.relu(_conv(x, const(HWIO.astype("f4")))))
     assert operators(integer_arithmetic(made)) == operators(made)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_unsigned_weights_stay_eight_bits(groups: int) -> None:
+    kernel = RNG.integers(0, 256, (3, 3, 4 // groups, 6)).astype("uint8")
+
+    def body(x: Any) -> Any:
+        real = op.dequantize(x, const(0.5), const(200, "uint8"), out_dtype="float32")
+        weights = op.dequantize(const(kernel, "uint8"), const(0.25), const(117, "uint8"), out_dtype="float32")
+        return _conv(real, weights, padding=1, groups=groups)
+
+    changed = _same(module([((2, 5, 5, 4), "uint8")], body), (2, 5, 5, 4), "uint8")
+    assert {str(c.args[1].ty.dtype) for c in calls(changed) if c.op.name == "relax.nn.conv2d"} == {"int8"}
+
+
+SCALES = RNG.uniform(0.1, 1, 9)
+
+
+def test_transposed_and_unsigned_weights_of_a_product() -> None:
+    weights = RNG.integers(0, 256, (9, 6)).astype("uint8")
+
+    def body(x: Any) -> Any:
+        right = op.dequantize(const(weights, "uint8"), const(SCALES), const(np.full(9, 121), "uint8"),
+                              axis=0, out_dtype="float32")  # fmt: skip
+        return op.matmul(_image(x), op.permute_dims(right))
+
+    changed = _same(module([((3, 6), "int8")], body), (3, 6))
+    product = next(call for call in calls(changed) if call.op.name == "relax.matmul")
+    assert str(product.args[1].ty.dtype) == "int8"

@@ -1,0 +1,158 @@
+"""QuantisedMoves: operators that only move or compare values work on the integers of a quantised tensor.
+
+    move(dequantize(q)) → dequantize(move(q))        quantize(move(x)) → move(quantize(x))
+    quantize(dequantize(q)) → q if both have the same scale, zero point and type
+
+with one scale for the whole tensor. Moves are reshapes, transposes, slices, look-ups, concats, maxima over
+windows and nearest-neighbour resizing; ReLU becomes a maximum with the zero point. All three hold exactly: a
+move changes no value, and both conversions are monotone. So embeddings stay integers, and tensors between
+quantised operators are stored as integers. Guarantees: unchanged results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, Rule, const, constant, count_uses, operator, rewrite_calls
+
+# Moves of one tensor, the first argument.
+_MOVES = (
+    "relax.reshape",
+    "relax.permute_dims",
+    "relax.squeeze",
+    "relax.expand_dims",
+    "relax.flatten",
+    "relax.take",
+    "relax.strided_slice",
+    "relax.broadcast_to",
+    "relax.repeat",
+    "relax.tile",
+    "relax.nn.max_pool2d",
+    "relax.image.resize2d",
+)
+_EIGHT_BITS = ("int8", "uint8")
+
+
+class _Moves:
+    """The rules; `uses`: number of readers of each variable."""
+
+    def __init__(self, uses: Mapping[Any, int]) -> None:
+        self.uses = uses
+
+    def dequantised(self, rewriter: CallRewriter, expr: Any) -> Any:
+        """The dequantize of 8-bit integers with one scale that `expr` is bound to, or None."""
+        call = rewriter.definition(expr)
+        if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in _EIGHT_BITS:
+            return None
+        return call if _one_scale(call) else None
+
+    def move(self, rewriter: CallRewriter, call: Any) -> Any:
+        """A move of a dequantised tensor → the dequantised move."""
+        found = self.dequantised(rewriter, call.args[0]) if _is_move(call) else None
+        if found is None:
+            return None
+        moved = rewriter.emit(relax.Call(call.op, [found.args[0], *call.args[1:]], call.attrs, call.ty_args))
+        return _like(found, moved)
+
+    def concat(self, rewriter: CallRewriter, call: Any) -> Any:
+        """A concat of tensors with the same quantisation → the dequantised concat."""
+        fields = _fields(rewriter, call.args[0])
+        found = [self.dequantised(rewriter, field) for field in fields]
+        if not found or any(each is None or not _same(each, found[0]) for each in found):
+            return None
+        joined = rewriter.emit(relax.op.concat([each.args[0] for each in found], int(call.attrs.axis)))
+        return _like(found[0], joined)
+
+    def relu(self, rewriter: CallRewriter, call: Any) -> Any:
+        """ReLU of a dequantised tensor → the dequantised maximum with the zero point."""
+        found = self.dequantised(rewriter, call.args[0])
+        if found is None:
+            return None
+        dtype = str(found.args[0].ty.dtype)
+        zero = np.asarray(constant(found.args[2])).reshape(-1)[0]
+        return _like(found, rewriter.emit(relax.op.maximum(found.args[0], const(zero, dtype))))
+
+    def quantize(self, rewriter: CallRewriter, call: Any) -> Any:
+        """Quantize of a move that nothing else reads → the move of the quantised tensor."""
+        if not _one_scale(call) or str(call.attrs.out_dtype) not in _EIGHT_BITS:
+            return None
+        found = self._quantised(rewriter, call, call.args[0])
+        return None if found is call else found
+
+    def _quantised(self, rewriter: CallRewriter, call: Any, expr: Any) -> Any:
+        """`expr` quantised as `call` does."""
+        inner = rewriter.definition(expr)
+        real = operator(inner) == "relax.dequantize" and _one_scale(inner) and _same(inner, call)
+        if real and str(inner.args[0].ty.dtype) == str(call.attrs.out_dtype):
+            return inner.args[0]
+        single = isinstance(expr, relax.Var) and self.uses.get(expr, 0) == 1
+        if single and _is_move(inner) and _is_float(inner.args[0]):
+            source = rewriter.emit(self._quantised(rewriter, call, inner.args[0]))
+            return relax.Call(inner.op, [source, *inner.args[1:]], inner.attrs, inner.ty_args)
+        if single and operator(inner) == "relax.concat":
+            parts = [
+                rewriter.emit(self._quantised(rewriter, call, field))
+                for field in _fields(rewriter, inner.args[0])
+            ]
+            return relax.op.concat(parts, int(inner.attrs.axis))
+        if expr.same_as(call.args[0]):
+            return call
+        axis, dtype = int(call.attrs.axis), str(call.attrs.out_dtype)
+        rank = len(expr.ty.shape)
+        return relax.op.quantize(expr, call.args[1], call.args[2], min(axis, rank - 1), dtype)
+
+
+def _is_float(expr: Any) -> bool:
+    return str(expr.ty.dtype) == "float32"
+
+
+def _is_move(call: Any) -> bool:
+    """Whether a call moves values of its first argument, for integers as for floats."""
+    name = operator(call)
+    if name == "relax.image.resize2d":  # another method than the nearest neighbour computes
+        fixed = str(call.attrs.out_dtype) not in ("", "void", "None")
+        return str(call.attrs.method) == "nearest_neighbor" and not fixed
+    return name in _MOVES
+
+
+def _one_scale(call: Any) -> bool:
+    values = [constant(argument) for argument in call.args[1:3]]
+    return all(value is not None and value.size == 1 for value in values)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two conversions with one scale each have the same scale, zero point and its type."""
+    pairs = [(constant(a.args[index]), constant(b.args[index])) for index in (1, 2)]
+    return all(
+        x.dtype == y.dtype and np.array_equal(x.reshape(-1), y.reshape(-1))
+        for x, y in pairs
+        if x is not None and y is not None
+    )
+
+
+def _like(call: Any, data: Any) -> Any:
+    """`data` dequantised with the scale and zero point of `call`."""
+    return relax.op.dequantize(data, call.args[1], call.args[2], 0, str(call.attrs.out_dtype))
+
+
+def _fields(rewriter: CallRewriter, expr: Any) -> list[Any]:
+    found = rewriter.definition(expr)
+    return list(found.fields) if isinstance(found, relax.Tuple) else []
+
+
+def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
+    """Let operators that move values work on integers, in two rounds: dequantize down, quantize up."""
+    for _ in range(2):
+        moves = _Moves(count_uses(mod))
+        down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
+        down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu}
+        mod = rewrite_calls(mod, down)
+        mod = relax.transform.DeadCodeElimination()(mod)
+        mod = rewrite_calls(mod, {"relax.quantize": _Moves(count_uses(mod)).quantize})
+        mod = relax.transform.DeadCodeElimination()(mod)
+    return mod
