@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kiln.config import load_target
 from kiln.kernels.cpu import conv2d, gemm
+from kiln.lower.pipeline import lower
 from tvm import relax
 
 from . import arithmetic
@@ -170,6 +172,27 @@ def test_half_empty_vectors_take_two_steps_at_a_time(
     _compare(cases, target_name, tmp_path)
     assert sum(taken) > 20
     assert sum(taken) < len(taken)
+
+
+def test_groups_are_a_loop(tmp_path: Path) -> None:
+    """Tasks are groups where there are as many as cores, else panels; a panel may be the last of several."""
+    cases = [
+        Case(1, 20, 20, 8 * groups, columns * groups, (3, 3), 1, 1, groups, (1, 1, 1, 1))
+        for groups, columns in ((2, 64), (3, 40), (8, 5), (16, 24), (9, 17))
+    ]
+    _compare(cases, "x86_64", tmp_path)
+
+
+def test_code_does_not_grow_with_the_number_of_groups() -> None:
+    def lowered(groups: int) -> int:
+        case = Case(1, 14, 14, 4 * groups, 4 * groups, (3, 3), 1, 1, groups, (0, 0, 0, 0))
+        weights = np.ones((3, 3, 4, case.outputs), "f4")
+        image = ((1, 14, 14, case.channels), "float32")
+        made = module([image], lambda x: [_convolution(case, x, weights)])
+        functions = lower(made, "m", load_target("aarch64"), "pthread", winograd="off").functions
+        return sum(len(function.script()) for function in functions.values())
+
+    assert lowered(64) < 1.05 * lowered(8)
 
 
 def test_the_grid_reaches_both_families() -> None:

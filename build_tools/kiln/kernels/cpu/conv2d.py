@@ -2,10 +2,11 @@
 
 Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = the fused epilogue.
              Rows of the matmul are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
-Packing      [KH,KW,C,O] → [panel][KH][KW][C][NR], per group; `pack` of gemm.py may pack the last panel by
+Packing      [KH,KW,C,O] → [group][panel][KH][KW][C][NR]; `pack` of gemm.py may pack the last panel by
              pairs.
 Schedule     Tile by kernels/cpu/gemm.py. Each panel of weights is used for all tiles of pixels or, where x
-             exceeds the cache and the weights do not, for some of the tiles at a time (`part_of`).
+             exceeds the cache and the weights do not, for some of the tiles at a time (`part_of`). Groups
+             are a loop, the tasks where there is one for each core, else around each tile.
 Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride and dilation; groups, unless
              each has one output channel (see depthwise.py). float32, or (u)int8 with int32 sums.
 Accuracy     Sums run in order of (i, j, c): the error of plain summation in float32, exact in int32.
@@ -38,6 +39,7 @@ from kiln.tir.builder import (
     divide,
     int64,
     modulo,
+    serial,
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import Extent, ceil_div, extent, greatest, is_open, same
@@ -121,12 +123,12 @@ class Convolution:
             modulo(position, self.out_w),
         )
 
-    def base(self, row: Expr, group: int) -> Expr:
+    def base(self, row: Expr, group: Expr) -> Expr:
         """Offset in x of the first element of `group` that output row `row` reads."""
         n, h, w = self.pixel(row)
         line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
         column = w * int64(self.stride_w) + int64(self.left)
-        return (line + column) * int64(self.pitch) + int64(group * self.depth)
+        return (line + column) * int64(self.pitch) + group * int64(self.depth)
 
     def choice(self, machine: Machine) -> Choice:
         """The tuning record for this shape; RULES (heuristics decide) where the shape was not measured."""
@@ -245,13 +247,14 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     if part is None:
         cores = machine.cores if shared else 1
         part = part_of(machine, cores, most_tiles, wide, x_bytes, group_weights * conv.groups * width)
-    part = min(part or most_tiles, most_tiles)
+    by_group = 1 < conv.groups >= (machine.cores if shared else 1)
+    part = most_tiles if by_group else min(part or most_tiles, most_tiles)
     weights_outside = part == most_tiles
     parts = ceil_div(tiles, part)
     # A single row reads weights as fast as memory delivers them: prefetches cost 5 to 15 % on Zen 5.
     usual = 1 if most_rows > 1 else 0
     fetch = (usual if choice.fetch is None else choice.fetch) if accumulator == "float32" else 0
-    tasks = (wide if weights_outside else parts) if shared else None
+    tasks = (conv.groups if by_group else wide if weights_outside else parts) if shared else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
@@ -263,42 +266,40 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 indices = [*_unflatten(row, [extent(size) for size in output.shape[:-1]]), column]
             element.store(indices, value)
 
-        def tile_at(first_row: Expr, count: int, first_column: Expr, columns: int) -> None:
-            """Emit one tile: `count` rows from `first_row`, `columns` columns of every group."""
-            rows, index = [bind(first_row + int64(i)) for i in range(count)], divide(first_row, tile.rows)
-            for group in range(conv.groups):
-                bases = [bind(conv.base(row, group)) for row in rows]
-                panel = bind(divide(first_column, tile.columns) + int64(group * panels))
-                first = first_column + int64(group * conv.columns)
-                if integer:
-                    integer.product(rows, first, columns, buffers[0], bases, buffers[1], panel, finish)
-                    continue
-                fetched = None
-                if fetch:
-                    fetched = ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch)
-                    if machine.upcoming and conv.groups == 1:
-                        share = bind(divide(first_column, tile.width) * int64(most_tiles) + index)
-                        other = later(machine.upcoming, share, wide * most_tiles, depth // fetched.steps)
-                        fetched = replace(fetched, later=other)
-                product(
-                    tile,
-                    rows,
-                    first,
-                    columns,
-                    buffers[0],
-                    bases,
-                    buffers[1],
-                    panel,
-                    conv.loops(),
-                    accumulator,
-                    finish,
-                    fetched,
-                    paired and columns < tile.columns,
-                )
+        def tile_of(rows: list[Expr], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
+            """Emit tile `index` of a group: the output pixels `rows`, `columns` columns."""
+            bases = [bind(conv.base(row, group)) for row in rows]
+            panel = bind(divide(first_column, tile.columns) + group * int64(panels))
+            first = first_column + group * int64(conv.columns)
+            if integer:
+                integer.product(rows, first, columns, buffers[0], bases, buffers[1], panel, finish)
+                return
+            fetched = None
+            if fetch:
+                fetched = ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch)
+                if machine.upcoming and conv.groups == 1:
+                    share = bind(divide(first_column, tile.width) * int64(most_tiles) + index)
+                    other = later(machine.upcoming, share, wide * most_tiles, depth // fetched.steps)
+                    fetched = replace(fetched, later=other)
+            product(
+                tile, rows, first, columns, buffers[0], bases, buffers[1], panel, conv.loops(), accumulator,
+                finish, fetched, paired and columns < tile.columns,
+            )  # fmt: skip
 
-        def down(first_column: Expr, columns: int) -> None:
+        def tile_at(
+            first_row: Expr, count: int, first_column: Expr, columns: int, group: Expr | None = None
+        ) -> None:
+            """Emit one tile: `count` rows from `first_row`, `columns` columns of `group`, or all groups."""
+            rows, index = [bind(first_row + int64(i)) for i in range(count)], divide(first_row, tile.rows)
+            if group is not None or conv.groups == 1:
+                tile_of(rows, index, first_column, columns, int64(0) if group is None else group)
+                return
+            with serial(conv.groups) as one:
+                tile_of(rows, index, first_column, columns, one)
+
+        def down(first_column: Expr, columns: int, group: Expr | None = None) -> None:
             """Emit all tiles of one panel of weights."""
-            blocks(conv.rows, tile.rows, lambda row, count: tile_at(row, count, first_column, columns))
+            blocks(conv.rows, tile.rows, lambda row, count: tile_at(row, count, first_column, columns, group))
 
         def across(number: Expr) -> None:
             """Emit the tiles of all panels for part `number` of the rows."""
@@ -318,7 +319,11 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             blocks(conv.columns, tile.width, inside)
 
         split = tasks is not None
-        if weights_outside:
+        if by_group:
+            with tasks_of(conv.groups, split, begin, end) as number:
+                group = bind(number)
+                blocks(conv.columns, tile.width, lambda column, columns: down(column, columns, group))
+        elif weights_outside:
             task_blocks(conv.columns, tile.width, split, begin, end, down)
         else:
             with tasks_of(parts, split, begin, end) as number:
