@@ -12,6 +12,7 @@ from kiln.device import bare
 from kiln.device.check.runners import Runner, runner_for
 from kiln.device.link import link, link_flags
 from kiln.errors import KilnError
+from kiln.files import read_json
 
 from .building import Project
 
@@ -115,6 +116,18 @@ def on_machines(project: Project, names: tuple[str, ...], model: str) -> None:
 
 def test_an_int8_model_on_every_kind_of_core(project: Project) -> None:
     on_machines(project, GATE, "micro_speech")
+
+
+def test_instructions_are_counted_step_by_step(project: Project) -> None:
+    """Of a bundle that the test before has built."""
+    out = project.make("target=cortex_m4", "model=micro_speech", "profile")
+    assert "emulated: instructions are counted, and no time is measured" in out and " ms" not in out
+    found = read_json(project.build / ".stages/cortex_m4/micro_speech/profile.json")
+    assert (found["time_unit"], found["rate_unit"], found["peak_gflops"]) == ("M instr.", "op/instr.", None)
+    (runs,) = found["runs"]
+    total = sum(step["time"] for step in found["steps"])
+    assert 0.1 < total < runs["least"] < 1.05 * total  # the runtime's own work is small
+    assert runs["nine_in_ten"] - runs["least"] < 1e-3
 
 
 @pytest.mark.heavy

@@ -45,7 +45,7 @@ def _bucket(profile: Mapping[str, Any], name: str, steps: Sequence[Mapping[str, 
     return {
         "name": name,
         "runs": [row for row in profile["runs"] if row["bucket"] == name],
-        "ms": sum(step["ms"] for step in steps),
+        "time": sum(step["time"] for step in steps),
         "families": _families(steps),
         "steps": [_step(step, most) for step in steps],
     }
@@ -58,20 +58,20 @@ def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         grouped.setdefault(step["family"] or "others", []).append(step)
     rows = []
     for name, group in grouped.items():
-        ms, shared = (sum(step[key] for step in group) for key in ("ms", "ms_threads"))
+        time, shared = (sum(step[key] for step in group) for key in ("time", "time_threads"))
         known = [step for step in group if step["of_peak"] is not None]
-        timed = sum(step["ms"] for step in known)
+        timed = sum(step["time"] for step in known)
         rows.append(
             {
                 "name": name,
                 "steps": len(group),
-                "ms": ms,
+                "time": time,
                 "share": sum(step["share"] for step in group),
-                "of_peak": sum(s["of_peak"] * s["ms"] for s in known) / timed if timed else None,
-                "faster": ms / shared if shared else None,
+                "of_peak": sum(s["of_peak"] * s["time"] for s in known) / timed if timed else None,
+                "faster": time / shared if shared else None,
             }
         )
-    return sorted(rows, key=lambda row: -row["ms"])
+    return sorted(rows, key=lambda row: -row["time"])
 
 
 def _step(step: Mapping[str, Any], most: float) -> dict[str, Any]:
@@ -81,6 +81,6 @@ def _step(step: Mapping[str, Any], most: float) -> dict[str, Any]:
         "ops": ops,
         "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
         "work": many(step["operations"]) if step["operations"] else "",
-        "faster": step["ms"] / step["ms_threads"] if step["ms_threads"] else None,
+        "faster": step["time"] / step["time_threads"] if step["time_threads"] else None,
         "width": f"{100 * step['share'] / most:.1f}",
     }

@@ -1,8 +1,8 @@
 """A profile in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 Format: "Trace Event Format", Google, 2016: complete events (ph X) with a start and a duration in
-microseconds. A bucket of the model is a process; its steps on one thread and on all threads are two rows,
-each from time 0.
+microseconds; of an emulated machine whose instructions are counted, in thousands of instructions. A bucket of
+the model is a process; its steps on one thread and on all threads are two rows, each from time 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def trace(profile: Mapping[str, Any]) -> dict[str, Any]:
     """The content of the trace file. `profile` is the result of `kiln.device.check.bench.profile`."""
     names = list(dict.fromkeys(step["bucket"] for step in profile["steps"]))
     events = [event for number, name in enumerate(names, start=1) for event in _bucket(profile, name, number)]
-    keys = ("model", "target", "runner", "emulated", "peak_gflops", "threads")
+    keys = ("model", "target", "runner", "emulated", "time_unit", "rate_unit", "peak_gflops", "threads")
     about = {key: profile[key] for key in keys if key in profile}
     return {
         "traceEvents": events,
@@ -28,9 +28,9 @@ def trace(profile: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bucket(profile: Mapping[str, Any], name: str, process: int) -> Iterator[dict[str, Any]]:
     yield _metadata("process_name", process, 0, f"{profile['model']} {name}")
-    rows = {1: ("ms", "1 thread")}
+    rows = {1: ("time", "1 thread")}
     if profile["threads"] > 1:
-        rows[2] = ("ms_threads", f"{profile['threads']} threads")
+        rows[2] = ("time_threads", f"{profile['threads']} threads")
     for row, (key, title) in rows.items():
         yield _metadata("thread_name", process, row, title)
         start = 0.0
@@ -52,7 +52,7 @@ def _bucket(profile: Mapping[str, Any], name: str, process: int) -> Iterator[dic
 
 def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a step that a viewer lists when the step is selected."""
-    keys = ("index", "kernel", "operations", "gflops", "of_peak", "share")
+    keys = ("index", "kernel", "operations", "rate", "of_peak", "share")
     attributes = {
         f"{short(op['name'])} {key}": value
         for op in step["ops"]

@@ -66,6 +66,8 @@ def figures() -> dict[str, Any]:
         "target": "board",
         "runner": "a <board>",
         "device": {"cpu": "A72"},
+        "time_unit": "ms",
+        "rate_unit": "GFLOP/s",
         "peak_gflops": 100.0,
         "threads": 2,
         "emulated": False,
@@ -79,10 +81,10 @@ def test_a_step_says_what_it_does_and_how_near_to_the_peak_it_comes() -> None:
     assert (first["index"], first["label"], first["family"]) == (0, "conv2d+<add>", "conv2d")
     assert first["ops"][0] == {"name": "nn.conv2d", "attrs": {"strides": [2, 2], "groups": 1}}
     assert first["operations"] == 2 * 3 * 500_000
-    assert first["gflops"] == pytest.approx(10.0) and first["of_peak"] == pytest.approx(0.1)
+    assert first["rate"] == pytest.approx(10.0) and first["of_peak"] == pytest.approx(0.1)
     assert first["share"] == pytest.approx(0.75) and second["share"] == pytest.approx(0.25)
     assert (first["params_bytes"], first["read_bytes"], second["written_bytes"]) == (128, 192, 16)
-    assert first["ms"] == pytest.approx(0.3) and first["ms_threads"] == pytest.approx(0.15)
+    assert first["time"] == pytest.approx(0.3) and first["time_threads"] == pytest.approx(0.15)
     assert second["of_peak"] is None  # integers: the peak is one of float32
 
 
@@ -138,7 +140,7 @@ def test_the_trace_has_each_step_on_one_thread_and_on_all() -> None:
     first = steps[0]
     assert (first["name"], first["cat"]) == ("conv2d + <add>", "conv2d")
     assert first["args"]["kernel"] == "k0" and first["args"]["conv2d strides"] == [2, 2]
-    assert first["args"]["gflops"] == pytest.approx(10.0)
+    assert first["args"]["rate"] == pytest.approx(10.0)
     assert file["otherData"]["device"] == {"cpu": "A72"}
 
 

@@ -1,4 +1,8 @@
-"""Benchmark of a bundle on its target: whole runs and single steps, timed by the target's monotonic clock."""
+"""Benchmark of a bundle on its target: whole runs and single steps, by the clock of the target's programs.
+
+On an emulated machine without an operating system that clock counts instructions. Then times are in millions
+of instructions, and rates in operations per instruction.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,9 @@ from kiln.stages.use import TIMEOUT, DeviceBenchStage
 
 _SECONDS = 2.0  # time spent on runs of each bucket
 _SLOWEST = 12  # number of steps in the printed table
+# By the runner's unit: the units of times and rates in profile.json, and the seconds to spend on runs. Counts
+# of instructions are the same in every run.
+_UNITS = {"ns": ("ms", "GFLOP/s", _SECONDS), "instructions": ("M instr.", "op/instr.", 0.0)}
 
 
 @dataclass
@@ -50,13 +57,16 @@ def run(args: DeviceBenchStage) -> None:
         emulated = args.device is None and host_cpu.obstacle(target) is not None
         figures = profile(bundle, target, plan, runner, args.work, peak=args.steps and not emulated)
     listing.grid(
-        ("bucket", "threads", "runs", "least", "median", "nine in ten"), [_row(f) for f in figures["runs"]]
+        ("bucket", "threads", "runs", "least", "median", "nine in ten"),
+        [_row(f, figures["time_unit"]) for f in figures["runs"]],
     )
     if args.steps:
         _print_steps(figures)
-        if emulated:
+        if figures["time_unit"] != "ms":
+            print("emulated: instructions are counted, and no time is measured")
+        elif emulated:
             print("emulated: these times say nothing about a device, and there is no peak to compare with")
-    write_json(args.out, {"format": 2, "emulated": emulated, **figures})
+    write_json(args.out, {"format": 3, "emulated": emulated, **figures})
 
 
 def profile(
@@ -85,6 +95,8 @@ def profile(
         "model": bundle.name,
         "target": target.name,
         "runner": runner.description,
+        "time_unit": _UNITS[runner.unit][0],
+        "rate_unit": _UNITS[runner.unit][1],
         "device": before,
         "device_after": dict(runner.identity),
         "peak_gflops": max(peaks, default=None),
@@ -115,7 +127,7 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
         send = {"inputs.bin": given, **bundle.beside()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
-        words = ["inputs.bin", "params.bin", str(threads), str(int(_SECONDS * 1000))]
+        words = ["inputs.bin", "params.bin", str(threads), str(int(_UNITS[runner.unit][2] * 1000))]
         done = runner.run(program, words, send=send, fetch={}, timeout=TIMEOUT)
     if done.status != 0:
         reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
@@ -144,11 +156,11 @@ def _summary(runs: Sequence[int]) -> dict[str, float]:
         "median": median(ordered),
         "nine_in_ten": ordered[(len(ordered) * 9) // 10],
     }
-    return {f"{name}_ms": value / 1e6 for name, value in chosen.items()}
+    return {name: value / 1e6 for name, value in chosen.items()}
 
 
-def _row(figure: Mapping[str, Any]) -> list[str]:
-    times = [f"{figure[f'{name}_ms']:.4g} ms" for name in ("least", "median", "nine_in_ten")]
+def _row(figure: Mapping[str, Any], unit: str) -> list[str]:
+    times = [f"{figure[name]:.4g} {unit}" for name in ("least", "median", "nine_in_ten")]
     return [figure["bucket"], str(figure["threads"]), str(figure["runs"]), *times]
 
 
@@ -164,7 +176,7 @@ def _steps(plan: Plan, timed: Mapping[int, Timed], threads: int, peak: float | N
         total = sum(step.seconds for step in steps) or 1.0
         shared = timed[threads].steps[name]
         found += [
-            {"bucket": name, **_step(step, total, peak), "ms_threads": time / 1e6}
+            {"bucket": name, **_step(step, total, peak), "time_threads": time / 1e6}
             for step, time in zip(steps, shared, strict=True)
         ]
     return found
@@ -179,10 +191,10 @@ def _step(step: Step, total: float, peak: float | None) -> dict[str, Any]:
         "ops": step.ops,
         "kernel": step.kernel,
         "family": step.family,
-        "ms": step.seconds * 1e3,
+        "time": step.seconds * 1e3,
         "share": step.seconds / total,
         "operations": step.operations,
-        "gflops": step.rate,
+        "rate": step.rate,
         "of_peak": share,
         "params_bytes": step.params,
         "read_bytes": step.read,
@@ -193,13 +205,13 @@ def _step(step: Step, total: float, peak: float | None) -> dict[str, Any]:
 def _print_steps(figures: Mapping[str, Any]) -> None:
     if figures["peak_gflops"] is not None:
         print(f"one core's peak: {figures['peak_gflops']:.0f} GFLOP/s in float32")
-    slowest = sorted(figures["steps"], key=lambda step: -step["ms"])[:_SLOWEST]
+    slowest = sorted(figures["steps"], key=lambda step: -step["time"])[:_SLOWEST]
     listing.grid(
-        ("bucket", "#", "step", "ms", "of the time", "GFLOP/s", "of peak"),
+        ("bucket", "#", "step", figures["time_unit"], "of the time", figures["rate_unit"], "of peak"),
         [
             (
-                *(s["bucket"], str(s["index"]), s["label"], f"{s['ms']:.4g}", f"{s['share']:.1%}"),
-                f"{s['gflops']:.1f}" if s["operations"] else "",
+                *(s["bucket"], str(s["index"]), s["label"], f"{s['time']:.4g}", f"{s['share']:.1%}"),
+                f"{s['rate']:.1f}" if s["operations"] else "",
                 "" if s["of_peak"] is None else f"{s['of_peak']:.0%}",
             )
             for s in slowest
