@@ -26,6 +26,8 @@ def main(given: Sequence[str] | None = None) -> int:
             print(arguments.completion(command.completion))
         elif command.compared is not None:
             return _compare(command.compared)
+        elif command.reduced is not None:
+            _reduce(command.reduced)
         else:
             return _scons(command.words)
     except KilnError as error:
@@ -47,6 +49,16 @@ def _compare(given: argparse.Namespace) -> int:
         wrong = [row for row in (*compared.rows, *compared.outputs) if not row.difference.passed]
         return 1 if wrong else 0
     return show(compared, path, given.all)
+
+
+def _reduce(given: argparse.Namespace) -> None:
+    from kiln.command_line.compare.reduce import reduce_model
+
+    inputs = None if given.inputs is None else Path(given.inputs)
+    found = reduce_model(given.model, given.target, inputs, Path(given.out))
+    with_inputs = "" if found.inputs is None else f", with the inputs {found.inputs}"
+    print(f"{found.model}: {found.nodes} of {found.of_nodes} nodes{with_inputs}")
+    print(f"fails with: {found.failure}")
 
 
 def _scons(words: Sequence[str]) -> int:

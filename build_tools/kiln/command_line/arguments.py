@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
 from kiln.config.check import choices
@@ -19,7 +19,7 @@ from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
-_OTHERS = ("compare", "list", "completion")
+_OTHERS = ("compare", "reduce", "list", "completion")
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
@@ -33,6 +33,7 @@ class Command:
     json: bool = False
     completion: str | None = None
     compared: argparse.Namespace | None = None
+    reduced: argparse.Namespace | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,6 +62,8 @@ def parse(given: Sequence[str]) -> Command:
         return Command(listed=parsed.kind, json=parsed.json)
     if verb == "completion":
         return Command(completion=parsed.shell)
+    if verb == "reduce":
+        return Command(reduced=parsed)
     if verb == "compare":
         return Command(compared=parsed, json=parsed.json)
     return Command(_words(verb, parsed))
@@ -108,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
         command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
+    _add_questions(commands)
+    return parser
+
+
+def _add_questions(commands: Any) -> None:
+    """Add the commands that are not goals of the build."""
     command = commands.add_parser("compare", help="every tensor of a model beside the reference's, in order")
     command.add_argument("model", metavar="MODEL", help=OPTIONS["model"])
     command.add_argument("--target", default="host", help="a target; default: host")
@@ -116,9 +125,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
+    command = commands.add_parser("reduce", help="the smallest part of an ONNX model that fails as it does")
+    command.add_argument("model", metavar="MODEL", help=OPTIONS["model"])
+    command.add_argument("--target", default="host", help="a target; default: host")
+    command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
+    command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
     command = commands.add_parser("list", help="names and descriptions of targets, models, devices, backends")
     command.add_argument("kind", choices=tuple(LISTS))
     command.add_argument("--json", action="store_true", help="print JSON: objects with name and description")
     command = commands.add_parser("completion", help="print a completion script for a shell")
     command.add_argument("shell", choices=_SHELLS)
-    return parser

@@ -1,0 +1,159 @@
+"""Cuts an ONNX model that fails to the smallest part found that still fails, for a bug report.
+
+1. The failure is a tensor beyond its limit, or an error of the build. For an error, the first node is
+searched, by bisection over the order of execution, whose results cannot be built. 2. The part begins with
+that node alone, and grows by the nodes before it, 1, 2, 4, …, until it fails as the whole does. A tensor
+that enters the part becomes an input, with the values of the reference.
+
+onnx.utils.Extractor cuts the graph. Each trial is a build of its own below build/.compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.utils
+
+from kiln.command_line.build import build
+from kiln.command_line.compare.run import compare_model
+from kiln.config import load_model
+from kiln.config.source import PythonSource
+from kiln.device.bundle import open_bundle
+from kiln.errors import KilnError
+from kiln.golden.compare import Array
+from kiln.sources import fetch
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The part that fails: its file, the file of its inputs if values matter, its nodes, and the failure."""
+
+    model: Path
+    inputs: Path | None
+    nodes: int
+    of_nodes: int
+    failure: str
+
+
+class Parts:
+    """Cuts parts of a model that end in given nodes."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        self._extractor = onnx.utils.Extractor(inferred)
+        self.nodes = list(model.graph.node)
+        graph = inferred.graph
+        self._known = {info.name for info in [*graph.value_info, *graph.input, *graph.output]}
+        self._constants = {tensor.name for tensor in model.graph.initializer}
+        self._maker = {name: number for number, node in enumerate(self.nodes) for name in node.output if name}
+
+    def before(self, last: int, count: int) -> list[int]:
+        """Numbers of `count` nodes that the node `last` depends on, itself among them, nearest first."""
+        chosen, queue = [last], [last]
+        while queue and len(chosen) < count:
+            for name in self.nodes[queue.pop(0)].input:
+                maker = self._maker.get(name)
+                if maker is not None and maker not in chosen and len(chosen) < count:
+                    chosen.append(maker)
+                    queue.append(maker)
+        return sorted(chosen)
+
+    def cut(self, numbers: Sequence[int]) -> tuple[onnx.ModelProto, list[str]] | None:
+        """The part of these nodes, and the tensors that enter it; None if the type of one is not known."""
+        made = {name for number in numbers for name in self.nodes[number].output if name}
+        read = dict.fromkeys(
+            name
+            for number in numbers
+            for name in self.nodes[number].input
+            if name and name not in made and name not in self._constants
+        )
+        outputs = [name for name in self.nodes[numbers[-1]].output if name in self._known]
+        if not outputs or not set(read) <= self._known:
+            return None
+        return self._extractor.extract_model(list(read), outputs), list(read)
+
+
+def reduce_model(name: str, target: str, inputs: Path | None, out: Path) -> Reduced:
+    """Write the smallest failing part of the model `name` to `out`. Raises KilnError where nothing fails."""
+    model = load_model(name)
+    source = Path() if isinstance(model.source, PythonSource) else fetch(model.source)
+    if source.suffix.lower() != ".onnx":
+        raise KilnError(f"model '{model.name}': reduce accepts .onnx files")
+    parts = Parts(onnx.load(str(source)))
+    try:
+        compared = compare_model(name, target, None, inputs)
+    except KilnError as error:
+        return _of_error(parts, target, str(error), out)
+    culprit = compared.culprit
+    if culprit is None:
+        raise KilnError(f"model '{model.name}': all its tensors are within their limits on {target}")
+    last = next(number for number, node in enumerate(parts.nodes) if culprit.probe.tensor in node.output)
+    values = _reference_values(compared.model, target, culprit.vector)
+
+    def fails(path: Path, entering: Sequence[str]) -> str:
+        if not set(entering) <= values.keys():
+            return ""
+        given = path.with_suffix(".npz")
+        np.savez(given, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
+        found = compare_model(str(path), target, None, given).culprit
+        return "" if found is None else f"tensor {found.probe.tensor}: {found.difference.detail}"
+
+    reduced = _grow(parts, last, fails, out)
+    return Reduced(out, out.with_suffix(".npz"), reduced[0], len(parts.nodes), reduced[1])
+
+
+def _of_error(parts: Parts, target: str, message: str, out: Path) -> Reduced:
+    """The smallest part whose build ends with an error."""
+
+    def fails(path: Path, entering: Sequence[str]) -> str:
+        try:
+            build(str(path), target)
+        except KilnError as error:
+            return str(error)
+        return ""
+
+    low, high = 0, len(parts.nodes) - 1  # the results of node `high` cannot be built
+    while low < high:
+        middle = (low + high) // 2
+        failure = _try(parts, parts.before(middle, len(parts.nodes)), fails, out)
+        low, high = (low, middle) if failure else (middle + 1, high)
+    count, failure = _grow(parts, high, fails, out)
+    return Reduced(out, None, count, len(parts.nodes), failure or message)
+
+
+def _grow(parts: Parts, last: int, fails: Callable[[Path, Sequence[str]], str], out: Path) -> tuple[int, str]:
+    """The least tried number of nodes up to `last` that fail, and how. Raises KilnError if none does."""
+    count, tried = 1, 0
+    while tried < len(parts.nodes):
+        numbers = parts.before(last, count)
+        if len(numbers) == tried:
+            break
+        failure = _try(parts, numbers, fails, out)
+        if failure:
+            return len(numbers), failure
+        tried, count = len(numbers), 2 * count
+    raise KilnError("the failure does not appear in any part of the model, only in the whole")
+
+
+def _try(parts: Parts, numbers: Sequence[int], fails: Callable[[Path, Sequence[str]], str], out: Path) -> str:
+    """The failure of a part, which is written to `out`; empty if it does not fail or cannot be cut."""
+    part = parts.cut(numbers)
+    if part is None:
+        return ""
+    onnx.save(part[0], str(out))
+    return fails(out, part[1])
+
+
+def _reference_values(model: str, target: str, vector: str) -> Mapping[str, Array]:
+    """Every tensor of the reference in the golden vector `vector`, by name, from the bundle with all
+    outputs."""
+    bundle = open_bundle(Path("build", target, f"{model}_probed"))
+    found = next(one for one in bundle.vectors() if one.name == vector)
+    entries = bundle.golden()["vectors"][0]["inputs"]
+    given = {entry["name"]: value for entry, value in zip(entries, found.inputs, strict=True)}
+    names = [entry["name"] for entry in found.output_entries]
+    return {**given, **dict(zip(names, found.outputs, strict=True))}

@@ -1,0 +1,74 @@
+"""kiln reduce: the smallest part of a model that fails, for errors of the build and for wrong tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.command_line.compare import reduce
+from kiln.command_line.compare.figures import difference
+from kiln.command_line.compare.probes import Probe
+from kiln.command_line.compare.run import Compared, Row
+from kiln.errors import KilnError
+from kiln.golden.compare import Limits
+
+from .test_compare import network
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(str(path)).graph.node]
+
+
+def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever contains the node Relu cannot be built: that node alone remains."""
+
+    def build(path: str, target: str) -> None:
+        if "Relu" in operators(Path(path)):
+            raise KilnError("Relu cannot be built")
+
+    def compare(name: str, *others: Any) -> Compared:
+        build(name, "host")
+        raise AssertionError
+
+    monkeypatch.setattr(reduce, "build", build)
+    monkeypatch.setattr(reduce, "compare_model", compare)
+    out = tmp_path / "reduced.onnx"
+    found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), "host", None, out)
+    assert (found.nodes, found.of_nodes, found.failure) == (1, 5, "Relu cannot be built")
+    assert operators(out) == ["Relu"]
+    assert [value.name for value in onnx.load(str(out)).graph.input] == ["scaled"]
+
+
+def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensor `left` is wrong where Split and Relu are one kernel: both nodes remain, with the values of
+    `scaled`."""
+    given: dict[str, Any] = {}
+
+    def compare(name: str, target: str, device: None, inputs: Path | None) -> Compared:
+        wrong = {"Split", "Relu"} <= set(operators(Path(name)))
+        if inputs is not None:
+            given.update(np.load(inputs))
+        want = np.array([1.0, 2.0])
+        found = difference(want + (0.5 if wrong else 0.0), want, Limits())
+        return Compared("net", target, "host CPU", [Row(Probe("split", "Split", "left"), "v", found)], [])
+
+    values = {name: np.full((2, 4), 3.0, np.float32) for name in ("x", "scaled", "positive", "left", "right")}
+    monkeypatch.setattr(reduce, "compare_model", compare)
+    monkeypatch.setattr(reduce, "_reference_values", lambda *given: values)
+    out = tmp_path / "reduced.onnx"
+    found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), "host", None, out)
+    assert (found.nodes, found.inputs) == (2, out.with_suffix(".npz"))
+    assert found.failure.startswith("tensor left: 2 of 2 elements differ")
+    assert operators(out) == ["Relu", "Split"]
+    assert given["scaled"].tolist() == values["scaled"].tolist()
+
+
+def test_nothing_to_reduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduce, "compare_model", lambda *given: Compared("net", "host", "host CPU", [], []))
+    with pytest.raises(KilnError, match="model 'net': all its tensors are within their limits on host"):
+        reduce.reduce_model(str(network(tmp_path / "net.onnx")), "host", None, tmp_path / "out.onnx")
+    with pytest.raises(KilnError, match=r"model 'resnet': reduce accepts \.onnx files"):
+        reduce.reduce_model("resnet", "host", None, tmp_path / "out.onnx")
