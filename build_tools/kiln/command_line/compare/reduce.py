@@ -48,6 +48,10 @@ class Parts:
         self.nodes = list(model.graph.node)
         graph = inferred.graph
         self._known = {info.name for info in [*graph.value_info, *graph.input, *graph.output]}
+        self._varying = {info.name for info in graph.input}
+        for node in self.nodes:
+            if self._varying & set(node.input):
+                self._varying.update(node.output)
         self._constants = {tensor.name for tensor in model.graph.initializer}
         self._maker = {name: number for number, node in enumerate(self.nodes) for name in node.output if name}
 
@@ -63,7 +67,10 @@ class Parts:
         return sorted(chosen)
 
     def cut(self, numbers: Sequence[int]) -> tuple[onnx.ModelProto, list[str]] | None:
-        """The part of these nodes, and the tensors that enter it; None if the type of one is not known."""
+        """The part of these nodes, and the tensors that enter it; None if the type of one is not known.
+
+        Results that no other node of the part reads become outputs.
+        """
         made = {name for number in numbers for name in self.nodes[number].output if name}
         read = dict.fromkeys(
             name
@@ -71,7 +78,8 @@ class Parts:
             for name in self.nodes[number].input
             if name and name not in made and name not in self._constants
         )
-        outputs = [name for name in self.nodes[numbers[-1]].output if name in self._known]
+        used = {name for number in numbers for name in self.nodes[number].input}
+        outputs = sorted((made - used | set(self.nodes[numbers[-1]].output)) & self._known & self._varying)
         if not outputs or not set(read) <= self._known:
             return None
         return self._extractor.extract_model(list(read), outputs), list(read)
@@ -119,7 +127,7 @@ def _of_error(parts: Parts, target: str, message: str, out: Path) -> Reduced:
     low, high = 0, len(parts.nodes) - 1  # the results of node `high` cannot be built
     while low < high:
         middle = (low + high) // 2
-        failure = _try(parts, parts.before(middle, len(parts.nodes)), fails, out)
+        failure = _try(parts, range(middle + 1), fails, out)
         low, high = (low, middle) if failure else (middle + 1, high)
     count, failure = _grow(parts, high, fails, out)
     return Reduced(out, None, count, len(parts.nodes), failure or message)
