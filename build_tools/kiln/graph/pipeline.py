@@ -13,6 +13,7 @@ from kiln.graph.clip import clip_to_min_max
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.empties import without_empties
+from kiln.graph.extremes import register
 from kiln.graph.group_norm import group_norms
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
@@ -25,6 +26,8 @@ from kiln.graph.split_dense import split_dense
 from kiln.graph.transposes import cancel_transposes
 
 Pass = Callable[[tvm.IRModule], tvm.IRModule]
+
+register()
 
 
 def clean(mod: tvm.IRModule) -> tvm.IRModule:

@@ -19,6 +19,7 @@ from tvm import tirx
 from tvm.ir import Call, Op
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.tir import inverse_functions
 from kiln.tir.vector_expr import (
     Expr,
     cast,
@@ -28,6 +29,7 @@ from kiln.tir.vector_expr import (
     hoisted,
     i32,
     let,
+    polynomial,
     reinterpreted,
     round_away,
     round_even,
@@ -38,16 +40,8 @@ from kiln.tir.vector_expr import (
 )
 
 # Without this attribute, TVM 0.27 turns vectors of these functions back into loops over single elements.
-for _name in ("erf", "log1p", "nearbyint", "rsqrt"):
+for _name in ("erf", "log1p", "nearbyint", "rsqrt", *inverse_functions.NAMES):
     Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
-
-
-def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """The polynomial with `coefficients`, highest power first, by Horner's rule."""
-    result = f32(coefficients[0])
-    for coefficient in coefficients[1:]:
-        result = result * x + f32(coefficient)
-    return result
 
 
 def exp(x: Expr) -> Expr:
@@ -73,7 +67,7 @@ def exp(x: Expr) -> Expr:
         rest = (x - n * f32(ln2_high)) - n * f32(ln2_low)
 
         def value(r: Expr) -> Expr:
-            mantissa = _polynomial(r, terms) * (r * r) + r + f32(1.0)
+            mantissa = polynomial(r, terms) * (r * r) + r + f32(1.0)
             return mantissa * reinterpreted((cast("int32", n) + i32(127)) << i32(23), "float32")
 
         return let(rest, "r", value)
@@ -101,7 +95,7 @@ def log(x: Expr) -> Expr:
 
         def series(f: Expr) -> Expr:
             square = f * f
-            tail = _polynomial(f, terms) * f * square + exponent * f32(-2.12194440e-4) - square * f32(0.5)
+            tail = polynomial(f, terms) * f * square + exponent * f32(-2.12194440e-4) - square * f32(0.5)
             result = f + tail + exponent * f32(0.693359375)
             invalid = select(x < f32(0.0), f32(math.nan), f32(-math.inf))
             return select(x > f32(0.0), result, invalid)
@@ -120,7 +114,7 @@ def _odd_ratio(x: Expr, limit: float, above: Sequence[float], below: Sequence[fl
     """x P(x^2) / Q(x^2), for a function that is ±1 beyond ±limit."""
 
     def ratio(x: Expr) -> Expr:
-        return let(x * x, "square", lambda s: x * _polynomial(s, above) / _polynomial(s, below))
+        return let(x * x, "square", lambda s: x * polynomial(s, above) / polynomial(s, below))
 
     inside = tirx.max(tirx.min(x, f32(limit)), f32(-limit))
     return tirx.max(tirx.min(let(inside, "x", ratio), f32(1.0)), f32(-1.0))
@@ -142,8 +136,11 @@ def erf(x: Expr) -> Expr:
     return _odd_ratio(x, 4.0, above, below)
 
 
-def _sine(x: Expr, quarters: int) -> Expr:
-    """sin(x + quarters * pi / 2) for |x| < 8192: reduction by pi / 2 in three parts, then a series."""
+def _turned(x: Expr, chosen: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
+    """chosen(sin r, cos r, quarter) where x = r + quarter * pi / 2 and |r| <= pi / 4, for |x| < 8192.
+
+    The reduction subtracts pi / 2 in three parts; series follow.
+    """
     sines = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
     cosines = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
@@ -153,18 +150,36 @@ def _sine(x: Expr, quarters: int) -> Expr:
     def rest(x: Expr, n: Expr) -> Expr:
         parts = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
         remainder = ((x - n * f32(parts[0])) - n * f32(parts[1])) - n * f32(parts[2])
-        return let(
-            remainder, "r", lambda r: let(cast("int32", n) + i32(quarters), "q", lambda q: value(r, q))
-        )
+        return let(remainder, "r", lambda r: let(cast("int32", n), "q", lambda q: value(r, q)))
 
     def value(r: Expr, q: Expr) -> Expr:
         square = r * r
-        sine = _polynomial(square, sines) * square * r + r
-        cosine = _polynomial(square, cosines) * square * square - square * f32(0.5) + f32(1.0)
-        chosen = select((q & i32(1)) < i32(1), sine, cosine)
-        return select((q & i32(2)) < i32(1), chosen, f32(0.0) - chosen)
+        sine = polynomial(square, sines) * square * r + r
+        cosine = polynomial(square, cosines) * square * square - square * f32(0.5) + f32(1.0)
+        return chosen(sine, cosine, q)
 
     return let(x, "x", reduced)
+
+
+def _sine(x: Expr, quarters: int) -> Expr:
+    """sin(x + quarters * pi / 2) for |x| < 8192."""
+
+    def chosen(sine: Expr, cosine: Expr, quarter: Expr) -> Expr:
+        q = quarter + i32(quarters)
+        found = select((q & i32(1)) < i32(1), sine, cosine)
+        return select((q & i32(2)) < i32(1), found, f32(0.0) - found)
+
+    return _turned(x, chosen)
+
+
+def tan(x: Expr) -> Expr:
+    """tan x for |x| < 8192: sin r / cos r, or -cos r / sin r after an odd number of quarters."""
+
+    def chosen(sine: Expr, cosine: Expr, quarter: Expr) -> Expr:
+        even = (quarter & i32(1)) < i32(1)
+        return select(even, sine, f32(0.0) - cosine) / select(even, cosine, sine)
+
+    return _turned(x, chosen)
 
 
 def power(x: Expr, exponent: Expr) -> Expr:
@@ -226,6 +241,15 @@ _UNARY: dict[str, Callable[..., Expr]] = {
     "exp2": lambda x: exp(x * f32(math.log(2.0))),
     "log2": lambda x: log(x) * f32(1.0 / math.log(2.0)),
     "log10": lambda x: log(x) * f32(1.0 / math.log(10.0)),
+    "tan": tan,
+    "atan": inverse_functions.atan,
+    "asin": inverse_functions.asin,
+    "acos": inverse_functions.acos,
+    "sinh": lambda x: inverse_functions.sinh(x, exp),
+    "cosh": lambda x: inverse_functions.cosh(x, exp),
+    "asinh": lambda x: inverse_functions.asinh(x, log),
+    "acosh": lambda x: inverse_functions.acosh(x, log),
+    "atanh": lambda x: inverse_functions.atanh(x, log),
     "log1p": lambda x: log(x + f32(1.0)),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -25,6 +25,14 @@ def f32(value: float) -> Expr:
 def i32(value: int) -> Expr:
     """An int32 constant: a number or a bit pattern."""
     return tirx.IntImm("int32", value)
+
+
+def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """The polynomial with `coefficients`, highest power first, by Horner's rule."""
+    result = f32(coefficients[0])
+    for coefficient in coefficients[1:]:
+        result = result * x + f32(coefficient)
+    return result
 
 
 def scalar(x: Expr) -> str:

@@ -94,6 +94,18 @@ RELATIVE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
         lambda x: tirx.pow(x, tirx.FloatImm("float32", -2.0)), lambda x: x**-2.0, line(0.1, 9), 2.1,
     ),
 }  # fmt: skip
+# Of the functions in tir/inverse_functions.py, in units of the last place.
+RELATIVE |= {
+    "tan": (tirx.tan, np.tan, line(-1.5, 1.5), 4.0),
+    "atan": (tirx.atan, np.arctan, line(-50, 50), 4.0),
+    "asin": (tirx.asin, np.arcsin, line(-1, 1), 4.0),
+    "acos": (tirx.acos, np.arccos, line(-1, 1), 4.0),
+    "sinh": (tirx.sinh, np.sinh, line(-80, 80), 8.0),
+    "cosh": (tirx.cosh, np.cosh, line(-80, 80), 8.0),
+    "asinh": (tirx.asinh, np.arcsinh, line(-1e4, 1e4), 4.0),
+    "acosh": (tirx.acosh, np.arccosh, line(1, 1e4), 6.0),
+    "atanh": (tirx.atanh, np.arctanh, line(-0.999, 0.999), 6.0),
+}
 WHOLE: dict[str, tuple[Function, Callable[[Array], Array]]] = {
     "floor": (tirx.floor, np.floor),
     "ceil": (tirx.ceil, np.ceil),
@@ -208,3 +220,11 @@ def test_what_a_condition_guards_is_not_computed_before_it(tmp_path: Path) -> No
     got = compute(element, x, tmp_path)
     assert got[-1] == 0
     assert ulps(got[:-1], np.exp(x[1:].astype("f8"))) < 2
+
+
+@pytest.mark.parametrize("name", ["asin", "acos", "acosh", "atanh", "asinh", "atan", "sinh"])
+def test_ends_of_the_domain(name: str, tmp_path: Path) -> None:
+    x = np.array([-1, 1, 0, -2, 2, 1e20, -1e20, 0.5, -0.5], "f4")
+    with np.errstate(all="ignore"):
+        want = RELATIVE[name][1](x.astype("f8")).astype("f4")
+    np.testing.assert_allclose(evaluate(RELATIVE[name][0], x, tmp_path), want, rtol=1e-6)

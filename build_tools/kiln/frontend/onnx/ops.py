@@ -87,6 +87,40 @@ def _whole_power(node: Node, x: Any, y: Any) -> Any:
     return op.where(op.less(y, number(0)), inverse, found)
 
 
+def batch_normalization(node: Node) -> Any:
+    """BatchNormalization in training mode, by the mean and variance of the batch; else left to TVM.
+
+    Returns the result and the running mean and variance. TVM 0.27 computes the inference whatever the mode.
+    """
+    if not node.attributes.get("training_mode", 0):
+        return None
+    emit, op, x = node.builder.emit, relax.op, node.tensor(0)
+    scale, bias, mean, variance = (node.tensor(index) for index in range(1, 5))
+    kept, epsilon = (float(node.attributes.get(k, d)) for k, d in (("momentum", 0.9), ("epsilon", 1e-5)))
+    rank, dtype = len(node.shape(0)), str(x.ty.dtype)
+    axes, around = [axis for axis in range(rank) if axis != 1], [1, -1, *[1] * (rank - 2)]
+
+    def const(value: float, like: Any) -> Any:
+        return relax.const(value, str(like.ty.dtype))
+
+    def column(tensor: Any) -> Any:
+        wide = tensor if str(tensor.ty.dtype) == "float32" else emit(op.astype(tensor, "float32"))
+        return emit(op.reshape(wide, around))
+
+    wide = x if dtype == "float32" else emit(op.astype(x, "float32"))
+    centre = emit(op.mean(wide, axes))
+    apart = emit(op.subtract(wide, column(centre)))
+    spread = emit(op.mean(emit(op.multiply(apart, apart)), axes))
+    root = emit(op.sqrt(emit(op.add(column(spread), relax.const(epsilon, "float32")))))
+    y = emit(op.add(op.multiply(op.divide(apart, root), column(scale)), column(bias)))
+    running = []
+    for before, now in ((mean, centre), (variance, spread)):
+        new = now if str(before.ty.dtype) == "float32" else emit(op.astype(now, str(before.ty.dtype)))
+        both = op.add(op.multiply(before, const(kept, before)), op.multiply(new, const(1 - kept, before)))
+        running.append(emit(both))
+    return relax.Tuple([y if dtype == "float32" else emit(op.astype(y, dtype)), *running])
+
+
 def rms_normalization(node: Node) -> Any:
     """RMSNormalization over all axes, for which TVM 0.27's kernel ends in an error; else left to TVM."""
     rank = len(node.shape(0))
@@ -124,6 +158,7 @@ def non_max_suppression(node: Node) -> Any:
 
 
 OVERRIDES: dict[str, Converter] = {
+    "BatchNormalization": batch_normalization,
     "Clip": clip,
     "NonMaxSuppression": non_max_suppression,
     "OneHot": one_hot,

@@ -1,0 +1,58 @@
+"""Legalisation of relax.max and relax.min of floats, for kernels and for folded constants.
+
+TVM 0.27 starts from the greatest finite number, which is the wrong result where all elements are infinite.
+`register` replaces its rules, as constants are folded by the rules of operators.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te, tirx
+from tvm.ir import Op
+
+
+def extreme(largest: bool) -> Callable[[Any, Any], Any]:
+    """The rule of relax.max (`largest`) or relax.min, which starts from the infinity of the other sign."""
+    name = "max" if largest else "min"
+    original = Op.get(f"relax.{name}").get_attr("FLegalize")
+    choose = tirx.max if largest else tirx.min
+
+    def rule(builder: Any, call: Any) -> Any:
+        dtype = str(call.ty.dtype)
+        if not dtype.startswith("float"):
+            return original(builder, call)
+        reducer = te.comm_reducer(
+            lambda a, b: choose(a, b),
+            lambda _: tirx.FloatImm(dtype, -math.inf if largest else math.inf),
+            name=name,
+        )
+
+        def compute(data: Any) -> Any:
+            rank, keep = len(data.shape), bool(call.attrs.keepdims)
+            given = call.attrs.axis
+            over = range(rank) if given is None else [int(axis) % rank for axis in given]
+            reduced = {axis: te.reduce_axis((0, data.shape[axis]), f"k{axis}") for axis in sorted(over)}
+            kept = [axis for axis in range(rank) if keep or axis not in reduced]
+            shape = [1 if axis in reduced else data.shape[axis] for axis in kept]
+
+            def element(*at: Any) -> Any:
+                places = dict(zip(kept, at, strict=True))
+                where = [reduced[axis].var if axis in reduced else places[axis] for axis in range(rank)]
+                return reducer(data[tuple(where)], axis=list(reduced.values()))
+
+            return te.compute(shape, element, name=name)
+
+        return builder.call_te(compute, call.args[0], primfunc_name_hint=name)
+
+    return rule
+
+
+@functools.cache
+def register() -> None:
+    """Make the rules of this file those of relax.max and relax.min."""
+    for name, largest in (("max", True), ("min", False)):
+        Op.get(f"relax.{name}").set_attr("FLegalize", extreme(largest), 11)
