@@ -24,6 +24,9 @@ _REDUNDANT = {
     ("BatchNormalization", "is_test"),
     ("BatchNormalization", "consumed_inputs"),
     ("Dropout", "is_test"),
+    ("Resize", "cubic_coeff_a"),  # of mode cubic, and so on; the converter reads what its mode needs
+    ("Resize", "exclude_outside"),
+    ("Resize", "extrapolation_value"),
     ("Split", "num_outputs"),  # the node has that many outputs
     ("Dropout", "ratio"),
     ("Dropout", "seed"),

@@ -5,13 +5,16 @@ Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from tvm import relax, tirx
 
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
+from kiln.frontend.onnx.resample import Rule, resample
 from kiln.frontend.onnx.value import Ratio, from_items
 from kiln.frontend.symbols import Extent
 
@@ -21,23 +24,23 @@ _GREATEST_DIVISOR = 1024
 
 
 def resize(node: Node) -> Any:
-    """Resize of images (N, C, H, W) and rows (N, C, W), by scales or to sizes → relax.image.resize2d.
+    """Resize by scales or to sizes: of images (N, C, H, W) and rows (N, C, W) by relax.image.resize2d.
 
     TVM 0.27 accepts constants only, ignores the scales of the first two axes, and samples as if the ratio of
-    output and input size were the scale, even if rounding the size has changed the ratio.
+    output and input size were the scale, even if rounding the size has changed the ratio. Whatever it lacks
+    is resized axis by axis (kiln.frontend.onnx.resample).
     """
-    coordinates = _text(node, "coordinate_transformation_mode", "half_pixel")
+    # Before operator set 11, when its inputs were the data and the scales, positions were plain quotients.
+    old = node.op == "Upsample" or len(node.inputs) == 2
+    coordinates = _text(node, "coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    rounding = _text(node, "nearest_mode", "floor" if old else "round_prefer_floor")
+    mode = _text(node, "mode", "nearest").replace("bilinear", "linear")
     shape = node.shape(0)
-    if len(shape) not in (3, 4) or coordinates == "tf_crop_and_resize" or node.attributes.get("axes"):
-        return None
-    if node.attributes.get("antialias") or _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise ValueError("antialias and keep_aspect_ratio_policy have no counterpart in TVM")
+    if not _by_image(node, shape, coordinates):
+        return _by_axes(node, shape, mode, coordinates, rounding)
     sizes = node.known(3) if node.has(3) else _scaled(node, shape)
-    if not all(node.symbols.equal(a, b) for a, b in zip(sizes[:2], shape[:2], strict=True)):
-        raise ValueError(f"sizes {sizes} of {shape}: only height and width can be resized")
     data = node.tensor(0)
-    rounding = _text(node, "nearest_mode", "round_prefer_floor")
-    if (_text(node, "mode", "nearest"), coordinates, rounding) == ("nearest", "asymmetric", "floor"):
+    if (mode, coordinates, rounding) == ("nearest", "asymmetric", "floor"):
         pairs = list(zip(shape, sizes, strict=True))
         if any(isinstance(new, int) and not isinstance(old, int) for old, new in pairs):
             return _nearest(data, pairs)
@@ -49,7 +52,7 @@ def resize(node: Node) -> Any:
         size=shape_expr([1, *sizes[2:]] if rows else sizes[2:]),
         roi=[0.0] * 4,
         layout="NCHW",
-        method=_RELAX_METHODS[_text(node, "mode", "nearest")],
+        method=_RELAX_METHODS[mode],
         coordinate_transformation_mode=coordinates,
         rounding_method=rounding,
         cubic_alpha=node.attributes.get("cubic_coeff_a", -0.75),
@@ -57,6 +60,82 @@ def resize(node: Node) -> Any:
         extrapolation_value=node.attributes.get("extrapolation_value", 0.0),
     )
     return relax.op.squeeze(resized, [2]) if rows else resized
+
+
+def _by_image(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
+    """Whether relax.image.resize2d can compute the node."""
+    if len(shape) not in (3, 4) or coordinates in ("tf_crop_and_resize", "half_pixel_symmetric"):
+        return False
+    if node.attributes.get("axes") or node.attributes.get("antialias"):
+        return False
+    if _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return False
+    fixed = all(isinstance(size, int) for size in shape)
+    if node.has(3):
+        wanted = node.known(3)
+        return all(node.symbols.equal(a, b) for a, b in zip(wanted[:2], shape[:2], strict=True))
+    scales = _scales(node)
+    whole = all(
+        isinstance(scale, Ratio) or float(_fraction(scale) * size).is_integer()
+        for scale, size in zip(scales, shape, strict=True)
+        if isinstance(size, int)
+    )
+    return not fixed or (whole and all(scale == 1 for scale in scales[:2]))
+
+
+def _by_axes(node: Node, shape: Sequence[Extent], mode: str, coordinates: str, rounding: str) -> Any:
+    """Resize axis by axis. Raises ValueError for an axis whose size is dynamic."""
+    attributes, rank = node.attributes, len(shape)
+    axes = [int(axis) % rank for axis in attributes.get("axes") or range(rank)]
+    old = [shape[axis] for axis in axes]
+    new, scales = _wanted(node, old)
+    if not all(isinstance(size, int) for size in [*old, *new]):
+        raise ValueError(f"sizes {new} of {old}: with its attributes, only fixed sizes can be resized")
+    region = [0.0] * len(axes) + [1.0] * len(axes)
+    if coordinates == "tf_crop_and_resize":
+        given = node.constant(1)
+        if given is None:
+            raise ValueError("its input 'roi' is not known before the model runs")
+        region = [float(item) for item in given.reshape(-1)]
+    rule = Rule(
+        mode,
+        coordinates,
+        rounding,
+        bool(attributes.get("antialias", 0)),
+        float(attributes.get("cubic_coeff_a", -0.75)),
+        bool(attributes.get("exclude_outside", 0)) and mode == "cubic",
+        float(attributes.get("extrapolation_value", 0.0)),
+    )
+    data, dtype = node.tensor(0), str(node.tensor(0).ty.dtype)
+    if mode != "nearest" and not dtype.startswith("float"):
+        raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest")
+    for number, axis in enumerate(axes):
+        ends = region[number], region[len(axes) + number]
+        if old[number] != new[number] or scales[number] != 1 or ends != (0.0, 1.0):
+            sizes = int(old[number]), int(new[number])
+            data = resample(node.builder.emit, data, axis, sizes, scales[number], rule, ends)
+    return data
+
+
+def _wanted(node: Node, old: Sequence[Extent]) -> tuple[list[Extent], list[float]]:
+    """The new sizes of the resized axes, and the scales from the sizes `old`."""
+    if not node.has(3):
+        scales = [float(scale) for scale in _scales(node) if not isinstance(scale, Ratio)]
+        if len(scales) != len(old):
+            raise ValueError(f"{len(scales)} fixed scales for {len(old)} axes")
+        return [
+            math.floor(np.float32(scale) * np.float32(size)) if isinstance(size, int) else size
+            for scale, size in zip(scales, old, strict=True)
+        ], scales
+    new = node.known(3)
+    if not all(isinstance(size, int) for size in [*old, *new]):
+        return new, [1.0] * len(old)
+    ratios = [float(a) / float(b) for a, b in zip(new, old, strict=True)]
+    policy = _text(node, "keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return new, ratios
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    return [math.floor(ratio * int(size) + 0.5) for size in old], [ratio] * len(old)
 
 
 def _nearest(data: Any, pairs: Sequence[tuple[Extent, Extent]]) -> Any:
@@ -72,20 +151,29 @@ def _nearest(data: Any, pairs: Sequence[tuple[Extent, Extent]]) -> Any:
     return data
 
 
-def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
-    """The sizes that result from scales. Raises ValueError for unknown scales and for a fractional size."""
+def _scales(node: Node) -> list[Any]:
+    """The scales, numbers or Ratios. Raises ValueError if they are not known before the model runs."""
     scales = node.attributes.get("scales")  # attribute of Upsample in early opsets, later an input
-    if scales is None:
-        name = node.inputs[2 if len(node.inputs) > 2 else 1]  # Resize has an input for the region of interest
-        if name not in node.values:
-            raise ValueError(f"its input '{name}' is not known before the model runs")
-        scales = node.values[name].extents()
+    if scales is not None:
+        return list(scales)
+    name = node.inputs[2 if len(node.inputs) > 2 else 1]  # Resize has an input for the region of interest
+    if name not in node.values:
+        raise ValueError(f"its input '{name}' is not known before the model runs")
+    return node.values[name].extents()
+
+
+def _fraction(scale: float) -> Fraction:
+    return Fraction(scale).limit_denominator(_GREATEST_DIVISOR)
+
+
+def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
+    """The sizes that result from scales. Raises ValueError for a scale that gives a fractional size."""
     sizes = []
-    for scale, size in zip(scales, shape, strict=True):
+    for scale, size in zip(_scales(node), shape, strict=True):
         if isinstance(scale, Ratio):
             top, bottom = scale.top, scale.bottom
         else:
-            exact = Fraction(scale).limit_denominator(_GREATEST_DIVISOR)
+            exact = _fraction(scale)
             top, bottom = exact.numerator, exact.denominator
         whole = size * top
         left = whole % bottom if isinstance(whole, int) else tirx.floormod(whole, bottom)
