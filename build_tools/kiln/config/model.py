@@ -204,6 +204,11 @@ class Model(Section):
         description="indices: a run ends with KILN_BAD_INDEX at an index outside its axis; null: such an "
         "index reads the nearest element, and a write to it is dropped",
     )
+    quantised: Literal["strict"] | None = Field(
+        default=None,
+        description="strict: the build ends with an error if a step computes on floats between quantised "
+        "tensors; null: such steps are marked in the plan and the report",
+    )
     byoc: ByocKey = Field(
         default=None,
         description="external libraries: none, names separated by commas, or a section; null: as the target "

@@ -100,10 +100,11 @@ class AnyStep(Record):
     """A call of a kernel, in steps.json and in plan.json.
 
     `extent`: number of tasks; 0 if the kernel is not parallel. `attrs`: attributes of the first operator.
-    `macs`: multiply-adds; None: as in the kernel's record. `launch`: on a GPU.
+    `macs`: multiply-adds; None: as in the kernel's record. `launch`: on a GPU. `arithmetic`: of a quantised
+    model: integers, floats, or floats between integers, as kiln/lower/arithmetic.py marks them.
     """
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check"})
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check", "arithmetic"})
 
     kernel: str
     extent: Size = 0
@@ -112,6 +113,7 @@ class AnyStep(Record):
     macs: int | None = None
     launch: GridAndBlock | None = None
     check: IndexCheck | None = None
+    arithmetic: Literal["integer", "float", "between"] | None = None
 
 
 class SizeArgument(Record):

@@ -7,7 +7,7 @@ import tvm
 from kiln.byoc.passes import external_passes
 from kiln.config import Target
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
-from kiln.lower import target_check
+from kiln.lower import arithmetic, target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.packings_stage import packings_of
 from kiln.lower.pipeline import lower
@@ -42,6 +42,9 @@ def run(args: LowerStage) -> None:
             case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
             config["precision"], config["checks"], packings,
         )  # fmt: skip
+        steps = arithmetic.mark(steps)
+        if config["quantised"] == "strict":
+            arithmetic.require_integers(steps, config["name"])
         prefix = f"{number}/"
         functions |= steps.functions
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}

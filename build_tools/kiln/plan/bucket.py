@@ -93,6 +93,7 @@ def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) ->
         macs=step.macs,
         launch=step.launch,
         check=step.check,
+        arithmetic=step.arithmetic,
     )
 
 

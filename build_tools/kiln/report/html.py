@@ -186,6 +186,7 @@ def _steps(plan: Plan, size: Mapping[str, Any], bucket: Bucket) -> list[dict[str
                 "label": step.label or operators(kernel),
                 "ops": ops,
                 "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
+                "arithmetic": _ARITHMETIC.get(step.arithmetic or ""),
                 "symbol": step.kernel,
                 "extent": sizes.show(step.extent),
                 "parallel": kernel.parallel,
@@ -206,6 +207,10 @@ def _on_gpu(arch: str, taken: Mapping[str, int]) -> str:
     parts += [f"{taken['stack_bytes']} B stack"] if taken["stack_bytes"] else []
     parts += [f"{taken['shared_bytes']} B shared"] if taken["shared_bytes"] else []
     return f"{arch}: {', '.join(parts)}"
+
+
+# Marks of the steps of a quantised model.
+_ARITHMETIC = {"integer": "integers", "float": "floats", "between": "floats between integers"}
 
 
 def short(name: str) -> str:

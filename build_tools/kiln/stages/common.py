@@ -25,7 +25,8 @@ GraphFiles = ("module.json", "params.safetensors", "interface.json")
 
 _SLICE = "slice of the model's configuration, JSON"
 ImportSlice = Annotated[Path, Slice(_SLICE, name="import", keys=("inputs", "outputs", "dims"))]
-LowerSlice = Annotated[Path, Slice(_SLICE, name="lower", keys=("threads", "winograd", "precision", "checks"))]
+_LOWER_KEYS = ("threads", "winograd", "precision", "checks", "quantised")
+LowerSlice = Annotated[Path, Slice(_SLICE, name="lower", keys=_LOWER_KEYS)]
 ToleranceSlice = Slice("limits of the errors of outputs, JSON", name="tolerance", keys=("tolerance",))
 
 

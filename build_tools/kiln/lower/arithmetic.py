@@ -1,0 +1,77 @@
+"""Which steps of a quantised model work on integers: marks for the plan, and `quantised: strict`.
+
+A step is of integers if every tensor that it reads or writes, other than parameters, has an integer type;
+rescaling in registers is part of it. Other steps are of floats. A step of floats is *between* integers if its
+floats come from a quantised tensor and a quantised tensor is computed from them: it is where an integer graph
+leaves integers. Models without quantised tensors get no marks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kiln.errors import KilnError
+from kiln.lower.schema import Step
+from kiln.lower.steps import Steps
+
+QUANTISED = ("int8", "uint8", "int16", "uint16")
+
+
+def mark(steps: Steps) -> Steps:
+    """`steps` with the mark `integer`, `float` or `between` on each step of a quantised model."""
+    reads = [[name for name in step.tensors if name not in step.writes] for step in steps.steps]
+    dtypes = {name: _dtype(steps, name) for step in steps.steps for name in step.tensors}
+    quantised = {steps.root(name).name for name, dtype in dtypes.items() if dtype in QUANTISED}
+    if not quantised:
+        return steps
+    from_levels = _reached(steps, reads, quantised, forwards=True)
+    to_levels = _reached(steps, reads, quantised, forwards=False)
+    marked: list[Step] = []
+    for step in steps.steps:
+        floats = {steps.root(name).name for name in step.tensors if _is_float(dtypes[name])}
+        kind = "integer" if not floats else "between" if floats & from_levels & to_levels else "float"
+        marked.append(step.model_copy(update={"arithmetic": kind}))
+    return replace(steps, steps=marked)
+
+
+def _dtype(steps: Steps, name: str) -> str:
+    """The type of a tensor; of a parameter, empty: weights may be of any type."""
+    tensor = steps.tensors[name]
+    return "" if tensor.kind in ("param", "workspace") else tensor.dtype
+
+
+def _is_float(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards: bool) -> set[str]:
+    """The tensors of floats that depend on a quantised tensor, or, backwards, that one depends on."""
+    found: set[str] = set()
+    order = list(zip(steps.steps, reads, strict=True))
+    for step, sources in order if forwards else reversed(order):
+        near, far = (sources, step.writes) if forwards else (step.writes, sources)
+        names = {steps.root(name).name for name in near}
+        if names & (quantised | found):
+            others = {steps.root(name).name for name in far if _is_float(_dtype(steps, name))}
+            found |= others
+    return found
+
+
+def require_integers(steps: Steps, model: str) -> None:
+    """Raise KilnError naming the steps of floats between integers; `steps` as from `mark`."""
+    wrong = [(index, step) for index, step in enumerate(steps.steps) if step.arithmetic == "between"]
+    if not wrong:
+        return
+    named = "; ".join(f"step {index} ({step.label}, {_floats(steps, step)})" for index, step in wrong[:5])
+    more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    raise KilnError(
+        f"{model}: quantised: strict: {len(wrong)} of {len(steps.steps)} steps compute on floats between "
+        f"quantised tensors: {named}{more}; quantise the operators around them too, or remove the key"
+    )
+
+
+def _floats(steps: Steps, step: Step) -> str:
+    """The tensors of floats of a step: `float32 (1, 8, 8)`."""
+    names = [name for name in step.tensors if _is_float(_dtype(steps, name))]
+    tensor = steps.tensors[names[-1]]
+    return f"{tensor.dtype} ({', '.join(str(size) for size in tensor.shape)})"

@@ -1,0 +1,59 @@
+"""Marks of integer and float steps, and `quantised: strict`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.config import load_target
+from kiln.errors import KilnError
+from kiln.graph.pipeline import simplify
+from kiln.lower.arithmetic import mark, require_integers
+from kiln.lower.pipeline import lower
+from relaxed import const, module
+from tvm import relax
+
+op = relax.op
+
+
+def _real(x: Any) -> Any:
+    return op.dequantize(x, const(0.5), const(3, "int8"), out_dtype="float32")
+
+
+def _levels(x: Any) -> Any:
+    return op.quantize(x, const(0.25), const(0, "int8"), out_dtype="int8")
+
+
+def _steps(body: Any, dtype: str = "int8") -> Any:
+    mod = simplify(module([((1, 4, 4, 8), dtype)], body))
+    return mark(lower(mod, "m", load_target("x86_64"), "none"))
+
+
+def test_rescaling_in_registers_is_of_integers() -> None:
+    steps = _steps(lambda x: _levels(op.add(_real(x), op.sigmoid(_real(x)))))
+    assert {step.arithmetic for step in steps.steps} == {"integer"}
+    require_integers(steps, "m")
+
+
+def _float_between(x: Any) -> Any:
+    weights = const(np.random.default_rng(0).normal(size=(1, 1, 8, 8)).astype("f4"))
+    layer = op.nn.conv2d(_real(_levels(x)), weights, data_layout="NHWC", kernel_layout="HWIO")
+    return op.exp(_real(_levels(layer)))
+
+
+def test_floats_at_the_ends_are_not_between() -> None:
+    marks = [step.arithmetic for step in _steps(_float_between, "float32").steps]
+    assert marks[0] == marks[-1] == "float"
+    assert "between" in marks
+
+
+def test_strict_names_the_steps_between() -> None:
+    message = r"^m: quantised: strict: \d of \d steps compute on floats .*conv2d.*float32 \(1, 4, 4, 8\)"
+    with pytest.raises(KilnError, match=message) as error:
+        require_integers(_steps(_float_between, "float32"), "m")
+    assert "\n" not in str(error.value)
+
+
+def test_models_of_floats_have_no_marks() -> None:
+    assert {step.arithmetic for step in _steps(op.exp, "float32").steps} == {None}
