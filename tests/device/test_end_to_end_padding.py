@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from kiln.stage import Output
+from kiln.stages import STAGES
 
 from .building import Project
 
 pytestmark = pytest.mark.slow
 
+PORTS = ("float[1,seq,3] x, int32[1,seq] i", "float[1,3] y, int32[1] z")
 PEAK = "y = ReduceMax <axes: ints = [1], keepdims: int = 0> (x) "
 LOW = "z = ReduceMin <axes: ints = [1], keepdims: int = 0> (i) "
 MEAN = "y = ReduceMean <axes: ints = [1], keepdims: int = 0> (x)"
@@ -31,8 +34,7 @@ def _model(project: Project, name: str, body: str, ports: str, outputs: str, buc
 
 
 def test_a_maximum_of_negative_numbers_is_their_maximum(project: Project) -> None:
-    ports, outputs = "float[1,seq,3] x, int32[1,seq] i", "float[1,3] y, int32[1] z"
-    _model(project, "peak", PEAK + LOW, ports, outputs, "{pad: 32}")
+    _model(project, "peak", PEAK + LOW, *PORTS, "{pad: 32}")
     project.make("target=x86_64", "model=peak", "test")
     rng = np.random.default_rng(1)
     given = []
@@ -42,6 +44,22 @@ def test_a_maximum_of_negative_numbers_is_their_maximum(project: Project) -> Non
     for (x, i), (y, z) in zip(given, project.outputs("x86_64", "peak", given), strict=True):
         np.testing.assert_array_equal(y, x.max(1))
         np.testing.assert_array_equal(z, i.min(1))
+
+
+def test_stages_write_exactly_the_files_that_they_declare(project: Project) -> None:
+    _model(project, "peak", PEAK + LOW, *PORTS, "{pad: 32}")
+    project.make("target=x86_64", "model=peak", "test")
+    folders = {
+        "import": "import", "simplify": "simplify", "specialize": "specialize", "lower": "lower",
+        "plan": "plan", "source": "emit-source",
+    }  # fmt: skip
+    for folder, stage in folders.items():
+        [declared] = [one.kind.files for one in STAGES[stage].fields() if isinstance(one.kind, Output)]
+        places = [path for path in (project.build / ".stages").rglob(folder) if "peak" in path.parts]
+        assert places
+        for place in places:
+            found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+            assert found == {name.format(model="peak") for name in declared}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ A static model has one bucket, whose files are in the model's own folders.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from kiln.config import buckets, canonical_json
 from kiln.config.buckets import Box
@@ -26,14 +27,14 @@ class Part(NamedTuple):
         return buckets.is_static(self.box)
 
     @property
-    def of_model(self) -> str:
+    def of_model(self) -> Path:
         """Folder of the bucket's files that all targets share."""
-        return self.unit.of_model if self.is_static else f"{self.unit.of_model}/buckets/{self.box.name}"
+        return self.unit.of_model if self.is_static else self.unit.of_model / "buckets" / self.box.name
 
     @property
-    def folder(self) -> str:
+    def folder(self) -> Path:
         """Folder of the bucket's files for the target."""
-        return self.unit.folder if self.is_static else f"{self.unit.folder}/buckets/{self.box.name}"
+        return self.unit.folder if self.is_static else self.unit.folder / "buckets" / self.box.name
 
     @property
     def model_subject(self) -> str:
@@ -46,16 +47,20 @@ class Part(NamedTuple):
         return self.unit.subject if self.is_static else f"{self.unit.subject}[{self.box.name}]"
 
     @property
+    def is_padded(self) -> bool:
+        """Whether a dimension is padded to the bucket's size."""
+        return any(part.strategy == "pad" for part in self.box.dims.values())
+
+    @property
     def is_special(self) -> bool:
         """Whether the graph is wrapped or split after it has been simplified."""
-        padded = any(part.strategy == "pad" for part in self.box.dims.values())
-        return padded or bool(self.unit.model.special_cases)
+        return self.is_padded or bool(self.unit.model.special_cases)
 
-    def bucket_json(self) -> Any:
-        """bucket.json, as an SCons node; None for a static model."""
+    def bucket_json(self) -> Path | None:
+        """bucket.json; None for a static model."""
         if self.is_static:
             return None
-        return text_file(f"{self.of_model}/bucket.json", canonical_json(self.box.describe()))
+        return text_file(self.of_model / "bucket.json", canonical_json(self.box.describe()))
 
 
 def parts(unit: Unit) -> list[Part]:
@@ -63,13 +68,13 @@ def parts(unit: Unit) -> list[Part]:
     return [Part(unit, box) for box in _boxes(unit)]
 
 
-def buckets_json(unit: Unit) -> Any:
-    """buckets.json, as an SCons node; None for a static model."""
+def buckets_json(unit: Unit) -> Path | None:
+    """buckets.json; None for a static model."""
     found = _boxes(unit)
     if buckets.is_static(found[0]):
         return None
     text = canonical_json(buckets.describe(unit.model, found))
-    return text_file(f"{unit.of_model}/buckets.json", text)
+    return text_file(unit.of_model / "buckets.json", text)
 
 
 def _boxes(unit: Unit) -> list[Box]:

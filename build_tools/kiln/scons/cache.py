@@ -37,14 +37,13 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, write_json
 from kiln.scons import digest
 from kiln.sources.cache import copy, file_sha256
-from kiln.stages import STAGES
+from kiln.stage import Input
 from kiln.toolchain import compiler_command
 
 if TYPE_CHECKING:
-    from kiln.scons.stage import Stage
+    from kiln.scons.stage import StageNode
 
 _FORMAT = 1  # version of the entries; part of every key, so a new version invalidates all entries
-_WRITTEN = ("--out", "--archive", "--work", "--cache")  # flags whose value is a path that is not read
 _CONFIG_BYTES = 1 << 20  # larger JSON files are data, which is not searched for paths
 
 
@@ -99,9 +98,9 @@ class StageCache:
         self._known: dict[str, tuple[tuple[int, ...], str]] = {}
         self._told = False
 
-    def entry(self, stage: Stage) -> Entry | None:
+    def entry(self, stage: StageNode) -> Entry | None:
         """The entry for the outputs of this run of a stage; None for a stage that always runs."""
-        if not STAGES[stage.name].spec.cached or stage.extra_outputs:
+        if not stage.stage.spec.cached or stage.markers:
             return None
         try:
             return Entry(self, stage, self._key(stage))
@@ -131,7 +130,7 @@ class StageCache:
                 self._known[str(path)] = known
         return known[1]
 
-    def _key(self, stage: Stage) -> str:
+    def _key(self, stage: StageNode) -> str:
         parts = [f"{_FORMAT}", stage.name, digest.of_stage(stage.name), platform.machine()]
         parts.append("{}.{}".format(*sys.version_info[:2]))
         outside: dict[str, str] = {f"{Path.cwd()}/": ""}
@@ -144,14 +143,14 @@ class StageCache:
             files.append(path)
             if path.is_absolute():
                 outside[str(path)] = self.sha256(path)
-        for word, before in zip(stage.flags, ["", *stage.flags], strict=False):
-            parts.append(_relative(word, outside))
-            if before not in _WRITTEN and "/" in word:
-                files += _files(Path(word))
+        parts += [_relative(word, outside) for word in stage.stage.words(silent=False)]
+        for one, values in stage.stage.values():
+            if isinstance(one.kind, Input):
+                files += [file for path in values for file in _files(path)]
         for path in files:
             parts.append(self._content(path, outside))
-        if "--target" in stage.flags:
-            target = Path(stage.flags[list(stage.flags).index("--target") + 1])
+        target = getattr(stage.stage, "target", None)
+        if target is not None:
             parts.append(_compiler(target.read_text(encoding="utf-8")))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -170,11 +169,10 @@ class StageCache:
 class Entry:
     """The cache entry for the outputs of one run of a stage; it may not exist yet."""
 
-    def __init__(self, cache: StageCache, stage: Stage, key: str) -> None:
+    def __init__(self, cache: StageCache, stage: StageNode, key: str) -> None:
         self._cache = cache
         self._path = cache.folder / "stages" / key[:2] / f"{key}.json"
-        out = [word for flag, word in zip(stage.flags, stage.flags[1:], strict=False) if flag == "--out"]
-        self._folder = stage.folder or next((word for word in out if word not in stage.outputs), None)
+        self._folder = stage.folder
         self._outputs = [name for name in stage.outputs if not self._inside(name)]
 
     def restore(self) -> bool:

@@ -18,6 +18,8 @@ from kiln.scons import digest
 from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.sources.cache import file_sha256
+from kiln.stage import Stage
+from kiln.stages.model import EdgesStage, ExportStage, FetchStage
 
 _known: dict[str, dict[str, list[Bucket]]] = {}
 
@@ -38,7 +40,7 @@ def chosen(unit: Unit) -> Mapping[str, Sequence[Bucket]]:
 
 
 def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
-    folder = Path(unit.of_model, "edges")
+    folder = unit.of_model / "edges"
     key, kept = _key(unit), folder / "chosen.json"
     if kept.is_file():
         before = read_json(kept)
@@ -47,21 +49,12 @@ def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
     for name in ("fetch", "edges"):
         atomic_write(folder / f"{name}.config.json", canonical_json(stage_config(unit.model, name)))
     source, out = folder / f"source.{unit.model.format}", folder / "edges.json"
-    _run(unit, "fetch", "--config", str(folder / "fetch.config.json"), "--out", str(source))
+    _run(unit, FetchStage(config=folder / "fetch.config.json", out=source))
     graph = source
     if unit.model.format == "pt2":
         graph = folder / "source.onnx"
-        _run(unit, "export", "--source", str(source), "--called", unit.source_name, "--out", str(graph))
-    said = _run(
-        unit,
-        "edges",
-        "--config",
-        str(folder / "edges.config.json"),
-        "--source",
-        str(graph),
-        "--out",
-        str(out),
-    )
+        _run(unit, ExportStage(source=source, called=unit.source_name, out=graph))
+    said = _run(unit, EdgesStage(config=folder / "edges.config.json", source=graph, out=out))
     print(said, end="", flush=True)
     write_json(kept, {**read_json(out), "key": key, "table": said})
     source.unlink()
@@ -82,11 +75,12 @@ def _key(unit: Unit) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _run(unit: Unit, stage: str, *flags: str) -> str:
-    print(f"kiln: {unit.name}: {stage}, to choose its buckets", flush=True)
-    status, stdout, stderr = session().server.run(stage, flags)
+def _run(unit: Unit, stage: Stage) -> str:
+    name = stage.spec.name
+    print(f"kiln: {unit.name}: {name}, to choose its buckets", flush=True)
+    status, stdout, stderr = session().server.run(name, stage.words())
     if status != 0:
         lines = [line for line in stderr.splitlines() if line.startswith("kiln: error: ")]
-        reason = lines[-1].removeprefix("kiln: error: ") if lines else f"{stage} crashed: {stderr[-300:]}"
+        reason = lines[-1].removeprefix("kiln: error: ") if lines else f"{name} crashed: {stderr[-300:]}"
         raise KilnError(" ".join(reason.split()))
     return stdout

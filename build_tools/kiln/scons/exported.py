@@ -16,6 +16,7 @@ from kiln.errors import KilnError
 from kiln.scons.session import session
 from kiln.sources import torch_dims as dims
 from kiln.sources.torch_archive import read_archive
+from kiln.stages.model import TraceStage
 
 
 def resolve(model: Model, given: dict[str, str]) -> Model:
@@ -57,7 +58,7 @@ def _traced(name: str, function: str) -> FileSource:
     path = Path(session().work, "models", name, "traced.pt2").absolute()
     if not (GetOption("clean") or GetOption("help")):
         print(f"kiln: {name}: trace {function}", flush=True)
-        status, _, said = session().server.run("trace", ["--function", function, "--out", str(path)])
+        status, _, said = session().server.run("trace", TraceStage(function=function, out=path).words())
         if status != 0:
             lines = [line for line in said.splitlines() if line.startswith("kiln: error: ")]
             crash = f"{function}: trace ended with status {status}: {' '.join(said.split())[-300:]}"

@@ -2,98 +2,57 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kiln.config import load_target
-from kiln.scons import needs, options, summary
-from kiln.scons.builders.bundle import Bundle, bundle
-from kiln.scons.builders.checked import ran, tested, timed
-from kiln.scons.builders.devices import devices, of_program, on_device
-from kiln.scons.builders.schema import schema
-from kiln.scons.builders.shown import shown
-from kiln.scons.builders.tune import tune
-from kiln.scons.model_build import Unit
+from kiln.config.check import choices
+from kiln.errors import KilnError
+from kiln.scons import flow, goals, needs, options, summary
+from kiln.scons.model_build import BuildOptions, Unit
 from kiln.scons.options import Options
+from kiln.scons.results import BundleNodes
 from kiln.scons.session import WORK
 
-# SCons names the methods after these functions; the names follow SCons's own style.
+# SCons names the methods after these functions; the names follow SCons's own style. `more` are the fields of
+# BuildOptions.
 
 
-def KilnBundle(  # noqa: N802
-    env: Any,
-    model: str,
-    target: str = "host",
-    dump: bool = False,
-    byoc: str | None = None,
-    precision: str | None = None,
-    variants: str | None = None,
-) -> Bundle:
-    """Declare the bundle of `model` for `target`; `dump` writes the IR after each pass."""
-    return bundle(Unit(model, target, byoc, precision, variants=variants), dump)
+def KilnBundle(env: Any, model: str, target: str = "host", **more: Any) -> BundleNodes:  # noqa: N802
+    """Declare the bundle of `model` for `target`."""
+    return flow.bundle(_unit(model, target, more))
 
 
-def KilnTest(  # noqa: N802
-    env: Any,
-    model: str,
-    target: str = "host",
-    dump: bool = False,
-    device: str | None = None,
-    byoc: str | None = None,
-    precision: str | None = None,
-    variants: str | None = None,
-) -> Any:
+def KilnTest(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare the comparison with the golden vectors.
 
     The build fails where an output exceeds its tolerance.
     """
-    return tested(Unit(model, target, byoc, precision, device, variants), dump, device)
+    return flow.tested(_unit(model, target, more))
 
 
 def KilnRun(  # noqa: N802
-    env: Any,
-    model: str,
-    target: str = "host",
-    dump: bool = False,
-    image: str | None = None,
-    device: str | None = None,
-    byoc: str | None = None,
-    precision: str | None = None,
-    variants: str | None = None,
+    env: Any, model: str, target: str = "host", image: str | None = None, **more: Any
 ) -> Any:
     """Declare a run on an image; it is done in every build."""
-    return ran(Unit(model, target, byoc, precision, device, variants), dump, image, device)
+    return goals.ran(_unit(model, target, more), image)
 
 
 def KilnBench(  # noqa: N802
-    env: Any,
-    model: str,
-    target: str = "host",
-    dump: bool = False,
-    device: str | None = None,
-    steps: bool = False,
-    byoc: str | None = None,
-    precision: str | None = None,
-    variants: str | None = None,
+    env: Any, model: str, target: str = "host", steps: bool = False, **more: Any
 ) -> Any:
     """Declare the timing of runs, with `steps` of each step too; it is done in every build."""
-    return timed(Unit(model, target, byoc, precision, device, variants), dump, device, steps)
+    return goals.timed(_unit(model, target, more), steps)
 
 
 def KilnDevice(  # noqa: N802
-    env: Any,
-    goal: str,
-    model: str,
-    target: str = "host",
-    dump: bool = False,
-    device: str = "local",
-    byoc: str | None = None,
-    precision: str | None = None,
-    variants: str | None = None,
+    env: Any, goal: str, model: str, target: str = "host", device: str = "local", **more: Any
 ) -> Any:
     """Declare `goal` (flash, rollback or status) on a device; it is done in every build."""
-    return on_device(goal, Unit(model, target, byoc, precision, device, variants), dump, device)
+    unit = _unit(model, target, {"device": device, **more})
+    return goals.flashed(unit) if goal == "flash" else goals.installed(unit, goal)
 
 
 def KilnProgram(  # noqa: N802
@@ -103,50 +62,42 @@ def KilnProgram(  # noqa: N802
     device: str,
     model: str | None = None,
     target: str = "host",
-    dump: bool = False,
+    **more: Any,
 ) -> Any:
     """Declare `goal` (flash, status, run or test) of a linked program on a device behind a gdb server.
 
     It is done in every build; `test` runs the program on the golden vectors of `model`.
     """
-    return of_program(goal, program, device, Unit(model, target) if model else None, dump)
+    return goals.of_program(goal, program, device, _unit(model, target, more) if model else None)
 
 
 def KilnDevices(env: Any) -> Any:  # noqa: N802
     """Declare that the devices in devices/ are listed."""
-    return devices()
+    return goals.devices()
 
 
-def KilnSize(  # noqa: N802
-    env: Any,
-    model: str,
-    target: str = "host",
-    dump: bool = False,
-    byoc: str | None = None,
-    precision: str | None = None,
-    variants: str | None = None,
-) -> Any:
+def KilnSize(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the flash and RAM of a bundle are printed."""
-    return shown(Unit(model, target, byoc, precision, variants=variants), dump)
+    return goals.shown(_unit(model, target, more))
 
 
-def KilnTune(  # noqa: N802
-    env: Any,
-    model: str,
-    target: str = "host",
-    dump: bool = False,
-    device: str | None = None,
-    byoc: str | None = None,
-    precision: str | None = None,
-    variants: str | None = None,
-) -> Any:
+def KilnTune(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the kernels of `model` are timed, here or on a device; later builds use the result."""
-    return tune(Unit(model, target, byoc, precision, variants=variants), dump, device)
+    return goals.tuned(_unit(model, target, more))
 
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
     """Declare the JSON Schemas of targets and models, for editors."""
-    return schema()
+    return goals.schemas()
+
+
+def _unit(model: str, target: str, more: Mapping[str, Any]) -> Unit:
+    """A model on a target; raises KilnError for an option that does not exist."""
+    known = [field.name for field in dataclasses.fields(BuildOptions)]
+    for name in more:
+        if name not in known:
+            raise KilnError(f"model '{model}': unknown option '{name}'{choices(name, known)}")
+    return Unit(model, target, BuildOptions(**more))
 
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
@@ -161,13 +112,13 @@ def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
 _aliases: set[str] = set()
 
 
-def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) -> Options:  # noqa: N802
+def KilnOptions(env: Any, arguments: Mapping[str, str], wanted: Sequence[str]) -> Options:  # noqa: N802
     """Parse and check the command line. Also makes SCons store its signatures in build/, like all outputs."""
     from SCons.Script import ARGLIST
 
     options.once(ARGLIST)
-    parsed = options.parse(arguments, goals)
-    needs.check([load_target(name) for name in parsed.targets], goals, parsed.known_device())
+    parsed = options.parse(arguments, wanted)
+    needs.check([load_target(name) for name in parsed.targets], wanted, parsed.known_device())
     Path(WORK).mkdir(parents=True, exist_ok=True)
     # Absolute, since SCons resolves a relative path at the SConstruct.
     env.SConsignFile(str(Path(WORK, "sconsign").absolute()))

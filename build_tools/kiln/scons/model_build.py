@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,63 +38,89 @@ _sources: dict[str, dict[str, Any]] = {}
 _told: set[str] = set()
 
 
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a model is built, apart from what its own file and the target's say.
+
+    `dump`: write the IR after each pass. `byoc`: the external libraries; `precision`: in place of the
+    model's own. `device`: where the bundle runs, and where `byoc=auto` times subgraphs; None: on the target's
+    runner. `variants`: the target's variants to build, separated by commas; None: those that the model names,
+    or all.
+    """
+
+    dump: bool = False
+    byoc: str | None = None
+    precision: str | None = None
+    device: str | None = None
+    variants: str | None = None
+
+
 class Unit:
     """One model on one target.
 
     `of_model` is the folder of files that all targets share, `folder` the folder of files for this target.
-    `device` is the device on which `byoc=auto` times subgraphs. `variants` names the target's variants to
-    build, separated by commas; None: those that the model names, or all. `auto` is the reason, in one line,
-    why `byoc=auto` uses no library; None where it uses one.
+    `auto` is the reason, in one line, why `byoc=auto` uses no library; None where it uses one.
     """
 
-    def __init__(
-        self,
-        model: str,
-        target: str,
-        byoc: str | None = None,
-        precision: str | None = None,
-        device: str | None = None,
-        variants: str | None = None,
-    ) -> None:
+    def __init__(self, model: str, target: str, options: BuildOptions) -> None:
+        self.options = options
         self.model = _model(model)
-        self.target = _with_variants(_target(target), self.model, variants)
-        if precision is not None:
-            self.model = self.model.model_copy(update={"precision": precision})
+        self.target = _with_variants(_target(target), self.model, options.variants)
+        if options.precision is not None:
+            self.model = self.model.model_copy(update={"precision": options.precision})
         _can_be(self.model, self.target)
-        build = session().build
+        build, work = Path(session().build), Path(session().work)
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
         session().limits[self.name] = self.model.limits
-        self.of_model = f"{session().work}/models/{self.name}"
-        self.of_target = f"{session().work}/{self.target.name}"
-        if self.target is not _target(target):
-            self.of_target += "@" + "+".join(self.target.variant_names)
-        self.folder = f"{self.of_target}/{self.name}"
-        self.bundle = f"{build}/{self.target.name}/{self.name}"
+        self.of_model = work / "models" / self.name
+        of_variants = "" if self.target is _target(target) else "@" + "+".join(self.target.variant_names)
+        self.of_target = work / f"{self.target.name}{of_variants}"
+        self.folder = self.of_target / self.name
+        self.bundle = build / self.target.name / self.name
         self.threads = self.model.threads or self.target.threads
-        self.source = f"{self.of_model}/source.{self.model.format}"
+        self.source = self.of_model / f"source.{self.model.format}"
         # What the stages import: the source, or the ONNX file that the stage `export` makes of it.
-        self.graph = f"{self.of_model}/source.onnx" if self.model.format == "pt2" else self.source
-        self.source_name = _given.get(self.name) or _known_to_the_user(self.model, self.source)
-        self.byoc = _byoc(byoc) or self.model.byoc or self.target.byoc or Byoc()
+        self.graph = self.of_model / "source.onnx" if self.model.format == "pt2" else self.source
+        self.source_name = _given.get(self.name) or _known_to_the_user(self.model, str(self.source))
+        self.byoc = _byoc(options.byoc) or self.model.byoc or self.target.byoc or Byoc()
         self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})
-        self.device = device
         self.auto = _without_libraries(self) if self.byoc.auto and not self.backends else None
 
-    def slice(self, stage: str) -> Any:
-        """The model's slice for a stage, as a file that changes only when the slice does."""
-        text = canonical_json(stage_config(self.model, stage))
-        return text_file(f"{self.of_model}/{stage}.json", text)
+    def slice(self, name: str) -> Path:
+        """A slice of the model's configuration, as a file that changes only when the slice does."""
+        return text_file(self.of_model / f"{name}.json", canonical_json(stage_config(self.model, name)))
 
-    def target_json(self) -> Any:
-        """The whole target as a file target.json, an SCons node."""
-        return text_file(f"{self.of_target}/target.json", canonical_json(target_config(self.target)))
+    def target_json(self) -> Path:
+        """The whole target as a file."""
+        return text_file(self.of_target / "target.json", canonical_json(target_config(self.target)))
 
-    def local_files(self, stage: str) -> list[Any]:
-        """The user's files that the slice for `stage` names (sources of kind `file`), as SCons nodes.
+    @property
+    def backend_names(self) -> list[str]:
+        """The names of the backends to use."""
+        return [backend.name for backend in self.backends]
+
+    def byoc_json(self) -> Path:
+        """The backends to use, and with `byoc=auto` the reasons why others cannot be, as a file."""
+        asked = {"byoc": self.byoc.model_dump(mode="json"), "backends": self.backend_names}
+        if self.byoc.auto:
+            asked["absent"] = self.absent
+        return text_file(self.folder / "byoc.json", canonical_json(asked))
+
+    def nothing_chosen(self, path: Path) -> Path:
+        """The result of `byoc=auto` where there is no backend to use, as the file `path`."""
+        nothing: dict[str, Any] = {"backends": [], "measured_on": None, "parts": [], "summary": self.auto}
+        return text_file(path, canonical_json(nothing))
+
+    def dump(self, folder: Path) -> Path | None:
+        """`folder`, if the IR after each pass is to be written."""
+        return folder if self.options.dump else None
+
+    def local_files(self, name: str) -> list[Any]:
+        """The user's files that the slice `name` names (sources of kind `file`), as SCons nodes.
 
         Includes the external data files that hold a model's weights.
         """
-        named = [Path(name) for name in _file_sources(stage_config(self.model, stage))]
+        named = [Path(name) for name in _file_sources(stage_config(self.model, name))]
         found = [*named, *(path for name in named for path in beside(name))]
         # A missing file is reported by the stage, with the key that names it.
         return [session().file(str(path)) for path in found if path.is_file()]

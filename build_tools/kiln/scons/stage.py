@@ -1,4 +1,4 @@
-"""Every stage is a process: `python -m kiln <stage> …`, declared to SCons with its inputs and outputs.
+"""Every stage is a process: `python -m kiln <stage> …`, a node of SCons with its inputs and outputs.
 
 A build starts stages as forks of one process that has imported the libraries, see `kiln.stage_server`.
 
@@ -14,9 +14,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from SCons.Script import GetOption
 
@@ -28,66 +28,122 @@ from kiln.scons import digest, listing
 from kiln.scons.failure import StageFailed
 from kiln.scons.server import stage_environment
 from kiln.scons.session import session
-from kiln.stages import STAGES
+from kiln.stage import Input, Output, Silent, Stage
+
+_Stage = TypeVar("_Stage", bound=Stage)
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One run of a stage's program.
+class StageNode:
+    """A stage with the values of its flags, as SCons runs it.
 
-    `flags` is the command line, `outputs` the paths of the output files; `inputs` are SCons nodes or paths.
-    With `listing`, the stage chooses the files in `folder`, and the declared output is a list of them, at the
-    path `listing`. `scons -c` removes `folder`. `speaks`: stdout is for the user. `silent_flags` do not
-    change the outputs, so a change of them does not make the stage run again. `foretold` returns the text
-    that `scons -n` prints for the stage. `extra_outputs` are empty marker files, written when the stage has
-    ended.
+    `inputs` are SCons nodes, `outputs` the paths of the output files. With `listing`, the stage chooses the
+    files in `folder`, and the output known to SCons is a list of them, at the path `listing`. `markers` are
+    empty files, written when the stage has ended. `foretold` returns the text that `scons -n` prints.
     """
 
-    name: str
+    stage: Stage
     subject: str
-    flags: Sequence[str]
     inputs: Sequence[Any]
     outputs: Sequence[str]
-    folder: str | None = None
-    listing: str | None = None
-    speaks: bool = False
-    silent_flags: Sequence[str] = ()
-    foretold: Callable[[], str] | None = None
-    extra_outputs: Sequence[str] = field(default=())
+    folder: str | None
+    listing: str | None
+    markers: Sequence[str]
+    foretold: Callable[[], str] | None
+
+    @property
+    def name(self) -> str:
+        """The name of the stage."""
+        return self.stage.spec.name
 
 
-def declare(stage: Stage) -> list[Any]:
-    """Declare a stage to SCons; returns its outputs as nodes. Declaring it again returns the same nodes."""
+def declare(
+    stage: _Stage,
+    subject: str,
+    *,
+    model: str = "",
+    more: Sequence[Any] = (),
+    marker: Path | None = None,
+    always: bool = False,
+    foretold: Callable[[], str] | None = None,
+) -> _Stage:
+    """Declare a stage to SCons, once for each output; returns `stage`, whose output flags are paths.
+
+    Inputs and outputs are those of its flags; `more` are inputs that no flag names, as SCons nodes. `subject`
+    is its name on the console, `model` the model's name in names of outputs. `marker`: the path of an empty
+    file, for a stage without outputs. `always`: it runs in every build that needs it.
+    """
     current = session()
-    outputs = [*stage.outputs, *([stage.listing] if stage.listing else []), *stage.extra_outputs]
-    known = current.declared.get(outputs[0])
-    if known is not None:
-        return known
-    if stage.listing and stage.folder:
-        listing.check(Path(stage.folder), Path(stage.listing))
+    outputs, folder, listed = _outputs(stage, model)
+    dumps = [of[0] for one, of in stage.values() if isinstance(one.kind, Silent) and one.kind.dump]
+    markers = [*([str(marker)] if marker else []), *(f"{dump}.done" for dump in dumps)]
+    made = [*outputs, *([listed] if listed else []), *markers]
+    if made[0] in current.declared:
+        return stage
+    if listed and folder:
+        listing.check(Path(folder), Path(listed))
+    inputs = [node for path in _inputs(stage) for node in nodes(path)]
+    node = StageNode(stage, subject, [*inputs, *more], outputs, folder, listed, markers, foretold)
     env = current.env
-    recipe = env.Value(" ".join([stage.name, *stage.flags, digest.of_stage(stage.name)]))
-    nodes = env.Command(
-        [current.file(output) for output in outputs],
-        [*stage.inputs, recipe],
+    recipe = env.Value(" ".join([node.name, *stage.words(silent=False), digest.of_stage(node.name)]))
+    found = env.Command(
+        [current.file(output) for output in made],
+        [*node.inputs, recipe],
         env.Action(_execute, strfunction=_foretell, varlist=[]),
-        KILN_STAGE=stage,
+        KILN_STAGE=node,
     )
-    env.NoCache(nodes)  # SCons would restore the declared files of a folder and no others
-    if stage.folder:
-        env.Clean(nodes[0], current.folder(stage.folder))
-    current.declared[outputs[0]] = list(nodes)
-    return list(nodes)
+    env.NoCache(found)  # SCons would restore the declared files of a folder and no others
+    if always:
+        env.AlwaysBuild(found)
+    if folder:
+        env.Clean(found[0], current.folder(folder))
+        current.declared[folder] = [one for one in found if Path(folder) in Path(str(one)).parents]
+    for path, one in zip(made, found, strict=True):
+        current.declared[path] = [one]
+    if listed and folder:
+        current.declared[folder] = current.declared[listed]
+    return stage
 
 
-def text_file(path: str, text: str) -> Any:
-    """A file that contains `text`, as an SCons node: passes a slice of the configuration to a stage."""
+def nodes(path: Path) -> list[Any]:
+    """The SCons nodes of a file or folder that a declared stage writes, or of a file in such a folder.
+
+    Raises LookupError for any other path, since a stage that read it would not run again when it changes.
+    """
+    declared = session().declared
+    for place in (path, *path.parents):
+        if str(place) in declared:
+            return declared[str(place)]
+    raise LookupError(f"{path}: no stage writes it")
+
+
+def _inputs(stage: Stage) -> list[Path]:
+    """The files and folders that a stage reads."""
+    return [path for one, values in stage.values() if isinstance(one.kind, Input) for path in values]
+
+
+def _outputs(stage: Stage, model: str) -> tuple[list[str], str | None, str | None]:
+    """Paths of the files that a stage writes, of its folder, and of the list of the files in its folder."""
+    files, folder, listed = [], None, None
+    for one, values in stage.values():
+        if isinstance(one.kind, Output):
+            path = str(values[0])
+            if one.kind.files or one.kind.listed:
+                folder, listed = path, f"{path}.list.json" if one.kind.listed else None
+                files += [f"{path}/{name.format(model=model)}" for name in one.kind.files]
+            else:
+                files.append(path)
+    return files, folder, listed
+
+
+def text_file(path: Path, text: str) -> Path:
+    """Declare a file that contains `text`, such as a slice of the configuration; returns its path."""
     current = session()
-    if path not in current.declared:
+    if str(path) not in current.declared:
         action = current.env.Action(_write, strfunction=None)
-        nodes = current.env.Command(current.file(path), current.env.Value(text), action)
-        current.declared[path] = list(current.env.NoCache(nodes))
-    return current.declared[path][0]
+        made = current.env.Command(current.file(str(path)), current.env.Value(text), action)
+        current.declared[str(path)] = list(current.env.NoCache(made))
+    return path
 
 
 def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
@@ -100,12 +156,12 @@ def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 
 
 def _foretell(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
-    stage: Stage = env["KILN_STAGE"]
+    stage: StageNode = env["KILN_STAGE"]
     return stage.foretold() if stage.foretold and GetOption("no_exec") else None
 
 
 def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
-    stage: Stage = env["KILN_STAGE"]
+    stage: StageNode = env["KILN_STAGE"]
     current = session()
     title = f"{stage.subject}: {stage.name}"
     kept = current.cache.entry(stage) if current.cache is not None else None
@@ -121,8 +177,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
                 raise StageFailed(*_explain(stage, title, status, said, target))
         if stage.listing and stage.folder:
             listing.write(Path(stage.folder), Path(stage.listing))
-        for output in stage.extra_outputs:
-            atomic_write(output, "")
+        for marker in stage.markers:
+            atomic_write(marker, "")
         missing = [str(node) for node in target if not Path(str(node)).exists()]
         if missing:
             raise StageFailed(f"kiln: error: {title}: ended without writing {missing[0]}", target)
@@ -140,7 +196,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
             current.console.finish(run, done)
 
 
-def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
+def _process(stage: StageNode, run: Any) -> tuple[int, list[str]]:
     """Run a stage's program; returns its exit status and the lines of output not shown to the user."""
     current = session()
     allowed = _limits(stage)
@@ -148,8 +204,7 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     environment = stage_environment(**{"COLUMNS": columns, unforeseen.VARIABLE: "1"})
     if allowed is not None:
         environment[limits.MEMORY] = str(allowed.memory)
-    flags, lock = [*stage.flags, *stage.silent_flags], current.journal.lock
-    process = current.server.start(stage.name, flags, environment, keep=[lock])
+    process = current.server.start(stage.name, stage.stage.words(), environment, keep=[current.journal.lock])
     said: list[str] = []
     kept: list[str] = []  # printed at the end, so that lines of stages that run at the same time do not mix
 
@@ -163,7 +218,7 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
                 current.console.line(line.rstrip("\n"))
 
     readers = [
-        threading.Thread(target=follow, args=(process.stdout, stage.speaks)),
+        threading.Thread(target=follow, args=(process.stdout, stage.stage.spec.speaks)),
         threading.Thread(target=follow, args=(process.stderr, False)),
     ]
     for reader in readers:
@@ -185,16 +240,16 @@ def _process(stage: Stage, run: Any) -> tuple[int, list[str]]:
     return status, said
 
 
-def _limits(stage: Stage) -> StageLimits | None:
+def _limits(stage: StageNode) -> StageLimits | None:
     """Limits for a stage: those of its model, the defaults where it has no model; None where none apply."""
-    if not STAGES[stage.name].spec.limited:
+    if not stage.stage.spec.limited:
         return None
     name = stage.subject.split("[")[0].rsplit("/", 1)[-1]
     return session().limits.get(name) or StageLimits()
 
 
 def _explain(
-    stage: Stage, title: str, status: int, said: Sequence[str], target: Sequence[Any]
+    stage: StageNode, title: str, status: int, said: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
     """Error line, nodes and exit status of a failed stage: its own error line, or the path of a crash log."""
     allowed = _limits(stage)

@@ -16,6 +16,9 @@ KilnTune     times the model's kernels; later builds use the fastest
 KilnSize     prints the bundle's flash and RAM
 KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct
+
+Methods with a model also take the options of the command line: `byoc`, `precision`, `variants`, `device` and
+`dump`, which is True or False.
 """
 
 from __future__ import annotations

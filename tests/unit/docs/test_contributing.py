@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
+import sys
 import textwrap
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import onnx
 import pytest
 import tvm
 import yaml
+from kiln import files
+from kiln.__main__ import main
 from kiln.config import load_target
 from kiln.frontend.importer import import_model
 from kiln.frontend.onnx import ops
@@ -21,16 +26,23 @@ from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from kiln.kernels import families
 from kiln.kernels.cpu import batch_matmul
+from kiln.stage import Stage
+from kiln.stages import STAGES, target
 from tvm import relax
 
 ROOT = Path(kiln.__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
+def examples(heading: str, language: str) -> list[str]:
+    """The blocks in `language` below a heading."""
+    section = re.split(r"^## ", PAGE.split(f"\n## {heading}\n")[1], flags=re.MULTILINE)[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+
+
 def example(heading: str, language: str) -> str:
     """The first block in `language` below a heading."""
-    section = re.split(r"^## ", PAGE.split(f"\n## {heading}\n")[1], flags=re.MULTILINE)[0]
-    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)[0]
+    return examples(heading, language)[0]
 
 
 def test_a_target(tmp_path: Path) -> None:
@@ -69,6 +81,22 @@ def test_a_kernel_family() -> None:
     )
     assert given == shipped
     assert batch_matmul.applies in [family.applies for family in families.FAMILIES]
+
+
+def test_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STAGES, "names", Stage)  # removed when the test ends
+    declaration, function, declared = examples("A stage", "python")
+    module = types.ModuleType("kiln.report.names")
+    more = {"atomic_write": files.atomic_write, "read_json": files.read_json, "__name__": module.__name__}
+    vars(module).update({**vars(target), **more})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for text in (declaration, function):
+        exec(compile("from __future__ import annotations\n" + text, "page", "exec"), vars(module))
+    files.write_json(tmp_path / "plan.json", {"kernels": [{"symbol": "one"}, {"symbol": "two"}]})
+    out = tmp_path / "names.txt"
+    assert main(["names", "--plan", str(tmp_path / "plan.json"), "--out", str(out)]) == 0
+    assert out.read_text() == "one\ntwo\n"
+    assert ast.parse(declared)
 
 
 def test_the_licence() -> None:

@@ -166,6 +166,16 @@ def test_two_models_of_one_name_are_refused(project: Project) -> None:
     assert done.stderr == "kiln: error: model 'b/net.onnx': another model of this build is called 'net' too\n"
 
 
+def test_an_unknown_option_of_a_method_is_one_line(project: Project) -> None:
+    text = 'env = Environment(tools=["kiln"], toolpath=["build_tools"])\n'
+    path = project.folder / "own.py"
+    path.write_text(text + 'env.KilnBundle("resnet", target="aarch64", devise="pi4")\n')
+    done = project.scons("-f", "own.py")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("kiln: error: model 'resnet': unknown option 'devise'")
+    assert "device" in done.stderr
+
+
 def test_help_lists_targets_models_and_goals_from_the_yaml(project: Project) -> None:
     text = (project.folder / "models/resnet.yaml").read_text()
     (project.folder / "models/my_own.yaml").write_text(

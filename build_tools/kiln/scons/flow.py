@@ -1,0 +1,339 @@
+"""The flow of a model on a target, from its file to its tested bundle, top to bottom.
+
+Each function declares one part of the flow to SCons, from the paths that the parts above it return. A stage
+that is declared again, for another goal, stays the same node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kiln.scons import listing, needs
+from kiln.scons.bucket_build import buckets_json, parts
+from kiln.scons.libraries import Libraries, libraries
+from kiln.scons.model_build import Unit
+from kiln.scons.outside import runtime_source
+from kiln.scons.place import RunPlace
+from kiln.scons.results import BundleNodes, Graphs, ModelCode
+from kiln.scons.session import session
+from kiln.scons.stage import declare, nodes
+from kiln.sources.torch_archive import versions
+from kiln.stages import model as of_model
+from kiln.stages import target as of_target
+from kiln.stages.use import DeviceTestStage
+
+
+def imported(unit: Unit) -> Graphs:
+    """Declare the stages from the model's file to a graph of each bucket as it was in the file."""
+    source = declare(
+        of_model.FetchStage(config=unit.slice("fetch"), out=unit.source),
+        unit.name,
+        more=unit.local_files("fetch"),
+    ).out
+
+    graph = source
+    if unit.graph != unit.source:
+        graph = declare(
+            of_model.ExportStage(source=source, tools=versions(), called=unit.source_name, out=unit.graph),
+            unit.name,
+        ).out
+
+    buckets = buckets_json(unit)
+    folders = [
+        declare(
+            of_model.ImportStage(
+                config=unit.slice("import"),
+                bucket=part.bucket_json(),
+                source=graph,
+                called=unit.source_name,
+                out=part.of_model / "import",
+            ),
+            part.model_subject,
+        ).out
+        for part in parts(unit)
+    ]
+
+    interfaces = tuple(folder / "interface.json" for folder in folders)
+    interface = interfaces[0]
+    if buckets is not None:
+        interface = declare(
+            of_model.InterfaceStage(
+                buckets=buckets,
+                config=unit.slice("import"),
+                interfaces=interfaces,
+                out=unit.of_model / "interface.json",
+            ),
+            unit.name,
+        ).out
+
+    return Graphs(source, graph, buckets, interface, folders)
+
+
+def graphs(unit: Unit) -> Graphs:
+    """Declare the stages from the model's file to the graph of each bucket that `lower` starts from."""
+    given = imported(unit)
+    folders = [
+        declare(
+            of_model.SimplifyStage(
+                source=folder,
+                out=part.of_model / "simplify",
+                dump=unit.dump(part.of_model / "dump" / "simplify"),
+            ),
+            part.model_subject,
+        ).out
+        for part, folder in zip(parts(unit), given.folders, strict=True)
+    ]
+
+    padding = None
+    if given.buckets is not None and any(part.is_padded for part in parts(unit)):
+        padding = declare(
+            of_model.PaddingStage(
+                config=unit.slice("padding"),
+                source=given.graph,
+                called=unit.source_name,
+                interface=given.interface,
+                buckets=given.buckets,
+                out=unit.of_model / "padding" / "padding.json",
+            ),
+            unit.name,
+        ).out
+
+    for number, part in enumerate(parts(unit)):
+        if part.is_special:
+            bucket = part.bucket_json()
+            folders[number] = declare(
+                of_model.SpecializeStage(
+                    source=folders[number],
+                    bucket=bucket,
+                    interface=given.interface if bucket else None,
+                    padding=padding if part.is_padded else None,
+                    config=unit.slice("specialize"),
+                    out=part.of_model / "specialize",
+                ),
+                part.model_subject,
+                more=unit.local_files("specialize"),
+            ).out
+    return replace(given, folders=folders, padding=padding)
+
+
+def golden(unit: Unit, given: Graphs) -> Path:
+    """Declare the golden vectors: inputs, and the outputs that a reference computes for them."""
+    return declare(
+        of_model.GoldenStage(
+            config=unit.slice("golden"),
+            source=given.source,
+            called=unit.source_name,
+            interface=given.interface,
+            buckets=given.buckets,
+            padding=given.padding,
+            # The error that padding adds is compared with the tolerance.
+            tolerance=unit.slice("tolerance") if given.padding else None,
+            out=unit.of_model / "golden",
+        ),
+        unit.name,
+        more=unit.local_files("golden"),
+    ).out
+
+
+def precision(unit: Unit, given: Graphs, vectors: Path) -> Path | None:
+    """Declare the measured errors of a model in a lower precision than float32; None for one in float32."""
+    if unit.model.precision == "fp32":
+        return None
+    return declare(
+        of_model.PrecisionStage(
+            sources=tuple(given.folders),
+            golden=vectors,
+            config=unit.slice("precision"),
+            tolerance=unit.slice("tolerance"),
+            out=unit.folder / "precision.json",
+        ),
+        unit.subject,
+    ).out
+
+
+def kernels(unit: Unit, given: Graphs, external: Libraries) -> tuple[Path, ...]:
+    """Declare the kernels and steps of each bucket; returns their folders."""
+    target = unit.target_json()
+    packings = None
+    if len(given.folders) > 1:  # buckets share weights, so they are stored in forms that suit all of them
+        folder = declare(
+            of_target.PackingsStage(
+                sources=tuple(given.folders),
+                target=target,
+                config=unit.slice("lower"),
+                out=unit.folder / "packings",
+            ),
+            unit.subject,
+        ).out
+        packings = folder / "packings.json"
+
+    return tuple(
+        declare(
+            of_target.LowerStage(
+                source=folder,
+                target=target,
+                config=unit.slice("lower"),
+                byoc=external.byoc,
+                packings=packings,
+                out=part.folder / "lower",
+                dump=unit.dump(part.folder / "dump" / "lower"),
+            ),
+            part.subject,
+            more=external.sources,
+        ).out
+        for part, folder in zip(parts(unit), given.folders, strict=True)
+    )
+
+
+def code(unit: Unit, given: Graphs, external: Libraries) -> ModelCode:
+    """Declare the stages from the graphs to libraries and headers: kernels, plan, objects, C."""
+    target, lowered = unit.target_json(), kernels(unit, given, external)
+    plan = declare(
+        of_target.PlanStage(
+            sources=lowered,
+            interface=given.interface,
+            buckets=given.buckets,
+            target=target,
+            config=unit.slice("plan"),
+            out=unit.folder / "plan",
+        ),
+        unit.subject,
+    ).out
+
+    # For a library that is loaded at run time on the device, a part of the runtime is compiled too.
+    opens = unit.target.cuda is not None and unit.backends
+    objects = declare(
+        of_target.ObjectsStage(
+            sources=lowered,
+            plan=plan,
+            target=target,
+            libraries=tuple(external.folders),
+            cache=Path(session().work) / "kernels",
+            out=unit.folder / "objects",
+        ),
+        unit.subject,
+        more=[runtime_source()] if opens else [],
+    ).out
+
+    source = declare(
+        of_target.SourceStage(plan=plan, out=unit.folder / "source"), unit.subject, model=unit.name
+    ).out
+
+    compiled = declare(
+        of_target.CompileStage(target=target, source=source, name=unit.name, out=unit.folder / "compiled"),
+        unit.subject,
+        more=[runtime_source()],
+    ).out
+    runtime = declare(  # once for all models of a target
+        of_target.CompileStage(
+            target=target, runtime=unit.threads, out=unit.of_target / f"runtime-{unit.threads}"
+        ),
+        f"{unit.target.name}/runtime",
+        more=[runtime_source()],
+    ).out
+
+    link = declare(
+        of_target.LinkStage(
+            name=unit.name,
+            target=target,
+            plan=plan / "plan.json",
+            source=source,
+            libraries=tuple(external.folders),
+            objects=(objects, compiled, runtime),
+            out=unit.folder / "link",
+        ),
+        unit.subject,
+    ).out
+    return ModelCode(plan, source, objects, link)
+
+
+def size(unit: Unit, made: ModelCode) -> Path:
+    """Declare size.json; the stage fails, and writes no file, when a budget is exceeded."""
+    out = unit.folder / "size.json"
+    declare(
+        of_target.SizeStage(
+            plan=made.plan / "plan.json",
+            target=unit.target_json(),
+            bundle=made.link,
+            config=unit.slice("budget"),
+            usage=made.objects / "usage.json" if unit.target.cuda is not None else None,
+            work=unit.folder / "device",
+            quiet=True,
+            out=out,
+        ),
+        unit.subject,
+    )
+    return out
+
+
+def bundle(unit: Unit) -> BundleNodes:
+    """Declare the bundle of a model on a target, and all stages before it."""
+    given = graphs(unit)
+    vectors = golden(unit, given)
+    measured = precision(unit, given, vectors)
+    external = libraries(unit, given.folders)
+    made = code(unit, given, external)
+    sizes = size(unit, made)
+    plan, target, tolerance = made.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
+
+    report = declare(
+        of_target.ReportStage(
+            bundle=made.link,
+            plan=plan,
+            target=target,
+            size=sizes,
+            golden=vectors,
+            tolerance=tolerance,
+            precision=measured,
+            byoc=external.choice,
+            out=unit.folder / "report.html",
+        ),
+        unit.subject,
+    ).out
+
+    # The manifest lists every file of the bundle: when one is missing, the bundle is built again.
+    listing.check(unit.bundle, unit.bundle / "manifest.json")
+    stage = declare(
+        of_target.BundleStage(
+            config=unit.slice("bundle"),
+            model_file=given.source,
+            target=target,
+            plan=plan,
+            source=made.source,
+            link=made.link,
+            golden=vectors,
+            tolerance=tolerance,
+            size=sizes,
+            precision=measured,
+            byoc=external.choice,
+            report=report,
+            out=unit.bundle,
+            archive=unit.bundle.with_name(f"{unit.name}.tar.gz"),
+        ),
+        unit.subject,
+        model=unit.name,
+    )
+    return BundleNodes(stage.out, stage.archive, plan)
+
+
+def tested(unit: Unit) -> Any:
+    """Declare test.json: the errors of the bundle's outputs on the golden vectors."""
+    place = RunPlace(unit)
+    needs.check([unit.target], ["test"], place.device)
+    bundle(unit)
+    stage = declare(
+        DeviceTestStage(
+            bundle=unit.bundle,
+            target=unit.target_json(),
+            tolerance=unit.slice("tolerance"),
+            work=unit.folder / "device",
+            device=place.config,
+            out=place.folder / "test.json",
+        ),
+        place.subject,
+        always=place.device is not None,  # the state of a device cannot be read from files
+        foretold=place.foretold("test"),
+    )
+    return nodes(stage.out)[0]

@@ -1,0 +1,176 @@
+"""Goals besides the bundle and its test: runs and timings, devices, tuning, sizes, schemas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kiln.config import canonical_json
+from kiln.scons import flow, needs
+from kiln.scons.libraries import libraries
+from kiln.scons.model_build import Unit
+from kiln.scons.place import RunPlace
+from kiln.scons.session import session
+from kiln.scons.stage import declare, nodes, text_file
+from kiln.stages import use
+from kiln.stages.target import SizeStage
+
+
+def ran(unit: Unit, image: str | None) -> Any:
+    """Declare run.json: the bundle's result for an image. The stage runs in every build, as it prints it."""
+    place = RunPlace(unit)
+    out = place.folder / "run.json"
+    needs.check([unit.target], ["run"], place.device)
+    declare(
+        use.DeviceRunStage(
+            plan=flow.bundle(unit).plan,
+            bundle=unit.bundle,
+            target=unit.target_json(),
+            config=unit.slice("run"),
+            work=unit.folder / "device",
+            image=Path(image) if image else None,
+            device=place.config,
+            out=out,
+        ),
+        place.subject,
+        always=True,
+        foretold=place.foretold("run"),
+    )
+    return nodes(out)[0]
+
+
+def timed(unit: Unit, steps: bool) -> Any:
+    """Declare bench.json, or with `steps` profile.json, an HTML page and a trace next to the bundle.
+
+    Both hold run times; the stage runs in every build.
+    """
+    place, name = RunPlace(unit), "profile" if steps else "bench"
+    needs.check([unit.target], [name], place.device)
+    measured = declare(
+        use.DeviceBenchStage(
+            plan=flow.bundle(unit).plan,
+            bundle=unit.bundle,
+            target=unit.target_json(),
+            work=unit.folder / "device",
+            device=place.config,
+            steps=steps,
+            out=place.folder / f"{name}.json",
+        ),
+        place.subject,
+        always=True,
+        foretold=place.foretold(name),
+    ).out
+    if not steps:
+        return nodes(measured)[0]
+    suffix = f".{place.device.name}" if place.device else ""
+    page = unit.bundle.with_name(f"{unit.name}{suffix}.profile.html")
+    trace = unit.bundle.with_name(f"{unit.name}{suffix}.trace.json")
+    declare(use.ProfileStage(profile=measured, out=page, trace=trace), place.subject)
+    return nodes(page)[0]
+
+
+def tuned(unit: Unit) -> Any:
+    """Declare tuned.json, the measurements; the stage runs in every build with `tune`.
+
+    The tuning records that `lower` reads are in tir/tuned/; new ones take effect in the next build.
+    """
+    place = RunPlace(unit)
+    stage = declare(
+        use.TuneStage(
+            sources=tuple(flow.graphs(unit).folders),
+            target=unit.target_json(),
+            config=unit.slice("lower"),
+            device=place.config,
+            out=place.folder / "tuned.json",
+        ),
+        place.subject,
+        always=True,
+        foretold=place.foretold("tune"),
+    )
+    return nodes(stage.out)[0]
+
+
+def shown(unit: Unit) -> Any:
+    """Declare that the table of sizes is printed, in every build with `size`."""
+    given = flow.graphs(unit)
+    external = libraries(unit, given.folders)
+    sizes = flow.size(unit, flow.code(unit, given, external))
+    marker = unit.folder / "size.shown"
+    # Without a backend, the reason was printed at the start of the build.
+    choice = external.choice if unit.auto is None else None
+    declare(SizeStage(show=sizes, byoc=choice), unit.subject, marker=marker, always=True)
+    return nodes(marker)[0]
+
+
+def flashed(unit: Unit) -> Any:
+    """Declare the installation of a bundle on a device."""
+    place = RunPlace(unit)
+    out = place.folder / "flash.json"
+    flow.bundle(unit)
+    assert place.config is not None  # flash needs a device
+    declare(
+        use.FlashStage(
+            bundle=unit.bundle,
+            target=unit.target_json(),
+            tolerance=unit.slice("tolerance"),
+            work=unit.folder / "device",
+            device=place.config,
+            out=out,
+        ),
+        place.subject,
+        always=True,
+        foretold=place.foretold("flash"),
+    )
+    return nodes(out)[0]
+
+
+def installed(unit: Unit, goal: Any) -> Any:
+    """Declare `goal`, rollback or status, of what is installed on a device."""
+    place = RunPlace(unit)
+    assert place.config is not None  # these goals need a device
+    # `status` compares with the bundle as it is now, so the bundle is not built first.
+    stage = use.InstalledStage(goal=goal, device=place.config, model=unit.name, bundle=unit.bundle)
+    marker = place.folder / f"{goal}.shown"
+    declare(stage, place.subject, marker=marker, always=True, foretold=place.foretold(goal))
+    return nodes(marker)[0]
+
+
+def of_program(goal: Any, program: str, device: str, unit: Unit | None) -> Any:
+    """Declare flash, status, run or test of a linked program on a device without a file system.
+
+    `unit` is the model whose golden vectors the program runs on for `test`.
+    """
+    from kiln.device.deploy.listing import program_listing
+    from kiln.device.deploy.registry import device_config, load_device  # only where a device is named
+
+    known = load_device(device)
+    folder = Path(session().work) / "devices" / known.name
+    tested_unit = unit if goal == "test" else None
+    if tested_unit is not None:
+        flow.bundle(tested_unit)
+    stage = use.ProgramStage(
+        goal=goal,
+        device=text_file(folder / "device.json", canonical_json(device_config(known))),
+        program=Path(program),
+        bundle=tested_unit.bundle if tested_unit else None,
+        tolerance=tested_unit.slice("tolerance") if tested_unit else None,
+        out=folder / f"{goal}.json",
+    )
+    subject = f"{program} on {known.name}"
+    declare(stage, subject, always=True, foretold=lambda: program_listing(goal, known, program))
+    return nodes(stage.out)[0]
+
+
+def devices() -> Any:
+    """Declare that the devices in devices/ are listed."""
+    marker = Path(session().work) / "devices.shown"
+    declare(use.DevicesStage(), "all", marker=marker, always=True)
+    return nodes(marker)[0]
+
+
+def schemas() -> list[Any]:
+    """Declare the JSON Schemas of targets, models and devices, which editors use for the YAML files."""
+    folder = Path(session().build) / "schema"
+    both = declare(use.SchemaStage(out=folder), "editors").out
+    device = declare(use.DeviceSchemaStage(out=folder / "device.schema.json"), "editors").out
+    return [*nodes(both), *nodes(device)]

@@ -1,0 +1,66 @@
+"""External libraries in the build graph: where their files are, and which of them compute what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.scons.model_build import Unit
+from kiln.scons.outside import own_sources
+from kiln.scons.place import RunPlace
+from kiln.scons.stage import declare
+from kiln.stages.target import ChooseStage, LibraryStage
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """External libraries that compute parts of a model.
+
+    `folders` are the folders of their headers and files, `byoc` the byoc.json for `lower`, which names the
+    backends; None where no backend is used. `choice` is the file with the choices of `byoc=auto` and their
+    reasons; None without `auto`. `sources` are source files of the user's own backends, as SCons nodes.
+    """
+
+    folders: Sequence[Path]
+    byoc: Path | None
+    choice: Path | None
+    sources: Sequence[Any]
+
+
+def libraries(unit: Unit, graphs: Sequence[Path]) -> Libraries:
+    """Declare the external libraries, and with `byoc=auto` the measurement that chooses among them.
+
+    `graphs`: folders of the graphs of all buckets.
+    """
+    target, chosen = unit.target_json(), unit.folder / "byoc-chosen.json"
+    if not unit.backends:
+        return Libraries([], None, unit.nothing_chosen(chosen) if unit.byoc.auto else None, [])
+    folders = [
+        declare(
+            LibraryStage(backend=name, target=target, out=unit.of_target / "libraries" / name),
+            f"{unit.target.name}/{name}",
+            more=own_sources([name]),
+        ).out
+        for name in unit.backend_names
+    ]
+    byoc, sources = unit.byoc_json(), own_sources(unit.backend_names)
+    if not unit.byoc.auto:
+        return Libraries(folders, byoc, None, sources)
+    place = RunPlace(unit)
+    choice = declare(
+        ChooseStage(
+            sources=tuple(graphs),
+            target=target,
+            config=unit.slice("lower"),
+            byoc=byoc,
+            libraries=tuple(folders),
+            device=place.config,
+            times=unit.of_target / "byoc-times.json",
+            out=chosen,
+        ),
+        place.subject,
+        more=sources,
+    ).out
+    return Libraries(folders, choice, choice, sources)

@@ -1,0 +1,23 @@
+"""Inputs of stages that no flag names: source files of Kiln's runtime, and of backends of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kiln.paths import data_dir
+from kiln.scons import digest
+from kiln.scons.session import session
+
+
+def own_sources(backends: Sequence[str]) -> list[Any]:
+    """The source files of the backends that the user wrote, as SCons nodes; Kiln's own ones have none."""
+    from kiln.byoc.registry import source  # only where a library is used
+
+    return [session().file(str(path)) for path in map(source, backends) if path is not None]
+
+
+def runtime_source() -> Any:
+    """The digest of runtime_c as an SCons value."""
+    folders = [data_dir("runtime_c") / part for part in ("include", "core", "platform", "cuda")]
+    return session().env.Value(" ".join(["runtime_c", *map(digest.of_folder, folders)]))
