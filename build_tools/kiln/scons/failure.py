@@ -15,6 +15,8 @@ import SCons.SConsign
 import SCons.Script.Main
 import SCons.Taskmaster.Job
 
+INTERRUPTED = "kiln: interrupted"
+
 
 class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
     """A stage ended without its outputs; `line` is the error message for the user."""
@@ -37,11 +39,13 @@ def install() -> None:
         nonlocal told
         first, told = not told, True
         error = self.exc_info()[1]
-        if isinstance(error, StageFailed):
-            print(error.line, file=sys.stderr, flush=True)
-        elif getattr(error, "errstr", None) == SCons.Taskmaster.Job.interrupt_msg:
+        line = error.line if isinstance(error, StageFailed) else None
+        # SCons and the stages receive Ctrl-C at the same time, so either may be the first to report it.
+        if line == INTERRUPTED or getattr(error, "errstr", None) == SCons.Taskmaster.Job.interrupt_msg:
             if first:  # print once, not for each stage that runs at the same time
-                print("kiln: interrupted", file=sys.stderr, flush=True)
+                print(INTERRUPTED, file=sys.stderr, flush=True)
+        elif line is not None:
+            print(line, file=sys.stderr, flush=True)
         else:
             noisy(self)
             return
@@ -53,7 +57,7 @@ def install() -> None:
         # SCons calls this at the end of every build. A build that failed without a failed task was
         # interrupted between two tasks.
         if SCons.Script.Main.this_build_status and not told:
-            print("kiln: interrupted", file=sys.stderr, flush=True)
+            print(INTERRUPTED, file=sys.stderr, flush=True)
         try:
             save()
         except OSError as error:

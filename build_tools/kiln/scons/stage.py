@@ -25,7 +25,7 @@ from kiln.config.model import StageLimits
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.scons import digest, listing
-from kiln.scons.failure import StageFailed
+from kiln.scons.failure import INTERRUPTED, StageFailed
 from kiln.scons.server import stage_environment
 from kiln.scons.session import session
 from kiln.stage import Input, Output, Silent, Stage
@@ -260,7 +260,7 @@ def _explain(
     if own and not any(line.startswith("Traceback ") for line in said):
         return own[-1], target, status if status > 0 else 2
     if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in said[-1:]):
-        return f"kiln: error: {title}: interrupted", target, 2
+        return INTERRUPTED, target, 2
     log = Path(str(target[0])).parent / f"{stage.name}.log"
     atomic_write(log, "\n".join([*said, ""]))
     reason = (
