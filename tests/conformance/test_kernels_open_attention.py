@@ -16,7 +16,7 @@ from kiln.frontend.symbols import to_size
 from kiln.kernels.families import kernels_of
 from kiln.lower.pipeline import machine_of, tvm_target
 from kiln.tir import abi
-from kiln.tir.symbols import ranges_of, variables
+from kiln.tir.symbols import SymbolRanges, variables
 from tvm import te, tirx, topi
 
 from .lowered import Array, close, runnable
@@ -32,13 +32,14 @@ class Open:
     def __init__(self, tensors: Sequence[Any], name: str, family: str, target: str, folder: Path) -> None:
         described = runnable(target)
         func = te.create_prim_func(list(tensors))
-        with ranges_of({ROWS: (1, 100), COLUMNS: (1, 90)}):
-            info = {"name": name, "kind": "", "attrs": {}, "out_dtype": "float32"}
-            (part,) = kernels_of(func, [info], set(), machine_of(described, "pthread"), {})
-            self.kernel = part.kernel
-            assert self.kernel.family == family
-            self.sizes = [variable.name for variable in self.kernel.sizes]
-            lowered = abi.lower(self.kernel, tvm_target(described))
+        ranges = SymbolRanges({ROWS: (1, 100), COLUMNS: (1, 90)})
+        info = {"name": name, "kind": "", "attrs": {}, "out_dtype": "float32"}
+        machine = machine_of(described, "pthread")
+        (part,) = kernels_of(func, [info], set(), machine, {}, ranges=ranges)
+        self.kernel = part.kernel
+        assert self.kernel.family == family
+        self.sizes = [variable.name for variable in self.kernel.sizes]
+        lowered = abi.lower(self.kernel, tvm_target(described))
         self.scratch = [size for _, size in lowered.scratch]
         path = folder / "kernel.o"
         compile_object({"kernel": lowered.func.with_attr("global_symbol", "kernel")}, described, path)

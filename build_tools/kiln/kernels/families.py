@@ -13,7 +13,7 @@ from kiln.kernels.operators import opaque
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Kernel, Machine
 from kiln.tir.fused import Fused, Nest, NotSimple
-from kiln.tir.symbols import greatest, is_open, product
+from kiln.tir.symbols import NO_RANGES, SymbolRanges, is_open
 from kiln.tir.view import TensorView
 
 Made = tuple[Kernel, list[Any]]
@@ -51,15 +51,17 @@ class Part:
     macs: int
 
 
-def _macs(nest: Nest) -> int:
+def _macs(nest: Nest, ranges: SymbolRanges) -> int:
     """Multiply-adds of a reduction, at the greatest sizes if shapes are dynamic; 0 for other nests."""
-    return greatest(product([axis.dom.extent for axis in [*nest.axes, *nest.reduced]])) if nest.reduced else 0
+    if not nest.reduced:
+        return 0
+    return ranges.greatest(ranges.product([axis.dom.extent for axis in [*nest.axes, *nest.reduced]]))
 
 
-def macs_of(func: tirx.PrimFunc) -> int:
+def macs_of(func: tirx.PrimFunc, ranges: SymbolRanges) -> int:
     """Multiply-adds of a fused group; 0 if the function is not made of loop nests."""
     try:
-        return sum(_macs(nest) for nest in Fused(func).nests)
+        return sum(_macs(nest, ranges) for nest in Fused(func).nests)
     except NotSimple:
         return 0
 
@@ -75,18 +77,19 @@ def kernels_of(
     machine: Machine,
     views: Mapping[int, TensorView],
     narrow: frozenset[int] = frozenset(),
+    ranges: SymbolRanges = NO_RANGES,
 ) -> list[Part]:
     """The kernels that compute a fused group, in order.
 
     `constants`: positions of the parameters that are known at build time. `views`: views of the parameters
     that are stored inside larger tensors, by position; `func` already uses the larger shapes. `narrow`:
-    positions of the int8 constants for which narrow() of kernels/cpu/gemm_int8.py holds. A group that no
-    family handles becomes elementwise kernels or a row reduction; a function that is not made of loop nests
-    is compiled unchanged. Raises ValueError if such a function has dynamic shapes or calls TVM's runtime, and
-    NotSimple if it has views.
+    positions of the int8 constants for which narrow() of kernels/cpu/gemm_int8.py holds. `ranges`: of the
+    variables in the shapes of `func`. A group that no family handles becomes elementwise kernels or a row
+    reduction; a function that is not made of loop nests is compiled unchanged. Raises ValueError if such a
+    function has dynamic shapes or calls TVM's runtime, and NotSimple if it has views.
     """
     try:
-        fused = Fused(func)
+        fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in narrow}
         parts: list[Part] = []
@@ -102,7 +105,7 @@ def kernels_of(
                 for kernel, buffers in made if isinstance(made, list) else [made]:
                     # Of several kernels, the kernel that reads the weights does the multiply-adds.
                     main = not isinstance(made, list) or fused.params[1] in buffers
-                    parts.append(Part(kernel, buffers, _macs(anchor) if main else 0))
+                    parts.append(Part(kernel, buffers, _macs(anchor, ranges) if main else 0))
                 # Nests between `anchor` and `last` are in the epilogue, however costly: no other nest reads
                 # them.
                 span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
@@ -111,12 +114,12 @@ def kernels_of(
         over_rows = row_reduction.read_rows(fused) if ops and not parts else None
         if over_rows is not None:
             kernel, buffers = row_reduction.make(fused, over_rows, machine)
-            return [Part(kernel, buffers, sum(_macs(nest) for nest in over_rows.nests))]
+            return [Part(kernel, buffers, sum(_macs(nest, ranges) for nest in over_rows.nests))]
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
         stored = [*fused.params, *done[-1:], *(nest.buffer for nest in nests)]
         for nest in nests:
             kernel, buffers = elementwise.make(fused, nest, stored, machine)
-            parts.append(Part(kernel, buffers, _macs(nest)))
+            parts.append(Part(kernel, buffers, _macs(nest, ranges)))
         return parts
     except NotSimple:
         if views:  # not expected: in_place_padding.py checks before; TVM's own code for `func` would be wrong

@@ -30,7 +30,7 @@ from kiln.tir import abi
 from kiln.tir.builder import Machine
 from kiln.tir.kernel_name import digest
 from kiln.tir.symbol_factors import whole_products
-from kiln.tir.symbols import divided, ranges_of, simplify
+from kiln.tir.symbols import SymbolRanges, divided
 
 
 @dataclass(frozen=True)
@@ -83,29 +83,28 @@ class Groups:
             }
         elif values:
             values = self._groups[key][2]
-        with ranges_of(self.bounds(values)):
-            if key not in self._groups:
-                func = with_views(func, views)
-                parts = []
-                try:
-                    machine = limited(self.machine, forms)
-                    for part in kernels_of(func, ops, set(known), machine, views, small):
-                        symbol, scratch = self.kernel(part, ops)
-                        parts.append((part, symbol, scratch))
-                except KilnError:
-                    raise
-                except Exception as error:  # TVM's passes raise many kinds
-                    raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
-                self._groups[key] = func, parts, values
-            func, parts, values = self._groups[key]
-            first = len(self.steps.steps)
-            self._run(func, parts, ops, places, outputs, values)
-        bounds = self.bounds(values)
+        ranges = self.ranges_of(values)
+        if key not in self._groups:
+            func = with_views(func, views, ranges)
+            parts = []
+            try:
+                machine = limited(self.machine, forms)
+                for part in kernels_of(func, ops, set(known), machine, views, small, ranges):
+                    symbol, scratch = self.kernel(part, ops)
+                    parts.append((part, symbol, scratch))
+            except KilnError:
+                raise
+            except Exception as error:  # TVM's passes raise many kinds
+                raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
+            self._groups[key] = func, parts, values
+        func, parts, values = self._groups[key]
+        first = len(self.steps.steps)
+        self._run(func, parts, ops, places, outputs, values)
+        ranges = self.ranges_of(values)
 
         def again(machine: Machine, number: int) -> str:
-            with ranges_of(bounds):  # lowering reads the ranges of the kernel's sizes
-                made = kernels_of(func, ops, set(known), limited(machine, forms), views, small)
-                return self.kernel(made[number], ops)[0]
+            made = kernels_of(func, ops, set(known), limited(machine, forms), views, small, ranges)
+            return self.kernel(made[number], ops)[0]
 
         for number, (part, _, _) in enumerate(parts):
             self.made[first + number] = Made(part, functools.partial(again, number=number))
@@ -133,9 +132,11 @@ class Groups:
                     values.setdefault(size.a, divided(value, int(size.b)))
         return values
 
-    def bounds(self, values: Mapping[Any, SizeExpr]) -> dict[Any, tuple[int, int]]:
-        """(least, greatest) value of each variable in the bucket's box."""
-        return {variable: sizes.bounds(value, self.steps.box) for variable, value in values.items()}
+    def ranges_of(self, values: Mapping[Any, SizeExpr]) -> SymbolRanges:
+        """The range of each variable in the bucket's box."""
+        return SymbolRanges(
+            {variable: sizes.bounds(value, self.steps.box) for variable, value in values.items()}
+        )
 
     def _run(
         self,
@@ -183,7 +184,7 @@ class Groups:
             arguments,
             written,
             label_of(ops) or part.kernel.family,
-            extent=self.dims.size(simplify(tasks), values),
+            extent=self.dims.size(part.kernel.ranges.simplify(tasks), values),
             attrs=ops[0]["attrs"] if ops else {},
             macs=part.macs,
             in_place=[

@@ -30,7 +30,7 @@ from kiln.opinfo.attach import OpInfo, refusal
 from kiln.params import store
 from kiln.tir.builder import Machine
 from kiln.tir.kernel_name import digest
-from kiln.tir.symbols import ranges_of, variables
+from kiln.tir.symbols import variables
 
 # GPUs have an instruction for nearbyint. TVM 0.27 prints the bit pattern that round_small reads as
 # `&(1262485504)`, which is not valid C.
@@ -74,8 +74,7 @@ class CudaGroups(Groups):
         for dtype, count in lowered.scratch:
             elements = count * 8 // int(tvm.DataType(dtype).bits)
             names.append(self.steps.new(dtype, [elements]).name)
-        with ranges_of(self.bounds(values)):
-            macs = macs_of(func)
+        macs = macs_of(func, self.ranges_of(values))
         for launch in lowered.launches:
             arguments = [
                 names[a.position] if a.value is None else SizeArgument(dim=size(a.value))

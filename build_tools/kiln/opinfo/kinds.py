@@ -10,7 +10,7 @@ from tvm.tirx import PrimFunc
 from kiln.callbacks import structural_walk
 from kiln.tir.fused import Fused, Nest, NotSimple
 from kiln.tir.loop_nest import loads
-from kiln.tir.symbols import same_shape
+from kiln.tir.symbols import NO_RANGES
 
 # Names for the values of OpPatternKind (attribute op_pattern) in TVM 0.27.
 KINDS = {
@@ -62,7 +62,7 @@ def _only_reduces(nests: list[Nest]) -> bool:
             if not load.source.same_as(nest.buffer) and not reads:
                 return False
     inputs = {load.source for nest in sums for load in loads(nest.value)} - {n.buffer for n in nests}
-    return bool(sums) and len(inputs) == 1 and same_shape(nests[-1].extents, sums[-1].extents)
+    return bool(sums) and len(inputs) == 1 and NO_RANGES.same_shape(nests[-1].extents, sums[-1].extents)
 
 
 def kind_of(func: PrimFunc) -> str:

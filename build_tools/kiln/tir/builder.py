@@ -14,7 +14,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.callbacks import structural_map
-from kiln.tir.symbols import Extent, extent, greatest, is_open, product, ranges, variables
+from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_open, variables
 from kiln.tir.symbols import int64 as int64  # every family writes indices with it
 from kiln.tir.tuning_records import Choices
 
@@ -41,12 +41,13 @@ class Kernel:
     in_place: tuple[int, ...] = ()
     saving: float = 1.0  # multiplications of the operator per multiplication of this kernel
     fetches: bool = False  # whether the kernel prefetches the weights in Machine.upcoming
+    ranges: SymbolRanges = NO_RANGES  # of the variables of the group that the kernel computes
 
     @property
     def sizes(self) -> list[Any]:
         """Variables whose values are int32 parameters of the kernel, after its buffers."""
         names = [param.name for param in self.func.params]
-        return [variable for variable in ranges() if size_name(variable) in names]
+        return [variable for variable in self.ranges.ranges if size_name(variable) in names]
 
 
 # Bytes of a cache line, and sets of the L1 cache: the same on nearly all CPUs, whatever the size of the
@@ -117,11 +118,11 @@ class Sized:
         return position
 
 
-def _declared(item: Argument) -> tuple[str, list[int], bool]:
+def _declared(item: Argument, ranges: SymbolRanges) -> tuple[str, list[int], bool]:
     """Name and static shape to declare for an argument, and whether it is flat (its shape is dynamic)."""
     if not any(is_open(size) for size in item.shape):
         return item.name, [int(size) for size in item.shape], False
-    return item.name, [greatest(product(item.shape))], True
+    return item.name, [ranges.greatest(ranges.product(item.shape))], True
 
 
 Body = Callable[[list[Any], Expr, Expr], None]
@@ -132,11 +133,14 @@ def size_name(variable: Any) -> str:
     return f"{variable.name}_size"
 
 
-def define(arguments: Sequence[Argument], tasks: Extent | None, body: Body, aliases: bool) -> tirx.PrimFunc:
+def define(
+    arguments: Sequence[Argument], tasks: Extent | None, body: Body, aliases: bool,
+    ranges: SymbolRanges = NO_RANGES,
+) -> tirx.PrimFunc:  # fmt: skip
     """Build a PrimFunc with `arguments`; `body` is called with their buffers and the range of tasks.
 
     `aliases`: the output may be one of the inputs, so LLVM must not assume otherwise. The values of the
-    variables of tir/symbols.py that the body uses become parameters after the buffers.
+    variables in `ranges` that the body uses become parameters after the buffers.
     """
     values = {}
     with IRBuilder() as ir, builder.prim_func(is_private=False, s_tir=True):
@@ -144,10 +148,10 @@ def define(arguments: Sequence[Argument], tasks: Extent | None, body: Body, alia
         builder.func_attr({"tirx.noalias": not aliases, "global_symbol": "kernel"})
         buffers = []
         for item in arguments:
-            name, shape, is_sized = _declared(item)
+            name, shape, is_sized = _declared(item, ranges)
             memory = builder.arg(name, builder.buffer(shape, item.dtype))
             buffers.append(Sized(memory, item.shape) if is_sized else memory)
-        for variable, (least, most) in ranges().items():
+        for variable, (least, most) in ranges.ranges.items():
             name = size_name(variable)
             value = builder.arg(name, tirx.Var(name, "int32"))
             values[variable] = value, _between(value, least, most)

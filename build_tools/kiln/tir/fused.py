@@ -17,7 +17,7 @@ from tvm.ir import Call, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.inline import LARGEST_TREE, Expanded, TooLarge, expand, guarded, loads, weights
-from kiln.tir.symbols import Extent, extent, same_shape
+from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent
 
 Expr = Any
 Indices = Sequence[Expr]
@@ -65,10 +65,13 @@ def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]
 
 
 class Fused:
-    """The nests of a PrimFunc in order. Raises NotSimple if the PrimFunc is not made of such nests."""
+    """The nests of a PrimFunc in order. Raises NotSimple if the PrimFunc is not made of such nests.
 
-    def __init__(self, func: tirx.PrimFunc) -> None:
-        self.func = func
+    `ranges`: of the variables in the shapes of its buffers.
+    """
+
+    def __init__(self, func: tirx.PrimFunc, ranges: SymbolRanges = NO_RANGES) -> None:
+        self.func, self.ranges = func, ranges
         self.params = list(func.params)
         root = func.body
         if not isinstance(root, s_tir.SBlockRealize):
@@ -155,7 +158,7 @@ class Fused:
             for position, buffer in enumerate(buffers)
             if not nest.reduced
             and not buffer.same_as(nest.buffer)
-            and same_shape(list(buffer.shape), shape)
+            and self.ranges.same_shape(list(buffer.shape), shape)
             and tvm.DataType(str(buffer.dtype)).bits == width
             and not any(buffer.same_as(other) for other in elsewhere)
         )
@@ -171,7 +174,7 @@ class Fused:
         size = weights(self.nests, {anchor.buffer})
         for end in range(len(self.nests) - 1, position, -1):
             last = self.nests[end]
-            if last.reduced or not same_shape(last.extents, anchor.extents):
+            if last.reduced or not self.ranges.same_shape(last.extents, anchor.extents):
                 continue
             if size[last.buffer] > LARGEST_TREE:
                 continue

@@ -1,14 +1,12 @@
 """Dynamic sizes: TIR expressions of variables with a range. A size is such an expression or a plain number.
 
 A kernel family that supports dynamic shapes writes its loops with the helpers of tir/builder.py, which accept
-both kinds of sizes. `ranges_of` sets the ranges of the variables of the function that is being lowered.
+both kinds of sizes. `SymbolRanges` has the ranges of the variables of the function that is being lowered.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -19,24 +17,6 @@ from kiln.config.sizes import SizeExpr
 
 # A size: int, or a TIR expression of int64.
 Extent = Any
-Ranges = Mapping[Any, tuple[int, int]]
-
-_current: contextvars.ContextVar[Ranges] = contextvars.ContextVar("ranges", default={})  # noqa: B039
-
-
-@contextlib.contextmanager
-def ranges_of(ranges: Ranges) -> Iterator[None]:
-    """Let kernels use the variables in `ranges` within the block; `ranges`: (least, greatest) by variable."""
-    token = _current.set(ranges)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def ranges() -> Ranges:
-    """The variables that a kernel may use, with the least and greatest value of each (see `ranges_of`)."""
-    return _current.get()
 
 
 def extent(size: Any) -> Extent:
@@ -61,45 +41,51 @@ def variables(expr: Any) -> list[Any]:
     return distinct
 
 
-def _analyzer() -> Any:
-    analyzer = sym.Analyzer()
-    for variable, (least, greatest) in ranges().items():
-        first, last = tirx.IntImm("int64", least), tirx.IntImm("int64", greatest + 1)
-        analyzer.bind(variable, tvm.ir.Range(first, last))
-    return analyzer
+class SymbolRanges:
+    """The variables that a kernel may use, each with its least and greatest value, and sizes made of them."""
+
+    def __init__(self, ranges: Mapping[Any, tuple[int, int]]) -> None:
+        self.ranges = ranges
+
+    def _analyzer(self) -> Any:
+        analyzer = sym.Analyzer()
+        for variable, (least, greatest) in self.ranges.items():
+            first, last = tirx.IntImm("int64", least), tirx.IntImm("int64", greatest + 1)
+            analyzer.bind(variable, tvm.ir.Range(first, last))
+        return analyzer
+
+    def same(self, a: Extent, b: Extent) -> bool:
+        """Whether two sizes are equal for all values of their variables (as far as TVM can prove)."""
+        if not is_open(a) and not is_open(b):
+            return int(a) == int(b)
+        if not is_open(a) or not is_open(b):
+            a, b = (tirx.IntImm("int64", int(x)) if not is_open(x) else x for x in (a, b))
+        return bool(self._analyzer().can_prove_equal(a, b))
+
+    def same_shape(self, a: Sequence[Extent], b: Sequence[Extent]) -> bool:
+        """Whether two shapes are equal for all values of their variables (as far as TVM can prove)."""
+        return len(a) == len(b) and all(self.same(x, y) for x, y in zip(a, b, strict=True))
+
+    def product(self, sizes: Sequence[Extent]) -> Extent:
+        """The product of `sizes`; an int if all sizes are constants."""
+        total: Extent = 1
+        for size in sizes:
+            size = extent(size)
+            total = size if isinstance(total, int) and total == 1 else total * size
+        return self.simplify(total)
+
+    def simplify(self, size: Extent) -> Extent:
+        """`size` as simplified by TVM, with the ranges of its variables known."""
+        return size if isinstance(size, int) else extent(self._analyzer().simplify(size))
+
+    def greatest(self, size: Extent) -> int:
+        """The greatest value that `size` can have."""
+        return int(size) if not is_open(size) else int(self._analyzer().const_int_bound(size).max_value)
 
 
-def same(a: Extent, b: Extent) -> bool:
-    """Whether two sizes are equal for all values of their variables (as far as TVM can prove)."""
-    if not is_open(a) and not is_open(b):
-        return int(a) == int(b)
-    if not is_open(a) or not is_open(b):
-        a, b = (tirx.IntImm("int64", int(x)) if not is_open(x) else x for x in (a, b))
-    return bool(_analyzer().can_prove_equal(a, b))
-
-
-def same_shape(a: Sequence[Extent], b: Sequence[Extent]) -> bool:
-    """Whether two shapes are equal for all values of their variables (as far as TVM can prove)."""
-    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-
-
-def product(sizes: Sequence[Extent]) -> Extent:
-    """The product of `sizes`; an int if all sizes are constants."""
-    total: Extent = 1
-    for size in sizes:
-        size = extent(size)
-        total = size if isinstance(total, int) and total == 1 else total * size
-    return simplify(total)
-
-
-def simplify(size: Extent) -> Extent:
-    """`size` as simplified by TVM, with the ranges of its variables known."""
-    return size if isinstance(size, int) else extent(_analyzer().simplify(size))
-
-
-def greatest(size: Extent) -> int:
-    """The greatest value that `size` can have."""
-    return int(size) if not is_open(size) else int(_analyzer().const_int_bound(size).max_value)
+# Of sizes whose variables may have any value.
+NO_RANGES = SymbolRanges({})
+product, simplify = NO_RANGES.product, NO_RANGES.simplify
 
 
 def ceil_div(size: Extent, step: int) -> Extent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiln.tir.symbols import Extent, extent, simplify
+from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TensorView:
         """View of rank 4 that covers the whole parent except for the gaps between pixels."""
         return TensorView((0,) * 4, (0,) * 4, self.value).with_pixel_gap(self.pixel_gap)
 
-    def parent_shape(self, shape: Sequence[Extent]) -> list[Extent]:
+    def parent_shape(self, shape: Sequence[Extent], ranges: SymbolRanges = NO_RANGES) -> list[Extent]:
         """Shape of the parent, where `shape` is that of the tensor."""
         sums = zip(self.before, shape, self.after, strict=True)
-        return [simplify(before + extent(size) + after) for before, size, after in sums]
+        return [ranges.simplify(before + extent(size) + after) for before, size, after in sums]

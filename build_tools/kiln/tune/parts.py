@@ -27,7 +27,7 @@ from kiln.lower.schema import ExternalCode
 from kiln.lower.steps import Steps, Tensor
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
-from kiln.tir.symbols import greatest, ranges_of, variables
+from kiln.tir.symbols import SymbolRanges, variables
 from kiln.tir.tuning_records import RULES, Choice
 from kiln.tune.subject import Call, Memory, Subject
 
@@ -101,8 +101,7 @@ def module_of(match: Match, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModu
     def known(size: Any) -> int:
         if isinstance(size, int):
             return size
-        with ranges_of({variable: ranges[variable.name] for variable in variables(size)}):
-            return greatest(size)
+        return SymbolRanges({variable: ranges[variable.name] for variable in variables(size)}).greatest(size)
 
     places: list[tuple[Any, Any]] = []
     for name, operand in match.operands.items():

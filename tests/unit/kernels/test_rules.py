@@ -15,6 +15,7 @@ from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
 from kiln.lower.pipeline import machine_of
 from kiln.lower.views.in_place_padding import apart
 from kiln.tir.builder import SHARED, Machine
+from kiln.tir.symbols import NO_RANGES
 
 TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7")
 
@@ -22,6 +23,7 @@ TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7")
 def _square(size: int, channels: int, outputs: int) -> Any:
     """A 3x3 convolution with as many outputs as pixels; RULES for all choices."""
     return SimpleNamespace(
+        ranges=NO_RANGES,
         batch=1, out_h=size, out_w=size, channels=channels, out_channels=outputs, rows=size * size,
         macs=size * size * 9 * channels * outputs,
         choice=lambda _: SimpleNamespace(winograd=None, block=None),
@@ -91,6 +93,7 @@ def _depthwise(size: int, channels: int, kernel: int, stride: int = 1) -> Any:
     """A depthwise convolution of size x size outputs on its padded input."""
     side = (size - 1) * stride + kernel
     return SimpleNamespace(
+        ranges=NO_RANGES,
         height=side, width=side, channels=channels, pitch=channels, out_h=size, out_w=size,
         kernel_h=kernel, kernel_w=kernel,
         stride_h=stride, stride_w=stride, dilation_h=1, dilation_w=1,

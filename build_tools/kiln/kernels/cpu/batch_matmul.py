@@ -46,8 +46,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, extent, greatest, int64, is_open, simplify
-from kiln.tir.symbols import product as product_of
+from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_open
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 
@@ -74,7 +73,7 @@ class Operand:
         return total
 
 
-def _operand(expr: Any, nest: Nest) -> Operand | None:
+def _operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> Operand | None:
     """The tensor that `expr` loads, with strides; None unless the position is linear in the axes."""
     if not isinstance(expr, TensorLoad):
         return None
@@ -85,7 +84,7 @@ def _operand(expr: Any, nest: Nest) -> Operand | None:
     coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), variables)
     if len(coefficients) != len(variables) + 1:
         return None
-    factors = [simplify(extent(factor)) for factor in coefficients]
+    factors = [ranges.simplify(extent(factor)) for factor in coefficients]
     return Operand(expr.source, dict(zip(variables, factors[:-1], strict=True)), factors[-1])
 
 
@@ -105,7 +104,7 @@ def _extent(axis: Any) -> Extent:
     return 1 if axis is None else extent(axis.dom.extent)
 
 
-def read_product(nest: Nest) -> Product | None:
+def read_product(nest: Nest, ranges: SymbolRanges) -> Product | None:
     """The matmul that `nest` computes, or None when this family cannot compute `nest`."""
     if len(nest.reduced) != 1 or not nest.axes or not isinstance(nest.value, tirx.Add):
         return None
@@ -114,16 +113,16 @@ def read_product(nest: Nest) -> Product | None:
         return None
     if not isinstance(term, tirx.Mul):
         return None
-    first, second = _operand(term.a, nest), _operand(term.b, nest)
+    first, second = _operand(term.a, nest, ranges), _operand(term.b, nest, ranges)
     if first is None or second is None:
         return None
-    wide = [axis for axis in nest.axes if greatest(_extent(axis)) != 1]
+    wide = [axis for axis in nest.axes if ranges.greatest(_extent(axis)) != 1]
     columns = wide[-1] if wide else nest.axes[-1]
     if first.has(columns) == second.has(columns):
         return None  # vectors along an axis of both operands need no tiles of a matmul
     left, right = (first, second) if second.has(columns) else (second, first)
     only_left = [axis for axis in wide if axis is not columns and left.has(axis) and not right.has(axis)]
-    rows = max(only_left, key=lambda axis: greatest(_extent(axis)), default=None)
+    rows = max(only_left, key=lambda axis: ranges.greatest(_extent(axis)), default=None)
     batch = [axis for axis in nest.axes if axis is not columns and axis is not rows]
     return Product(left, right, rows, columns, nest.reduced[0], batch)
 
@@ -132,7 +131,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> boo
     """Whether this family can compute the group that begins with `op`."""
     if op["name"] not in ("matmul", "einsum") or str(anchor.buffer.dtype) != "float32":
         return False
-    product = read_product(anchor)
+    product = read_product(anchor, fused.ranges)
     if product is None:
         return False
     buffers = [product.left.buffer, product.right.buffer]
@@ -141,25 +140,29 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> boo
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
-    product = read_product(anchor)
+    product = read_product(anchor, fused.ranges)
     assert product is not None, op
     left, right = product.left, product.right
-    rows = _extent(product.rows)
+    rows, ranges, greatest = _extent(product.rows), fused.ranges, fused.ranges.greatest
     tile = choose_tile(machine, greatest(rows), greatest(_extent(product.columns))).in_one()
     panels = Panels(
         tile, rows, _extent(product.columns), _extent(product.depth),
-        right.strides[product.columns.var], right.strides[product.depth.var],
+        right.strides[product.columns.var], right.strides[product.depth.var], ranges,
     )  # fmt: skip
     sizes = [_extent(axis) for axis in product.batch]
-    count = product_of([*sizes, panels.number])
-    work = greatest(product_of([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
+    count = ranges.product([*sizes, panels.number])
+    work = greatest(ranges.product([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
     tasks = count if machine.shares(work // tile.lanes) else None
 
     extra: list[Any] = []
     if last is not anchor:
         read = fused.inputs(last, [*fused.params, anchor.buffer])
         extra = [buffer for buffer in read if not buffer.same_as(anchor.buffer)]
-    arguments = [_flat(left.buffer), _flat(right.buffer), *(argument(buffer) for buffer in extra)]
+    arguments = [
+        _flat(left.buffer, ranges),
+        _flat(right.buffer, ranges),
+        *(argument(buffer) for buffer in extra),
+    ]
     arguments.append(argument(last.buffer))
     buffers_read = [left.buffer, right.buffer, *extra, last.buffer]
 
@@ -169,7 +172,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         data = [buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:2]]
         scratch = None
         if panels.packed:
-            needed = product_of([panels.size, count]) if tasks is not None else panels.size
+            needed = ranges.product([panels.size, count]) if tasks is not None else panels.size
             scratch = registers([greatest(needed)], "float32")
 
         def panel(batch: dict[Any, Expr], first: Expr, columns: Extent, task: Expr) -> None:
@@ -202,13 +205,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 remaining = divide(remaining, size)
             one_panel(panels, modulo(task, panels.number), lambda first, n: panel(batch, first, n, task))
 
-    func = define(arguments, tasks, body, aliases=False)
-    return Kernel(func, tasks, {}, "contraction"), buffers_read
+    func = define(arguments, tasks, body, False, ranges)
+    return Kernel(func, tasks, {}, "contraction", ranges=ranges), buffers_read
 
 
-def _flat(buffer: Any) -> Argument:
+def _flat(buffer: Any, ranges: SymbolRanges) -> Argument:
     """The kernel argument for `buffer`, as one-dimensional memory."""
-    return Argument(buffer.name, [product_of(list(buffer.shape))], str(buffer.dtype))
+    return Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype))
 
 
 def _sums(

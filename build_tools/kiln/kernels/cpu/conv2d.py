@@ -42,8 +42,7 @@ from kiln.tir.builder import (
     serial,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, extent, greatest, is_open, same
-from kiln.tir.symbols import product as product_of
+from kiln.tir.symbols import NO_RANGES, Extent, ceil_div, extent, is_open
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
 from kiln.tir.tuning_records import RULES, Choice, key_of
 
@@ -52,12 +51,13 @@ class Convolution:
     """Sizes of one convolution (or dense layer), from its op info and its buffers."""
 
     def __init__(self, op: OpInfo, fused: Fused, anchor: Nest) -> None:
+        self.ranges = fused.ranges
         x, weights = fused.params[:2]
         x_shape, k_shape = [extent(size) for size in x.shape], [int(size) for size in weights.shape]
         attrs = op["attrs"]
         _, self.top, self.left, _ = fused.origins.get(x, (0, 0, 0, 0))
         if op["name"] == "matmul":
-            rows = product_of(x_shape[:-1])
+            rows = self.ranges.product(x_shape[:-1])
             x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
             attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
         self.is_layer = op["name"] == "matmul"
@@ -72,6 +72,7 @@ class Convolution:
         `attrs`: strides, dilation and groups.
         """
         conv = cls.__new__(cls)
+        conv.ranges = NO_RANGES
         conv.top = conv.left = 0
         conv.is_layer = False
         conv._set(x, weights, out[1:3], attrs)
@@ -101,7 +102,7 @@ class Convolution:
         self.out_h: Extent
         self.out_w: Extent
         self.out_h, self.out_w = out
-        self.rows: Extent = product_of([self.batch, self.out_h, self.out_w])
+        self.rows: Extent = self.ranges.product([self.batch, self.out_h, self.out_w])
         self.columns = self.out_channels // self.groups
 
     def loops(self) -> list[Loop]:
@@ -114,8 +115,8 @@ class Convolution:
 
     def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
         """(n, h, w) of the output pixel that is row `row` of the matmul."""
-        image = product_of([self.out_h, self.out_w])
-        single_image = same(self.batch, 1)
+        image = self.ranges.product([self.out_h, self.out_w])
+        single_image = self.ranges.same(self.batch, 1)
         position = row if single_image else modulo(row, image)
         return (
             int64(0) if single_image else divide(row, image),
@@ -143,13 +144,16 @@ class Convolution:
     @property
     def is_dense(self) -> bool:
         """Whether output rows are the pixels of x, in order."""
+        same = self.ranges.same
         all_pixels = same(self.height, self.out_h) and same(self.width, self.out_w)
         return all_pixels and self.kernel_h == self.kernel_w == self.stride_h == self.stride_w == 1
 
     @property
     def macs(self) -> int:
         """Multiply-adds of one run, at the greatest sizes."""
-        return greatest(self.rows) * self.out_channels * self.kernel_h * self.kernel_w * self.depth
+        return (
+            self.ranges.greatest(self.rows) * self.out_channels * self.kernel_h * self.kernel_w * self.depth
+        )
 
 
 def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None, paired: bool) -> Pack:
@@ -211,13 +215,13 @@ def by_pairs(conv: Convolution, machine: Machine) -> bool:
     """
     if not machine.pairs or not conv.is_dense or conv.is_layer:
         return False
-    return pairs_pay(machine, greatest(conv.rows), conv.columns, conv.depth)
+    return pairs_pay(machine, conv.ranges.greatest(conv.rows), conv.columns, conv.depth)
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
-    conv = Convolution(op, fused, anchor)
+    conv, greatest = Convolution(op, fused, anchor), fused.ranges.greatest
     dtypes = [str(x_param.dtype), str(w_param.dtype)]
     most_rows = greatest(conv.rows)
     integer = integer_product(
@@ -236,7 +240,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param) for param in buffers_read]
-    x_size = greatest(product_of(list(x_param.shape)))
+    x_size = greatest(fused.ranges.product(list(x_param.shape)))
     arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
     tiles, most_tiles = ceil_div(conv.rows, tile.rows), _ceil(most_rows, tile.rows)
@@ -330,10 +334,10 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 across(number)
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
-    func = define(arguments, tasks, body, aliases=bool(in_place))
+    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
     fetches = bool(fetch) and conv.groups == 1
     packs = {1: _packing(conv, tile, integer, paired)}
-    return Kernel(func, tasks, packs, "conv2d", in_place, fetches=fetches), buffers_read
+    return Kernel(func, tasks, packs, "conv2d", in_place, fetches=fetches, ranges=fused.ranges), buffers_read
 
 
 def _unflatten(row: Expr, sizes: list[Extent]) -> list[Expr]:

@@ -40,7 +40,7 @@ from kiln.tir.builder import (
     serial,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import ceil_div, greatest, is_open, product, same
+from kiln.tir.symbols import ceil_div, is_open
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 
@@ -65,7 +65,7 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
 
     The sums and the shared inputs of one kernel row must fit the registers.
     """
-    free, width = machine.registers - conv.kernel_w - 2, greatest(conv.out_w)
+    free, width = machine.registers - conv.kernel_w - 2, conv.ranges.greatest(conv.out_w)
     fitting = [1]
     for length in range(2, min(8, width) + 1):
         inputs = (length - 1) * conv.stride_w + 1
@@ -123,12 +123,12 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
     read for several output lines. Measured on AVX-512 with 14x14x384 and 7x7x960: twice as fast.
     """
     lines = (conv.kernel_h - 1) * conv.dilation_h + 1
-    width = greatest(conv.width)
+    width = conv.ranges.greatest(conv.width)
     read = lines * width + conv.kernel_h * conv.kernel_w
     step = machine.vector_bits // 8
     whole = conv.channels // machine.lanes("float32")
     if _is_outside(machine, conv):
-        most, least = _from_outside(machine, conv, (read + greatest(conv.out_w)) * step, whole), 1
+        most, least = _from_outside(machine, conv, (read + conv.ranges.greatest(conv.out_w)) * step, whole), 1
     else:
         most = machine.l1_bytes * 3 // 4 // (read * step)
         most, least = 0 if most * step < _LEAST_RUN_BYTES else most, most // 2 + 1
@@ -140,6 +140,7 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
 
 def _is_outside(machine: Machine, conv: Convolution) -> bool:
     """Whether x is larger than the L2 cache."""
+    greatest = conv.ranges.greatest
     return greatest(conv.height) * greatest(conv.width) * conv.channels * 4 > machine.l2_bytes
 
 
@@ -174,10 +175,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     accumulator = str(anchor.buffer.dtype)
     lanes = machine.lanes("float32")
     measured = conv.choice(machine).strip if accumulator == "float32" else None
-    strip = strip_length(machine, conv) if measured is None else min(measured, greatest(conv.out_w))
+    strip = (
+        strip_length(machine, conv) if measured is None else min(measured, fused.ranges.greatest(conv.out_w))
+    )
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param) for param in buffers_read]
-    arguments[0] = Argument(x_param.name, [greatest(product(list(x_param.shape)))], str(x_param.dtype))
+    x_size = fused.ranges.greatest(fused.ranges.product(list(x_param.shape)))
+    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype))
     whole, rest = divmod(conv.channels, lanes)
     vectors = chunk_vectors(machine, conv)
@@ -188,7 +192,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     full = whole // vectors if vectors else 0  # full chunks; one more for the channels left
     chunked = full + (conv.channels > full * vectors * lanes)
     bands = ceil_div(conv.out_h, rows)  # rows of tiles in an image
-    lines = product([conv.batch, bands])
+    lines = fused.ranges.product([conv.batch, bands])
     # Fewer operations per load than in a matmul: an equal number of operations takes longer.
     tasks = chunked * lines if machine.shares(4 * conv.macs // lanes) else None
 
@@ -210,7 +214,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         def band(line: Expr, height: int, first: Expr, vectors: int, rest: int) -> None:
             """Emit a row of tiles of `height` output rows, for the channels given as in `across`."""
             n, h = divide(line, bands), modulo(line, bands) * int64(rows)
-            if same(conv.batch, 1):
+            if fused.ranges.same(conv.batch, 1):
                 n, h = int64(0), line * int64(rows)
 
             def pixels(column: Expr, count: int) -> None:
@@ -242,5 +246,5 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                         across(line, *left)
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
-    func = define(arguments, tasks, body, aliases=bool(in_place))
-    return Kernel(func, tasks, {}, "depthwise", in_place), buffers_read
+    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
+    return Kernel(func, tasks, {}, "depthwise", in_place, ranges=fused.ranges), buffers_read

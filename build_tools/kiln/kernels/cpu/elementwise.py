@@ -14,6 +14,7 @@ Accuracy     Lanes along a reduced axis change the order of a float sum: its err
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace as replace_fields
 from typing import Any
@@ -40,7 +41,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.inline import Expanded
-from kiln.tir.symbols import extent, greatest, is_open, product, variables
+from kiln.tir.symbols import SymbolRanges, extent, is_open, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
@@ -61,7 +62,7 @@ def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
     if nest.reduced or len(nest.axes) < 2 or any(is_open(size) for size in nest.extents):
         return None
     inner = nest.axes[-1]
-    if greatest(product(nest.extents)) < SMALL or nest.extents[-1] < _TILE:
+    if math.prod(nest.extents) < SMALL or nest.extents[-1] < _TILE:
         return None
     for read in reads:
         if not read.indices:  # a scalar
@@ -158,7 +159,9 @@ class _Writer:
         *before, last = nest.reduced
         term, length = term_of(nest), extent(last.dom.extent)
         start = self._init(bound)
-        partial = Partials(type(nest.value), str(nest.buffer.dtype), start, length, self.lanes)
+        partial = Partials(
+            type(nest.value), str(nest.buffer.dtype), start, length, self.lanes, self.fused.ranges
+        )
 
         def inside(inner: dict[Any, Expr]) -> None:
             partial.sweep(lambda position: self.fused.value(term, {**inner, last.var: position}, self.stop))
@@ -167,13 +170,13 @@ class _Writer:
         self.store(bound, load(partial.total(), [int64(0)]))
 
 
-def _lanes_across(nest: Nest, lanes: int, expanded: Expanded) -> bool:
+def _lanes_across(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRanges) -> bool:
     """Whether lanes should run along the last reduced axis instead of the last axis of the output."""
     if expanded.steps or not nest.reduced or not combines(nest):
         return False
-    if greatest(nest.reduced[-1].dom.extent) < lanes:
+    if ranges.greatest(nest.reduced[-1].dom.extent) < lanes:
         return False
-    if not nest.axes or greatest(nest.extents[-1]) < min(lanes, 4):
+    if not nest.axes or ranges.greatest(nest.extents[-1]) < min(lanes, 4):
         return True
     # Where adjacent outputs read distant elements, and adjacent terms read adjacent elements.
     inner, last = nest.axes[-1].var, nest.reduced[-1].var
@@ -201,11 +204,11 @@ def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -
 
 def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of one nest; return it with the buffers of its parameters (the output last)."""
-    inputs = fused.inputs(nest, stored)
+    inputs, ranges = fused.inputs(nest, stored), fused.ranges
     dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
     expanded = fused.expanded(nest, stored)
-    interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes)
+    interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes, ranges)
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
     # Vectors run along the last axis whose extent is not 1.
@@ -216,13 +219,13 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     outer, inner = (wide[:-1], wide[-1]) if wide else ([], None)
     sizes = [extent(axis.dom.extent) for axis in outer]
     tiled = _transposed(nest, expanded.reads())
-    across = _lanes_across(nest, lanes, expanded)
+    across = _lanes_across(nest, lanes, expanded, ranges)
     if tiled is not None:
         sizes[tiled] = -(-sizes[tiled] // _TILE)
-    count = product(sizes)
-    work = greatest(product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
+    count = ranges.product(sizes)
+    work = ranges.greatest(ranges.product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
     # An output with a single axis (a vector) is one task.
-    tasks = count if greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
+    tasks = count if ranges.greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)
@@ -266,5 +269,5 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
                 points(int64(whole * lanes + offset), width)
 
     arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]
-    func = define(arguments, tasks, body, aliases=bool(in_place))
-    return Kernel(func, tasks, {}, "loops", in_place), [*inputs, nest.buffer]
+    func = define(arguments, tasks, body, bool(in_place), ranges)
+    return Kernel(func, tasks, {}, "loops", in_place, ranges=ranges), [*inputs, nest.buffer]

@@ -35,7 +35,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest, replace
-from kiln.tir.symbols import Extent, extent, greatest, int64, is_open, product, simplify, variables
+from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_open, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 # Most reads of one nest that are reordered: each needs as many registers as the output's block.
@@ -50,12 +50,12 @@ def flat_position(indices: Sequence[Expr], shape: Sequence[Extent]) -> Expr:
     return position
 
 
-def _linear(position: Expr, axes: Sequence[Any]) -> list[Extent] | None:
+def _linear(position: Expr, axes: Sequence[Any], ranges: SymbolRanges) -> list[Extent] | None:
     """[coefficient of each axis, constant] of `position`, or None where it is not linear in `axes`."""
     coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
     if len(coefficients) != len(axes) + 1:
         return None
-    return [simplify(extent(coefficient)) for coefficient in coefficients]
+    return [ranges.simplify(extent(coefficient)) for coefficient in coefficients]
 
 
 def windows(positions: Sequence[int], lanes: int) -> list[tuple[int, int]]:
@@ -81,6 +81,7 @@ class Weave:
     inner: Any
     count: int
     lanes: int
+    ranges: SymbolRanges
 
     def block(self, fused: Fused, buffers: Mapping[Any, Any], bound: Mapping[Any, Expr], first: Expr) -> None:
         """Emit the elements of `lanes` steps of the outer axis from `first`; `buffers` are flat memory."""
@@ -126,7 +127,8 @@ class Weave:
 
     def _factors(self, read: Any) -> list[Extent] | None:
         """[stride along outer, stride along inner, constant] of `read`; None where it cannot be reordered."""
-        factors = _linear(flat_position(read.indices, read.source.shape), [self.outer, self.inner])
+        position = flat_position(read.indices, read.source.shape)
+        factors = _linear(position, [self.outer, self.inner], self.ranges)
         if factors is None or str(read.source.dtype) == "bool" or is_open(factors[0]):
             return None
         if not is_open(factors[0]) and not is_open(factors[1]) and not factors[0] and not factors[1]:
@@ -211,7 +213,7 @@ def _reads(value: Expr) -> list[Any]:
     return reads
 
 
-def read_weave(nest: Nest, value: Expr, lanes: int) -> Weave | None:
+def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Weave | None:
     """How to interleave the last axes of `nest`, which stores `value`; None where this does not apply."""
     wide = [axis for axis in nest.axes if is_open(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
     if nest.reduced or len(wide) < 2 or str(nest.buffer.dtype) == "bool":
@@ -220,10 +222,10 @@ def read_weave(nest: Nest, value: Expr, lanes: int) -> Weave | None:
     count, steps = extent(inner.dom.extent), extent(outer.dom.extent)
     if is_open(count) or count >= lanes or (not is_open(steps) and steps < lanes):
         return None
-    stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner])
+    stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner], ranges)
     if stored is None or [factor for factor in stored[:2] if is_open(factor)] or stored[:2] != [count, 1]:
         return None
-    weave = Weave(nest, outer, inner, count, lanes)
+    weave = Weave(nest, outer, inner, count, lanes, ranges)
     reads = _reads(value)
     guarded = _guarded(value)
     nested = any(_reads(index) for read in reads for index in read.indices)
@@ -256,14 +258,14 @@ def make(
 
     `steps`: approximate number of vector operations per element.
     """
-    nest, lanes = woven.nest, woven.lanes
+    nest, lanes, ranges = woven.nest, woven.lanes, fused.ranges
     inputs = fused.inputs(nest, stored)
     every = [*inputs, nest.buffer]
     before = [axis for axis in nest.axes if axis is not woven.outer and axis is not woven.inner]
     sizes = [extent(axis.dom.extent) for axis in before]
-    length, count = extent(woven.outer.dom.extent), product(sizes)
-    work = greatest(product(nest.extents))
-    tasks = count if greatest(count) > 1 and machine.shares(steps * work // lanes) else None
+    length, count = extent(woven.outer.dom.extent), ranges.product(sizes)
+    work = ranges.greatest(ranges.product(nest.extents))
+    tasks = count if ranges.greatest(count) > 1 and machine.shares(steps * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         data = [item.memory if isinstance(item, Sized) else item for item in buffers]
@@ -288,6 +290,9 @@ def make(
 
             blocks(length, lanes, visit)
 
-    arguments = [Argument(buffer.name, [product(list(buffer.shape))], str(buffer.dtype)) for buffer in every]
+    arguments = [
+        Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype)) for buffer in every
+    ]
     in_place = fused.same_index(nest, stored, inputs)
-    return Kernel(define(arguments, tasks, body, aliases=bool(in_place)), tasks, {}, "loops", in_place), every
+    func = define(arguments, tasks, body, bool(in_place), ranges)
+    return Kernel(func, tasks, {}, "loops", in_place, ranges=ranges), every

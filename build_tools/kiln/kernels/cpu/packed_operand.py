@@ -15,7 +15,7 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.gemm import Tile
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, serial, store, vector
-from kiln.tir.symbols import Extent, ceil_div, greatest, int64, is_open
+from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_open
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.transpose import transpose_block
 
@@ -27,8 +27,9 @@ class Panels:
     """The columns of the right operand, `tile.columns` at a time: in place, or packed into scratch memory."""
 
     def __init__(
-        self, tile: Tile, rows: Extent, count: Extent, depth: Extent, column_step: Extent, step: Extent
-    ) -> None:
+        self, tile: Tile, rows: Extent, count: Extent, depth: Extent, column_step: Extent, step: Extent,
+        ranges: SymbolRanges,
+    ) -> None:  # fmt: skip
         """Describe `count` columns, `column_step` elements apart, each of `depth` elements `step` apart.
 
         `rows`: rows of the result, which all read the columns.
@@ -36,7 +37,7 @@ class Panels:
         self.tile, self.depth, self.count = tile, depth, count
         self.step, self.column_step = step, column_step
         close = not is_open(self.step) and self.step <= 2 * tile.columns
-        near = close or -(-greatest(rows) // tile.rows) <= _TILES_IN_PLACE
+        near = close or ceil_div(ranges.greatest(rows), tile.rows) <= _TILES_IN_PLACE
         neighbours = not is_open(self.column_step) and self.column_step == 1
         self.packed = is_open(self.count) or not (neighbours and near)
 

@@ -10,7 +10,7 @@ from tvm.ir import TensorLoad
 
 from kiln.tir.builder import Expr, chunks, divide, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import Extent, greatest, int64, is_open
+from kiln.tir.symbols import Extent, SymbolRanges, int64, is_open
 from kiln.tir.tiled_loops import remainder
 
 # Vectors of partial results: enough to hide the latency of an addition.
@@ -30,13 +30,15 @@ def term_of(nest: Nest) -> Nest:
     return Nest(nest.buffer, nest.axes, nest.reduced, nest.store, nest.value.b, nest.init)
 
 
-def sweep(length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, int], None]) -> None:
+def sweep(
+    length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, int], None], ranges: SymbolRanges
+) -> None:
     """Emit visit(first, width, number) over [0, length): full vectors, then narrower ones.
 
     `number` cycles through [0, parts), so that consecutive vectors can use different partial results.
     """
     step = parts * lanes
-    most = greatest(length)
+    most = ranges.greatest(length)
     if most >= step:
         with serial(divide(length, step) if is_open(length) else length // step) as block:
             for number in range(parts):
@@ -59,8 +61,11 @@ def sweep(length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, in
 class Partials:
     """Partial results of `operation` along an axis of `length` elements, each initialised to `start`."""
 
-    def __init__(self, operation: Any, dtype: str, start: Expr, length: Extent, lanes: int) -> None:
+    def __init__(
+        self, operation: Any, dtype: str, start: Expr, length: Extent, lanes: int, ranges: SymbolRanges
+    ) -> None:
         self.operation, self.dtype, self.length, self.lanes = operation, dtype, length, lanes
+        self._ranges = ranges
         if is_open(length):
             widths = [(number, lanes) for number in range(PARTIAL)]
             widths += [(PARTIAL, 1 << power) for power in range(lanes.bit_length() - 1)]
@@ -80,7 +85,7 @@ class Partials:
             with vector(width) as lane:
                 store(part, [lane], self.operation(load(part, [lane]), term(first + lane)))
 
-        sweep(self.length, self.lanes, PARTIAL, visit)
+        sweep(self.length, self.lanes, PARTIAL, visit, self._ranges)
 
     def total(self) -> Any:
         """Combine all partial results, halving vectors in turn; return a register of one element."""

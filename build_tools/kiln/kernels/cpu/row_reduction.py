@@ -39,7 +39,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.inline import LARGEST_TREE, weights
-from kiln.tir.symbols import Extent, extent, greatest, int64, product, same, same_shape
+from kiln.tir.symbols import Extent, SymbolRanges, extent, int64
 from kiln.tir.tiled_loops import tasks_of
 
 
@@ -57,17 +57,17 @@ class Rows:
     kept: Nest | None
 
 
-def _last_axis(nest: Nest, lead: list[Extent], length: Extent) -> Any:
+def _last_axis(nest: Nest, lead: list[Extent], length: Extent, ranges: SymbolRanges) -> Any:
     """The axis of `nest` along the row, or None when `nest` is not over rows of sizes `lead` and `length`."""
     extents = nest.extents
-    if not same_shape(extents[: len(lead)], lead):
+    if not ranges.same_shape(extents[: len(lead)], lead):
         return None
     rest = nest.axes[len(lead) :]
     along = nest.reduced if nest.reduced else rest
     beside = rest if nest.reduced else []
-    if len(along) != 1 or not same(along[0].dom.extent, length):
+    if len(along) != 1 or not ranges.same(along[0].dom.extent, length):
         return None
-    return along[0] if all(same(axis.dom.extent, 1) for axis in beside) else None
+    return along[0] if all(ranges.same(axis.dom.extent, 1) for axis in beside) else None
 
 
 def _plain_store(nest: Nest) -> bool:
@@ -78,18 +78,23 @@ def _plain_store(nest: Nest) -> bool:
 
 def read_rows(fused: Fused) -> Rows | None:
     """The nests of `fused` that must be stored, as a chain over rows; None where they do not form a chain."""
-    nests = fused.materialised()
+    nests, ranges = fused.materialised(), fused.ranges
     if len(nests) < 2 or len(fused.outputs) != 1 or not nests[0].reduced or len(nests[0].reduced) != 1:
         return None
     output = fused.by_buffer[fused.outputs[0]]
     length = extent(nests[0].reduced[0].dom.extent)
-    if output.reduced or not output.axes or nests[-1] is not output or not same(output.extents[-1], length):
+    if (
+        output.reduced
+        or not output.axes
+        or nests[-1] is not output
+        or not ranges.same(output.extents[-1], length)
+    ):
         return None
     lead = output.extents[:-1]
     dtype = str(output.buffer.dtype)
     kept = None
     for nest in nests:
-        if _last_axis(nest, lead, length) is None or not _plain_store(nest):
+        if _last_axis(nest, lead, length, ranges) is None or not _plain_store(nest):
             return None
         if nest.reduced and not combines(nest):
             return None
@@ -109,7 +114,7 @@ def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
 
     Sizes do not show this: a softmax along H of a square image has as many columns as rows have elements.
     """
-    axis = _last_axis(nest, rows.lead, rows.length)
+    axis = _last_axis(nest, rows.lead, rows.length, fused.ranges)
     own = [*nest.axes[: len(rows.lead)], axis]
     computed = {other.buffer: _as_it_is(other.buffer) for other in rows.nests if other is not nest}
     reduced = {other.buffer for other in rows.nests if other.reduced}
@@ -119,7 +124,7 @@ def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
             return None
         places = own[:-1] if read.source in reduced else own
         here = all(
-            index.same_as(place.var) or same(place.dom.extent, 1)
+            index.same_as(place.var) or fused.ranges.same(place.dom.extent, 1)
             for index, place in zip(read.indices, places, strict=False)
         )
         return None if here else tvm_ffi.VisitInterrupt(read)
@@ -141,7 +146,7 @@ class _Row:
 
     def value(self, nest: Nest, position: Expr) -> Expr:
         """The value that `nest` stores, or the term that it reduces, at `position` of this row."""
-        axis = _last_axis(nest, self.rows.lead, self.rows.length)
+        axis = _last_axis(nest, self.rows.lead, self.rows.length, self.fused.ranges)
         bound = {other.var: int64(0) for other in nest.axes}
         bound |= {other.var: index for other, index in zip(nest.axes, self.lead, strict=False)}
         bound[axis.var] = position
@@ -156,14 +161,14 @@ class _Row:
                 value = self.value(nest, first + lane)
                 store(self.output, [*self.lead, first + lane], _by_reciprocal(value, first + lane))
 
-        sweep(self.rows.length, lanes, 1, lambda first, width, _: visit(first, width))
+        sweep(self.rows.length, lanes, 1, lambda first, width, _: visit(first, width), self.fused.ranges)
         if nest is not self.rows.output:
             self.reads[nest.buffer] = lambda where: load(self.output, [*self.lead, where[-1]])
 
     def reduce(self, nest: Nest, lanes: int) -> None:
         """Emit the reduction of the row to one number, which later nests read from a register."""
         dtype, start = str(nest.buffer.dtype), replace(nest.init, {}, {})
-        partial = Partials(type(nest.value), dtype, start, self.rows.length, lanes)
+        partial = Partials(type(nest.value), dtype, start, self.rows.length, lanes, self.fused.ranges)
         partial.sweep(lambda position: self.value(nest, position))
         total = partial.total()
         self.reads[nest.buffer] = lambda _where: load(total, [int64(0)])
@@ -199,7 +204,7 @@ def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ..
     shape, bits = list(rows.output.buffer.shape), _bits(rows.output.buffer)
     refused: list[Any] = []
     for number, nest in enumerate(rows.nests):
-        axis = _last_axis(nest, rows.lead, rows.length)
+        axis = _last_axis(nest, rows.lead, rows.length, fused.ranges)
         own = [*(other.var for other in nest.axes[: len(rows.lead)]), axis.var]
         stop = {buffer: _as_it_is(buffer) for buffer in [*fused.params, *(one.buffer for one in rows.nests)]}
 
@@ -217,7 +222,7 @@ def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ..
     return tuple(
         position
         for position, buffer in enumerate(buffers[:-1])
-        if same_shape(list(buffer.shape), shape)
+        if fused.ranges.same_shape(list(buffer.shape), shape)
         and _bits(buffer) == bits
         and not any(buffer.same_as(other) for other in refused)
     )
@@ -243,7 +248,7 @@ def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]
     lanes = min(
         machine.lanes(str(buffer.dtype)) for buffer in [*buffers_read, *(n.buffer for n in rows.nests)]
     )
-    count = product(rows.lead)
+    count, greatest = fused.ranges.product(rows.lead), fused.ranges.greatest
     most = greatest(count)
     tasks = count if machine.parallel and most > 1 and most * greatest(rows.length) >= SMALL else None
 
@@ -263,5 +268,5 @@ def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]
                     row.elementwise(nest, lanes)
 
     in_place = _overwritable(fused, rows, buffers_read)
-    func = define([argument(buffer) for buffer in buffers_read], tasks, body, aliases=bool(in_place))
-    return Kernel(func, tasks, {}, "rows", in_place), buffers_read
+    func = define([argument(buffer) for buffer in buffers_read], tasks, body, bool(in_place), fused.ranges)
+    return Kernel(func, tasks, {}, "rows", in_place, ranges=fused.ranges), buffers_read

@@ -54,8 +54,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, greatest, is_open, same, simplify
-from kiln.tir.symbols import product as product_of
+from kiln.tir.symbols import Extent, ceil_div, is_open
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 
@@ -85,7 +84,7 @@ class Phases:
     def __init__(self, conv: Convolution, form: Form, machine: Machine) -> None:
         self.conv, self.m, self.size = conv, form.m, form.m + 2
         self.down, self.across = ceil_div(conv.out_h, form.m), ceil_div(conv.out_w, form.m)
-        self.tiles: Extent = product_of([conv.batch, self.down, self.across])
+        self.tiles: Extent = conv.ranges.product([conv.batch, self.down, self.across])
         self.lanes, self.line = machine.lanes("float32"), 16
         self.held = form.block  # tiles in the buffers of transformed data
         self.data_plane = self.held * conv.channels + self.line
@@ -117,14 +116,14 @@ class Phases:
     def _place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
         """(image, first output row, first output column) of tile number `tile`."""
         tiles_of_image = self.down * self.across
-        single_image = same(self.conv.batch, 1)
+        single_image = self.conv.ranges.same(self.conv.batch, 1)
         inside = tile if single_image else modulo(tile, tiles_of_image)
         image = int64(0) if single_image else divide(tile, tiles_of_image)
         return image, divide(inside, self.across) * int64(self.m), modulo(inside, self.across) * int64(self.m)
 
     def _rest(self, extent: Extent) -> int:
         """Lower bound, at most m, on the outputs of the last tile along an axis of `extent` outputs."""
-        rest = simplify(modulo(extent, self.m))
+        rest = self.conv.ranges.simplify(modulo(extent, self.m))
         return 1 if is_open(rest) else int(rest) or self.m
 
     def _channels(self, count: int, visit: Any) -> None:
@@ -289,7 +288,9 @@ class _Group:
         self.read = parameters(fused, anchor, last)
         self.overwritten = may_overwrite(fused, anchor, last, self.read)
         conv = phases.conv
-        self.x_argument = Argument(self.x.name, [greatest(product_of(list(self.x.shape)))], "float32")
+        self.ranges = fused.ranges
+        size = self.ranges.greatest(self.ranges.product(list(self.x.shape)))
+        self.x_argument = Argument(self.x.name, [size], "float32")
         count = phases.planes * phases.panels * conv.channels * phases.tile.columns
         self.weights_argument = Argument(self.weights.name, [count], "float32")
 
@@ -339,10 +340,12 @@ class _Group:
 
         arguments = [self.x_argument, self.weights_argument, *(argument(p) for p in self.read[2:])]
         tasks = form.tasks if form.tasks > 1 else None
-        func = define(arguments, tasks, body, aliases=bool(self.overwritten))
-        in_place = self.overwritten
+        func = define(arguments, tasks, body, bool(self.overwritten), self.ranges)
         fetches = phases.fetch > 0 and not is_open(form.rounds)
-        return Kernel(func, tasks, {1: self._pack}, "winograd", in_place, self.saving, fetches), self.read
+        kernel = Kernel(
+            func, tasks, {1: self._pack}, "winograd", self.overwritten, self.saving, fetches, self.ranges
+        )
+        return kernel, self.read
 
     def staged(self) -> list[tuple[Kernel, list[Any]]]:
         """Make three kernels, one for each phase; transformed data are in the arena between them."""
@@ -366,13 +369,16 @@ class _Group:
 
         products_of = phases.planes * phases.panels
         rest = [argument(param) for param in self.read[2:]]
-        first = define([self.x_argument, argument(data)], phases.tiles, inputs, False)
+        first = define([self.x_argument, argument(data)], phases.tiles, inputs, False, self.ranges)
         second_arguments = [argument(data), self.weights_argument, argument(products)]
-        second = define(second_arguments, products_of, multiply, False)
-        third = define([argument(products), *rest], phases.tiles, outputs, bool(self.overwritten))
+        second = define(second_arguments, products_of, multiply, False, self.ranges)
+        third = define(
+            [argument(products), *rest], phases.tiles, outputs, bool(self.overwritten), self.ranges
+        )
         in_place = tuple(position - 1 for position in self.overwritten)
+        kernel = functools.partial(Kernel, family="winograd", ranges=self.ranges)
         return [
-            (Kernel(first, phases.tiles, {}, "winograd"), [self.x, data]),
-            (Kernel(second, products_of, {1: self._pack}, "winograd"), [data, self.weights, products]),
-            (Kernel(third, phases.tiles, {}, "winograd", in_place), [products, *self.read[2:]]),
+            (kernel(first, phases.tiles), [self.x, data]),
+            (kernel(second, products_of, {1: self._pack}), [data, self.weights, products]),
+            (kernel(third, phases.tiles, in_place=in_place), [products, *self.read[2:]]),
         ]

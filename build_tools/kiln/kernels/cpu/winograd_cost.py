@@ -19,7 +19,7 @@ from kiln.kernels.cpu.conv2d import Convolution
 from kiln.kernels.cpu.gemm import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine
-from kiln.tir.symbols import Extent, ceil_div, greatest, is_open, product
+from kiln.tir.symbols import Extent, ceil_div, is_open
 
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
 _TRANSFORM = {2: (60, 45), 4: (150, 170)}
@@ -54,14 +54,14 @@ def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int
 
 def tiles_of(conv: Convolution, m: int) -> Extent:
     """Number of tiles of m x m outputs of a convolution, over all images."""
-    return product([conv.batch, ceil_div(conv.out_h, m), ceil_div(conv.out_w, m)])
+    return conv.ranges.product([conv.batch, ceil_div(conv.out_h, m), ceil_div(conv.out_w, m)])
 
 
 def estimate(conv: Convolution, m: int, machine: Machine) -> float:
     """Estimated cycles of `conv` with tiles of m x m outputs; m = 0 for direct convolution."""
     if m == 0:
-        return _products(machine, greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
-    tiles, lanes = greatest(tiles_of(conv, m)), machine.lanes("float32")
+        return _products(machine, conv.ranges.greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
+    tiles, lanes = conv.ranges.greatest(tiles_of(conv, m)), machine.lanes("float32")
     inputs, outputs = _TRANSFORM[m]
     transforms = tiles * (-(-conv.channels // lanes) * inputs + -(-conv.out_channels // lanes) * outputs)
     return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
@@ -97,7 +97,7 @@ def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None
     `block`: tiles in a block; 0: all tiles in one; None: the heuristic decides.
     """
     all_tiles = tiles_of(conv, m)
-    tiles, open_ = greatest(all_tiles), is_open(all_tiles)
+    tiles, open_ = conv.ranges.greatest(all_tiles), is_open(all_tiles)
     weights = (m + 2) ** 2 * conv.channels * conv.out_channels * 4
     each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4  # bytes of a tile between phases
     rows = choose_tile(machine, tiles, conv.out_channels).rows

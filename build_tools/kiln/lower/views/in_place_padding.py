@@ -35,7 +35,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, NotSimple
-from kiln.tir.symbols import Extent, greatest, is_open, product, simplify
+from kiln.tir.symbols import Extent, SymbolRanges, is_open
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.view import TensorView
 
@@ -169,13 +169,13 @@ def _is_simple(func: PrimFunc) -> bool:
     return len(fused.outputs) == 1 and len(fused.outputs[0].shape) == 4
 
 
-def with_views(func: PrimFunc, views: Mapping[int, TensorView]) -> PrimFunc:
+def with_views(func: PrimFunc, views: Mapping[int, TensorView], ranges: SymbolRanges) -> PrimFunc:
     """`func` with a larger tensor for the parameter at each position in `views`; it uses only the view."""
     params = list(func.params)
     replaced: dict[Any, tuple[Any, TensorView]] = {}
     for position, view in views.items():
         old = params[position]
-        params[position] = tirx.decl_buffer(view.parent_shape(old.shape), str(old.dtype), old.name)
+        params[position] = tirx.decl_buffer(view.parent_shape(old.shape, ranges), str(old.dtype), old.name)
         replaced[old] = (params[position], view)
 
     def moved(indices: Any, view: TensorView) -> list[Expr]:
@@ -197,9 +197,9 @@ def with_views(func: PrimFunc, views: Mapping[int, TensorView]) -> PrimFunc:
     return PrimFunc(params, body, None, attrs=func.attrs)
 
 
-def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int) -> Kernel:
+def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int, ranges: SymbolRanges) -> Kernel:
     """A kernel that fills the border around a view of shape `inner` (N, H, W, C; C is an integer)."""
-    images, height, width, channels = view.parent_shape(inner)
+    images, height, width, channels = view.parent_shape(inner, ranges)
     _, top, left, _ = view.before
     line, rows = width * channels, inner[1]
     fill = tirx.const(int(view.value) if "int" in dtype else view.value, dtype)
@@ -224,16 +224,17 @@ def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int) ->
             base = image * int64(height * line)
             # The end of one row and the start of the next are adjacent in memory.
             sides = (left + view.after[2]) * channels
-            start = simplify((top * width + left) * channels)
+            start = ranges.simplify((top * width + left) * channels)
             if is_open(start) or start:
                 run(base, start)
             if sides and (is_open(rows) or rows > 1):
                 with serial(rows - 1) as row:
                     run(base + (row + int64(top)) * int64(line) + int64((left + inner[2]) * channels), sides)
-            rest = simplify(start + (rows - 1) * line + inner[2] * channels)
-            end = simplify(height * line - rest)
+            rest = ranges.simplify(start + (rows - 1) * line + inner[2] * channels)
+            end = ranges.simplify(height * line - rest)
             if is_open(end) or end:
                 run(base + int64(rest), end)
 
-    size = greatest(product([images, height, width, channels]))
-    return Kernel(define([Argument("padded", [size], dtype)], None, body, False), None, {}, "border")
+    size = ranges.greatest(ranges.product([images, height, width, channels]))
+    func = define([Argument("padded", [size], dtype)], None, body, False, ranges)
+    return Kernel(func, None, {}, "border", ranges=ranges)

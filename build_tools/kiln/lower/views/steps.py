@@ -19,7 +19,6 @@ from kiln.lower.steps import Tensor
 from kiln.lower.views.in_place_concat import find_joins
 from kiln.lower.views.in_place_padding import border, copy_of, find_views, padded_view
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.symbols import ranges_of
 from kiln.tir.view import TensorView
 
 
@@ -131,12 +130,12 @@ class Placement:
             "attrs": {"pad_value": view.value},
             "out_dtype": whole.dtype,
         }
-        with ranges_of(groups.bounds(values)):
-            kernel = border(view, extents, whole.dtype, groups.machine.lanes(whole.dtype))
-            part = Part(kernel, [kernel.func.params[0]], 0)
-            symbol, _ = groups.kernel(part, [info])
-            sizes = [SizeArgument(dim=values[variable]) for variable in kernel.sizes]
-            groups.step(symbol, part, [info], [whole.name, *sizes], [whole.name], values)
+        ranges = groups.ranges_of(values)
+        kernel = border(view, extents, whole.dtype, groups.machine.lanes(whole.dtype), ranges)
+        part = Part(kernel, [kernel.func.params[0]], 0)
+        symbol, _ = groups.kernel(part, [info])
+        sizes = [SizeArgument(dim=values[variable]) for variable in kernel.sizes]
+        groups.step(symbol, part, [info], [whole.name, *sizes], [whole.name], values)
 
     def _whole_of(self, concat: Any) -> Tensor:
         """The tensor that holds the result of an in-place concat; added with its first operand."""
