@@ -271,9 +271,10 @@ class Model(Section):
 
     def tolerance_in_force(self) -> dict[str, Any]:
         """The tolerance that applies: with less than float32, limits are raised to those of the precision."""
-        plain = self.tolerance.model_dump(mode="json", exclude={"fp16", "bf16", "tf32"})
-        if self.precision == "fp32":
+        plain = self.tolerance.model_dump(mode="json", exclude={"tf32"})
+        if self.precision == "fp32":  # the model's own operators may have 16 bits
             return plain
+        del plain["fp16"], plain["bf16"]
         own: Limits = getattr(self.tolerance, self.precision)
         least = own.model_dump(mode="json", exclude_none=True)
         for entry in (plain, *plain["outputs"].values()):

@@ -29,6 +29,13 @@ RULE = {
 }
 
 
+# Least limits where the reference computes with 16 bits: the defaults of a model's tolerance.
+HALF: dict[str, dict[str, float]] = {
+    "fp16": {"absolute": 1e-3, "relative": 1e-2},
+    "bf16": {"absolute": 8e-3, "relative": 8e-2},
+}
+
+
 @dataclass(frozen=True)
 class Limits:
     """Tolerances of an output: `absolute` in its unit, `relative` to max|want|, `levels` if quantised."""
@@ -53,18 +60,28 @@ class Comparison:
     detail: str = ""
 
 
-def limits_for(tolerance: Mapping[str, Any], output: str) -> Limits:
-    """The limits of one output from a model's `tolerance`; the output's entry in `outputs` has precedence."""
+def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None = None) -> Limits:
+    """The limits of one output from a model's `tolerance`; the output's entry in `outputs` has precedence.
+
+    `precision`: fp16 or bf16 where the reference computes with 16 bits; lower limits are raised to those of
+    this precision in `tolerance`.
+    """
+    least = (tolerance.get(precision) or HALF[precision]) if precision else {}
     own = (tolerance.get("outputs") or {}).get(output) or {}
     default = Limits()
 
     def pick(key: str) -> Any:
         for section in (own, tolerance):
             if section.get(key) is not None:
-                return section[key]
-        return getattr(default, key)
+                return max(section[key], least.get(key) or 0)
+        return max(getattr(default, key), least.get(key) or 0)
 
     return Limits(float(pick("absolute")), float(pick("relative")), int(pick("levels")))
+
+
+def entry_limits(tolerance: Mapping[str, Any], entry: Mapping[str, Any]) -> Limits:
+    """The limits of an output of a golden vector, by its entry in golden.json."""
+    return limits_for(tolerance, entry["name"], entry.get("precision"))
 
 
 def compare(got: Array, want: Array, limits: Limits, quantised: bool = False) -> Comparison:

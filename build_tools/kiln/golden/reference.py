@@ -20,22 +20,34 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from kiln.errors import KilnError
+from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.torch.library import load_torch, open_archive
 
 Array = npt.NDArray[Any]
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
+_HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 # By the suffix of the model's file, the references that can run it, the default first.
 _ALLOWED = {".onnx": ("onnxruntime",), ".tflite": ("builtin", "builtin_ref"), ".pt2": ("torch",)}
 
 
+def _coarsest(precisions: Sequence[str]) -> str | None:
+    return next((name for name in ("bf16", "fp16") if name in precisions), None)
+
+
 class Reference:
-    """One model in a reference runtime. `about`: name, version and settings for golden.json."""
+    """One model in a reference runtime.
+
+    `about`: name, version and settings for golden.json. `precision`: fp16 or bf16 where it computes with 16
+    bits, so that rounding is coarser than float32's.
+    """
 
     path: Path
     about: dict[str, Any]
+    precision: str | None = None
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the model's own order. Raises KilnError if the run fails."""
@@ -93,6 +105,7 @@ class OnnxRuntime(Reference):
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._names = [value.name for value in self._session.get_inputs()]
+        self.precision = _coarsest(half_types(onnx.load(path, load_external_data=False)))
         self.about = {
             "name": "onnxruntime",
             "version": onnxruntime.__version__,
@@ -110,6 +123,8 @@ class Torch(Reference):
     def __init__(self, path: Path) -> None:
         program = open_archive(path)
         self._module = program.module()
+        kinds = {str(value.dtype) for value in program.state_dict.values()}
+        self.precision = _coarsest([name for kind, name in _HALVES.items() if kind in kinds])
         self._spec = program.call_spec.in_spec
         self._inputs = list(program.graph_signature.user_inputs)
         placeholders = {node.name for node in program.graph.find_nodes(op="placeholder")}

@@ -21,9 +21,13 @@ _STATIC = {"name": "static", "dims": {}}
 
 
 class Vectors:
-    """The tensors of every vector as file contents, and their description for golden.json."""
+    """The tensors of every vector as file contents, and their description for golden.json.
 
-    def __init__(self) -> None:
+    `precision`: fp16 or bf16 where the reference computes with 16 bits.
+    """
+
+    def __init__(self, precision: str | None = None) -> None:
+        self._precision = {"precision": precision} if precision else {}
         self.files: dict[str, bytes] = {}
         self.entries: list[dict[str, Any]] = []
 
@@ -62,6 +66,7 @@ class Vectors:
             "shape": list(tensor.shape),
             "quantised": entry.get("quant") is not None and tensor.dtype.kind in "iu",
             "sha256": hashlib.sha256(content).hexdigest(),
+            **self._precision,
         }
 
 
@@ -95,7 +100,7 @@ def make_vectors(
     reference = open_reference(source, golden.get("reference") or "auto", shapes)
     proofs = padding["buckets"] if padding else {}
     checks = PaddingChecks(config, source, interface, reference, masks, proofs)
-    vectors = Vectors()
+    vectors = Vectors(reference.precision)
     for test in chosen:
         sizes = {**least, **test.sizes}
         entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}

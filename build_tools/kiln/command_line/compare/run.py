@@ -23,7 +23,7 @@ from kiln.device.check.runners import Runner
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import write_json
-from kiln.golden.compare import limits_for
+from kiln.golden.compare import entry_limits
 from kiln.sources import fetch
 
 WORK = Path("build", ".compare")
@@ -159,7 +159,12 @@ def _differences(vector: Vector, outputs: Sequence[Any], tolerance: Any) -> list
     return [
         (
             entry,
-            difference(got, want, limits_for(tolerance, entry["name"]), bool(entry.get("quantised"))),
+            difference(
+                got,
+                want,
+                entry_limits(tolerance, entry),
+                bool(entry.get("quantised")),
+            ),
         )
         for got, want, entry in zip(outputs, vector.outputs, vector.output_entries, strict=True)
     ]

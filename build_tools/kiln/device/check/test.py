@@ -17,7 +17,7 @@ from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.golden.compare import Comparison, compare, limits_for
+from kiln.golden.compare import Comparison, compare, entry_limits
 from kiln.stages.use import DeviceTestStage, GoldenCheck
 
 
@@ -78,7 +78,12 @@ def _execute(
 
 def _compare(vector: Vector, outputs: Sequence[Any], tolerance: Mapping[str, Any]) -> list[Comparison]:
     return [
-        compare(got, want, limits_for(tolerance, entry["name"]), bool(entry.get("quantised")))
+        compare(
+            got,
+            want,
+            entry_limits(tolerance, entry),
+            bool(entry.get("quantised")),
+        )
         for got, want, entry in zip(outputs, vector.outputs, vector.output_entries, strict=True)
     ]
 

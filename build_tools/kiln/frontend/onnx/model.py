@@ -16,6 +16,7 @@ from kiln.frontend.onnx.expansions import adopt, expansion_of
 from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.graph import Importer, refuse
+from kiln.frontend.onnx.half_types import compute_in_float32
 from kiln.frontend.onnx.narrow_types import widen
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.types import check_inside, check_ports
@@ -29,6 +30,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import an ONNX file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
+    compute_in_float32(model)
     shapes = bind_inputs(model, path, options)
     symbols = Symbols(options.bucket)
     sizes: dict[str, list[int | str]] = {}

@@ -1,0 +1,124 @@
+"""Graphs of float16 and bfloat16 tensors as graphs that compute in float32.
+
+All kernels, patterns and external libraries take float32; processors without 16-bit arithmetic gain nothing
+from 16-bit tensors. So weights and constants are widened, which is exact, and every tensor between two nodes
+is float32. Inputs and outputs keep their types: a Cast follows an input and precedes an output. With
+`precision: fp16`, GPUs narrow weights and tensors again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+HALVES = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
+_TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"))
+
+
+def compute_in_float32(model: onnx.ModelProto) -> None:
+    """Replace float16 and bfloat16 by float32 in the whole graph, except in its inputs and outputs, in place.
+
+    The functions of the model must have been inlined.
+    """
+    if not half_types(model):
+        return
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights and _is_half(value)]
+    given = {value.name for value in graph.input}
+    outputs = [value for value in graph.output if _is_half(value) and value.name not in given - weights]
+    del graph.value_info[:]
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | given | weights
+    renamed = {value.name: _free(f"{value.name}.float32", taken) for value in (*inputs, *outputs)}
+    _widen(graph, renamed)
+    for tensor in graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    for value in graph.input:
+        if value.name in weights:
+            value.type.tensor_type.elem_type = _wide(value.type.tensor_type.elem_type)
+            value.name = renamed.get(value.name, value.name)
+    nodes = [*graph.node]
+    del graph.node[:]
+    graph.node.extend(
+        helper.make_node(
+            "Cast", [value.name], [renamed[value.name]], f"{value.name}.widen", to=TensorProto.FLOAT
+        )
+        for value in inputs
+    )
+    graph.node.extend(nodes)
+    graph.node.extend(
+        helper.make_node(
+            "Cast", [renamed[value.name]], [value.name], f"{value.name}.narrow",
+            to=value.type.tensor_type.elem_type,
+        )
+        for value in outputs
+    )  # fmt: skip
+
+
+def half_types(model: onnx.ModelProto) -> list[str]:
+    """Which of fp16 and bf16 occur as types of weights, constants, inputs, outputs or casts, sorted."""
+    found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    for graph in (model.graph, *_inner(model.graph)):
+        found |= {tensor.data_type for tensor in graph.initializer}
+        for node in graph.node:
+            for attribute in node.attribute:
+                found |= {tensor.data_type for tensor in (attribute.t, *attribute.tensors)}
+                if attribute.name in _TYPE_ATTRIBUTES:
+                    found.add(attribute.i)
+    return sorted(HALVES[kind] for kind in found & HALVES.keys())
+
+
+def _inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """All graphs nested in the attributes of a graph's nodes."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield inner
+                yield from _inner(inner)
+
+
+def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
+    """Widen the weights, constants and type attributes of a graph and of those inside; rename tensors."""
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = renamed.get(name, name)
+        for attribute in node.attribute:
+            for tensor in (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors:
+                _widen_tensor(tensor)
+            if attribute.HasField("sparse_tensor"):
+                _widen_tensor(attribute.sparse_tensor.values)
+            if attribute.name in _TYPE_ATTRIBUTES:
+                attribute.i = _wide(attribute.i)
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                _widen(inner, renamed)
+                del inner.value_info[:]
+                for value in (*inner.input, *inner.output):
+                    value.type.tensor_type.elem_type = _wide(value.type.tensor_type.elem_type)
+                    value.name = renamed.get(value.name, value.name)
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type in HALVES:
+        value = numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+
+
+def _is_half(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.elem_type in HALVES
+
+
+def _wide(kind: int) -> int:
+    return int(TensorProto.FLOAT) if kind in HALVES else kind
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
