@@ -97,13 +97,23 @@ class Emulator(Section):
 
 
 class Budget(Section):
-    """Limits of memory; the build fails if one is exceeded."""
+    """Limits of memory and of work; the build fails if one is exceeded."""
 
     flash_bytes: Bytes | None = Field(
         default=None, description="greatest size of code and parameters; null: no limit"
     )
     ram_bytes: Bytes | None = Field(
         default=None, description="greatest size of arena and static data; null: no limit"
+    )
+    stack_bytes: Bytes | None = Field(
+        default=None,
+        description="greatest depth of the stack below a call of the model, on freestanding targets of arch "
+        "arm_m and riscv32; null: no limit",
+    )
+    instructions: Positive | None = Field(
+        default=None,
+        description="most instructions of a run; `test` counts them on an emulated machine without an "
+        "operating system; null: no limit",
     )
 
 

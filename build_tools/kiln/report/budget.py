@@ -1,4 +1,4 @@
-"""Budgets of flash and RAM: whether they are exceeded, by how much, and the largest contributors."""
+"""Budgets of flash, RAM and stack: whether they are exceeded, by how much, and the largest contributors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.config import Target
+from kiln.config.memory import Holds, region_of
+from kiln.errors import KilnError
 from kiln.plan.schema import Plan
 from kiln.report.measure import operators, peak_step
+
+_FLASH: tuple[Holds, ...] = ("code", "parameters")
+_RAM: tuple[Holds, ...] = ("data", "heap")  # contents of regions, see config/memory.py
 
 
 @dataclass(frozen=True)
 class Line:
     """One budget and its use in bytes; before linking, `exact` is False and `used` counts the plan only.
 
-    `owner` is the model or target that sets the limit, `kind` is `flash` or `ram`.
+    `owner` is the model or target that sets the limit, `kind` is `flash`, `ram` or
+    `stack`.
     """
 
     owner: str
@@ -37,25 +44,49 @@ def used_bytes(figures: Mapping[str, Any]) -> dict[str, int]:
     if linked is None:
         return {"flash": params, "ram": arena}
     apart = params if figures["params"]["storage"] == "file" else 0
-    return {"flash": linked["flash_bytes"] + apart, "ram": linked["ram_bytes"] + arena}
+    stack = {"stack": linked["stack_bytes"]} if "stack_bytes" in linked else {}
+    return {"flash": linked["flash_bytes"] + apart, "ram": linked["ram_bytes"] + arena, **stack}
+
+
+def of_memory(target: Target) -> dict[str, dict[str, int]]:
+    """The limits that follow from the target's regions of memory, as an entry of `check`'s budgets."""
+    if target.memory is None:
+        return {}
+    flash = {region_of(target.memory, kind).name: region_of(target.memory, kind).bytes for kind in _FLASH}
+    ram = {region_of(target.memory, kind).name: region_of(target.memory, kind).bytes for kind in _RAM}
+    limits = {"flash_bytes": sum(flash.values()), "ram_bytes": sum(ram.values())}
+    return {f"the memory of target {target.name}": limits}
 
 
 def check(figures: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) -> list[Line]:
-    """A Line for every limit in `budgets` (owner → {flash_bytes, ram_bytes}, each may be None)."""
+    """A Line for every limit in `budgets` (owner → {flash_bytes, ram_bytes, stack_bytes}, each may be None).
+
+    Raises KilnError for a limit of the stack where the stack of a linked program is not known.
+    """
     used = used_bytes(figures)
+    if figures.get("linked") is not None and "stack" not in used:
+        for owner, limits in budgets.items():
+            if limits.get("stack_bytes") is not None:
+                raise KilnError(
+                    f"budget 'stack_bytes' of {owner}: the stack is not known on target "
+                    f"'{figures.get('target')}', only on freestanding targets of arch arm_m or riscv32"
+                )
     return [
         Line(owner, kind, limit, used[kind], figures.get("linked") is not None)
         for owner, limits in budgets.items()
-        for kind in ("flash", "ram")
-        if (limit := limits.get(f"{kind}_bytes")) is not None
+        for kind in ("flash", "ram", "stack")
+        if kind in used and (limit := limits.get(f"{kind}_bytes")) is not None
     ]
 
 
 def contributors(kind: str, figures: Mapping[str, Any], plan: Plan) -> list[tuple[str, int]]:
     """Label and bytes of the contributors to `kind`, largest first.
 
-    For `flash`, parameters and code; for `ram`, the tensors alive at the peak of the largest arena.
+    For `flash`, parameters and code; for `ram`, the tensors alive at the peak of the largest arena; for
+    `stack`, the functions' frames.
     """
+    if kind == "stack":
+        return [(f"frame of {row['function']}", row["bytes"]) for row in figures["linked"]["stack_frames"]]
     if kind == "flash":
         rows = [(f"parameter {tensor.name}", tensor.bytes) for tensor in plan.params.tensors]
         linked = figures.get("linked")

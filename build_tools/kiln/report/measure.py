@@ -15,8 +15,10 @@ from kiln.plan.schema import Bucket, PlacedTensor, Plan
 from kiln.report.archive import function_members
 from kiln.report.buckets import code_rows, plan_rows
 from kiln.report.elf import Program, read_program
+from kiln.report.stack import is_readable, measure_stack
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
+_FRAMES = 16  # most stack frames that are listed
 _PARTS = ("kernels", "plan", "runtime", "threads", "platform", "other")
 
 
@@ -40,6 +42,7 @@ def linked_figures(plan: Plan, bundle: Path, target: Target, work: Path) -> dict
     name = plan.name
     # -g keeps the symbol table, which zig otherwise removes; it adds nothing to the measured sections.
     flags = ["-Os", "-g", *link_flags(target, plan.threads)]
+    known_stack = target.deployment == "freestanding" and is_readable(target.arch)
     defines = [f'-DKILN_HEADER="{name}.h"', f"-DKILN_MODEL={name}"]
     library = bundle / "lib" / f"lib{name}.a"
     model = link(
@@ -65,8 +68,27 @@ def linked_figures(plan: Plan, bundle: Path, target: Target, work: Path) -> dict
         "sections": {key: getattr(added, key) for key in ("text", "rodata", "data", "bss")},
         "flash_bytes": added.flash,
         "ram_bytes": added.ram,
+        **(_stack(plan, bundle, target, flags, work) if known_stack else {}),
         **code_by_part(plan, program, base, function_members(library)),
     }
+
+
+def _stack(plan: Plan, bundle: Path, target: Target, flags: list[str], work: Path) -> dict[str, Any]:
+    """The greatest depth of the stack below calls of the model, and the largest frames."""
+    run = f"{plan.name}_run"
+    program = link(
+        target,
+        [_PROGRAMS / "model.c"],
+        [*flags, f'-DKILN_HEADER="{plan.name}.h"', f"-DKILN_MODEL={plan.name}", f"-Wl,-u,{run}"],
+        include=[bundle / "include"],
+        libraries=[bundle / "lib" / f"lib{plan.name}.a"],
+        more=external.link_flags(bundle),
+        work=work,
+        name="size_stack",
+    )
+    stack = measure_stack(program, ["kiln_open", "kiln_run", run])
+    frames = [{"function": name, "bytes": size} for name, size in stack.frames[:_FRAMES]]
+    return {"stack_bytes": stack.bytes, "stack_frames": frames}
 
 
 def code_by_part(plan: Plan, program: Program, base: Program, members: Mapping[str, str]) -> dict[str, Any]:

@@ -44,6 +44,12 @@ def run(args: SizeStage) -> None:
         f"model {plan.name}": own.get("budget", own) or {},
         f"target {target.name}": target.budget.model_dump(),
     }
+    figures["instructions"] = [
+        {"owner": owner, "limit": limits["instructions"]}
+        for owner, limits in budgets.items()
+        if limits.get("instructions") is not None
+    ]
+    budgets |= budget.of_memory(target)
     lines = budget.check(figures, budgets)
     figures["budgets"] = [
         {"owner": line.owner, "kind": line.kind, "limit": line.limit, "used": line.used} for line in lines
@@ -101,6 +107,8 @@ def print_figures(figures: Mapping[str, Any]) -> None:
                 table.add_row(f"  of it code: {label}", str(linked["code"][name]))
         table.add_section()
         table.add_row("RAM: .data, .bss and the largest arena", str(used["ram"]))
+        if "stack" in used:
+            table.add_row("stack: greatest depth below a call of the model", str(used["stack"]))
     console.print(table)
     _print_several(console, figures.get("several", []))
     _print_buckets(console, figures)

@@ -230,7 +230,7 @@ TARGET_MISTAKES = [
     ),
     ("l2: 1MiB", "l2: 1MiB, line: 64", 8, "key 'cache.line': unknown key"),
     ("fma: true", "fma: true, lane_fma: true", 7, "key 'vector.lane_fma': unknown key"),
-    ("budget: {", "budget: {stack: 1, ", 22, "known: flash_bytes, ram_bytes"),
+    ("budget: {", "budget: {stack: 1, ", 22, "did you mean 'stack_bytes'?"),
     ("features: [+neon, -aes, -sha2]", "features: null", 5, "key 'features': a list expected, got nothing"),
     ("kind: zig", "kind: zigg", 12, "key 'c_compiler.kind': 'zigg' is not allowed"),
 ]

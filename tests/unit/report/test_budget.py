@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 from kiln.config import canonical_json, load_target, target_config
+from kiln.device.bundle import Bundle, Vector
+from kiln.device.check.execute import Outcome
+from kiln.device.check.runners.local import LocalRunner
+from kiln.device.check.runners.qemu_machine import MachineRunner
+from kiln.device.check.test import over_budget
 from kiln.errors import KilnError
 from kiln.plan.schema import Plan
 from kiln.report import budget, measure, size
+from kiln.report.budget import check, contributors, of_memory
 from kiln.stages.target import SizeStage
 from plans import plan_of
 
@@ -160,3 +166,48 @@ def test_code_is_told_apart() -> None:
         "other": 3,
     }
     assert code["kernels"][0] == {"symbol": "tiny_a", "label": "nn.conv2d", "bytes": 107}
+
+
+LINKED = {"flash_bytes": 900, "ram_bytes": 20, "stack_bytes": 700}
+FRAMES = [{"function": "kiln_open", "bytes": 400}, {"function": "kernel", "bytes": 300}]
+
+
+def figures_of(linked: dict[str, Any], target: str = "cortex_m4") -> dict[str, Any]:
+    params = {"bytes": 0, "storage": "embedded"}
+    return {"linked": linked, "buckets": [{"arena_bytes": 100}], "params": params, "target": target}
+
+
+def test_the_stack_and_the_memory_of_a_microcontroller_are_budgets() -> None:
+    target = load_target("cortex_m0plus")
+    limits = {"model m": {"stack_bytes": 699, "instructions": 5}, **of_memory(target)}
+    figures = figures_of({**LINKED, "stack_frames": FRAMES})
+    lines = {(line.owner, line.kind): (line.limit, line.used, line.over) for line in check(figures, limits)}
+    assert lines == {
+        ("model m", "stack"): (699, 700, 1),
+        ("the memory of target cortex_m0plus", "flash"): (256 << 10, 900, 900 - (256 << 10)),
+        ("the memory of target cortex_m0plus", "ram"): (64 << 10, 120, 120 - (64 << 10)),
+    }
+    assert contributors("stack", figures, None) == [("frame of kiln_open", 400), ("frame of kernel", 300)]  # type: ignore[arg-type]
+    assert of_memory(load_target("x86_64")) == {}
+
+
+def test_a_limit_of_a_stack_that_is_not_known_is_refused() -> None:
+    linked = {"flash_bytes": 1, "ram_bytes": 1}
+    with pytest.raises(KilnError, match=r"budget 'stack_bytes' of model m: .* not known on target 'x86_64'"):
+        check(figures_of(linked, "x86_64"), {"model m": {"stack_bytes": 4}})
+    assert check(figures_of(linked, "x86_64"), {"model m": {"stack_bytes": None}}) == []
+
+
+def test_too_many_instructions_fail_the_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = Bundle(tmp_path, "m")
+    vectors = [Vector(name, [], [], []) for name in ("one", "two")]
+    outcome = Outcome(nanoseconds=[10, 30])
+    (tmp_path / "manifest.json").write_text('{"instructions": [{"owner": "model m", "limit": 20}]}')
+    emulated = MachineRunner("qemu-system-arm")
+    assert over_budget(bundle, vectors, outcome, emulated) == [
+        "vector two: 30 instructions, model m allows 20"
+    ]
+    assert over_budget(bundle, vectors, outcome, LocalRunner("host")) == []
+    assert "budget of instructions is not checked" in capsys.readouterr().out
+    (tmp_path / "manifest.json").unlink()
+    assert over_budget(bundle, vectors, outcome, emulated) == []
