@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 
@@ -79,8 +80,8 @@ def _file(nodeid: str) -> str:
 
 
 def _processor_seconds() -> float:
-    """What this process and the children that it has waited for have taken so far."""
-    return sum(os.times()[:4])
+    """What this process, the children that it has waited for, and the forked commands have taken so far."""
+    return sum(os.times()[:4]) + forked.processor_seconds()
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import forked
+
 ROOT = Path(__file__).resolve().parents[1]
 TREE = ("SConstruct", "build_tools", "targets", "models", "runtime_c")
 
@@ -44,6 +46,21 @@ def scons(folder: Path, *arguments: str, **environment: str) -> str:
         text=True,
         timeout=900,
     )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
+
+
+def own_project(folder: Path) -> Path:
+    """A user's own project at `folder`, without files yet."""
+    for name in ("models", "targets"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def build_with_tree(folder: Path, *arguments: str, **environment: str) -> str:
+    """Build in `folder` with this tree's SConstruct, in forks (see `forked`); else as `scons`."""
+    words = ["-Q", "-f", str(ROOT / "SConstruct"), *arguments, *shared_cache(arguments)]
+    done = forked.run_scons(words, folder, {**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout
 

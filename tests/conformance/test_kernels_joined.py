@@ -88,7 +88,11 @@ def _steps(compiled: Compiled, name: str) -> int:
     return sum(name in step.label.split("+") for step in compiled.steps)
 
 
-RUNS = [(name, batch, "off") for name in BODIES for batch in (1, 2)]
+_HEAVY = ("padded", "read_again", "read_by_a_convolution", "twice")  # with two images, as others show them
+RUNS = [
+    *((name, 1, "off") for name in BODIES),
+    *(pytest.param(n, 2, "off", marks=[pytest.mark.heavy] if n in _HEAVY else []) for n in BODIES),
+]
 
 
 @pytest.mark.parametrize(

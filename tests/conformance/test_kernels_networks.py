@@ -75,7 +75,12 @@ class Network:
         return outputs
 
 
-@pytest.mark.parametrize("seed", range(16))
+def _seeds(count: int) -> list[Any]:
+    """Seeds 0 to `count` - 1; the second half is heavy."""
+    return [pytest.param(n, marks=[pytest.mark.heavy] if n >= count / 2 else []) for n in range(count)]
+
+
+@pytest.mark.parametrize("seed", _seeds(16))
 def test_random_network(seed: int, tmp_path: Path) -> None:
     network = Network(seed)
     batch = 1 if seed % 3 else 2
@@ -87,7 +92,7 @@ def test_random_network(seed: int, tmp_path: Path) -> None:
         close(got, want, 1e-5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", _seeds(6))
 def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever depthwise convolutions read has a line between pixels, as wide ones have on AVX-512."""
     monkeypatch.setattr(in_place_padding, "apart", lambda *_: 16)

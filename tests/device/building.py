@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import forked
 from kiln.config import load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import execute
@@ -38,9 +39,15 @@ class Project:
         return {**kept, **more}
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Build, in an environment with `more` in it; stages come from a cache that all tests share."""
+        """Build, in an environment with `more` in it; stages come from a cache that all tests share.
+
+        In forks of a process that all tests share, unless `more` changes what Python imports.
+        """
+        words = [*arguments, *shared_cache(arguments)]
+        if "PYTHONPATH" not in more:
+            return forked.run_scons(self.command(*words)[3:], self.folder, self.environment(**more))
         return subprocess.run(
-            self.command(*arguments, *shared_cache(arguments)),
+            self.command(*words),
             check=False,
             cwd=self.folder,
             env=self.environment(**more),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from kiln.config import Target, canonical_json, load_target, target_config
 from kiln.device.check.host_cpu import obstacle
@@ -34,12 +34,9 @@ class Made:
         target = self.folder / "target.json"
         target.write_text(canonical_json(target_config(self.target)))
         work = self.folder / "work"
-        command = [sys.executable, "-m", "kiln", name, "--bundle", str(self.bundle)]
-        command += ["--target", str(target), "--work", str(work), *arguments]
+        flags = ["--bundle", str(self.bundle), "--target", str(target), "--work", str(work)]
         environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-        return subprocess.run(
-            command, check=False, capture_output=True, text=True, env=environment, timeout=600
-        )
+        return forked.run_stage([name, *flags, *arguments], Path.cwd(), environment)
 
     def test(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run device-test; its results are in `results`."""

@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 from kiln.config import Target, canonical_json, target_config
 from kiln.device.deploy.registry import device_config, load_device
@@ -88,19 +89,26 @@ class Desk:
     folder: Path
     device: Path  # its YAML
 
-    def start(self, stage: str, *flags: str, **environment: str) -> subprocess.Popen[str]:
-        """Start a stage on the device."""
+    def _words(self, stage: str, *flags: str) -> list[str]:
+        """The stage's name and flags, after its device.json has been written."""
         config = self.folder / "device.json"
         config.write_text(canonical_json(device_config(load_device(self.device))))
-        command = [sys.executable, "-m", "kiln", stage, "--device", str(config), *flags]
+        return [stage, "--device", str(config), *flags]
+
+    def start(self, stage: str, *flags: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a stage on the device."""
         return subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": str(PACKAGE), "COLUMNS": "160", **environment},
+            [sys.executable, "-m", "kiln", *self._words(stage, *flags)],
+            env=_environment(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def _run(self, stage: str, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a stage on the device to its end."""
+        return forked.run_stage(self._words(stage, *flags), Path.cwd(), _environment(environment))
 
     def flags(self, built: Built) -> list[str]:
         """What flash and test are told of a bundle."""
@@ -110,7 +118,7 @@ class Desk:
 
     def flash(self, built: Built, **environment: str) -> subprocess.CompletedProcess[str]:
         """The stage device-flash to its end."""
-        return _end(self.start("device-flash", *self.flags(built), **environment))
+        return self._run("device-flash", *self.flags(built), **environment)
 
     def flashed(self, built: Built) -> Any:
         """Flash, which must work; what it put down."""
@@ -127,12 +135,11 @@ class Desk:
 
     def installed(self, goal: str, *flags: str) -> subprocess.CompletedProcess[str]:
         """The stage device-installed: rollback or status."""
-        return _end(self.start("device-installed", "--goal", goal, "--model", "tiny", *flags))
+        return self._run("device-installed", "--goal", goal, "--model", "tiny", *flags)
 
 
-def _end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    stdout, stderr = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(PACKAGE), "COLUMNS": "160", **more}
 
 
 def yaml_of(path: Path, folder: str, target: str = "host", **transport: Any) -> Path:

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from kiln.files import read_json
 from kiln.stage import Output
 from kiln.stages import STAGES
+from sentence_encoder import LONGEST, WORDS, encoder
 
 from .building import Project
 
@@ -78,3 +80,28 @@ def test_a_mean_is_refused_by_name(project: Project, bucket: str, says: str) -> 
     assert done.returncode == 2 and says in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1
     assert not Path(project.build / "x86_64/mean").exists()
+
+
+_ENCODER = f"""
+source: {{kind: file, path: ../encoder.onnx}}
+inputs:
+  ids: {{shape: [batch, seq], dtype: int64}}
+  mask: {{shape: [batch, seq], dtype: int64, mask: true}}
+dims:
+  batch: {{min: 1, max: 3, buckets: [1]}}
+  seq: {{min: 1, max: {LONGEST}, buckets: [{{exact: 8}}, {{pad: 24}}]}}
+golden: {{inputs: [{{kind: random, seed: 1, inputs: {{ids: {{low: 0, high: {WORDS - 1}}}}}}}]}}
+tolerance: {{absolute: 1e-5, relative: 1e-4}}
+"""
+
+
+def test_a_sentence_encoder_in_buckets_of_each_kind(project: Project) -> None:
+    """Exact, padded with a mask, and all other sizes, which share one copy of the parameters."""
+    encoder(project.folder / "encoder.onnx")
+    (project.folder / "models/encoder.yaml").write_text(_ENCODER)
+    printed = project.make("target=x86_64", "model=encoder", "test")
+    assert "checks of repeated runs, guards and wrong arguments ok" in printed
+    results = read_json(project.build / ".stages/x86_64/encoder/test.json")
+    assert len({vector["bucket"] for vector in results["vectors"]}) == 3
+    for output in (output for vector in results["vectors"] for output in vector["outputs"]):
+        assert output["error"] <= output["limit"]

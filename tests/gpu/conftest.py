@@ -35,8 +35,8 @@ class Built:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    folder = scons_real.copy_tree(tmp_path_factory.mktemp("cuda"))
-    scons_real.scons(folder, f"target={TARGET}", f"model={MODEL}")
+    folder = scons_real.own_project(tmp_path_factory.mktemp("cuda"))
+    scons_real.build_with_tree(folder, f"target={TARGET}", f"model={MODEL}")
     stages = folder / "build" / ".stages" / TARGET / MODEL
     plan = double.read_plan(stages)
     driver = double.driver(folder / "driver")

@@ -67,14 +67,14 @@ class Project:
         kernels = str(self.folder / "kernels.so")
         environment = {"LD_LIBRARY_PATH": str(self.doubles), "KILN_FAKE_KERNELS": kernels}
         what = f"target={TARGET}", f"model={self.model}", *self.byoc
-        return scons_real.scons(self.folder, *what, "test", **environment)
+        return scons_real.build_with_tree(self.folder, *what, "test", **environment)
 
 
 def build(folder: Path, model: str, library: str, *byoc: str) -> Project:
     """The project. `library`: C file of the stand-in and the name under which it is loaded, with a colon."""
-    scons_real.copy_tree(folder)
+    scons_real.own_project(folder)
     small_models.write(folder)
-    scons_real.scons(folder, f"target={TARGET}", f"model={model}", *byoc)
+    scons_real.build_with_tree(folder, f"target={TARGET}", f"model={model}", *byoc)
     project = Project(folder, model, byoc)
     double.driver(project.doubles)
     source, name = library.split(":")

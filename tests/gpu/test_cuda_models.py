@@ -31,9 +31,9 @@ pytestmark = pytest.mark.slow
 )
 def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
     """Kernels run on the CPU, in every bucket that the model has; magika has one of each kind."""
-    folder = scons_real.copy_tree(tmp_path)
+    folder = scons_real.own_project(tmp_path)
     what = f"target={TARGET}", f"model={model}", f"byoc={byoc}"
-    scons_real.scons(folder, *what)
+    scons_real.build_with_tree(folder, *what)
     stages = folder / "build" / ".stages" / TARGET / model
     source = (stages / "objects" / f"{model}.cu").read_text(encoding="utf-8")
     other = stages / "objects" / f"{model}_external.cu"
@@ -45,16 +45,17 @@ def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
         "LD_LIBRARY_PATH": str(double.driver(tmp_path / "driver")),
         "KILN_FAKE_KERNELS": str(kernels),
     }
-    told = scons_real.scons(folder, *what, "test", **environment)
+    told = scons_real.build_with_tree(folder, *what, "test", **environment)
     assert "checks of repeated runs, guards and wrong arguments ok" in told
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("cuda", marks=pytest.mark.heavy), "cuda_sm75", "cuda_sm87", "cuda_sm90"]
+    "name",
+    [*(pytest.param(n, marks=pytest.mark.heavy) for n in ("cuda", "cuda_sm75")), "cuda_sm87", "cuda_sm90"],
 )
 def test_every_target_builds(name: str, tmp_path: Path) -> None:
-    folder = scons_real.copy_tree(tmp_path)
-    scons_real.scons(folder, f"target={name}", "model=resnet")
+    folder = scons_real.own_project(tmp_path)
+    scons_real.build_with_tree(folder, f"target={name}", "model=resnet")
     target = load_target(name)
     assert target.cuda is not None
     image = (folder / "build" / ".stages" / name / "resnet" / "objects" / "resnet.fatbin").read_bytes()

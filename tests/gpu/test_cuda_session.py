@@ -134,7 +134,9 @@ def test_a_program_starts_without_a_driver(built: Built) -> None:
 def test_golden_vectors_and_wrong_arguments(built: Built) -> None:
     """`scons … test` as on every target: golden vectors, guards, repeated runs, wrong arguments."""
     environment = {"LD_LIBRARY_PATH": str(built.driver), "KILN_FAKE_KERNELS": str(built.kernels)}
-    told = scons_real.scons(built.folder, f"target={TARGET}", f"model={MODEL}", "test", **environment)
+    told = scons_real.build_with_tree(
+        built.folder, f"target={TARGET}", f"model={MODEL}", "test", **environment
+    )
     assert "checks of repeated runs, guards and wrong arguments ok" in told
 
 
@@ -154,5 +156,5 @@ def _hopper() -> bool:
 
 @pytest.mark.skipif(not _hopper(), reason="no GPU of architecture sm_90 with NVIDIA's driver here")
 def test_golden_vectors_on_a_gpu(built: Built) -> None:
-    told = scons_real.scons(built.folder, f"target={TARGET}", f"model={MODEL}", "test")
+    told = scons_real.build_with_tree(built.folder, f"target={TARGET}", f"model={MODEL}", "test")
     assert "checks of repeated runs, guards and wrong arguments ok" in told

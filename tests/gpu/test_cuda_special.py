@@ -56,16 +56,16 @@ def _write(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_special_contents(tmp_path: Path) -> None:
-    folder = scons_real.copy_tree(tmp_path / "project")
+    folder = scons_real.own_project(tmp_path / "project")
     _write(folder)
     what = f"target={TARGET}", f"model={_NAME}"
-    scons_real.scons(folder, *what)
+    scons_real.build_with_tree(folder, *what)
     stages = folder / "build" / ".stages" / TARGET / _NAME
     source = (stages / "objects" / f"{_NAME}.cu").read_text(encoding="utf-8")
     kernels = double.kernels_on_cpu(source, double.read_plan(stages), tmp_path / "kernels.so")
     driver = double.driver(tmp_path / "driver")
     environment = {"LD_LIBRARY_PATH": str(driver), "KILN_FAKE_KERNELS": str(kernels)}
-    told = scons_real.scons(folder, *what, "test", **environment)
+    told = scons_real.build_with_tree(folder, *what, "test", **environment)
     assert "checks of repeated runs, guards and wrong arguments ok" in told
 
     random = np.random.default_rng(3)

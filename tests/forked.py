@@ -1,0 +1,180 @@
+"""Commands of this source tree, run in forks of a process that has imported TVM, SCons and Kiln's stages.
+
+`run_scons` and `run_stage` do what `python -m SCons` and `python -m kiln` do, without the seconds of
+processor time that a new interpreter takes to import them. Each command is a process of its own, with its own
+environment, folder and exit status. A build's stages run in forks too: of `kiln.stage_server`, itself forked
+before SCons starts.
+
+Builds by new interpreters are in tests/conformance/test_scons_*.py, in tests/unit/scons, and wherever a test
+starts `sys.executable`. This file is both a module, the client, and a program, the process that forks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_LIMIT = 1800.0  # seconds for one command
+_lock = threading.Lock()
+_process: subprocess.Popen[str] | None = None
+
+
+def run_scons(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """`python -m SCons` with this tree's SConstruct."""
+    return _run("scons", arguments, folder, environment)
+
+
+def run_stage(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """`python -m kiln`."""
+    return _run("stage", arguments, folder, environment)
+
+
+def processor_seconds() -> float:
+    """Processor time of the process that forks and of all commands that have ended."""
+    if _process is None:
+        return 0.0
+    fields = Path(f"/proc/{_process.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def _run(
+    kind: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory(prefix="kiln-forked-") as place, _lock:
+        outputs = [f"{place}/{name}" for name in ("stdout", "stderr")]
+        request = {"kind": kind, "arguments": list(arguments), "folder": str(folder), "outputs": outputs}
+        server = _server()
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps({**request, "environment": dict(environment)}) + "\n")
+        server.stdin.flush()
+        if not select.select([server.stdout], [], [], _LIMIT)[0]:
+            server.kill()
+            raise TimeoutError(f"{kind} {' '.join(arguments)}: still running after {_LIMIT:g} s")
+        status = int(server.stdout.readline())
+        texts = [Path(output).read_text(encoding="utf-8", errors="replace") for output in outputs]
+    return subprocess.CompletedProcess(list(arguments), status, *texts)
+
+
+def _server() -> subprocess.Popen[str]:
+    """The process that forks; it starts with the first command, and ends with this process."""
+    global _process
+    if _process is None:
+        _process = subprocess.Popen(
+            [sys.executable, __file__],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "build_tools"), "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(_process.communicate)
+    return _process
+
+
+class _Fork:
+    """A process of `kiln.stage_server` forked beforehand, in place of kiln.scons.server's new interpreter."""
+
+    def __init__(self) -> None:
+        import socket
+
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid, self._status = os.fork(), None
+        if self._pid == 0:
+            from kiln.stage_server import main
+
+            self.control.close()
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            os.environ["PYTHONHASHSEED"] = "0"
+            sys.argv = ["stage_server", str(theirs.detach())]
+            main()
+        theirs.close()
+
+    def serves(self) -> bool:
+        return self._wait(os.WNOHANG) is None
+
+    def end(self) -> int:
+        self.control.close()
+        status = self._wait(0)
+        assert status is not None
+        return status
+
+    def last_line(self) -> str:
+        return "see stderr"
+
+    def _wait(self, options: int) -> int | None:
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, options)
+            self._status = os.waitstatus_to_exitcode(status) if pid else None
+        return self._status
+
+
+def _become(request: dict[str, Any]) -> None:
+    """In a fork: run the command to its end, and this process with it."""
+    from kiln.stage_server import _leave
+
+    for number, output in enumerate(request["outputs"], start=1):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    status: Any = 0
+    try:
+        if request["kind"] == "stage":
+            from kiln.__main__ import main
+
+            status = main(request["arguments"])
+        else:
+            import kiln.scons.server
+            import SCons.Script
+
+            first = _Fork()
+            kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
+            sys.path[0] = str(Path.cwd())
+            sys.argv = ["scons", *request["arguments"]]
+            SCons.Script.main()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else bool(ended.code)
+    _leave(int(status or 0))
+
+
+def _serve() -> None:
+    import gc
+    import importlib
+
+    import SCons.Script  # noqa: F401
+    from kiln.stages import STAGES
+
+    for stage in STAGES.values():
+        importlib.import_module(stage.spec.module)
+    importlib.import_module("kiln.scons.tool")
+    gc.freeze()
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _become(json.loads(line))
+            finally:
+                os._exit(70)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
