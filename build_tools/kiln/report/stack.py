@@ -45,12 +45,17 @@ class Code:
 
 @dataclass
 class Frame:
-    """What a function does to the stack: its own bytes, the addresses that it calls, calls by pointer."""
+    """What a function does to the stack: its own bytes, the addresses that it calls, calls by pointer.
+
+    `addresses`: 32-bit numbers that the code loads in parts, which may be addresses of functions. `fault`:
+    why the frame has no constant size.
+    """
 
     bytes: int
     calls: set[int]
     by_pointer: bool
-    addresses: set[int]  # 32-bit numbers that the code loads in parts, which may be functions' addresses
+    addresses: set[int] = field(default_factory=set)
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ def measure_stack(path: Path, roots: Sequence[str]) -> Stack:
         try:
             frames[address] = Frame(*reader(code, address, size))
         except ValueError as error:
-            raise KilnError(f"{path.name}: stack of function '{name}': {error}") from error
+            fault = f"{path.name}: stack of function '{name}': {error}"  # it may never be called
+            frames[address] = Frame(0, set(), False, fault=fault)
     starts = {name: address for address, (name, _) in code.functions.items()}
     missing = [name for name in roots if name not in starts]
     if missing:
@@ -101,7 +107,7 @@ def _depth(
         return known[at]
     if at in above:
         raise KilnError(f"stack: function '{code.functions[at][0]}' calls itself")
-    frame, path = frames[at], [*above, at]
+    frame, path = _sized(frames[at]), [*above, at]
     called = {owner for target in frame.calls if (owner := _owner(code, target)) is not None}
     below = max((_depth(code, frames, taken, one, path, known) for one in called), default=0)
     pointed = (taken - set(path)) if frame.by_pointer else set()
@@ -115,7 +121,16 @@ def _plain_depth(code: Code, frames: dict[int, Frame], at: int, above: set[int])
     """Depth below `at` by direct calls, without the functions `above`."""
     called = {owner for target in frames[at].calls if (owner := _owner(code, target)) is not None}
     path = {*above, at}
-    return frames[at].bytes + max((_plain_depth(code, frames, one, path) for one in called - path), default=0)
+    return _sized(frames[at]).bytes + max(
+        (_plain_depth(code, frames, one, path) for one in called - path), default=0
+    )
+
+
+def _sized(frame: Frame) -> Frame:
+    """`frame` itself. Raises KilnError where its size is not known."""
+    if frame.fault:
+        raise KilnError(frame.fault)
+    return frame
 
 
 def _owner(code: Code, address: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_RA, _SP, _T0 = 1, 2, 5
+_RA, _SP, _T0, _FP = 1, 2, 5, 8
 
 
 def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[int]]:
@@ -127,5 +127,7 @@ class _Reader:
                 self.values.pop(_RA, None)
         elif group == 2 and kind == 4 and half >> 12 & 1 and to == _SP:  # c.add sp, register
             self._added(half >> 2 & 31)
+        elif group == 2 and kind == 4 and to == _SP and half >> 2 & 31 != _FP:  # c.mv sp, register
+            raise ValueError("its size is not constant")
         elif group == 2 and kind in (0, 2, 4):  # a shift, a load from the stack, a sum or a copy
             self.values.pop(to, None)

@@ -16,7 +16,7 @@ def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[i
     frame, calls, by_pointer = 0, set(), False
     values: dict[int, int] = {}  # last constant of each register
     numbers: set[int] = set()
-    at, end = address, address + size
+    at, end, before = address, address + size, (0, 0)
     while at < end:
         hole = next((last for first, last in code.data if first <= at < last), None)
         if hole is not None:
@@ -25,6 +25,8 @@ def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[i
         one = int.from_bytes(code.read(at, 2), "little")
         wide = one >> 11 in (0b11101, 0b11110, 0b11111)
         two = int.from_bytes(code.read(at + 2, 2), "little") if wide else 0
+        if one & 0xFF87 == 0x4685 and _is_difference(*before, one >> 3 & 15):  # mov sp, register
+            raise ValueError("its size is not constant")
         frame += _wide_frame(one, two, values) if wide else _narrow_frame(one, values)
         target = _target(one, two, at) if wide else _narrow_target(one, at)
         links = wide and two & 0xD000 == 0xD000  # bl; other branches inside of the function are its own
@@ -33,8 +35,15 @@ def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[i
         by_pointer |= not wide and one & 0xFF07 == 0x4700 and one != 0x4770  # bx, blx; not bx lr
         _constants(code, at, one, two, wide, values)
         numbers.update(values.values())
-        at += 4 if wide else 2
+        at, before = at + (4 if wide else 2), (one, two)
     return frame, calls, by_pointer, numbers
+
+
+def _is_difference(one: int, two: int, register: int) -> bool:
+    """Whether an instruction subtracts one register from another into `register`."""
+    if one & 0xFE00 == 0x1A00:  # subs
+        return one & 7 == register
+    return one & 0xFFE0 == 0xEBA0 and two >> 8 & 15 == register  # sub.w
 
 
 def _narrow_frame(one: int, values: dict[int, int]) -> int:

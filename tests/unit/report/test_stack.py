@@ -60,8 +60,9 @@ def test_depths(core: str, tmp_path: Path) -> None:
 def test_depths_that_no_program_has(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match="function 'recursive' calls itself"):
         measure_stack(linked(tmp_path, "m0plus", "recursive(x)"), ["main"])
-    with pytest.raises(KilnError, match="stack of function 'variable': its size is not constant"):
-        measure_stack(linked(tmp_path, "riscv32", "variable(x)"), ["main"])
+    for core in CORES:
+        with pytest.raises(KilnError, match="stack of function 'variable': its size is not constant"):
+            measure_stack(linked(tmp_path, core, "variable(x)"), ["main"])
     (tmp_path / "text").write_text("no program")
     with pytest.raises(KilnError, match="cannot be read as an ELF file"):
         measure_stack(tmp_path / "text", ["main"])
