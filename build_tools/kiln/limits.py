@@ -11,6 +11,9 @@ import os
 import re
 from collections.abc import Sequence
 
+# Bytes of each unit in which configurations state sizes.
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2}
+
 MEMORY = "KILN_MEMORY"  # environment variable of a stage: the limit in bytes
 
 # Messages of Python, NumPy, C++, LLVM and the C library about a failed allocation.
@@ -39,7 +42,6 @@ def ran_out(said: Sequence[str]) -> bool:
 
 def shown(count: int) -> str:
     """A number of bytes in the notation of limits, such as `16GiB` or `300MiB`."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count % size == 0:
-            return f"{count // size}{unit}"
-    return str(count)
+    units = {size: unit for unit, size in UNITS.items() if size >= 1 << 10 and size & (size - 1) == 0}
+    whole = max((size for size in units if count % size == 0), default=None)
+    return str(count) if whole is None else f"{count // whole}{units[whole]}"

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2}
+from kiln.limits import UNITS
+
 _SIZE = r"^([0-9]+) ?(B|KiB|MiB|GiB|kB|MB)$"
 
 
@@ -15,7 +16,7 @@ def _bytes(value: Any) -> Any:
     match = re.fullmatch(_SIZE.strip("^$"), value) if isinstance(value, str) else None
     if isinstance(value, str) and match is None:
         raise ValueError(f"a number of bytes expected, such as 32768 or 32KiB, got '{value}'")
-    return int(match[1]) * _UNITS[match[2]] if match else value
+    return int(match[1]) * UNITS[match[2]] if match else value
 
 
 def _sha256(value: str) -> str:

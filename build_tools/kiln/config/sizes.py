@@ -24,6 +24,26 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
 }
 
 
+def ceil_div(size: int, step: int) -> int:
+    """ceil(size / step): the number of steps that cover `size`."""
+    return -(-size // step)
+
+
+def ranges_text(ranges: Mapping[str, Mapping[str, Any]]) -> str:
+    """The sizes that a bucket accepts as text: `batch 1, seq 17..64 by 8 padded to 64`; may be empty.
+
+    `ranges`: by name of the dimension `min` and `max`, and where they matter `multiple`, and for sizes that
+    are padded `strategy` ("pad") and the padded `size`.
+    """
+    texts = []
+    for name, part in ranges.items():
+        span = str(part["min"]) if part["min"] == part["max"] else f"{part['min']}..{part['max']}"
+        multiple = f" by {part['multiple']}" if part.get("multiple", 1) > 1 and ".." in span else ""
+        padded = f" padded to {part['size']}" if part.get("strategy") == "pad" else ""
+        texts.append(f"{name} {span}{multiple}{padded}")
+    return ", ".join(texts)
+
+
 def check(expr: SizeExpr) -> SizeExpr:
     """Return `expr` unchanged. Raises ValueError if it is not a size expression."""
     if isinstance(expr, bool):

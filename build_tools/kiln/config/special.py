@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from kiln.config.check import PlacedError, Section, describe
 from kiln.config.fields import NotNegative, Positive
+from kiln.config.sizes import ceil_div
 from kiln.config.source import FileSource
 
 _SIZES = ("exact", "range", "multiple")
@@ -50,7 +51,7 @@ class Condition(Section):
         if self.exact is not None or self.range is not None:
             low, high = (self.exact, self.exact) if self.exact is not None else (self.range or [0, 0])
             least, greatest = max(least, low or 0), min(greatest, high or 0)
-        return -(-least // step) * step <= greatest
+        return ceil_div(least, step) * step <= greatest
 
     def check(self) -> None:
         """Raise PlacedError unless the keys form exactly one condition."""

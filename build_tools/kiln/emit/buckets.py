@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kiln.config.sizes import ceil_div
 from kiln.emit.plan_ports import DimensionCode
 from kiln.errors import KilnError
 from kiln.plan.schema import Bucket, Dimension, SizeRange
@@ -109,7 +110,7 @@ def bucket_box(bucket: Bucket, dims: Sequence[DimensionRange]) -> list[int] | No
     box: list[int] = []
     for dim in dims:
         low, high = bucket_range(bucket, dim)
-        least, most = -(-low // dim.multiple) * dim.multiple, high // dim.multiple * dim.multiple
+        least, most = ceil_div(low, dim.multiple) * dim.multiple, high // dim.multiple * dim.multiple
         if least > most:
             return None
         box += [least, most]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kiln.config import cpu_features
+from kiln.config import cpu_features, sizes
 from kiln.config.target import Cuda
 from kiln.emit import c_text
 from kiln.emit.buckets import Selection, bucket_box, bucket_range, selection
@@ -249,9 +249,9 @@ def _prepared(kernels: Sequence[KernelRecord], steps: Mapping[str, StepCode]) ->
 
 def _sizes_text(bucket: Bucket, dims: Sequence[DimensionCode]) -> str:
     """Sizes of a bucket in words, such as `batch 1, seq 17..64`."""
-    ranges = [(dim.name, *bucket_range(bucket, dim)) for dim in dims]
-    texts = [f"{name} {low}" if low == high else f"{name} {low}..{high}" for name, low, high in ranges]
-    return ", ".join(texts) or "everything else"
+    ranges = {dim.name: bucket_range(bucket, dim) for dim in dims}
+    text = sizes.ranges_text({name: {"min": low, "max": high} for name, (low, high) in ranges.items()})
+    return text or "everything else"
 
 
 def _kernel(kernel: KernelRecord) -> KernelCode:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, sym
 
+from kiln.config.sizes import ceil_div
 from kiln.graph.bindings import Array, CallRewriter, as_size, const, constant, integers, shape_of
 
 
@@ -22,7 +23,7 @@ def _phases(weights: Array, strides: list[int]) -> tuple[Array, list[int]]:
     J = ceil(K / s).
     """
     channels_in, channels_out, *kernel = weights.shape
-    taps = [-(-size // stride) for size, stride in zip(kernel, strides, strict=True)]
+    taps = [ceil_div(size, stride) for size, stride in zip(kernel, strides, strict=True)]
     padding = [(0, taps[i] * strides[i] - kernel[i]) for i in range(2)]
     full = np.pad(weights, [(0, 0), (0, 0), *padding])
     split = full.reshape(channels_in, channels_out, taps[0], strides[0], taps[1], strides[1])

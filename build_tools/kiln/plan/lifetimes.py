@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kiln.config.sizes import ceil_div
 from kiln.lower.schema import Step, TensorRecord
 
 ALIGN = 64  # bytes; of the offset of every tensor
@@ -12,7 +13,7 @@ ALIGN = 64  # bytes; of the offset of every tensor
 
 def aligned(size: int, align: int = ALIGN) -> int:
     """`size` rounded up to a multiple of `align`."""
-    return -(-size // align) * align
+    return ceil_div(size, align) * align
 
 
 @dataclass(frozen=True)

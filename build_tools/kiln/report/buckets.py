@@ -49,16 +49,6 @@ def has_buckets(rows: list[Mapping[str, Any]]) -> bool:
     return len(rows) > 1 or any(size["min"] != size["max"] for r in rows for size in r["dims"].values())
 
 
-def sizes_text(dims: Mapping[str, Mapping[str, int]]) -> str:
-    """The sizes of a bucket in size.json as text: `batch 1, seq 17…64`."""
-    shown = []
-    for name, size in dims.items():
-        low, high, multiple = size["min"], size["max"], size["multiple"]
-        step = f" by {multiple}" if multiple > 1 and low < high else ""
-        shown.append(f"{name} {low}" if low == high else f"{name} {low}…{high}{step}")
-    return ", ".join(shown)
-
-
 def _params_bytes(bucket: Bucket) -> int:
     read = {
         (arg.offset, arg.bytes)

@@ -18,7 +18,7 @@ from kiln.errors import printable
 from kiln.files import atomic_write, read_json
 from kiln.plan.schema import Bucket, ExpressionArgument, MemoryArgument, Plan, StepArgument, read_plan
 from kiln.report import arena, budget
-from kiln.report.buckets import has_buckets, plan_rows, sizes_text
+from kiln.report.buckets import has_buckets, plan_rows
 from kiln.report.measure import operators, peak_step
 from kiln.report.size import CODE
 from kiln.stages.target import ReportStage
@@ -162,7 +162,7 @@ def _bucket(plan: Plan, size: Mapping[str, Any], bucket: Bucket, row: Mapping[st
     return {
         **row,
         "tensors": bucket.tensors,
-        "sizes": sizes_text(row["dims"]),
+        "sizes": sizes.ranges_text(row["dims"]),
         "steps": steps,
         "drawing": Markup(arena.draw(bucket, [step["label"] for step in steps])),
         "peak": peak_step(bucket)[0],

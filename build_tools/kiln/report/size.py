@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kiln.config import Target
+from kiln.config import Target, sizes
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.report import budget
-from kiln.report.buckets import has_buckets, sizes_text
+from kiln.report.buckets import has_buckets
 from kiln.report.measure import linked_figures, on_gpu, plan_figures
 from kiln.stages.target import SizeStage
 
@@ -191,7 +191,9 @@ def _print_shared(console: Console, figures: Mapping[str, Any]) -> None:
         strategy = f"case of {row['case_of']}" if row["case_of"] else row["strategy"]
         own = code.get(row["name"])
         bytes_of = [str(own["code_bytes"]), str(own["own_code_bytes"])] if own else ["", ""]
-        table.add_row(row["name"], sizes_text(row["dims"]), strategy, str(row["params_bytes"]), *bytes_of)
+        table.add_row(
+            row["name"], sizes.ranges_text(row["dims"]), strategy, str(row["params_bytes"]), *bytes_of
+        )
     table.add_section()
     kernels = str(linked["code"]["kernels"]) if linked else ""
     table.add_row("all, each once", "", "", str(figures["params"]["bytes"]), kernels, "")

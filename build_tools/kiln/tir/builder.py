@@ -261,6 +261,15 @@ def modulo(numerator: Expr, denominator: Extent) -> Expr:
     return int64(0) if is_one else tirx.floormod(numerator, int64(denominator))
 
 
+def unravel(position: Expr, sizes: Sequence[Extent]) -> list[Expr]:
+    """The indices of the element at flat `position` of a dense array of shape `sizes`, such as of a task."""
+    indices: list[Expr] = []
+    for size in reversed(sizes):
+        indices.insert(0, modulo(position, size) if len(indices) + 1 < len(sizes) else position)
+        position = divide(position, size)
+    return indices
+
+
 def padded(array: Array, axis: int, multiple: int) -> Array:
     """`array` with zeros appended along `axis` until its extent is a multiple of `multiple`."""
     missing = -array.shape[axis] % multiple

@@ -7,12 +7,13 @@ both kinds of sizes. `SymbolRanges` has the ranges of the variables of the funct
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import tvm
 from tvm import sym, tirx
 
 from kiln.callbacks import structural_walk
+from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 
 # A size: int, or a TIR expression of int64.
@@ -66,10 +67,10 @@ class SymbolRanges:
         """Whether two shapes are equal for all values of their variables (as far as TVM can prove)."""
         return len(a) == len(b) and all(self.same(x, y) for x, y in zip(a, b, strict=True))
 
-    def product(self, sizes: Sequence[Extent]) -> Extent:
-        """The product of `sizes`; an int if all sizes are constants."""
+    def product(self, factors: Sequence[Extent]) -> Extent:
+        """The product of sizes; an int if all sizes are constants."""
         total: Extent = 1
-        for size in sizes:
+        for size in factors:
             size = extent(size)
             total = size if isinstance(total, int) and total == 1 else total * size
         return self.simplify(total)
@@ -88,9 +89,15 @@ NO_RANGES = SymbolRanges({})
 product, simplify = NO_RANGES.product, NO_RANGES.simplify
 
 
+@overload
+def ceil_div(size: int, step: int) -> int: ...
+@overload
+def ceil_div(size: Any, step: int) -> Any: ...
 def ceil_div(size: Extent, step: int) -> Extent:
-    """ceil(size / step): the number of steps that cover `size`."""
-    return -(-size // step) if isinstance(size, int) else tirx.floordiv(size + int64(step - 1), int64(step))
+    """`kiln.config.sizes.ceil_div` for a size that may be dynamic."""
+    if isinstance(size, int):
+        return sizes.ceil_div(size, step)
+    return tirx.floordiv(size + int64(step - 1), int64(step))
 
 
 def int64(value: Extent) -> Any:

@@ -13,17 +13,14 @@ from tvm import tirx
 
 from kiln.tir.builder import Expr, int64, load, registers, store
 from kiln.tir.symbols import Extent
-
-
-def _ramp(start: Expr, lanes: int) -> Expr:
-    return tirx.Ramp(start, int64(1), lanes)
+from kiln.tir.vector_expr import ramp
 
 
 def transpose_block(
     source: Any, start: Expr, source_step: Extent, target: Any, at: Expr, target_step: int, lanes: int
 ) -> None:
     """Write target[at + j * target_step + i] = source[start + i * source_step + j] for i, j < lanes."""
-    every_lane = _ramp(int64(0), lanes)
+    every_lane = ramp(int64(0), lanes)
 
     def in_register(value: Expr) -> Expr:
         """Store `value` in a register and return its load: an expression would be copied to every use."""
@@ -32,7 +29,7 @@ def transpose_block(
         return load(register, [every_lane])
 
     rows = [
-        in_register(load(source, [_ramp(start + int64(i) * int64(source_step), lanes)])) for i in range(lanes)
+        in_register(load(source, [ramp(start + int64(i) * int64(source_step), lanes)])) for i in range(lanes)
     ]
     step = 1
     while step < lanes:
@@ -44,7 +41,7 @@ def transpose_block(
                 rows[i], rows[i + step] = in_register(_shuffle(pair, low)), in_register(_shuffle(pair, high))
         step *= 2
     for j in range(lanes):
-        store(target, [_ramp(at + int64(j * target_step), lanes)], rows[j])
+        store(target, [ramp(at + int64(j * target_step), lanes)], rows[j])
 
 
 def _shuffle(vectors: list[Expr], picks: list[int]) -> Expr:

@@ -22,6 +22,11 @@ def f32(value: float) -> Expr:
     return tirx.FloatImm("float32", value)
 
 
+def ramp(start: Expr, lanes: int) -> Expr:
+    """The int64 indices start, start + 1, …: one for each of `lanes` lanes."""
+    return tirx.Ramp(start, tirx.IntImm("int64", 1), lanes)
+
+
 def i32(value: int) -> Expr:
     """An int32 constant: a number or a bit pattern."""
     return tirx.IntImm("int32", value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine
@@ -69,7 +70,7 @@ def second_round(key: str, best: Choice, machine: Machine, packed: bool = True) 
     x, _, stride, _, _ = shapes_of(key)
     usual = choose_tile(machine, rows, columns, apart=stride[1] * x[3] * 4)
     winograd = best.winograd in ("f2", "f4")
-    vectors = -(-columns // usual.lanes)
+    vectors = ceil_div(columns, usual.lanes)
     shapes = [
         tile
         for tile in tiles
@@ -90,7 +91,7 @@ def _multiples(rows: int) -> Iterable[int]:
 
 def _filled(rows: int, tile: int) -> float:
     """The share of the matrix's rows among the rows of all tiles."""
-    return rows / (-(-rows // tile) * tile)
+    return rows / (ceil_div(rows, tile) * tile)
 
 
 def _rows(key: str) -> int:

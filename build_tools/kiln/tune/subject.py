@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 from kiln.config import Target
+from kiln.config.sizes import ceil_div
 from kiln.lower.pipeline import lower
 from kiln.lower.schema import ExternalCode
 from kiln.tir.tuning_records import Choice, shapes_of
@@ -113,7 +114,7 @@ class Subject:
         The maximum over all kernels; a kernel that is not divided counts as one task.
         """
         counts = [1 if call.tasks is None else call.tasks for call in self.calls]
-        return max(-(-count // cores) * cores / count for count in counts)
+        return max(ceil_div(count, cores) * cores / count for count in counts)
 
     def operands(self, seed: int = 1) -> bytes:
         """Bytes of all inputs and parameters, one tensor after another; random values where none are kept."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kiln.config.sizes import ranges_text
 from kiln.device.bundle import Vector
-from kiln.device.check.bucket_check import check_buckets, in_order, sizes_text
+from kiln.device.check.bucket_check import check_buckets, in_order
 from kiln.device.check.execute import Outcome, Refused
 from kiln.device.check.outside import judge, outside
 
@@ -111,4 +112,4 @@ def test_vectors_of_one_bucket_are_shown_together() -> None:
 
 def test_sizes_as_text() -> None:
     sizes = {"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}
-    assert sizes_text(sizes) == "batch 1, width 8..16 by 8 padded to 16"
+    assert ranges_text(sizes) == "batch 1, width 8..16 by 8 padded to 16"

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target, target_config
+from kiln.config.sizes import ranges_text
 from kiln.plan.schema import Plan
-from kiln.report.buckets import code_rows, has_buckets, plan_rows, sizes_text
+from kiln.report.buckets import code_rows, has_buckets, plan_rows
 from kiln.report.html import render
 from kiln.report.measure import plan_figures
 from kiln.report.size import print_figures
@@ -110,10 +111,10 @@ def test_parameters_that_a_bucket_reads_count_once_in_it() -> None:
 def test_case_and_sizes() -> None:
     one, many, ones = plan_rows(plan())
     assert (one["case_of"], many["case_of"], ones["case_of"]) == (None, None, "many")
-    assert sizes_text(one["dims"]) == "batch 1, width 8"
-    assert sizes_text(many["dims"]) == "batch 1…4, width 8…64 by 8"
+    assert ranges_text(one["dims"]) == "batch 1, width 8"
+    assert ranges_text(many["dims"]) == "batch 1..4, width 8..64 by 8"
     assert has_buckets([one, many]) and has_buckets([many]) and not has_buckets([one])
-    assert sizes_text({"batch": part(1, 1)}) == "batch 1" and not has_buckets(
+    assert ranges_text({"batch": part(1, 1)}) == "batch 1" and not has_buckets(
         [{**one, "dims": {"batch": part(1, 1)}}]
     )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.byoc.backend import Backend, Code, Facts, Launch, Library, Wheel
 from kiln.config.precisions import holds, is_narrow, stored
+from kiln.config.sizes import ceil_div
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
@@ -219,7 +220,7 @@ def _tile(rows: Any, columns: Any, batch: Any, tiles: Sequence[tuple[int, int, i
     """The largest tile that yields enough blocks for a GPU; a middle one for dynamic sizes."""
     if not all(isinstance(size, int) for size in (rows, columns, batch)):
         return tiles[-1] if isinstance(columns, int) and columns <= 32 else tiles[2]
-    fits = (tile for tile in tiles if -(-rows // tile[0]) * -(-columns // tile[1]) * batch >= _ENOUGH)
+    fits = (tile for tile in tiles if ceil_div(rows, tile[0]) * ceil_div(columns, tile[1]) * batch >= _ENOUGH)
     return next(fits, tiles[-1])
 
 

@@ -137,7 +137,7 @@ def _product(match: Match, facts: Facts) -> Code:
     if isinstance(rows, int):
         step = rows
         if facts.threads > 1 and rows * depth * columns > _TASK:
-            step = max(_VECTOR, -(-_TASK // (depth * columns)), -(-rows // facts.threads))
+            step = max(_VECTOR, ceil_div(_TASK, depth * columns), ceil_div(rows, facts.threads))
         rest = rows % step
         parts = [step, rest] if rest else [step if step >= _VECTOR else None]
     else:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.config.sizes import ceil_div
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -34,7 +36,7 @@ def cut(height: int, out_height: int, kernel: int, attrs: Mapping[str, Any], chu
     top, bottom = attrs["padding"][0], attrs["padding"][2]
     if chunks == 1:
         return [Rows(0, height, 0, out_height, top, bottom)]
-    step = -(-out_height // chunks)
+    step = ceil_div(out_height, chunks)
     found = []
     for out_first in range(0, out_height, step):
         out_rows = min(step, out_height - out_first)

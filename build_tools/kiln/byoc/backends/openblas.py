@@ -82,7 +82,7 @@ def _product(match: Match, facts: Facts) -> Code:
     few = known and rows < _FEW
     least = _COLUMNS if few else _FEW
     total = width if few else rows
-    step = max(least, -(-total // facts.threads)) if isinstance(total, int) else least
+    step = max(least, ceil_div(total, facts.threads)) if isinstance(total, int) else least
     shared = facts.threads > 1 and not (isinstance(total, int) and total <= step)
     bias, limits = products.bias_of(match), products.limits(match)
     operands = ["x", "w"] + [name for name in ("bias", "residual") if name in match.operands]

@@ -18,6 +18,7 @@ import numpy as np
 
 from kiln.byoc.backend import Backend, Code, Facts
 from kiln.byoc.backends.xnnpack_library import LIBRARY
+from kiln.config.sizes import ceil_div
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
@@ -180,8 +181,8 @@ def _about_conv(match: Match, groups: int, width: int) -> dict[str, Any]:
 def _parts(width: int, groups: int, threads: int) -> tuple[int, int]:
     """Number of operators, and the output channels of all but the last. Groups are not divided."""
     step = _CHANNELS * (1 if groups == 1 else width // groups)
-    channels = -(-width // (threads * step)) * step if threads > 1 else width
-    return -(-width // channels), channels
+    channels = ceil_div(width, threads * step) * step if threads > 1 else width
+    return ceil_div(width, channels), channels
 
 
 def _number(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kiln.config import sizes
 from kiln.device.bundle import Vector
 from kiln.device.check.execute import Check, Outcome
 
@@ -39,15 +40,4 @@ def print_bucket(golden: Mapping[str, Any], padding: Mapping[str, float], name: 
     waste = (
         f"; {100 * padding[name]:.0f} % of what it computes is padding, on average" if name in padding else ""
     )
-    print(f"  bucket {name} ({sizes_text(entry['dims'])}): arena of {arena} bytes{waste}")
-
-
-def sizes_text(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    """The sizes of a bucket as text: `batch 1, seq 17..64 padded to 64`."""
-    shown = []
-    for name, part in parts.items():
-        span = str(part["min"]) if part["min"] == part["max"] else f"{part['min']}..{part['max']}"
-        multiple = f" by {part['multiple']}" if part.get("multiple", 1) > 1 and ".." in span else ""
-        padded = f" padded to {part['size']}" if part.get("strategy") == "pad" else ""
-        shown.append(f"{name} {span}{multiple}{padded}")
-    return ", ".join(shown)
+    print(f"  bucket {name} ({sizes.ranges_text(entry['dims'])}): arena of {arena} bytes{waste}")

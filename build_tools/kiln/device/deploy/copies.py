@@ -5,7 +5,6 @@ Each file is copied under its SHA-256 as its name, and is kept when the device c
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from kiln.device.deploy import script
 from kiln.device.deploy.transports import TIMEOUT, Transport
 from kiln.errors import KilnError
+from kiln.sources.cache import file_sha256
 
 READ = 5_000_000  # assumed rate, bytes per second, at which a slow device reads its files; for time limits
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -38,15 +38,10 @@ def file_of(name: str, source: Path, executable: bool = False) -> File:
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts) or not name.isprintable() or name != name.strip():
         raise KilnError(f"file name {name!r}: cannot be used on a device")
-    digest, size = hashlib.sha256(), 0
     try:
-        with source.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-                size += len(block)
+        return File(name, source, file_sha256(source), source.stat().st_size, executable)
     except OSError as error:
         raise KilnError(f"{source}: cannot read: {error.strerror}") from error
-    return File(name, source, digest.hexdigest(), size, executable)
 
 
 class Copies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.body import Array, Body, Expansion
 
 
@@ -32,7 +33,7 @@ def matmul_nbits(body: Body) -> list[str]:
     body.refuse_inputs(g_idx=4)
     if block < 16 or block & (block - 1):
         raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")
-    blocks = -(-depth // block)
+    blocks = ceil_div(depth, block)
     scales = _constant(body, 2, "scales").astype("float32").reshape(columns, blocks, 1)
     if not np.isfinite(scales).all():
         raise ValueError(f"its scales ('{body.input(2)}') contain a number that is not finite")

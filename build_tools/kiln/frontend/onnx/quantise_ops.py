@@ -14,6 +14,7 @@ import numpy as np
 from onnx import helper
 from tvm import relax
 
+from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.body import Array, Body, Expansion
 from kiln.frontend.symbols import Extent
 
@@ -75,7 +76,7 @@ def _blocks(body: Body, name: str, data: str, axis: int, block: int, what: str) 
     """A scale or zero point of blocks along `axis`, repeated to the shape of `data`."""
     shape, sizes = body.shape(name), body.shape(data)
     whole = sizes[axis]
-    fits = len(shape) == len(sizes) and isinstance(whole, int) and shape[axis] == -(-whole // block)
+    fits = len(shape) == len(sizes) and isinstance(whole, int) and shape[axis] == ceil_div(whole, block)
     same = fits and all(
         body.symbols.equal(a, b)
         for place, (a, b) in enumerate(zip(shape, sizes, strict=True))

@@ -43,6 +43,7 @@ from kiln.tir.builder import (
     registers,
     serial,
     store,
+    unravel,
     vector,
 )
 from kiln.tir.fused import Fused, Nest
@@ -198,12 +199,10 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             blocks(rows, tile.rows, rows_from)
 
         with tasks_of(count, tasks is not None, begin, end) as task:
-            batch: dict[Any, Expr] = {}
-            remaining = divide(task, panels.number)
-            for axis, size in reversed(list(zip(product.batch, sizes, strict=True))):
-                batch[axis.var] = bind(modulo(remaining, size))
-                remaining = divide(remaining, size)
-            one_panel(panels, modulo(task, panels.number), lambda first, n: panel(batch, first, n, task))
+            *indices, number = unravel(task, [*sizes, panels.number])
+            pairs = reversed(list(zip(product.batch, indices, strict=True)))
+            batch = {axis.var: bind(index) for axis, index in pairs}
+            one_panel(panels, number, lambda first, n: panel(batch, first, n, task))
 
     func = define(arguments, tasks, body, False, ranges)
     return Kernel(func, tasks, {}, "contraction", ranges=ranges), buffers_read

@@ -40,6 +40,7 @@ from kiln.tir.builder import (
     int64,
     modulo,
     serial,
+    unravel,
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import NO_RANGES, Extent, ceil_div, extent, is_open
@@ -195,17 +196,13 @@ def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int,
     divides = panels % cores == 0 or panels >= 4 * cores
     if tiles == 1 or (divides and (x_bytes <= half or weights_bytes > half)):
         return 0
-    most = min(max(8, tiles * half // (4 * x_bytes)), _ceil(tiles, cores))
+    most = min(max(8, tiles * half // (4 * x_bytes)), ceil_div(tiles, cores))
 
     def slowest(part: int) -> int:
         """Number of tiles on the core with the most tiles."""
-        return _ceil(_ceil(tiles, part), cores) * part
+        return ceil_div(ceil_div(tiles, part), cores) * part
 
-    return min(range(_ceil(most, 2), most + 1), key=lambda part: (slowest(part), -part))
-
-
-def _ceil(count: int, size: int) -> int:
-    return -(-count // size)
+    return min(range(ceil_div(most, 2), most + 1), key=lambda part: (slowest(part), -part))
 
 
 def by_pairs(conv: Convolution, machine: Machine) -> bool:
@@ -230,7 +227,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     apart = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
     choice = conv.choice(machine) if str(anchor.buffer.dtype) == "float32" else RULES
     tile = integer.tile if integer else choose_tile(machine, most_rows, conv.columns, choice.tile, apart)
-    panels, wide = _ceil(conv.columns, tile.columns), _ceil(conv.columns, tile.width)
+    panels, wide = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     depth = conv.kernel_h * conv.kernel_w * conv.depth
     group_weights = panels * (integer.panel_bytes if integer else depth * tile.columns)
     accumulator = str(anchor.buffer.dtype)
@@ -243,8 +240,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     x_size = greatest(fused.ranges.product(list(x_param.shape)))
     arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))
-    tiles, most_tiles = ceil_div(conv.rows, tile.rows), _ceil(most_rows, tile.rows)
-    width = -(-tvm.DataType(str(x_param.dtype)).bits // 8)
+    tiles, most_tiles = ceil_div(conv.rows, tile.rows), ceil_div(most_rows, tile.rows)
+    width = ceil_div(tvm.DataType(str(x_param.dtype)).bits, 8)
     x_bytes = x_size * width
     shared = machine.shares(conv.macs // tile.lanes)
     part = choice.part
@@ -267,7 +264,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             if rank == 4 and op["name"] != "matmul":
                 indices = [*conv.pixel(row), column]
             else:
-                indices = [*_unflatten(row, [extent(size) for size in output.shape[:-1]]), column]
+                indices = [*unravel(row, [extent(size) for size in output.shape[:-1]]), column]
             element.store(indices, value)
 
         def tile_of(rows: list[Expr], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
@@ -338,12 +335,3 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     fetches = bool(fetch) and conv.groups == 1
     packs = {1: _packing(conv, tile, integer, paired)}
     return Kernel(func, tasks, packs, "conv2d", in_place, fetches=fetches, ranges=fused.ranges), buffers_read
-
-
-def _unflatten(row: Expr, sizes: list[Extent]) -> list[Expr]:
-    """The indices of flat position `row` in an array of shape `sizes`."""
-    indices: list[Expr] = []
-    for size in reversed(sizes):
-        indices.insert(0, modulo(row, size) if len(indices) + 1 < len(sizes) else row)
-        row = divide(row, size)
-    return indices

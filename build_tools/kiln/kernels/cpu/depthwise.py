@@ -100,7 +100,7 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
         return None
     # In registers at once: sums of as many rows as the kernel has, an input for each column, and taps.
     columns = min(_LONGEST_SIDE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
-    rows = -(-conv.out_h // -(-conv.out_h // _LONGEST_SIDE))
+    rows = ceil_div(conv.out_h, ceil_div(conv.out_h, _LONGEST_SIDE))
     rows = next((size for size in range(_LONGEST_SIDE, 1, -1) if conv.out_h % size == 0), rows)
     return (columns, rows) if columns > 1 and rows > 1 else None
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from tvm import tirx
 
+from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu import interleave
 from kiln.kernels.cpu.reduce import Partials, combines, term_of
 from kiln.tir.builder import (
@@ -30,13 +31,12 @@ from kiln.tir.builder import (
     argument,
     chunks,
     define,
-    divide,
     int64,
     load,
-    modulo,
     registers,
     serial,
     store,
+    unravel,
     vector,
 )
 from kiln.tir.fused import Fused, Nest, replace
@@ -221,7 +221,7 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     tiled = _transposed(nest, expanded.reads())
     across = _lanes_across(nest, lanes, expanded, ranges)
     if tiled is not None:
-        sizes[tiled] = -(-sizes[tiled] // _TILE)
+        sizes[tiled] = ceil_div(sizes[tiled], _TILE)
     count = ranges.product(sizes)
     work = ranges.greatest(ranges.product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
     # An output with a single axis (a vector) is one task.
@@ -231,10 +231,7 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
         writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)
         with tasks_of(count, tasks is not None, begin, end) as task:
             bound: dict[Any, Expr] = dict(alone)
-            remaining = task
-            for axis, size in reversed(list(zip(outer, sizes, strict=True))):
-                bound[axis.var] = modulo(remaining, size) if axis is not outer[0] else remaining
-                remaining = divide(remaining, size)
+            bound |= {axis.var: index for axis, index in zip(outer, unravel(task, sizes), strict=True)}
             if inner is None:
                 _number(writer, nest, across, bound)
                 return

@@ -21,6 +21,7 @@ from tvm import tirx
 from tvm.script import tirx as script
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.config.sizes import ceil_div
 from kiln.tir.builder import (
     CACHE_LINE,
     CACHE_SETS,
@@ -38,6 +39,7 @@ from kiln.tir.builder import (
     store,
     vector,
 )
+from kiln.tir.vector_expr import ramp
 
 # finish(row, column, sum) stores one element of the output.
 Finish = Callable[[Expr, Expr, Expr], None]
@@ -97,7 +99,7 @@ def choose_tile(
         best, vectors = (6, 3) if machine.in_order else (8, 3)
     else:
         best, vectors = 6, 2
-    across = -(-columns // lanes)
+    across = ceil_div(columns, lanes)
     if machine.isa in _ROWS_OF_THREE_VECTORS and across % 3 == 0 and across % 2:
         best, vectors = _ROWS_OF_THREE_VECTORS[machine.isa], 3
     period = CACHE_LINE * CACHE_SETS
@@ -107,11 +109,11 @@ def choose_tile(
         best = max(1, min(best, machine.l1_bytes // period - _OTHER_WAYS))
     if wanted is not None:
         best, vectors = wanted
-    vectors = min(vectors, -(-columns // lanes))
-    tiles = -(-rows // best)
+    vectors = min(vectors, ceil_div(columns, lanes))
+    tiles = ceil_div(rows, best)
     if wanted is None and tiles <= _FEW_TILES:
         # As many tiles, of equal height: a tile of two rows waits for its own sums.
-        best = -(-rows // tiles)
+        best = ceil_div(rows, tiles)
     return Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
 
 
@@ -123,7 +125,7 @@ def panels_beside(rows: int, columns: int, vectors: int, lanes: int) -> int:
     """Number of adjacent panels of `vectors` vectors in a tile: 1 unless there is only one row."""
     if rows > 1:
         return 1
-    return min(-(-_VECTORS_OF_ONE_ROW // vectors), -(-columns // (vectors * lanes)))
+    return min(ceil_div(_VECTORS_OF_ONE_ROW, vectors), ceil_div(columns, vectors * lanes))
 
 
 # ISAs where one load broadcasts two adjacent numbers, and registers suffice for a third kind of operand.
@@ -191,7 +193,7 @@ def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> Late
     lines, turns = max(1, round(each)), 1
     while each * turns < 0.7 and turns * 2 <= times:  # each line twice costs less than half of them skipped
         turns *= 2
-    lines_per_tile = -(-times // turns) * lines
+    lines_per_tile = ceil_div(times, turns) * lines
     return Later(bind(int64(begin // 4) + share * int64(lines_per_tile * LINE)), lines, turns)
 
 
@@ -241,10 +243,6 @@ def ahead(
     return Ahead(bind(first), steps, lines)
 
 
-def _ramp(start: Expr, lanes: int) -> Expr:
-    return tirx.Ramp(start, int64(1), lanes)
-
-
 def _prefetch(weights: Any, at: Expr) -> None:
     """Emit a prefetch of weights[at] into the second-level cache."""
     address = script.address_of(load(weights, [at]))
@@ -258,7 +256,7 @@ def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, in
     Two rows are added at a time: for a single row LLVM selects vhaddps, which can address only 16 registers,
     and spills others in the preceding loop.
     """
-    place, ends = [int64(last), _ramp(int64(0), lanes)], []
+    place, ends = [int64(last), ramp(int64(0), lanes)], []
     for row in range(0, len(sums), 2):
         two = [load(sums[min(index, len(sums) - 1)], place) for index in (row, row + 1)]
         even, odd = (
@@ -291,7 +289,7 @@ def product(
     `accumulator`: dtype of the sums. `finish`: stores one result. `fetch`: prefetches issued meanwhile.
     `paired`: the panel is packed by pairs (see `pack`).
     """
-    count, vectors, lanes = len(rows), -(-columns // tile.lanes), tile.lanes
+    count, vectors, lanes = len(rows), ceil_div(columns, tile.lanes), tile.lanes
     depth = 1
     for loop in loops:
         depth *= loop.extent
@@ -309,7 +307,7 @@ def product(
 
     def pair_step(x_offset: Expr, step: Expr) -> None:
         """Emit two steps of k; the last vector of columns computes both at once."""
-        unpaired, lane = (vectors - 1) * lanes, _ramp(int64(0), lanes)
+        unpaired, lane = (vectors - 1) * lanes, ramp(int64(0), lanes)
         at = first_weight + step * int64(2 * unpaired + lanes)
         pair_weights = at + int64(2 * unpaired)
         for k in range(2):
@@ -321,10 +319,10 @@ def product(
                         place = [int64(v), each]
                         store(sums[row], place, load(sums[row], place) + left * right)
         for row in range(count):  # after the other vectors: with all weights loaded at once, 14 rows spill
-            two = load(x, [_ramp(bases[row] + x_offset, 2)])
+            two = load(x, [ramp(bases[row] + x_offset, 2)])
             both = tirx.Shuffle([two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)])
             place = [int64(vectors - 1), lane]
-            right = load(weights, [_ramp(pair_weights, lanes)])
+            right = load(weights, [ramp(pair_weights, lanes)])
             store(sums[row], place, load(sums[row], place) + both * right)
 
     def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm import Finish, Loop, Tile, panels_beside
 from kiln.tir.builder import (
     Array,
@@ -96,7 +97,7 @@ class IntegerProduct:
     @property
     def groups(self) -> int:
         """Groups of four values of k in the whole reduction."""
-        total = -(-self.run // GROUP)
+        total = ceil_div(self.run, GROUP)
         for loop in self.runs[:-1]:
             total *= loop.extent
         return total
@@ -140,12 +141,12 @@ class IntegerProduct:
     ) -> None:  # fmt: skip
         """Emit one tile of sums; parameters as in gemm.product."""
         lanes = self.tile.lanes
-        count, vectors = len(rows), -(-columns // lanes)
+        count, vectors = len(rows), ceil_div(columns, lanes)
         size = GROUP * lanes
         sums = [registers([vectors, lanes], "int32") for _ in range(count)]
         starts = [
             bind((panel + int64(beside)) * int64(self.panel_bytes))
-            for beside in range(-(-vectors // self.tile.vectors))
+            for beside in range(ceil_div(vectors, self.tile.vectors))
         ]
         places = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
         flip = (
@@ -180,7 +181,7 @@ class IntegerProduct:
                     reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
                 return
             whole = self.run // GROUP
-            first = step * int64(-(-self.run // GROUP))
+            first = step * int64(ceil_div(self.run, GROUP))
             with serial(whole) as k:
                 group(x_offset + k * int64(GROUP), first + k)
             if self.run % GROUP:
@@ -263,7 +264,7 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
     """Choose the register tile; runs of `line` rows (pixels of an image row) are equally spaced in x."""
     lanes = machine.lanes("int32")
     sums, vectors = (_SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS)[method]
-    vectors = min(vectors, -(-columns // lanes))
+    vectors = min(vectors, ceil_div(columns, lanes))
     most = min(rows, max(1, sums // vectors), 16)
     even = max(count for count in range(1, most + 1) if line % count == 0)
     beside = panels_beside(rows, columns, vectors, lanes)

@@ -26,17 +26,17 @@ from kiln.tir.builder import (
     bind,
     chunks,
     define,
-    divide,
     load,
-    modulo,
     registers,
     serial,
     store,
+    unravel,
     vector,
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_open, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
+from kiln.tir.vector_expr import i32, ramp
 
 # Most reads of one nest that are reordered: each needs as many registers as the output's block.
 _MOST_READS = 4
@@ -160,12 +160,8 @@ class Weave:
         result = registers([self.count * self.lanes], dtype)
         for number in range(self.count):
             wanted = [pieces[key] for key in where[number * self.lanes :][: self.lanes]]
-            store(result, [_ramp(number * self.lanes, self.lanes)], _picked(wanted))
+            store(result, [ramp(int64(number * self.lanes), self.lanes)], _picked(wanted))
         return result
-
-
-def _ramp(first: int, lanes: int) -> Expr:
-    return tirx.Ramp(int64(first), int64(1), lanes)
 
 
 def _picked(wanted: Sequence[tuple[Any, int]]) -> Expr:
@@ -178,7 +174,7 @@ def _picked(wanted: Sequence[tuple[Any, int]]) -> Expr:
 
     def load_all(register: Any) -> tuple[Expr, int]:
         width = int(register.shape[0])
-        return (load(register, [_ramp(0, width) if width > 1 else int64(0)]), width)
+        return (load(register, [ramp(int64(0), width) if width > 1 else int64(0)]), width)
 
     vector_so_far: Expr | None = None
     for source in sources:
@@ -189,16 +185,12 @@ def _picked(wanted: Sequence[tuple[Any, int]]) -> Expr:
         ]  # fmt: skip
         if vector_so_far is None:
             several = [value] * max(1, lanes // width)  # at least as many lanes as the result has
-            vector_so_far = tirx.Shuffle(several, [_index(0 if pick is None else pick) for pick in picks])
+            vector_so_far = tirx.Shuffle(several, [i32(0 if pick is None else pick) for pick in picks])
             continue
         order = [lane if pick is None else lanes + pick for lane, pick in enumerate(picks)]
-        vector_so_far = tirx.Shuffle([vector_so_far, value], [_index(pick) for pick in order])
+        vector_so_far = tirx.Shuffle([vector_so_far, value], [i32(pick) for pick in order])
     assert vector_so_far is not None
     return vector_so_far
-
-
-def _index(value: int) -> Any:
-    return tirx.IntImm("int32", value)
 
 
 def _reads(value: Expr) -> list[Any]:
@@ -273,11 +265,8 @@ def make(
         flat = [Sized(item, shape) for item, shape in zip(data, shapes, strict=True)]
         memory = dict(zip(every, flat, strict=True))
         with tasks_of(count, tasks is not None, begin, end) as task:
-            bound: dict[Any, Expr] = {}
-            remaining = task
-            for axis, size in reversed(list(zip(before, sizes, strict=True))):
-                bound[axis.var] = bind(modulo(remaining, size) if axis is not before[0] else remaining)
-                remaining = divide(remaining, size)
+            indices = reversed(list(zip(before, unravel(task, sizes), strict=True)))
+            bound: dict[Any, Expr] = {axis.var: bind(index) for axis, index in indices}
 
             def visit(first: Expr, width: int) -> None:
                 if width == lanes:

@@ -31,10 +31,9 @@ from kiln.tir.builder import (
     argument,
     bind,
     define,
-    divide,
     load,
-    modulo,
     store,
+    unravel,
     vector,
 )
 from kiln.tir.fused import Fused, Nest, replace
@@ -254,12 +253,7 @@ def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         with tasks_of(count, tasks is not None, begin, end) as task:
-            lead: list[Expr] = []
-            remaining = task
-            for number, size in enumerate(reversed(rows.lead)):
-                outermost = number == len(rows.lead) - 1
-                lead.insert(0, bind(remaining if outermost else modulo(remaining, size)))
-                remaining = divide(remaining, size)
+            lead = [bind(index) for index in reversed(unravel(task, rows.lead))][::-1]
             row = _Row(fused, rows, dict(zip(buffers_read, buffers, strict=True)), lead)
             for nest in rows.nests:
                 if nest.reduced:

@@ -47,7 +47,7 @@ class Form:
 def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int) -> float:
     """Estimated cycles of `planes` matmuls of rows x depth by depth x columns, weights cold."""
     tile = choose_tile(machine, rows, columns)
-    padded = -(-columns // tile.columns) * tile.columns
+    padded = ceil_div(columns, tile.columns) * tile.columns
     compute = rows * padded * depth / (2 * tile.lanes)
     return planes * max(compute, depth * padded * 4 / _BYTES_A_CYCLE)
 
@@ -63,7 +63,9 @@ def estimate(conv: Convolution, m: int, machine: Machine) -> float:
         return _products(machine, conv.ranges.greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
     tiles, lanes = conv.ranges.greatest(tiles_of(conv, m)), machine.lanes("float32")
     inputs, outputs = _TRANSFORM[m]
-    transforms = tiles * (-(-conv.channels // lanes) * inputs + -(-conv.out_channels // lanes) * outputs)
+    transforms = tiles * (
+        ceil_div(conv.channels, lanes) * inputs + ceil_div(conv.out_channels, lanes) * outputs
+    )
     return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
 
 
@@ -110,5 +112,5 @@ def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None
     tasks = min(machine.cores, tiles) if shared else 1
     if open_:
         return Form(m, block, False, tasks, ceil_div(all_tiles, tasks * block))
-    rounds = -(-tiles // (tasks * block))
-    return Form(m, -(-tiles // (tasks * rounds)), False, tasks, rounds)
+    rounds = ceil_div(tiles, tasks * block)
+    return Form(m, ceil_div(tiles, tasks * rounds), False, tasks, rounds)

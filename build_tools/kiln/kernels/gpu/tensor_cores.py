@@ -27,6 +27,7 @@ from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.config.sizes import ceil_div
 from kiln.kernels.gpu import half
 from kiln.kernels.gpu.wmma import EDGE, intrinsics
 from kiln.tir.symbols import is_open
@@ -132,7 +133,7 @@ def _tile(i: Any, j: Any) -> Tile | None:
     sizes = [1 << 20 if is_open(size) else int(size) for size in (i, j)]
     if min(sizes) < LEAST:
         return None
-    padded = [-(-size // EDGE) * EDGE for size in sizes]
+    padded = [ceil_div(size, EDGE) * EDGE for size in sizes]
     fitting = [t for t in TILES if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]]
     return (fitting or TILES[:1])[-1]
 

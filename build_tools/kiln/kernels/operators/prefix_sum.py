@@ -20,6 +20,7 @@ from tvm.script.ir_builder import tirx as script
 
 from kiln.tir.builder import Expr, divide, load, modulo, registers, serial, store
 from kiln.tir.symbols import extent, int64, is_open
+from kiln.tir.vector_expr import ramp
 
 Combine = Callable[[Any, Any], Any]
 
@@ -94,17 +95,17 @@ class _Scan:
         lanes = _BLOCK * 8 // int(tvm.DataType(dtype).bits)
         whole_blocks, back = (self.length - 1) // lanes, int64(1 if self.exclusive else 0)
         if whole_blocks:
-            block, every = registers([lanes], dtype), _ramp(int64(0), lanes)
+            block, every = registers([lanes], dtype), ramp(int64(0), lanes)
             with serial(whole_blocks) as number:
                 last = number * int64(lanes)
-                store(block, [every], load(x, [*line, _ramp(last + int64(1) - back, lanes)]))
+                store(block, [every], load(x, [*line, ramp(last + int64(1) - back, lanes)]))
                 step = 1
                 while step < lanes:
                     value = load(block, [every])
                     store(block, [every], self.combine(self._shifted(value, step, lanes), value))
                     step *= 2
                 carried = tirx.Broadcast(load(y, [*line, last]), lanes)
-                store(y, [*line, _ramp(last + int64(1), lanes)], self.combine(carried, load(block, [every])))
+                store(y, [*line, ramp(last + int64(1), lanes)], self.combine(carried, load(block, [every])))
         with serial(self.length - 1 - whole_blocks * lanes) as rest:
             here = int64(whole_blocks * lanes + 1) + rest
             before = load(y, [*line, here - int64(1)])
@@ -115,7 +116,3 @@ class _Scan:
         picks = [lane if lane < step else lanes + lane - step for lane in range(lanes)]
         neutral = tirx.Broadcast(self.neutral, lanes)
         return tirx.Shuffle([neutral, value], [tirx.IntImm("int32", pick) for pick in picks])
-
-
-def _ramp(first: Expr, lanes: int) -> Expr:
-    return tirx.Ramp(first, int64(1), lanes)

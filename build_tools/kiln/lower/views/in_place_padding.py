@@ -17,7 +17,7 @@ from tvm.ir import TensorLoad
 from tvm.tirx import PrimFunc
 
 from kiln.callbacks import post_order_visit, structural_map
-from kiln.config.sizes import SizeExpr
+from kiln.config.sizes import SizeExpr, ceil_div
 from kiln.graph.bindings import operator
 from kiln.opinfo.attach import OpInfo, of
 from kiln.tir.builder import (
@@ -88,7 +88,7 @@ def apart(machine: Machine, channels: int, dtype: str) -> int:
     times. Narrower vectors need the gap only where all pixels map to one set: with AVX2 7x7x1024 takes 1.7
     times as long without the gap, 14x14x512 does not take longer.
     """
-    size = -(-tvm.DataType(dtype).bits // 8)
+    size = ceil_div(tvm.DataType(dtype).bits, 8)
     sets = CACHE_SETS // 8 if machine.vector_bits // 8 >= CACHE_LINE else CACHE_SETS
     return 0 if channels * size % (sets * CACHE_LINE) else CACHE_LINE // size
 

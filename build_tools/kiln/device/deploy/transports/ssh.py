@@ -24,6 +24,7 @@ from pydantic import AfterValidator, Field
 
 from kiln.config import Device
 from kiln.config.check import Section
+from kiln.config.sizes import ceil_div
 from kiln.device import process
 from kiln.device.deploy.transports import TIMEOUT, Answer, printable
 from kiln.device.posix import PosixTransport, as_text_and_input
@@ -190,7 +191,7 @@ class _Connection:
         fixed = {
             **_ALWAYS,
             "ConnectTimeout": str(chosen.timeout),
-            "ServerAliveInterval": str(-(-chosen.timeout // 2)),  # lost after four of them
+            "ServerAliveInterval": str(ceil_div(chosen.timeout, 2)),  # lost after four of them
             "ControlPath": f"{self._folder}/socket",
         }
         options += [word for key, value in fixed.items() for word in ("-o", f"{key}={value}")]
