@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from kiln.config import load_target
-from kiln.device.check.steps import Step, steps_of
+from kiln.device.check.steps import TimedStep, steps_of
 from kiln.emit.simd_check import scalar_kernels
 from kiln.files import atomic_write, read_json
 from kiln.plan.schema import read_plan
@@ -40,11 +40,11 @@ class Ceilings:
     memory: Bandwidth | None = None
     params: int = 0  # bytes of all parameters: a run reads them from as far away as that many bytes lie
 
-    def compute(self, step: Step) -> float | None:
+    def compute(self, step: TimedStep) -> float | None:
         """The share of its time that the arithmetic alone would take."""
         return step.of_peak(self.flops)
 
-    def traffic(self, step: Step) -> float | None:
+    def traffic(self, step: TimedStep) -> float | None:
         """The share of its time that moving its tensors alone would take."""
         if self.memory is None:
             return None
@@ -52,7 +52,7 @@ class Ceilings:
         least += self.memory.seconds(step.params, 0, max(self.params, step.bytes))
         return least / step.seconds if least < PARTLY * step.seconds else None
 
-    def share(self, step: Step) -> tuple[float, str] | None:
+    def share(self, step: TimedStep) -> tuple[float, str] | None:
         """Of the ceiling that binds it, and which that is."""
         found = [(self.compute(step), "arithmetic"), (self.traffic(step), "memory")]
         return max(((share, name) for share, name in found if share is not None), default=None)
@@ -60,7 +60,7 @@ class Ceilings:
 
 def profile(
     chosen: Chosen, target: str, rounds: int, threads: int, cpus: Sequence[int], folders: Folders
-) -> tuple[list[Step], Ceilings]:
+) -> tuple[list[TimedStep], Ceilings]:
     """The steps in the plan's order, and the ceilings: of bandwidth where a program measures it.
 
     Raises LeftOutError when the model was not built for the target, KilnError when it cannot be run.
@@ -88,17 +88,17 @@ def profile(
     return steps, ceilings
 
 
-def report(steps: Sequence[Step], ceilings: Ceilings, most: int) -> str:
+def report(steps: Sequence[TimedStep], ceilings: Ceilings, most: int) -> str:
     """Markdown: the families by time, then the `most` steps that are furthest below their ceiling."""
     total = sum(step.seconds for step in steps)
-    families: dict[str, list[Step]] = defaultdict(list)
+    families: dict[str, list[TimedStep]] = defaultdict(list)
     for step in steps:
         families[step.family].append(step)
     groups = sorted(families.items(), key=lambda item: -sum(step.seconds for step in item[1]))
     summary = [[name, str(len(group)), *_figures(group, total, ceilings)] for name, group in groups]
     summary.append(["all", str(len(steps)), *_figures(steps, total, ceilings)])
 
-    def order(step: Step) -> tuple[bool, float, float]:
+    def order(step: TimedStep) -> tuple[bool, float, float]:
         share = ceilings.share(step)
         return step.seconds < SMALL * total, share[0] if share else 9.0, -step.seconds
 
@@ -134,7 +134,7 @@ def _binary(size: int) -> str:
     return f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB"
 
 
-def table(steps: Sequence[Step], ceilings: Ceilings) -> str:
+def table(steps: Sequence[TimedStep], ceilings: Ceilings) -> str:
     """The same as CSV, in the plan's order."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
@@ -149,7 +149,7 @@ def table(steps: Sequence[Step], ceilings: Ceilings) -> str:
     return out.getvalue()
 
 
-def _figures(steps: Sequence[Step], total: float, ceilings: Ceilings) -> list[str]:
+def _figures(steps: Sequence[TimedStep], total: float, ceilings: Ceilings) -> list[str]:
     """Of several steps: shares are means weighted by time."""
     seconds = sum(step.seconds for step in steps)
 

@@ -9,10 +9,10 @@ import pytest
 from kiln.config import load_model, stage_config
 from kiln.config.dims import whole
 from kiln.config.sizes import evaluate
+from kiln.golden.cases import concrete
 from kiln.golden.compare import compare, limits_for
 from kiln.golden.inputs import make_set, set_names
 from kiln.golden.reference import open_reference
-from kiln.golden.tries import concrete
 from symbolic import runner
 
 from .models import compile_on_host, imported, source

@@ -14,7 +14,7 @@ import numpy as np
 from kiln.config import Target
 from kiln.files import write_json
 from kiln.golden import inputs as input_sets
-from kiln.golden.tries import concrete, shorten, tries
+from kiln.golden.cases import concrete, golden_cases, shorten
 from kiln.golden.vectors import Vectors
 
 from . import tiny
@@ -170,7 +170,7 @@ def build(folder: Path, target: Target, kernels: str = KERNELS, plan: dict[str, 
     golden = folder / "golden"
     golden.mkdir(exist_ok=True)
     vectors, masks = Vectors(), ["mask"]
-    for one in tries([{"kind": "random", "seed": 1}], BUCKETS, INTERFACE, masks, None):
+    for one in golden_cases([{"kind": "random", "seed": 1}], BUCKETS, INTERFACE, masks, None):
         entries = {side: concrete(INTERFACE[side], one.sizes) for side in ("inputs", "outputs")}
         x, mask = input_sets.make_set(one.spec, entries["inputs"], None, masks)
         if one.shortened:

@@ -23,7 +23,7 @@ from kiln.device.deploy.registry import load_device
 from kiln.device.deploy.transports import open_transport
 from kiln.device.deploy.transports.gdb import GdbTransport
 from kiln.device.microcontroller.image import Image
-from kiln.device.microcontroller.rsp import Region, Rsp, crc32
+from kiln.device.microcontroller.rsp import MemoryMapRegion, Rsp, crc32
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError
@@ -243,7 +243,7 @@ def test_flash_memory_is_erased_in_blocks_and_checked_by_the_server() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         rsp = Rsp(("127.0.0.1", server.server_address[1]), "chip", 5)
         (region,) = rsp.flash_regions()
-        assert region == Region(0x1000, 0x8000, 0x400)
+        assert region == MemoryMapRegion(0x1000, 0x8000, 0x400)
         content = bytes(range(256)) * 9  # holds all characters that packets escape
         rsp.erase_and_write(region, 0x1500, content)
         assert bytes(Probe.memory[0x1500 : 0x1500 + len(content)]) == content

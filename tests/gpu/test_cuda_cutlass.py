@@ -19,7 +19,7 @@ import pytest
 import tvm
 from kiln.byoc.backend import Facts
 from kiln.byoc.partition import Partition
-from kiln.byoc.passes import Chosen, Passes
+from kiln.byoc.passes import ChosenBackends, Passes
 from kiln.byoc.registry import load, wanted
 from kiln.config import load_target, sizes
 from kiln.config.byoc import Byoc
@@ -122,7 +122,7 @@ TENSORS = [
 
 def _passes(precision: str = "fp32") -> Passes:
     facts = Facts("x86_64", "avx2", 1, 90, precision)
-    return Passes([load("cutlass")], Partition(facts, Chosen(Byoc())))
+    return Passes([load("cutlass")], Partition(facts, ChosenBackends(Byoc())))
 
 
 def _open_rows() -> tvm.IRModule:

@@ -115,7 +115,7 @@ class _Replacement:
 
 
 @mutator
-class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+class _SubgraphRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Replaces calls by extern calls. `replacements`: by the last call of each subgraph."""
 
     def __init__(self, mod: tvm.IRModule, replacements: Mapping[Any, _Replacement]) -> None:
@@ -205,7 +205,7 @@ class Partition:
             return mod
         modules = list(mod.attrs[MODULES]) if mod.attrs and MODULES in mod.attrs else []
         records = externals(mod)
-        rewriter = _Rewriter(mod, replacements)
+        rewriter = _SubgraphRewriter(mod, replacements)
         variable = mod.get_global_var("main")
         rewriter.builder_.update_func(variable, rewriter.visit_expr(mod["main"]))
         result = relax.transform.DeadCodeElimination()(rewriter.builder_.get())

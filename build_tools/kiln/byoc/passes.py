@@ -33,10 +33,10 @@ def external_passes(
     byoc = Byoc.model_validate(config["byoc"])
     backends = [load(name) for name in config["backends"]]
     facts = facts_of(target, threads, precision)
-    return Passes(backends, Partition(facts, Chosen(byoc, config.get("chosen"))))
+    return Passes(backends, Partition(facts, ChosenBackends(byoc, config.get("chosen"))))
 
 
-class Chosen:
+class ChosenBackends:
     """Decides whether a library computes a subgraph: by the configuration's globs and by `chosen`.
 
     `chosen`: with `auto`, the backend that was fastest for each subgraph, by the subgraph's key.

@@ -21,7 +21,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.tirx import PrimFunc
 
 from kiln.byoc.match import Array, Group, Match, Operand, Pattern
-from kiln.opinfo.match import Convolution, read_product
+from kiln.opinfo.match import ConvolutionAttributes, read_product
 
 FLOAT = "float32"
 ACTIVATIONS = ("clip", "relu", None)
@@ -173,7 +173,7 @@ def _reader(name: str) -> Any:
 
     def read(func: PrimFunc, tensors: Sequence[Operand]) -> Match | None:
         product = read_product(func)
-        if product is None or isinstance(product.attrs, Convolution) != (name == "conv2d"):
+        if product is None or isinstance(product.attrs, ConvolutionAttributes) != (name == "conv2d"):
             return None
         if product.output != len(tensors) - 1 or product.activation not in (None, "nn.relu", "clip"):
             return None

@@ -23,7 +23,7 @@ _LIBRARIES = {"zig": ("-nostartfiles",), "gcc": ("-nostdlib", "-lgcc"), "clang":
 
 
 @dataclass(frozen=True)
-class Parts:
+class BareProgram:
     """What a program for a bare machine is linked from, besides its own sources and flags."""
 
     sources: tuple[Path, ...]
@@ -58,7 +58,7 @@ def linker_script(target: Target) -> str:
     )
 
 
-def parts(target: Target, work: Path) -> Parts:
+def parts(target: Target, work: Path) -> BareProgram:
     """The parts of a program for `target`; writes the linker script into `work`. Raises KilnError."""
     script = linker_script(target)
     path = work.absolute() / f"memory-{hashlib.sha256(script.encode()).hexdigest()[:12]}.ld"
@@ -66,7 +66,7 @@ def parts(target: Target, work: Path) -> Parts:
         atomic_write(path, script)
     assert target.memory is not None
     small = region_of(target.memory, "heap").bytes < _SMALL_HEAP
-    return Parts(
+    return BareProgram(
         (_BARE / "bare.c", _BARE / "library.c", _BARE / f"machine_{target.arch}.c"),
         (_BARE / "include", _BARE),
         (

@@ -20,7 +20,7 @@ _PROGRAM = ("run_vectors.c", "check_errors.c", "check_shapes.c", "harness.c")
 
 
 @dataclass(frozen=True)
-class Vector:
+class GoldenVector:
     """One golden vector: its name, the values of its tensors, and golden.json's entries of its outputs.
 
     `bucket` is the name of the bucket that must serve the vector, `dims` the sizes of the model's dimensions;
@@ -78,7 +78,7 @@ class Bundle:
         found = read_json(path)["buckets"] if path.is_file() else []
         return {bucket["name"]: bucket["mean_padding"] for bucket in found}
 
-    def vectors(self) -> list[Vector]:
+    def vectors(self) -> list[GoldenVector]:
         """The golden vectors. Raises KilnError when a file is missing, damaged or of another size."""
         folder, found = self.folder / "golden", []
         for entry in self.golden()["vectors"]:
@@ -87,7 +87,9 @@ class Bundle:
                 for side in ("inputs", "outputs")
             }
             where = (entry.get("bucket", ""), entry.get("dims", {}))
-            found.append(Vector(entry["name"], sides["inputs"], sides["outputs"], entry["outputs"], *where))
+            found.append(
+                GoldenVector(entry["name"], sides["inputs"], sides["outputs"], entry["outputs"], *where)
+            )
         if not found:
             raise KilnError(f"{folder / 'golden.json'}: it holds no vector")
         return found

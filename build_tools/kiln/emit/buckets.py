@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kiln.config.sizes import ceil_div
 from kiln.emit.plan_ports import DimensionCode
 from kiln.errors import KilnError
-from kiln.plan.schema import Bucket, Dimension, SizeRange
+from kiln.plan.schema import AcceptedSizes, Dimension, PlannedBucket
 
 _MOST_CELLS = 1 << 16
 
@@ -42,7 +42,7 @@ class Selection:
     table: list[int]
 
 
-def selection(dims: Sequence[DimensionRange], buckets: Sequence[Bucket]) -> Selection | None:
+def selection(dims: Sequence[DimensionRange], buckets: Sequence[PlannedBucket]) -> Selection | None:
     """Build the selection for `dims` and `buckets` of plan.json.
 
     Returns None if the first bucket accepts every size that the dimensions allow. Raises KilnError for
@@ -79,12 +79,12 @@ def selection(dims: Sequence[DimensionRange], buckets: Sequence[Bucket]) -> Sele
     return Selection(axes, table)
 
 
-def bucket_range(bucket: Bucket, dim: DimensionRange) -> tuple[int, int]:
+def bucket_range(bucket: PlannedBucket, dim: DimensionRange) -> tuple[int, int]:
     """Least and greatest size of `dim` that the bucket accepts. Raises KilnError if it exceeds the dimension.
 
     A bucket without a range for the dimension accepts all sizes of the dimension.
     """
-    chosen = bucket.dims.get(dim.name, SizeRange(min=dim.min, max=dim.max))
+    chosen = bucket.dims.get(dim.name, AcceptedSizes(min=dim.min, max=dim.max))
     low, high, multiple = chosen.min, chosen.max, chosen.multiple
     if not dim.min <= low <= high <= dim.max:
         raise KilnError(
@@ -100,7 +100,7 @@ def bucket_range(bucket: Bucket, dim: DimensionRange) -> tuple[int, int]:
     return low, high
 
 
-def bucket_box(bucket: Bucket, dims: Sequence[DimensionRange]) -> list[int] | None:
+def bucket_box(bucket: PlannedBucket, dims: Sequence[DimensionRange]) -> list[int] | None:
     """Least and greatest size of each dimension that both bucket and dimension allow, in one flat list.
 
     None for a special case, and if a dimension has no such size.

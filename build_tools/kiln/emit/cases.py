@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kiln.emit import c_text
 from kiln.emit.plan_ports import PortsCode, require
 from kiln.lower.schema import SizeInRange, SizeIsMultiple
-from kiln.plan.schema import Bucket, InputContent, ParameterBytes, Parameters, SpecialCase
+from kiln.plan.schema import InputContent, ParameterBytes, Parameters, PlannedBucket, PlannedCase
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class CaseCode:
 
 
 def special_cases(
-    buckets: Sequence[Bucket], ports: PortsCode, params: Parameters, on_gpu: bool
+    buckets: Sequence[PlannedBucket], ports: PortsCode, params: Parameters, on_gpu: bool
 ) -> list[CaseCode]:
     """Special cases in the order in which they are tested. Raises KilnError for an invalid one.
 
@@ -40,9 +40,9 @@ def special_cases(
 
 
 def _case(
-    buckets: Sequence[Bucket],
+    buckets: Sequence[PlannedBucket],
     number: int,
-    when: SpecialCase,
+    when: PlannedCase,
     ports: PortsCode,
     params: Parameters,
     on_gpu: bool,

@@ -14,11 +14,11 @@ from kiln.emit.size_code import SizeCode, size_bounds
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelArgument
 from kiln.plan.schema import (
-    Bucket,
     ExpressionArgument,
     MemoryArgument,
     Parameters,
     PlacedTensor,
+    PlannedBucket,
     PlannedStep,
     PortArgument,
     StepArgument,
@@ -83,7 +83,7 @@ class StepMaker:
     threads: bool
     gpu: bool = False
 
-    def step(self, bucket: Bucket, number: int, at: int) -> StepCode:
+    def step(self, bucket: PlannedBucket, number: int, at: int) -> StepCode:
         """Step `at` of `bucket`, which is bucket `number` of the plan. Raises KilnError if invalid."""
         step = bucket.steps[at]
         where = f"buckets[{number}].steps[{at}]"
@@ -150,7 +150,8 @@ class StepMaker:
         return [code.value(expr, f"{where}.launch") for expr in [*grid, *block]]
 
     def _argument(
-        self, arg: StepArgument, want: KernelArgument, bucket: Bucket, at: int, code: SizeCode, where: str,
+        self, arg: StepArgument, want: KernelArgument, bucket: PlannedBucket, at: int, code: SizeCode,
+        where: str,
     ) -> tuple[str, str]:  # fmt: skip
         """C expression and comment of one argument. Raises KilnError for an address outside its memory."""
         place = arg.at
@@ -178,7 +179,7 @@ class StepMaker:
         require(first % element == 0, f"{where}.offset", first, f"multiples of {element}")
         return address, comment
 
-    def _tensor_at(self, arg: MemoryArgument, bucket: Bucket, at: int) -> str:
+    def _tensor_at(self, arg: MemoryArgument, bucket: PlannedBucket, at: int) -> str:
         """Name of the tensor that `arg` points to during step `at`; empty if the plan has no name for it."""
         candidates: Iterable[StoredTensor | PlacedTensor] = self.params.tensors
         if arg.at == "arena":

@@ -20,7 +20,7 @@ from kiln.emit.plan_ports import DimensionCode, PortCode, PortsCode, read_ports,
 from kiln.emit.plan_steps import KernelCode, StepCode, StepMaker
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord, VariantFeatures
-from kiln.plan.schema import Bucket, Parameters, Plan
+from kiln.plan.schema import Parameters, Plan, PlannedBucket
 from kiln.plan.variants import step_of
 
 # Static names in plan.c, which a model's name must not be.
@@ -247,7 +247,7 @@ def _prepared(kernels: Sequence[KernelRecord], steps: Mapping[str, StepCode]) ->
     return prepared
 
 
-def _sizes_text(bucket: Bucket, dims: Sequence[DimensionCode]) -> str:
+def _sizes_text(bucket: PlannedBucket, dims: Sequence[DimensionCode]) -> str:
     """Sizes of a bucket in words, such as `batch 1, seq 17..64`."""
     ranges = {dim.name: bucket_range(bucket, dim) for dim in dims}
     text = sizes.ranges_text({name: {"min": low, "max": high} for name, (low, high) in ranges.items()})

@@ -15,7 +15,7 @@ MOST_ELEMENTS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Dim:
+class DimRange:
     """A named dimension, whose size at run time is a multiple of `multiple` in [minimum, maximum]."""
 
     name: str
@@ -37,7 +37,7 @@ class ImportOptions:
     name: str
     shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
-    dims: Mapping[str, Dim] = field(default_factory=dict)
+    dims: Mapping[str, DimRange] = field(default_factory=dict)
     bucket: Mapping[str, Segment] | None = None
     every_node: bool = False
 
@@ -61,7 +61,7 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
     for name, value in (config.get("dims") or {}).items():
         minimum = 1 if value.get("min") is None else int(value["min"])
         maximum = minimum if value.get("max") is None else int(value["max"])
-        dims[name] = Dim(name, minimum, maximum, int(value.get("multiple") or 1))
+        dims[name] = DimRange(name, minimum, maximum, int(value.get("multiple") or 1))
     shapes: dict[str, tuple[int | str, ...]] = {}
     layouts: dict[str, str] = {}
     for side in ("inputs", "outputs"):

@@ -37,7 +37,7 @@ HALF: dict[str, dict[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Limits:
+class ErrorLimits:
     """Tolerances of an output: `absolute` in its unit, `relative` to max|want|, `levels` if quantised."""
 
     absolute: float = 1e-5
@@ -60,7 +60,7 @@ class Comparison:
     detail: str = ""
 
 
-def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None = None) -> Limits:
+def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None = None) -> ErrorLimits:
     """The limits of one output from a model's `tolerance`; the output's entry in `outputs` has precedence.
 
     `precision`: fp16 or bf16 where the reference computes with 16 bits; lower limits are raised to those of
@@ -68,7 +68,7 @@ def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None 
     """
     least = (tolerance.get(precision) or HALF[precision]) if precision else {}
     own = (tolerance.get("outputs") or {}).get(output) or {}
-    default = Limits()
+    default = ErrorLimits()
 
     def pick(key: str) -> Any:
         for section in (own, tolerance):
@@ -76,15 +76,15 @@ def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None 
                 return max(section[key], least.get(key) or 0)
         return max(getattr(default, key), least.get(key) or 0)
 
-    return Limits(float(pick("absolute")), float(pick("relative")), int(pick("levels")))
+    return ErrorLimits(float(pick("absolute")), float(pick("relative")), int(pick("levels")))
 
 
-def entry_limits(tolerance: Mapping[str, Any], entry: Mapping[str, Any]) -> Limits:
+def entry_limits(tolerance: Mapping[str, Any], entry: Mapping[str, Any]) -> ErrorLimits:
     """The limits of an output of a golden vector, by its entry in golden.json."""
     return limits_for(tolerance, entry["name"], entry.get("precision"))
 
 
-def compare(got: Array, want: Array, limits: Limits, quantised: bool = False) -> Comparison:
+def compare(got: Array, want: Array, limits: ErrorLimits, quantised: bool = False) -> Comparison:
     """Compare one output with the reference's. `quantised`: integers represent reals, so `levels` applies."""
     if got.dtype != want.dtype or got.shape != want.shape:
         detail = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
@@ -98,7 +98,7 @@ def compare(got: Array, want: Array, limits: Limits, quantised: bool = False) ->
     return _judge(difference.astype(np.float64), limit, "levels" if quantised else "", got, want)
 
 
-def _compare_floats(got: Array, want: Array, limits: Limits) -> Comparison:
+def _compare_floats(got: Array, want: Array, limits: ErrorLimits) -> Comparison:
     finite = np.isfinite(want)
     largest = float(np.abs(want[finite]).max()) if finite.any() else 0.0
     limit = limits.absolute + limits.relative * largest

@@ -26,11 +26,11 @@ from kiln.config import sizes
 from kiln.config.padding import MEASURED, given_fill
 from kiln.errors import KilnError
 from kiln.golden.adversarial import attacks
+from kiln.golden.cases import GoldenCase
 from kiln.golden.compare import Comparison, compare, limits_for
 from kiln.golden.points import Bucket, Sizes
 from kiln.golden.reference import Reference
 from kiln.golden.trace import first_to_differ
-from kiln.golden.tries import Try
 
 Array = npt.NDArray[Any]
 
@@ -68,7 +68,7 @@ class PaddingChecks:
         self._ports = self.config.get("inputs") or {}
         self._names = [entry["name"] for entry in self.interface["inputs"]]
 
-    def check(self, test: Try, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
+    def check(self, test: GoldenCase, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
         """Compare the outputs `want` of the test case with those of padded inputs.
 
         Raises KilnError if an output changes.
@@ -116,7 +116,9 @@ class PaddingChecks:
         return {name: _stored(entry["name"], known.get(name, plain[name]), np.dtype(entry["dtype"]))
                 for name, entry in zip(self._names, self.interface["inputs"], strict=True)}  # fmt: skip
 
-    def _attack(self, test: Try, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> None:
+    def _attack(
+        self, test: GoldenCase, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]
+    ) -> None:
         """Compare on adversarial data. Raises KilnError if an output changes."""
         given = [name for name in self._names if (self._ports.get(name) or {}).get("pad") is not None]
         for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *given]):
@@ -126,7 +128,7 @@ class PaddingChecks:
 
     def _raise_for(
         self,
-        test: Try,
+        test: GoldenCase,
         target: Sizes,
         results: Sequence[Comparison],
         exact: Sequence[Array],
@@ -161,7 +163,7 @@ class PaddingChecks:
 
     def _refusal(
         self,
-        test: Try,
+        test: GoldenCase,
         target: Sizes,
         entry: Mapping[str, Any],
         result: Comparison,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
-from kiln.golden.compare import Limits, compare
+from kiln.golden.compare import ErrorLimits, compare
 
 Array = npt.NDArray[Any]
 
@@ -57,7 +57,7 @@ class Traced:
 
 
 def first_to_differ(
-    path: Path, exact: Sequence[Array], padded: Sequence[Array], limits: Limits
+    path: Path, exact: Sequence[Array], padded: Sequence[Array], limits: ErrorLimits
 ) -> Operator | None:
     """The first operator of the model file whose result the padding changes; None if it is unknown."""
     try:
@@ -70,7 +70,7 @@ def first_to_differ(
     return find(traced, limits)
 
 
-def find(traced: Traced, limits: Limits) -> Operator | None:
+def find(traced: Traced, limits: ErrorLimits) -> Operator | None:
     """The first operator whose result differs in elements that are not padding; None if no result does."""
     positions, data = Positions(), set(traced.inputs)
     shapes_only = None
@@ -97,7 +97,7 @@ class Positions:
         # (exact size, padded size) of an axis that a Reshape has merged → positions of its elements
         self._merged: dict[tuple[int, int], Array] = {}
 
-    def agree(self, name: str, exact: Array, padded: Array, limits: Limits) -> bool:
+    def agree(self, name: str, exact: Array, padded: Array, limits: ErrorLimits) -> bool:
         """Whether `exact` and `padded` agree at one choice of positions, which is then stored for `name`."""
         if exact.ndim != padded.ndim or exact.dtype != padded.dtype:
             return False

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
+from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
 from kiln.golden.padding import PaddingChecks
 from kiln.golden.reference import open_reference
-from kiln.golden.tries import Try, concrete, shorten, tries
 
 Array = npt.NDArray[Any]
 _STATIC = {"name": "static", "dims": {}}
@@ -95,7 +95,7 @@ def make_vectors(
     # A model without buckets may still have dimensions, each of one size.
     least = {} if buckets else {dim["name"]: dim["min"] for dim in interface.get("dims", [])}
     known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
-    chosen = tries(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
+    chosen = golden_cases(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
     shapes = [entry["shape"] for entry in concrete(interface["inputs"], {**least, **chosen[0].sizes})]
     reference = open_reference(source, golden.get("reference") or "auto", shapes)
     proofs = padding["buckets"] if padding else {}
@@ -126,7 +126,7 @@ def make_vectors(
 
 
 def _inputs(
-    test: Try,
+    test: GoldenCase,
     interface: Mapping[str, Any],
     entries: Sequence[Mapping[str, Any]],
     preprocess: Mapping[str, Any] | None,

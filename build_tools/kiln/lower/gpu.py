@@ -88,7 +88,7 @@ class CudaGroups(Groups):
         return sizes.bounds(expr, self.steps.box)[1]
 
     def _launch(
-        self, launch: dlight.Launch, ops: list[OpInfo], arguments: list[str | SizeArgument],
+        self, launch: dlight.KernelLaunch, ops: list[OpInfo], arguments: list[str | SizeArgument],
         grid: list[SizeExpr], macs: int,
     ) -> None:  # fmt: skip
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"

@@ -31,7 +31,7 @@ ACTIVATIONS: Mapping[str, tuple[float, float] | None] = {
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionAttributes:
     """The attributes of a 2-D convolution.
 
     Strides and dilation are (height, width), padding is (top, left, bottom, right). Layouts have a letter for
@@ -65,7 +65,7 @@ class Product:
     and upper limit of an activation that only clips. `ops`: the function's op info.
     """
 
-    attrs: Convolution | MatrixProduct
+    attrs: ConvolutionAttributes | MatrixProduct
     data: int
     weights: int
     output: int
@@ -76,10 +76,10 @@ class Product:
     ops: list[OpInfo]
 
 
-def convolution(op: OpInfo) -> Convolution:
+def convolution(op: OpInfo) -> ConvolutionAttributes:
     """The attributes of the convolution in an op info entry of nn.conv2d."""
     attrs = op["attrs"]
-    return Convolution(
+    return ConvolutionAttributes(
         tuple(attrs["strides"]),
         tuple(attrs["padding"]),
         tuple(attrs["dilation"]),
@@ -100,7 +100,7 @@ def read_product(func: PrimFunc) -> Product | None:
     """The convolution or matmul that a function computes; None if it computes anything else, or more."""
     ops = of(func)
     parameters = tensors(func)
-    anchors: dict[str, Callable[[OpInfo], Convolution | MatrixProduct]]
+    anchors: dict[str, Callable[[OpInfo], ConvolutionAttributes | MatrixProduct]]
     anchors = {"nn.conv2d": convolution, "matmul": matrix_product}
     if not ops or ops[0]["name"] not in anchors:
         return None
@@ -111,7 +111,7 @@ def read_product(func: PrimFunc) -> Product | None:
     data, weights = (arg.get("param") for arg in ops[0]["args"])
     if data is None or weights is None:
         return None
-    letter = "C" if isinstance(attrs, Convolution) else "N"
+    letter = "C" if isinstance(attrs, ConvolutionAttributes) else "N"
     axes = re.findall(r"\d*[A-Za-z]", attrs.out_layout)
     rest = _Epilogue([index for index, axis in enumerate(axes) if axis[-1].upper() == letter], parameters)
     for index, op in enumerate(ops[1:]):

@@ -21,7 +21,7 @@ Tensors = tensorfile.Tensors
 
 
 @mutator
-class _Splitter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+class _ConstantSplitter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Replaces every constant that is not a scalar by a variable; equal tensors become one variable."""
 
     def __init__(self, module: tvm.IRModule) -> None:
@@ -51,7 +51,7 @@ def split(mod: tvm.IRModule) -> tuple[tvm.IRModule, Tensors]:
     of inputs, which come first. Scalars stay in the code.
     """
     main = mod["main"]
-    splitter = _Splitter(mod)
+    splitter = _ConstantSplitter(mod)
     body = splitter.visit_expr(main.body)
     attributes = main.attrs
     count = len(main.params)

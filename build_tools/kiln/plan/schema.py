@@ -139,7 +139,7 @@ class PlacedTensor(Record):
     shared: list[str] = Field(default_factory=list)
 
 
-class SizeRange(Record):
+class AcceptedSizes(Record):
     """The sizes of a dimension that a bucket accepts: the multiples of `multiple` in min..max."""
 
     min: int
@@ -176,14 +176,14 @@ PlannedCondition = Annotated[
 ]
 
 
-class SpecialCase(Record):
+class PlannedCase(Record):
     """The bucket runs in place of bucket `bucket` if all conditions are true."""
 
     bucket: int
     all: Annotated[list[PlannedCondition], Field(min_length=1)]
 
 
-class Bucket(Record):
+class PlannedBucket(Record):
     """A function of the model for one set of shapes: its arena, steps and tensors.
 
     `dims`: the sizes that it accepts; a dimension without an entry may have any size. `lower_bound_bytes`:
@@ -192,8 +192,8 @@ class Bucket(Record):
 
     name: str
     strategy: str = "exact"
-    dims: dict[str, Annotated[SizeRange, BeforeValidator(_range)]] = Field(default_factory=dict)
-    when: SpecialCase | None = None
+    dims: dict[str, Annotated[AcceptedSizes, BeforeValidator(_range)]] = Field(default_factory=dict)
+    when: PlannedCase | None = None
     arena_bytes: Count
     lower_bound_bytes: Count = 0
     steps: list[PlannedStep]
@@ -283,7 +283,7 @@ class Plan(Record):
     dims: list[Dimension] = Field(default_factory=list)
     params: Parameters
     kernels: list[KernelRecord]
-    buckets: Annotated[list[Bucket], Field(min_length=1)]
+    buckets: Annotated[list[PlannedBucket], Field(min_length=1)]
     cuda: Cuda | None = None
     model_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 

@@ -20,17 +20,17 @@ from kiln.params import tensors
 from kiln.plan.bucket import plan_function
 from kiln.plan.params import ParameterStore
 from kiln.plan.schema import (
-    Bucket,
+    AcceptedSizes,
     CpuVariants,
     InputContent,
     Interface,
     ParameterBytes,
     Parameters,
     Plan,
+    PlannedBucket,
+    PlannedCase,
     PlannedCondition,
     PortRecord,
-    SizeRange,
-    SpecialCase,
 )
 from kiln.plan.transforms import Origin, transforms
 from kiln.stages.target import PlanStage
@@ -86,7 +86,7 @@ def make_plan(
     `buckets`: entries of buckets.json. `lowered`: one result of the lower stage for each, in order.
     """
     parameters = ParameterStore()
-    planned: list[Bucket] = []
+    planned: list[PlannedBucket] = []
     for bucket, one in zip(buckets, lowered, strict=True):
         planned += _cases(bucket, one, parameters, len(planned))
     params = config.get("params") or {}
@@ -120,7 +120,7 @@ def make_plan(
 
 def _cases(
     bucket: Mapping[str, Any], lowered: LowerResult, parameters: ParameterStore, first: int
-) -> list[Bucket]:
+) -> list[PlannedBucket]:
     """Plans of the functions of one bucket: the general function, then one for each special case.
 
     `first`: index of the general function in the plan's buckets.
@@ -128,7 +128,7 @@ def _cases(
     strategies = {part["strategy"] for part in bucket["dims"].values()}
     strategy = next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact")
     dims = {
-        name: SizeRange(min=part["min"], max=part["max"], multiple=part["multiple"])
+        name: AcceptedSizes(min=part["min"], max=part["max"], multiple=part["multiple"])
         for name, part in bucket["dims"].items()
     }
     planned = []
@@ -141,10 +141,10 @@ def _cases(
         when = None
         if case.when is not None:
             conditions = [_condition(one, values, parameters) for one in case.when.all]
-            when = SpecialCase(bucket=first, all=conditions)
+            when = PlannedCase(bucket=first, all=conditions)
         function = plan_function(case, values, parameters)
         planned.append(
-            Bucket(
+            PlannedBucket(
                 name=bucket["name"] + (f"_{case.name}" if case.name else ""),
                 strategy=strategy,
                 dims=dims,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from kiln.plan.schema import Bucket, PlacedTensor
+from kiln.plan.schema import PlacedTensor, PlannedBucket
 
 WIDTH, HEIGHT = 1000, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 14, 30
@@ -20,7 +20,7 @@ def bytes_text(count: int) -> str:
     return f"{count / (1024 * 1024):.2f} MiB"
 
 
-def draw(bucket: Bucket, labels: list[str]) -> str:
+def draw(bucket: PlannedBucket, labels: list[str]) -> str:
     """SVG of the arena of one bucket of plan.json. `labels` are the steps' labels, for tooltips."""
     steps, top = len(bucket.steps), max(bucket.arena_bytes, 1)
     plot_width, plot_height = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
@@ -71,7 +71,7 @@ def _tensor(tensor: PlacedTensor, x: Any, y: Any, column: float, row: float, lab
     )
 
 
-def _live(bucket: Bucket, x: Any, y: Any) -> str:
+def _live(bucket: PlannedBucket, x: Any, y: Any) -> str:
     """SVG line of the bytes alive at each step.
 
     Where the line reaches the top, the arena cannot be smaller.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from kiln.plan.schema import Bucket, MemoryArgument, Plan
+from kiln.plan.schema import MemoryArgument, Plan, PlannedBucket
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def has_buckets(rows: list[Mapping[str, Any]]) -> bool:
     return len(rows) > 1 or any(size["min"] != size["max"] for r in rows for size in r["dims"].values())
 
 
-def _params_bytes(bucket: Bucket) -> int:
+def _params_bytes(bucket: PlannedBucket) -> int:
     read = {
         (arg.offset, arg.bytes)
         for step in bucket.steps

@@ -37,19 +37,19 @@ class Sections:
 
 
 @dataclass(frozen=True)
-class Program:
+class ElfProgram:
     """A linked program: section sizes, and bytes of code by function name."""
 
     sections: Sections
     functions: dict[str, int]
 
 
-def read_program(path: Path) -> Program:
+def read_program(path: Path) -> ElfProgram:
     """Measure the ELF file `path`. Raises KilnError when it cannot be read as ELF."""
     try:
         with path.open("rb") as stream:
             elf: Any = ELFFile(stream)
-            return Program(_sections(elf), functions_of(elf))
+            return ElfProgram(_sections(elf), functions_of(elf))
     except (OSError, ELFError) as error:
         raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
 

@@ -16,7 +16,7 @@ from kiln import __version__
 from kiln.config import sizes
 from kiln.errors import printable
 from kiln.files import atomic_write, read_json
-from kiln.plan.schema import Bucket, ExpressionArgument, MemoryArgument, Plan, StepArgument, read_plan
+from kiln.plan.schema import ExpressionArgument, MemoryArgument, Plan, PlannedBucket, StepArgument, read_plan
 from kiln.report import arena, budget
 from kiln.report.buckets import has_buckets, plan_rows
 from kiln.report.measure import operators, peak_step
@@ -153,7 +153,9 @@ def many(value: int) -> str:
     return str(value)
 
 
-def _bucket(plan: Plan, size: Mapping[str, Any], bucket: Bucket, row: Mapping[str, Any]) -> dict[str, Any]:
+def _bucket(
+    plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket, row: Mapping[str, Any]
+) -> dict[str, Any]:
     """A bucket of plan.json with its row of the size table, its steps and the drawing of its arena."""
     steps = _steps(plan, size, bucket)
     most = max((step["flops"] for step in steps), default=0) or 1
@@ -169,7 +171,7 @@ def _bucket(plan: Plan, size: Mapping[str, Any], bucket: Bucket, row: Mapping[st
     }
 
 
-def _steps(plan: Plan, size: Mapping[str, Any], bucket: Bucket) -> list[dict[str, Any]]:
+def _steps(plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket) -> list[dict[str, Any]]:
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     linked = size.get("linked") or {}
     code = {kernel["symbol"]: kernel["bytes"] for kernel in linked.get("kernels", [])}

@@ -11,10 +11,10 @@ from kiln.config import Target
 from kiln.device.link import link, link_flags
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord
-from kiln.plan.schema import Bucket, PlacedTensor, Plan
+from kiln.plan.schema import PlacedTensor, Plan, PlannedBucket
 from kiln.report.archive import function_members
 from kiln.report.buckets import code_rows, plan_rows
-from kiln.report.elf import Program, read_program
+from kiln.report.elf import ElfProgram, read_program
 from kiln.report.stack import is_readable, measure_stack
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -91,7 +91,9 @@ def _stack(plan: Plan, bundle: Path, target: Target, flags: list[str], work: Pat
     return {"stack_bytes": stack.bytes, "stack_frames": frames}
 
 
-def code_by_part(plan: Plan, program: Program, base: Program, members: Mapping[str, str]) -> dict[str, Any]:
+def code_by_part(
+    plan: Plan, program: ElfProgram, base: ElfProgram, members: Mapping[str, str]
+) -> dict[str, Any]:
     """Bytes of code of each kernel, of the plan, and of the runtime's core, threads and platform.
 
     `members`: function name → object of the library. Functions that `base` also contains are not counted;
@@ -169,7 +171,7 @@ def operators(kernel: KernelRecord) -> str:
     return " + ".join(op.name.removeprefix("relax.") for op in kernel.ops) or kernel.symbol
 
 
-def peak_step(bucket: Bucket) -> tuple[int, list[PlacedTensor]]:
+def peak_step(bucket: PlannedBucket) -> tuple[int, list[PlacedTensor]]:
     """The first step with the most bytes alive, and the tensors alive at it, largest first."""
     best, most = 0, -1
     for step in range(len(bucket.steps)):

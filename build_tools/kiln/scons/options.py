@@ -48,7 +48,7 @@ _PATHS = (".yaml", ".yml", ".onnx", ".tflite", ".pt2")
 
 
 @dataclass(frozen=True)
-class Program:
+class LinkedProgram:
     """A linked program and its goals.
 
     For `test`, `model` and `target` name the bundle with the golden vectors.
@@ -70,7 +70,7 @@ class Options:
     image: str | None
     device: str | None
     device_goals: Sequence[str]
-    program: Program | None = None
+    program: LinkedProgram | None = None
     byoc: str | None = None
     precision: str | None = None
     variants: str | None = None
@@ -158,7 +158,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
 
 def _program(
     path: str, goals: Sequence[str], device: str | None, lists: Mapping[str, Sequence[str]]
-) -> Program:
+) -> LinkedProgram:
     path = _path(path)
     if device is None:
         raise KilnError("device is missing: program= needs device=NAME (./kiln devices lists them)")
@@ -171,7 +171,7 @@ def _program(
             raise KilnError(f"goal '{goal}' does not accept program=, allowed: {', '.join(_OF_PROGRAM)}")
     if "test" in goals and not lists["model"]:
         raise KilnError("test with program= needs model=NAME, the model with the golden vectors")
-    return Program(path, list(goals), next(iter(lists["model"]), None), lists["target"][0])
+    return LinkedProgram(path, list(goals), next(iter(lists["model"]), None), lists["target"][0])
 
 
 def _names(text: str) -> list[str]:

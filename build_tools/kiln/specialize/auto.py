@@ -29,7 +29,7 @@ Serving = Literal["exact", "pad", "open"]
 ROUNDS = 32  # limit of coordinate descent, which converges long before
 
 
-class Cost(Protocol):
+class BucketCost(Protocol):
     """Cost model: nanoseconds of one run, given the size of every dimension and the kind of function.
 
     Kinds: "exact": a function compiled for these sizes; "pad": the exact function, plus padding the inputs
@@ -77,7 +77,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenBuckets:
     """Result of bucket selection; all costs are mean nanoseconds per recorded call.
 
     buckets: by dimension. cost: with these buckets. open: with the dynamic-shape function alone.
@@ -135,7 +135,9 @@ def optimal_intervals(
     return costs[level], intervals[::-1]
 
 
-def choose(traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Mapping[str, int]) -> Chosen:
+def choose(
+    traffic: Traffic, wishes: Mapping[str, Wish], cost: BucketCost, others: Mapping[str, int]
+) -> ChosenBuckets:
     """Choose buckets for each dimension of `wishes`.
 
     `others`: the sizes at which dimensions without a column in the traffic are costed. A dimension that is in
@@ -154,14 +156,14 @@ def choose(traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Map
                 costs[name] = None
                 continue
             costs[name] = search.optimum(name, buckets, number)[0] / calls
-    return Chosen(buckets, total / calls, search.open_total() / calls, fewer, more)
+    return ChosenBuckets(buckets, total / calls, search.open_total() / calls, fewer, more)
 
 
 class _Search:
     """Coordinate descent over the dimensions; costs of single calls are cached."""
 
     def __init__(
-        self, traffic: Traffic, wishes: Mapping[str, Wish], cost: Cost, others: Mapping[str, int]
+        self, traffic: Traffic, wishes: Mapping[str, Wish], cost: BucketCost, others: Mapping[str, int]
     ) -> None:
         self.traffic, self.wishes, self.others = traffic, wishes, others
         self._cost = cost
@@ -272,7 +274,7 @@ class _Search:
         return self._known[key]
 
 
-def table_text(traffic: Traffic, chosen: Chosen) -> str:
+def table_text(traffic: Traffic, chosen: ChosenBuckets) -> str:
     """A table of the selection: a row per dimension and number of buckets, the totals, and missed calls."""
     lines = [f"{'dimension':<12} {'buckets':>7} {'expected us':>12}  buckets"]
     for name, buckets in chosen.buckets.items():

@@ -56,7 +56,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Branch:
     """An inner node of a decision tree: `then` if all conditions of `when` hold, else `other`."""
 
     when: tuple[Atom, ...]
@@ -64,7 +64,7 @@ class Choice:
     other: Tree
 
 
-Tree = Leaf | Choice
+Tree = Leaf | Branch
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def read(module: tvm.IRModule, function: str) -> Tree:
 
     def node(entry: Mapping[str, Any]) -> Tree:
         if "leaf" not in entry:
-            return Choice(from_json(entry["when"], tensors), node(entry["then"]), node(entry["else"]))
+            return Branch(from_json(entry["when"], tensors), node(entry["then"]), node(entry["else"]))
         name = entry["leaf"]
         case = module[name]
         count = int(case.attrs["kiln.own"])
@@ -170,7 +170,7 @@ def write(module: tvm.IRModule, function: str, tree: Tree, old: set[str]) -> tvm
         for v, f in module.functions_items()
         if v.name_hint not in old | {function} and str((f.attrs or {}).get(TEST)) != function
     }
-    writer = _Writer(tvm.IRModule(kept), function, original)
+    writer = _DispatchWriter(tvm.IRModule(kept), function, original)
     chooser = writer.chooser(tree)
     result = writer.builder.get()
     attributes = {key: value for key, value in dict(original.attrs or {}).items() if key != CASES}
@@ -182,7 +182,7 @@ def write(module: tvm.IRModule, function: str, tree: Tree, old: set[str]) -> tvm
     return result
 
 
-class _Writer:
+class _DispatchWriter:
     """Adds the private functions to a module, and builds the body of their dispatcher."""
 
     def __init__(self, module: tvm.IRModule, name: str, original: Any) -> None:

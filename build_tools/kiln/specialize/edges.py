@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kiln.config import Target
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.specialize.auto import Chosen, Cost, Interval, Wish, choose, table_text
+from kiln.specialize.auto import BucketCost, ChosenBuckets, Interval, Wish, choose, table_text
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
 from kiln.stages.model import EdgesStage
 
@@ -77,7 +77,7 @@ def _bucket(dim: Mapping[str, Any], interval: Interval) -> dict[str, Any]:
 
 def _chosen(
     config: Mapping[str, Any], source: Path, target: Target | None, traffic: Traffic, names: list[str]
-) -> tuple[Chosen, str]:
+) -> tuple[ChosenBuckets, str]:
     """The selection for the dimensions `names`, which are chosen together, and its table."""
     dims = config["dims"]
     # Dimensions that are not chosen here are costed at their most frequent size, or, without traffic, at
@@ -129,7 +129,7 @@ def _cost(
     traffic: Traffic,
     names: list[str],
     others: Mapping[str, int],
-) -> tuple[Cost, int | None]:
+) -> tuple[BucketCost, int | None]:
     """The cost model in nanoseconds, and the code bytes of one bucket (None without a `code_budget`).
 
     Measured times (`costs`) are used if there are any; else the model is imported and estimated at samples.

@@ -15,7 +15,7 @@ MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Facts:
+class ShapeFacts:
     """What the tests on a path have established.
 
     sizes: by dimension, the sizes that remain possible, ascending; None: unknown. contents: by input, its
@@ -43,7 +43,7 @@ class Facts:
         held = atom.holds(sizes)
         return True if held.all() else None if held.any() else False
 
-    def with_held(self, parts: tuple[Atom, ...]) -> Facts | None:
+    def with_held(self, parts: tuple[Atom, ...]) -> ShapeFacts | None:
         """The facts in the branch where all of `parts` hold; None if they cannot all hold."""
         sizes, contents = dict(self.sizes), dict(self.contents)
         for atom in parts:
@@ -59,13 +59,13 @@ class Facts:
                     sizes[atom.dim] = np.array([atom.value])
                 elif isinstance(atom, InRange) and atom.greatest - atom.least < MOST:
                     sizes[atom.dim] = np.arange(atom.least, atom.greatest + 1)
-        return Facts(sizes, contents, self.failed)._without_failed()
+        return ShapeFacts(sizes, contents, self.failed)._without_failed()
 
-    def with_failed(self, parts: tuple[Atom, ...]) -> Facts | None:
+    def with_failed(self, parts: tuple[Atom, ...]) -> ShapeFacts | None:
         """The facts in the branch where some of `parts` does not hold; None if all of them always hold."""
         return replace(self, failed=(*self.failed, parts))._without_failed()
 
-    def _without_failed(self) -> Facts | None:
+    def _without_failed(self) -> ShapeFacts | None:
         """Remove the sizes that would make a failed conjunction true; None if no possibility remains.
 
         Nothing is removed where the undecided conditions of a conjunction are not all on one dimension.
@@ -95,7 +95,7 @@ class Facts:
         return facts
 
 
-def facts_of(symbols: Mapping[str, Symbol]) -> Facts:
+def facts_of(symbols: Mapping[str, Symbol]) -> ShapeFacts:
     """The facts that follow from the ranges of a function's symbols alone."""
     sizes: dict[str, Array | None] = {}
     for name, symbol in symbols.items():
@@ -104,4 +104,4 @@ def facts_of(symbols: Mapping[str, Symbol]) -> Facts:
             sizes[name] = None
         else:
             sizes[name] = np.arange(symbol.least, symbol.greatest + 1) * symbol.divide
-    return Facts(sizes, {})
+    return ShapeFacts(sizes, {})

@@ -31,8 +31,8 @@ from kiln.specialize.conditions import (
     atoms,
     input_is,
 )
-from kiln.specialize.dispatch import CASES, Choice, Leaf, Tree, read, write
-from kiln.specialize.facts import Facts, facts_of
+from kiln.specialize.dispatch import CASES, Branch, Leaf, Tree, read, write
+from kiln.specialize.facts import ShapeFacts, facts_of
 from kiln.specialize.fold import fold_uniform
 from kiln.specialize.gain import gains
 from kiln.specialize.symbols import (
@@ -62,13 +62,13 @@ def special_case(module: tvm.IRModule, condition: Condition, function: str = "ma
     old, facts = _cases(module, owner), facts_of(symbols_of(module[owner]))
     tree = read(module, owner)
 
-    def inserted(node: Tree, known: Facts) -> Tree:
+    def inserted(node: Tree, known: ShapeFacts) -> Tree:
         if isinstance(node, Leaf):
             return _choice(node, parts, known) if node.name == function else node
         held, failed = known.with_held(node.when), known.with_failed(node.when)
         then = node.then if held is None else inserted(node.then, held)
         other = node.other if failed is None else inserted(node.other, failed)
-        return node if then is node.then and other is node.other else Choice(node.when, then, other)
+        return node if then is node.then and other is node.other else Branch(node.when, then, other)
 
     new_tree = _choice(tree, parts, facts) if owner == function else inserted(tree, facts)
     return module if new_tree is tree else write(module, owner, new_tree, old)
@@ -89,7 +89,7 @@ def special_cases(
         _checked(module[_owner(module, function)], atoms(condition))
     facts, tree = facts_of(symbols_of(module[function])), read(module, function)
 
-    def chain(index: int, known: Facts) -> Tree:
+    def chain(index: int, known: ShapeFacts) -> Tree:
         if index == len(conditions):
             return tree
         parts = _checked(module[function], atoms(conditions[index]))
@@ -100,7 +100,7 @@ def special_cases(
         if dropped is not None and not _is_worthwhile(tree, then, _open(parts, known)):
             dropped(index)
             return chain(index + 1, known)
-        return then if failed is None else Choice(_open(parts, known), then, chain(index + 1, failed))
+        return then if failed is None else Branch(_open(parts, known), then, chain(index + 1, failed))
 
     new_tree = chain(0, facts)
     return module if new_tree is tree else write(module, function, new_tree, _cases(module, function))
@@ -164,21 +164,21 @@ def _checked(function: Any, parts: tuple[Atom, ...]) -> tuple[Atom, ...]:
     return parts
 
 
-def _open(parts: tuple[Atom, ...], known: Facts) -> tuple[Atom, ...]:
+def _open(parts: tuple[Atom, ...], known: ShapeFacts) -> tuple[Atom, ...]:
     """The conditions of `parts` that are not known to hold."""
     return tuple(atom for atom in parts if known.state(atom) is not True)
 
 
-def _choice(tree: Tree, parts: tuple[Atom, ...], known: Facts) -> Tree:
+def _choice(tree: Tree, parts: tuple[Atom, ...], known: ShapeFacts) -> Tree:
     """`tree` with a special case for `parts` tested first; `tree` itself where `parts` cannot hold."""
     held, failed = known.with_held(parts), known.with_failed(parts)
     if held is None:
         return tree
     then = _restricted(tree, held)
-    return then if failed is None else Choice(_open(parts, known), then, _pruned(tree, failed))
+    return then if failed is None else Branch(_open(parts, known), then, _pruned(tree, failed))
 
 
-def _pruned(tree: Tree, known: Facts) -> Tree:
+def _pruned(tree: Tree, known: ShapeFacts) -> Tree:
     """`tree` without the branches that the facts exclude."""
     if isinstance(tree, Leaf):
         return tree
@@ -190,7 +190,7 @@ def _pruned(tree: Tree, known: Facts) -> Tree:
     return replace(tree, then=_pruned(tree.then, held), other=_pruned(tree.other, failed))
 
 
-def _restricted(tree: Tree, known: Facts) -> Tree:
+def _restricted(tree: Tree, known: ShapeFacts) -> Tree:
     """`tree` with every function specialised to the facts, without the branches that they exclude."""
     if isinstance(tree, Leaf):
         return _bound(tree, known)
@@ -199,10 +199,10 @@ def _restricted(tree: Tree, known: Facts) -> Tree:
         return _restricted(tree.other, known)
     if failed is None:
         return _restricted(tree.then, held)
-    return Choice(_open(tree.when, known), _restricted(tree.then, held), _restricted(tree.other, failed))
+    return Branch(_open(tree.when, known), _restricted(tree.then, held), _restricted(tree.other, failed))
 
 
-def _bound(leaf: Leaf, known: Facts) -> Leaf:
+def _bound(leaf: Leaf, known: ShapeFacts) -> Leaf:
     """`leaf` with its function specialised to the known sizes and contents.
 
     Where several sizes remain possible, their greatest common divisor becomes the divisor of the dimension.

@@ -37,7 +37,7 @@ class TooLarge(Exception):  # noqa: N818 - not an error: the caller stores some 
 
 
 @dataclass(frozen=True)
-class Step:
+class SharedValue:
     """A shared value; later steps and the element read it as `buffer`[0]. The buffer becomes a register."""
 
     buffer: Any
@@ -48,7 +48,7 @@ class Step:
 class Expanded:
     """The element of a nest: compute `steps` in order, then `value`, a function of the nest's axes."""
 
-    steps: list[Step]
+    steps: list[SharedValue]
     value: Expr
 
     @property
@@ -167,7 +167,7 @@ class _Expansion:
     def expand(self, value: Expr, share: bool) -> Expanded:
         """The expansion of the element `value`; with `share`, shared and large instances become steps."""
         self.follow(value)
-        steps: list[Step] = []
+        steps: list[SharedValue] = []
         for instances in self.instances:
             for instance in instances.values():
                 inlined, instance.size = self.written(instance.value)
@@ -175,7 +175,7 @@ class _Expansion:
                 worthwhile = instance.uses > 1 or instance.size > _DEEPEST
                 if share and instance.free and worthwhile and not _is_leaf(inlined):
                     buffer = tirx.decl_buffer([1], str(instance.nest.buffer.dtype), f"shared{len(steps)}")
-                    steps.append(Step(buffer, inlined))
+                    steps.append(SharedValue(buffer, inlined))
                     instance.value, instance.size = tirx.BufferLoad(buffer, [tirx.IntImm("int64", 0)]), 0
         return Expanded(steps, self.written(value)[0])
 

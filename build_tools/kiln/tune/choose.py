@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kiln.byoc.libraries.folder import LibraryFolder
-from kiln.byoc.passes import Chosen
+from kiln.byoc.passes import ChosenBackends
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, cpus, target_config
 from kiln.config.byoc import Byoc
@@ -38,7 +38,7 @@ from kiln.lower.target_trial import check_together
 from kiln.stages.target import ChooseStage
 from kiln.tir.tuning_records import choices_of
 from kiln.tune.measure import Bench
-from kiln.tune.parts import Part, PartSubject, parts_of, passes_for
+from kiln.tune.parts import PartSubject, Subgraph, parts_of, passes_for
 
 _COLD = 32 << 20  # bytes that are read before each run, about as many as a network reads
 _MILLISECONDS = 40
@@ -56,7 +56,7 @@ def run(args: ChooseStage) -> None:
     threads = config.get("threads") or target.threads
     byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
     libraries = [LibraryFolder.read(path) for path in args.libraries]
-    parts = parts_of(args.sources, backends, target, threads, Chosen(byoc))
+    parts = parts_of(args.sources, backends, target, threads, ChosenBackends(byoc))
     maker = _Maker(config, target, threads, {one.about["backend"]: one.about for one in libraries})
     races = [maker.race(number, part) for number, part in enumerate(parts.values())]
     with _place(target, args.device, config["name"], libraries) as (bench, where):
@@ -93,7 +93,7 @@ class _Where:
 class _Race:
     """One subgraph with its subjects, Kiln's own first, and the digest of each library's stored time."""
 
-    part: Part
+    part: Subgraph
     subjects: Sequence[PartSubject]
     digests: Mapping[str, str]
 
@@ -110,7 +110,7 @@ class _Maker:
         self.config, self.target, self.threads, self.about = config, target, threads, about
         self.choices = choices_of(target)
 
-    def race(self, number: int, part: Part) -> _Race:
+    def race(self, number: int, part: Subgraph) -> _Race:
         own = self._subject(f"s{number}", part)
         others = {
             backend.name: self._subject(f"s{number}_{backend.name}", part, backend)
@@ -119,7 +119,7 @@ class _Maker:
         digests = {name: self._digest(own, other, name) for name, other in others.items()}
         return _Race(part, [own, *others.values()], digests)
 
-    def _subject(self, name: str, part: Part, backend: Any = None) -> PartSubject:
+    def _subject(self, name: str, part: Subgraph, backend: Any = None) -> PartSubject:
         external = None if backend is None else passes_for(backend, self.target, self.threads)
         steps = lower(
             part.module,

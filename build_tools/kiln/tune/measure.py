@@ -32,7 +32,7 @@ AGREEMENT = 1e-3
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedSubject:
     """Median time of a subject in microseconds, its ratio to the rules, and the share of rounds won."""
 
     subject: Subject
@@ -58,7 +58,7 @@ class Bench:
         self.target, self.runner, self.cold_bytes = target, runner, cold_bytes
         self.libraries = libraries
 
-    def race(self, subjects: Sequence[Subject], milliseconds: int = MILLISECONDS) -> list[Timed]:
+    def race(self, subjects: Sequence[Subject], milliseconds: int = MILLISECONDS) -> list[TimedSubject]:
         """Time subjects.
 
         For each key, one subject must follow the rules. Raises KilnError where a run fails.
@@ -76,7 +76,7 @@ class Bench:
                     raise KilnError(
                         f"tune: {self.runner.description} printed a line of no known kind: {line!r}"
                     )
-        found: list[Timed] = []
+        found: list[TimedSubject] = []
         for key, group in by_group(subjects).items():
             rules = next((taken[subject.name] for subject in group if subject.choice == RULES), [])
             for subject in group:
@@ -85,7 +85,7 @@ class Bench:
                     raise KilnError(f"tune: {self.runner.description} did not time {key}")
                 ratios = [mine / theirs for mine, theirs in zip(times, rules, strict=True)]
                 wins = sum(ratio < 1 for ratio in ratios) / len(ratios)
-                found.append(Timed(subject, median(times) / 1e3, median(ratios), wins))
+                found.append(TimedSubject(subject, median(times) / 1e3, median(ratios), wins))
         return found
 
     def check(self, subjects: Sequence[Subject]) -> None:

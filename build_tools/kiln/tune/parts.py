@@ -36,7 +36,7 @@ _MOVES = ("copy", "pad")
 
 
 @dataclass
-class Part:
+class Subgraph:
     """A subgraph: its key, its number of occurrences in the model, and the backends that support it."""
 
     key: str
@@ -46,7 +46,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Library(Choice):
+class LibraryRecord(Choice):
     """A Choice that means: the backend computes the subgraph, not Kiln's own kernels."""
 
     backend: str = ""
@@ -54,12 +54,12 @@ class Library(Choice):
 
 def parts_of(
     sources: Iterable[Path], backends: Sequence[Backend], target: Target, threads: str, allowed: Any
-) -> dict[str, Part]:
+) -> dict[str, Subgraph]:
     """The subgraphs of all buckets of a model, by key.
 
     `allowed` is called with backend, match and code, and returns whether the backend may compute the match.
     """
-    found: dict[str, Part] = {}
+    found: dict[str, Subgraph] = {}
     for source in sources:
         for case in cases_of(store.load(source)):
             counts: dict[str, int] = {}
@@ -67,7 +67,7 @@ def parts_of(
                 for match in _matches(case.module, backend, target, threads, allowed):
                     part = found.get(match.key)
                     if part is None:
-                        part = found[match.key] = Part(match.key, module_of(match, _ranges(case.module)))
+                        part = found[match.key] = Subgraph(match.key, module_of(match, _ranges(case.module)))
                     if backend not in part.backends:
                         part.backends.append(backend)
                     if part.backends[0] is backend:
@@ -129,7 +129,7 @@ class PartSubject(Subject):
 
     def __init__(self, name: str, key: str, steps: Steps, backend: str | None = None) -> None:
         self.name, self.key = name, key
-        self.choice = RULES if backend is None else Library(backend=backend)
+        self.choice = RULES if backend is None else LibraryRecord(backend=backend)
         self.functions = {
             f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")
             for symbol, func in steps.functions.items()

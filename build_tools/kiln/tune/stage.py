@@ -23,7 +23,7 @@ from kiln.params import store
 from kiln.stages.use import TuneStage
 from kiln.tir.tuning_records import FOLDER, MEASURED, Choice, is_key
 from kiln.tune.database import merge
-from kiln.tune.measure import Bench, Timed
+from kiln.tune.measure import Bench, TimedSubject
 from kiln.tune.tuner import Tuner
 
 COLD = (4 << 20, 64 << 20)  # bounds in bytes of the memory from which weights are read in turn
@@ -51,7 +51,7 @@ def run(args: TuneStage) -> None:
     _say(path, cpu, target, found)
 
 
-def _entry(best: Timed) -> dict[str, Any]:
+def _entry(best: TimedSubject) -> dict[str, Any]:
     return {**best.subject.choice.describe(), "us": round(best.us, 1), "ratio": round(best.ratio, 3)}
 
 

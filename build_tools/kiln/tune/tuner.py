@@ -9,7 +9,7 @@ from kiln.config import Target
 from kiln.lower.pipeline import machine_of
 from kiln.tir.tuning_records import RULES, Choice
 from kiln.tune.candidates import first_round, second_round
-from kiln.tune.measure import MILLISECONDS, Bench, Timed
+from kiln.tune.measure import MILLISECONDS, Bench, TimedSubject
 from kiln.tune.subject import Subject
 
 CONFIRM = 250  # milliseconds per candidate in the last round, which confirms the winners
@@ -26,13 +26,13 @@ class Tuner:
     packed: bool = True  # whether weights may be packed in another way; False where buckets share weights
     _rules: dict[str, Choice] = field(default_factory=dict)  # the rules' own decision, spelt out
 
-    def tuned(self, keys: Iterable[str]) -> dict[str, Timed]:
+    def tuned(self, keys: Iterable[str]) -> dict[str, TimedSubject]:
         """The best candidate (or the rules) for each key, with its time and ratio; prints a line per key.
 
         Three rounds: methods; variants of the fastest; and the winner against the rules once more, since the
         fastest of many is partly luck. Raises KilnError where a winner's results differ from the rules'.
         """
-        found: dict[str, Timed] = {}
+        found: dict[str, TimedSubject] = {}
         remaining = list(keys)
         while remaining:
             batch, remaining = remaining[:BATCH], remaining[BATCH:]
@@ -42,7 +42,7 @@ class Tuner:
                 found[key] = one
         return found
 
-    def _batch(self, keys: Sequence[str]) -> dict[str, tuple[Timed, Timed]]:
+    def _batch(self, keys: Sequence[str]) -> dict[str, tuple[TimedSubject, TimedSubject]]:
         machine = machine_of(self.target, self.threads, "auto")
         first = self._race({key: first_round(key, machine, self.packed) for key in keys}, "a")
         best = {key: min(timed, key=lambda one: one.ratio).subject.choice for key, timed in first.items()}
@@ -68,7 +68,7 @@ class Tuner:
 
     def _race(
         self, candidates: Mapping[str, Sequence[Choice]], prefix: str, milliseconds: int = MILLISECONDS
-    ) -> dict[str, list[Timed]]:
+    ) -> dict[str, list[TimedSubject]]:
         """Time the candidates of each key; the first candidate must be the rules.
 
         Candidates that lower to the kernels of an earlier one, or divide worse among threads, are skipped.
@@ -88,7 +88,7 @@ class Tuner:
                 kernels.add(subject.content)
                 group.append(subject)
             subjects += group
-        found: dict[str, list[Timed]] = {key: [] for key in candidates}
+        found: dict[str, list[TimedSubject]] = {key: [] for key in candidates}
         for timed in self.bench.race(subjects, milliseconds) if subjects else []:
             found[timed.subject.key].append(timed)
         return found
@@ -106,7 +106,7 @@ class Tuner:
         if made:
             self.bench.check(made)
 
-    def _judged(self, timed: Sequence[Timed]) -> tuple[Timed, Timed]:
+    def _judged(self, timed: Sequence[TimedSubject]) -> tuple[TimedSubject, TimedSubject]:
         """The fastest candidate that is worth using, else the rules; and the rules."""
         rules = next(one for one in timed if one.subject.choice == RULES)
         worth = [one for one in timed if one.ratio <= self.bench.worth and one.wins >= self.bench.wins]

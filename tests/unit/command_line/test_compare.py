@@ -14,7 +14,7 @@ from kiln.command_line.compare.probes import Probe, write_probed
 from kiln.command_line.compare.run import Compared, Row, as_json
 from kiln.command_line.compare.show import show
 from kiln.errors import KilnError
-from kiln.golden.compare import Limits
+from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import open_reference
 from onnx import TensorProto, helper
 
@@ -68,17 +68,17 @@ def test_wrong_files(tmp_path: Path) -> None:
 def test_figures() -> None:
     want = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
     got = want.copy()
-    assert difference(got, want, Limits()).snr is None
+    assert difference(got, want, ErrorLimits()).snr is None
     got[1, 0] += 0.3
-    found = difference(got, want, Limits())
+    found = difference(got, want, ErrorLimits())
     assert (found.passed, found.where, found.weak) == (False, (1, 0), False)
     assert found.snr == pytest.approx(10 * np.log10(30 / 0.09), abs=1e-3)
     assert (found.got, found.want) == (pytest.approx(3.3), 3.0)
     got[0, 1] = np.nan
-    found = difference(got, want, Limits())
+    found = difference(got, want, ErrorLimits())
     assert (found.where, found.snr) == ((0, 1), float("-inf"))
-    assert difference(want[:1], want, Limits()).detail == "float32[1, 2] instead of float32[2, 2]"
-    assert difference(np.ones(3), np.ones(3), Limits()).weak
+    assert difference(want[:1], want, ErrorLimits()).detail == "float32[1, 2] instead of float32[2, 2]"
+    assert difference(np.ones(3), np.ones(3), ErrorLimits()).weak
 
 
 def test_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
 
     def row(tensor: str, vector: str, error: float) -> Row:
         probe = Probe(f"node_{tensor}", "Mul", tensor)
-        return Row(probe, vector, difference(want + error, want, Limits()))
+        return Row(probe, vector, difference(want + error, want, ErrorLimits()))
 
     rows = [
         row("a", "v1", 0),

@@ -13,7 +13,7 @@ from kiln.command_line.compare.figures import difference
 from kiln.command_line.compare.probes import Probe
 from kiln.command_line.compare.run import Compared, Row
 from kiln.errors import KilnError
-from kiln.golden.compare import Limits
+from kiln.golden.compare import ErrorLimits
 
 from .test_compare import network
 
@@ -52,7 +52,7 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         if inputs is not None:
             given.update(np.load(inputs))
         want = np.array([1.0, 2.0])
-        found = difference(want + (0.5 if wrong else 0.0), want, Limits())
+        found = difference(want + (0.5 if wrong else 0.0), want, ErrorLimits())
         return Compared("net", target, "host CPU", [Row(Probe("split", "Split", "left"), "v", found)], [])
 
     values = {name: np.full((2, 4), 3.0, np.float32) for name in ("x", "scaled", "positive", "left", "right")}

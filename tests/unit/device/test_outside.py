@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kiln.config.sizes import ranges_text
-from kiln.device.bundle import Vector
+from kiln.device.bundle import GoldenVector
 from kiln.device.check.bucket_check import check_buckets, in_order
 from kiln.device.check.execute import Outcome, Refused
 from kiln.device.check.outside import judge, outside
@@ -98,16 +98,16 @@ def test_an_answer(answer: Refused | None, told: str | None) -> None:
 )
 def test_the_bucket_that_ran(planned: str, ran: str, passed: bool) -> None:
     outcome = Outcome(buckets=[planned, "static"], ran=[ran, "static"])
-    vectors = [Vector("v", [], [], [], "a", {"n": 1}), Vector("w", [], [], [])]
+    vectors = [GoldenVector("v", [], [], [], "a", {"n": 1}), GoldenVector("w", [], [], [])]
     [check] = check_buckets(vectors, outcome)
     assert check.passed is passed and check.name == "bucket of vector v"
 
 
 def test_vectors_of_one_bucket_are_shown_together() -> None:
     buckets = {"buckets": [{"name": "a"}, {"name": "b"}]}
-    vectors = [Vector(str(i), [], [], [], name) for i, name in enumerate("baab")]
+    vectors = [GoldenVector(str(i), [], [], [], name) for i, name in enumerate("baab")]
     assert in_order(buckets, vectors) == [1, 2, 0, 3]
-    assert in_order({}, [Vector("v", [], [], [])]) == [0]
+    assert in_order({}, [GoldenVector("v", [], [], [])]) == [0]
 
 
 def test_sizes_as_text() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kiln.config import load_target
 from kiln.device.check import bench
-from kiln.device.check.bench import Timed
+from kiln.device.check.bench import TimedRuns
 from kiln.device.check.peak import measure_peak, peak_program
 from kiln.device.check.runners import runner_for
 from kiln.device.link import PROGRAMS
@@ -58,8 +58,8 @@ PLAN = plan_of(
 
 def figures() -> dict[str, Any]:
     """Two steps that took 300 and 100 µs for n = 3, and half of it on two threads."""
-    alone = Timed({"small": [400_000]}, {"small": [300_000, 100_000]}, {"small": [3]})
-    both = Timed({"small": [200_000]}, {"small": [150_000, 50_000]}, {"small": [3]})
+    alone = TimedRuns({"small": [400_000]}, {"small": [300_000, 100_000]}, {"small": [3]})
+    both = TimedRuns({"small": [200_000]}, {"small": [150_000, 50_000]}, {"small": [3]})
     steps = bench._steps(PLAN, {1: alone, 2: both}, 2, peak=100.0)
     return {
         "model": "net",

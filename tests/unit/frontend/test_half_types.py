@@ -12,7 +12,7 @@ import pytest
 from kiln.frontend.importer import import_model
 from kiln.frontend.onnx.half_types import compute_in_float32, half_types
 from kiln.frontend.options import ImportOptions
-from kiln.golden.compare import Limits, entry_limits
+from kiln.golden.compare import ErrorLimits, entry_limits
 from onnx import TensorProto, helper, numpy_helper
 
 HALF = TensorProto.FLOAT16
@@ -106,13 +106,21 @@ def test_the_import_computes_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tolerance", "entry", "limits"),
     [
-        ({}, {"name": "y"}, Limits()),
-        ({}, {"name": "y", "precision": "fp16"}, Limits(1e-3, 1e-2, 1)),
-        ({"relative": 0.5, "fp16": {"absolute": 0.1}}, {"name": "y", "precision": "fp16"}, Limits(0.1, 0.5)),
-        ({"outputs": {"y": {"absolute": 0.5}}}, {"name": "y", "precision": "bf16"}, Limits(0.5, 8e-2, 1)),
+        ({}, {"name": "y"}, ErrorLimits()),
+        ({}, {"name": "y", "precision": "fp16"}, ErrorLimits(1e-3, 1e-2, 1)),
+        (
+            {"relative": 0.5, "fp16": {"absolute": 0.1}},
+            {"name": "y", "precision": "fp16"},
+            ErrorLimits(0.1, 0.5),
+        ),
+        (
+            {"outputs": {"y": {"absolute": 0.5}}},
+            {"name": "y", "precision": "bf16"},
+            ErrorLimits(0.5, 8e-2, 1),
+        ),
     ],
-)  # fmt: skip
+)
 def test_limits_are_those_of_16_bits_where_the_reference_computes_so(
-    tolerance: dict[str, Any], entry: dict[str, Any], limits: Limits
+    tolerance: dict[str, Any], entry: dict[str, Any], limits: ErrorLimits
 ) -> None:
     assert entry_limits(tolerance, entry) == limits

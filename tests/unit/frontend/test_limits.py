@@ -12,7 +12,7 @@ from ai_edge_litert import schema_py_generated as schema
 from kiln.config.dims import Segment
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
-from kiln.frontend.options import Dim, ImportOptions
+from kiln.frontend.options import DimRange, ImportOptions
 from tflite_files import Tensor, write
 
 HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
@@ -127,7 +127,7 @@ def test_more_elements_at_the_greatest_size_of_a_dimension(tmp_path: Path) -> No
     options = {
         most: ImportOptions(
             "m",
-            dims={"n": Dim("n", 1, most)},
+            dims={"n": DimRange("n", 1, most)},
             bucket={"n": Segment(strategy="dynamic", min=1, max=most, multiple=1)},
         )
         for most in (40_000, 100_000, 1 << 62)

@@ -16,7 +16,7 @@ from ai_edge_litert import schema_py_generated as schema
 from kiln.config.dims import Segment
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
-from kiln.frontend.options import Dim, ImportOptions
+from kiln.frontend.options import DimRange, ImportOptions
 from tflite_files import Tensor, write
 
 MOST_SECONDS = 60  # of one import; far beyond what any takes
@@ -86,7 +86,7 @@ def options_for(name: str, number: int) -> ImportOptions:
     if number % 2:
         part = Segment(strategy="exact", min=3, max=3, multiple=1, size=3)
     shapes = {"x": ("n", 4)} if name == "dense" else {}
-    return ImportOptions("m", shapes=shapes, dims={"n": Dim("n", 1, 8)}, bucket={"n": part})
+    return ImportOptions("m", shapes=shapes, dims={"n": DimRange("n", 1, 8)}, bucket={"n": part})
 
 
 def run_all(path: Path, name: str, report: int) -> None:

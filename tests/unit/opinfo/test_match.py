@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kiln.kernels.operators.legalize import RULES
 from kiln.opinfo import attach
-from kiln.opinfo.match import Convolution, MatrixProduct, Product, read_product
+from kiln.opinfo.match import ConvolutionAttributes, MatrixProduct, Product, read_product
 from kiln.params import store
 from relaxed import const, module
 from tvm import relax
@@ -47,7 +47,7 @@ def test_convolution_bias_residual_relu() -> None:
     bias = const(np.ones(6))
     found = product(TWO, lambda x, r: op.nn.relu(op.add(op.add(conv(x), bias), r)))
     assert found is not None
-    assert found.attrs == Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1, "NHWC", "HWIO", "NHWC")
+    assert found.attrs == ConvolutionAttributes((1, 1), (0, 0, 0, 0), (1, 1), 1, "NHWC", "HWIO", "NHWC")
     assert (found.data, found.weights, found.bias, found.residual, found.output) == (0, 1, 2, 3, 4)
     assert (found.activation, found.limits) == ("nn.relu", (0.0, float("inf")))
 

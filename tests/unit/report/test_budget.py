@@ -126,7 +126,7 @@ def test_parameters_in_a_file_count_as_flash() -> None:
 
 
 def test_code_is_told_apart() -> None:
-    from kiln.report.elf import Program, Sections
+    from kiln.report.elf import ElfProgram, Sections
 
     sections = Sections(0, 0, 0, 0)
     functions = {
@@ -155,8 +155,8 @@ def test_code_is_told_apart() -> None:
         "kiln_map_params": "kiln_platform_posix.o",
         "never_linked": "kiln_text.o",
     }
-    base = Program(sections, {"main": 4, "memcpy": 50})
-    code = measure.code_by_part(plan(), Program(sections, functions), base, members)
+    base = ElfProgram(sections, {"main": 4, "memcpy": 50})
+    code = measure.code_by_part(plan(), ElfProgram(sections, functions), base, members)
     assert code["code"] == {
         "kernels": 137,
         "plan": 26,

@@ -16,7 +16,7 @@ from kiln.frontend.importer import import_model
 from kiln.specialize.padding.analysis import RULES, NotProvenError
 from kiln.specialize.padding.fills import proven_fills, stored, written
 from kiln.specialize.padding.stage import padding
-from kiln.specialize.padding.values import ANYTHING, FINITE, Value, constant, join, of_array
+from kiln.specialize.padding.values import ANYTHING, FINITE, ValueRange, constant, join, of_array
 from onnx import helper
 from tflite_files import Tensor, write
 
@@ -281,11 +281,11 @@ def test_every_rule_is_of_an_operator_that_there_is() -> None:
 
 
 def test_values_hold_what_their_elements_may_be() -> None:
-    assert join(constant(2), constant(-3)) == Value(-3, 2)
+    assert join(constant(2), constant(-3)) == ValueRange(-3, 2)
     assert constant(float("nan")) == ANYTHING and not constant(-INF).finite
-    assert of_array(np.array([1.0, np.nan])) == ANYTHING and of_array(np.array([True])) == Value(1, 1)
-    assert FINITE.drop == 0 and Value(-INF, -1e9).drop == -1e9 and Value(offset=-1e4).is_masked
-    assert not Value(-INF, -1e9, finite=False).is_masked
+    assert of_array(np.array([1.0, np.nan])) == ANYTHING and of_array(np.array([True])) == ValueRange(1, 1)
+    assert FINITE.drop == 0 and ValueRange(-INF, -1e9).drop == -1e9 and ValueRange(offset=-1e4).is_masked
+    assert not ValueRange(-INF, -1e9, finite=False).is_masked
     assert written(-INF) == "-inf" and stored("x", "-inf", "float32") == -INF
 
 

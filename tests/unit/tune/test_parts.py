@@ -9,28 +9,30 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from kiln.byoc.passes import Chosen
+from kiln.byoc.passes import ChosenBackends
 from kiln.byoc.registry import load, names
 from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
 from kiln.errors import KilnError
 from kiln.lower.pipeline import lower
 from kiln.tune import parts
-from kiln.tune.parts import Part, PartSubject, passes_for
+from kiln.tune.parts import PartSubject, Subgraph, passes_for
 from relaxed import const, module
 from tvm import relax, tirx
 
 TARGET = load_target("x86_64")
 
 
-def found(mod: tvm.IRModule, monkeypatch: pytest.MonkeyPatch, *names: str, **byoc: Any) -> dict[str, Part]:
+def found(
+    mod: tvm.IRModule, monkeypatch: pytest.MonkeyPatch, *names: str, **byoc: Any
+) -> dict[str, Subgraph]:
     class Case:
         module = mod
 
     monkeypatch.setattr(parts, "cases_of", lambda _module: [Case()])
     monkeypatch.setattr(parts.store, "load", lambda _path: mod)
     backends = [load(name) for name in names]
-    return parts.parts_of([Path("any")], backends, TARGET, "pthread", Chosen(Byoc(**byoc)))
+    return parts.parts_of([Path("any")], backends, TARGET, "pthread", ChosenBackends(Byoc(**byoc)))
 
 
 def convolutions(x: Any) -> Any:

@@ -97,7 +97,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
     return generator(match, facts, rows)
 
 
-class _Sizes:
+class _SizeParameters:
     """Sizes as C text: constants, or names of the kernel's parameters for dynamic dimensions.
 
     `open`: the dynamic sizes by the name of their parameter.
@@ -116,7 +116,7 @@ class _Sizes:
 def _product(match: Match, facts: Facts, rows: Any) -> Code | None:
     value = match.operands["w"].value
     assert value is not None
-    sizes, (depth, columns) = _Sizes(), match.operands["w"].shape[-2:]
+    sizes, (depth, columns) = _SizeParameters(), match.operands["w"].shape[-2:]
     weights = value.reshape(depth, columns)
     numbers = [sizes.text("rows", rows), columns, depth]
     return _code(
@@ -127,7 +127,7 @@ def _product(match: Match, facts: Facts, rows: Any) -> Code | None:
 def _matmul(match: Match, facts: Facts, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
     if (isinstance(rows, int) and rows < _LEAST) or (isinstance(batch, int) and batch > _MOST):
         return None
-    sizes = _Sizes()
+    sizes = _SizeParameters()
     numbers = [sizes.text(*item) for item in (("rows", rows), ("columns", columns), ("depth", depth))]
     inner = [depth, columns]
     return _code(match, facts, _BATCHED, (rows, columns, batch), inner, sizes, _joined(numbers), None)
@@ -136,7 +136,7 @@ def _matmul(match: Match, facts: Facts, rows: Any, columns: Any, depth: Any, bat
 def _convolution(match: Match, facts: Facts, rows: Any) -> Code | None:
     attrs, value = match.anchor["attrs"], match.operands["w"].value
     assert value is not None
-    sizes, names = _Sizes(), ("batch", "height", "width", "channels")
+    sizes, names = _SizeParameters(), ("batch", "height", "width", "channels")
     n, h, w, c = (sizes.text(*item) for item in zip(names, match.operands["x"].shape, strict=True))
     p, q = (sizes.text(*item) for item in zip(("rows", "columns"), match.output.shape[1:3], strict=True))
     r, s, _, k = value.shape
@@ -159,8 +159,8 @@ _CONVOLUTION = "Convolution<SYMBOL_tile, SYMBOL_limits, {residual}>"
 
 
 def _code(
-    match: Match, facts: Facts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any], sizes: _Sizes,
-    numbers: str, weights: Any,
+    match: Match, facts: Facts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any],
+    sizes: _SizeParameters, numbers: str, weights: Any,
 ) -> Code | None:  # fmt: skip
     """The code of one kernel.
 

@@ -10,7 +10,7 @@ from kiln.config.sizes import ceil_div
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowBlock:
     """Output rows [out_first, out_first + out_rows), computed from `rows` input rows starting at `first`.
 
     `top`, `bottom`: rows of padding above and below these input rows. Input rows that no output row reads are
@@ -30,12 +30,12 @@ class Rows:
         return self.rows, self.out_rows, self.top, self.bottom
 
 
-def cut(height: int, out_height: int, kernel: int, attrs: Mapping[str, Any], chunks: int) -> list[Rows]:
+def cut(height: int, out_height: int, kernel: int, attrs: Mapping[str, Any], chunks: int) -> list[RowBlock]:
     """Split into at most `chunks` ranges of about equal size; one if a range would read only padding."""
     stride, dilation = attrs["strides"][0], attrs["dilation"][0]
     top, bottom = attrs["padding"][0], attrs["padding"][2]
     if chunks == 1:
-        return [Rows(0, height, 0, out_height, top, bottom)]
+        return [RowBlock(0, height, 0, out_height, top, bottom)]
     step = ceil_div(out_height, chunks)
     found = []
     for out_first in range(0, out_height, step):
@@ -45,5 +45,5 @@ def cut(height: int, out_height: int, kernel: int, attrs: Mapping[str, Any], chu
         first, last = max(begin, 0), min(end, height)
         if last <= first:
             return cut(height, out_height, kernel, attrs, 1)
-        found.append(Rows(first, last - first, out_first, out_rows, max(-begin, 0), max(end - height, 0)))
+        found.append(RowBlock(first, last - first, out_first, out_rows, max(-begin, 0), max(end - height, 0)))
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiln.golden.compare import Array, Limits, compare
+from kiln.golden.compare import Array, ErrorLimits, compare
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Difference:
     weak: bool
 
 
-def difference(got: Array, want: Array, limits: Limits, quantised: bool = False) -> Difference:
+def difference(got: Array, want: Array, limits: ErrorLimits, quantised: bool = False) -> Difference:
     """Compare one tensor with the reference's by the rule of `kiln.golden.compare`."""
     result = compare(got, want, limits, quantised)
     weak = (

@@ -17,7 +17,7 @@ from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probes import Probe, write_probed
 from kiln.config import Model, load_model, load_target
 from kiln.config.source import PythonSource
-from kiln.device.bundle import Bundle, Vector, limits_of, open_bundle
+from kiln.device.bundle import Bundle, GoldenVector, limits_of, open_bundle
 from kiln.device.check.execute import execute
 from kiln.device.check.runners import Runner
 from kiln.device.check.runners.remote import chosen_runner
@@ -155,7 +155,9 @@ def _rows(bundle: Bundle, runner: Runner, program: Path) -> list[Row]:
     ]
 
 
-def _differences(vector: Vector, outputs: Sequence[Any], tolerance: Any) -> list[tuple[Any, Difference]]:
+def _differences(
+    vector: GoldenVector, outputs: Sequence[Any], tolerance: Any
+) -> list[tuple[Any, Difference]]:
     return [
         (
             entry,

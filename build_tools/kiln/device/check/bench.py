@@ -21,7 +21,7 @@ from kiln.device.check import host_cpu
 from kiln.device.check.peak import measure_peak
 from kiln.device.check.runners import Runner
 from kiln.device.check.runners.remote import chosen_runner
-from kiln.device.check.steps import Step, steps_of
+from kiln.device.check.steps import TimedStep, steps_of
 from kiln.device.deploy import listing
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
@@ -37,7 +37,7 @@ _UNITS = {"ns": ("ms", "GFLOP/s", _SECONDS), "instructions": ("M instr.", "op/in
 
 
 @dataclass
-class Timed:
+class TimedRuns:
     """Times by bucket in nanoseconds: of every run, and the median of every step.
 
     And the sizes of the run.
@@ -116,7 +116,7 @@ def _cores(target: Target, identity: Mapping[str, Any]) -> int:
     return min(target.cores, int(identity.get("cores", here)))
 
 
-def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Timed:
+def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> TimedRuns:
     """Run programs/time_runs.c with `threads` threads; returns its times.
 
     Raises KilnError as Runner.run does, and where the program fails or prints nothing.
@@ -132,7 +132,7 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
     if done.status != 0:
         reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
         raise KilnError(f"{bundle.folder}: cannot be timed on {runner.description}: {reason}")
-    timed = Timed()
+    timed = TimedRuns()
     for line in done.stdout.splitlines():
         match line.split("\t"):
             case ["run", bucket, time]:
@@ -164,7 +164,9 @@ def _row(figure: Mapping[str, Any], unit: str) -> list[str]:
     return [figure["bucket"], str(figure["threads"]), str(figure["runs"]), *times]
 
 
-def _steps(plan: Plan, timed: Mapping[int, Timed], threads: int, peak: float | None) -> list[dict[str, Any]]:
+def _steps(
+    plan: Plan, timed: Mapping[int, TimedRuns], threads: int, peak: float | None
+) -> list[dict[str, Any]]:
     """Entries of profile.json for every step of every bucket that was run, in the plan's order."""
     found: list[dict[str, Any]] = []
     alone = timed[1]
@@ -182,7 +184,7 @@ def _steps(plan: Plan, timed: Mapping[int, Timed], threads: int, peak: float | N
     return found
 
 
-def _step(step: Step, total: float, peak: float | None) -> dict[str, Any]:
+def _step(step: TimedStep, total: float, peak: float | None) -> dict[str, Any]:
     """The entry of profile.json for one step; `ms` and values computed from it are for one thread."""
     share = step.of_peak(None if peak is None else peak * 1e9)
     return {

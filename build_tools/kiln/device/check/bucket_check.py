@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiln.config import sizes
-from kiln.device.bundle import Vector
+from kiln.device.bundle import GoldenVector
 from kiln.device.check.execute import Check, Outcome
 
 
-def check_buckets(vectors: Sequence[Vector], outcome: Outcome) -> list[Check]:
+def check_buckets(vectors: Sequence[GoldenVector], outcome: Outcome) -> list[Check]:
     """A check for each vector of a model with buckets: the expected bucket, or a special case of it, ran."""
     checks = []
     for vector, planned, ran in zip(vectors, outcome.buckets, outcome.ran, strict=True):
@@ -25,7 +25,7 @@ def check_buckets(vectors: Sequence[Vector], outcome: Outcome) -> list[Check]:
     return checks
 
 
-def in_order(golden: Mapping[str, Any], vectors: Sequence[Vector]) -> list[int]:
+def in_order(golden: Mapping[str, Any], vectors: Sequence[GoldenVector]) -> list[int]:
     """Indices of the vectors, grouped by bucket in the order of golden.json."""
     rank = {bucket["name"]: index for index, bucket in enumerate(golden.get("buckets") or [])}
     return sorted(range(len(vectors)), key=lambda index: rank.get(vectors[index].bucket, -1))

@@ -20,7 +20,7 @@ from kiln.device.check.runners.remote import chosen_runner
 from kiln.device.vector_files import Array
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.golden.tries import check_size, match_sizes
+from kiln.golden.cases import check_size, match_sizes
 from kiln.stages.use import DeviceRunStage
 
 

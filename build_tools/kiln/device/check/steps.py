@@ -10,7 +10,7 @@ from kiln.plan.schema import ExpressionArgument, Plan
 
 
 @dataclass(frozen=True)
-class Step:
+class TimedStep:
     """A step of the plan and its time in seconds."""
 
     index: int
@@ -45,7 +45,7 @@ class Step:
         return self.operations / flops / self.seconds
 
 
-def steps_of(plan: Plan, seconds: Sequence[float], bucket: int = 0) -> list[Step]:
+def steps_of(plan: Plan, seconds: Sequence[float], bucket: int = 0) -> list[TimedStep]:
     """The steps of one bucket of a plan with a time for each; operations and bytes at its greatest sizes."""
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     steps = []
@@ -60,6 +60,6 @@ def steps_of(plan: Plan, seconds: Sequence[float], bucket: int = 0) -> list[Step
         ops = [{"name": op.name, "attrs": op.attrs} for op in kernel.ops]
         dtype = kernel.args[0].dtype
         steps.append(
-            Step(index, step.kernel, kernel.family, step.label, ops, time, operations, dtype, **moved)
+            TimedStep(index, step.kernel, kernel.family, step.label, ops, time, operations, dtype, **moved)
         )
     return steps

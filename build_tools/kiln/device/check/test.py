@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import Target
-from kiln.device.bundle import Bundle, Vector, limits_of, open_bundle
+from kiln.device.bundle import Bundle, GoldenVector, limits_of, open_bundle
 from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
 from kiln.device.check.execute import Check, Outcome, execute
 from kiln.device.check.outside import judge, outside
@@ -61,7 +61,9 @@ def check(args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = F
     write_json(args.out, _results(bundle, target, runner, vectors, compared, outcome))
 
 
-def over_budget(bundle: Bundle, vectors: Sequence[Vector], outcome: Outcome, runner: Runner) -> list[str]:
+def over_budget(
+    bundle: Bundle, vectors: Sequence[GoldenVector], outcome: Outcome, runner: Runner
+) -> list[str]:
     """A text for each vector whose run took more instructions than a budget of the model or target allows.
 
     Says so where the runner cannot count them.
@@ -80,7 +82,7 @@ def over_budget(bundle: Bundle, vectors: Sequence[Vector], outcome: Outcome, run
 
 
 def _execute(
-    bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[Vector], timeout: float
+    bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[GoldenVector], timeout: float
 ) -> Outcome:
     dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
     cases = outside(bundle.golden())
@@ -95,7 +97,7 @@ def _execute(
     return outcome
 
 
-def _compare(vector: Vector, outputs: Sequence[Any], tolerance: Mapping[str, Any]) -> list[Comparison]:
+def _compare(vector: GoldenVector, outputs: Sequence[Any], tolerance: Mapping[str, Any]) -> list[Comparison]:
     return [
         compare(
             got,
@@ -107,7 +109,7 @@ def _compare(vector: Vector, outputs: Sequence[Any], tolerance: Mapping[str, Any
     ]
 
 
-def _print_vector(vector: Vector, results: Sequence[Comparison], took: str) -> None:
+def _print_vector(vector: GoldenVector, results: Sequence[Comparison], took: str) -> None:
     """Print a line for the output that is closest to its limit, or farthest beyond it."""
     worst = max(results, key=lambda r: (not r.passed, r.error / r.limit if r.limit else r.error))
     unit = f" {worst.unit}" if worst.unit else ""
@@ -130,7 +132,7 @@ def _results(
     bundle: Bundle,
     target: Target,
     runner: Runner,
-    vectors: Sequence[Vector],
+    vectors: Sequence[GoldenVector],
     compared: Sequence[Sequence[Comparison]],
     outcome: Outcome,
 ) -> dict[str, Any]:

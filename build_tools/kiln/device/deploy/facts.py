@@ -24,7 +24,7 @@ _MACHINES = {"arm64": "aarch64", "amd64": "x86_64", "armv7l": "armv7", "armv8l":
 
 
 @dataclass(frozen=True)
-class Facts:
+class DeviceFacts:
     """Facts about a device at one time. Sizes are in bytes; None where the device does not report a value."""
 
     home: str
@@ -40,7 +40,7 @@ class Facts:
     identity: dict[str, Any] = field(default_factory=dict)
 
 
-def read_facts(transport: Transport, folder: str) -> Facts:
+def read_facts(transport: Transport, folder: str) -> DeviceFacts:
     """Read the facts of a device. Raises KilnError where it has no SHA-256 tool or no usable home folder."""
     said: dict[str, list[str]] = {}
     for line in script.run(transport, "facts", folder).splitlines():
@@ -62,7 +62,7 @@ def read_facts(transport: Transport, folder: str) -> Facts:
     cores = cpus.names(said.get("cpuinfo", []))
     words = {word for key, _, value in cpu if key.strip() in ("Features", "flags") for word in value.split()}
     machine = said.get("machine", ["?"])[0]
-    return Facts(
+    return DeviceFacts(
         home=home,
         machine=_MACHINES.get(machine, machine),
         bits=_number(said.get("bits")),
@@ -77,7 +77,7 @@ def read_facts(transport: Transport, folder: str) -> Facts:
     )
 
 
-def resolve(folder: str, facts: Facts) -> str:
+def resolve(folder: str, facts: DeviceFacts) -> str:
     """The device's folder as an absolute path on the device."""
     return facts.home + folder[1:] if folder.startswith("~/") else folder
 

@@ -12,7 +12,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 
 from kiln.config import Target
 from kiln.device.check.host_cpu import missing
-from kiln.device.deploy.facts import Facts
+from kiln.device.deploy.facts import DeviceFacts
 from kiln.errors import KilnError
 
 # Features in /proc/cpuinfo that code for these LLVM CPUs may use, beyond the architecture's base.
@@ -29,7 +29,7 @@ _CPUS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def obstacle(facts: Facts, target: Target) -> str | None:
+def obstacle(facts: DeviceFacts, target: Target) -> str | None:
     """The reason why this device cannot run the target's programs.
 
     None when no fact of it speaks against it.
@@ -44,7 +44,7 @@ def obstacle(facts: Facts, target: Target) -> str | None:
     return lacking or _libc(facts, target)
 
 
-def memory_obstacle(facts: Facts, manifest: Mapping[str, Any]) -> str | None:
+def memory_obstacle(facts: DeviceFacts, manifest: Mapping[str, Any]) -> str | None:
     """The reason why the model's arena and parameters do not fit into memory; None when they do."""
     arena = max((bucket["arena_bytes"] for bucket in manifest["buckets"]), default=0)
     needed = arena + manifest["params"]["bytes"]
@@ -56,7 +56,7 @@ def memory_obstacle(facts: Facts, manifest: Mapping[str, Any]) -> str | None:
     return None
 
 
-def files_obstacle(facts: Facts, files: Mapping[str, Path]) -> str | None:
+def files_obstacle(facts: DeviceFacts, files: Mapping[str, Path]) -> str | None:
     """The reason why programs and libraries lack symbols of glibc on the device; None when they do not.
 
     An external library may have been built for a newer glibc than the target's. `files`: local paths by name;
@@ -90,14 +90,14 @@ def needed_glibc(path: Path) -> str | None:
     return max(versions, key=_numbers, default=None)
 
 
-def space_obstacle(facts: Facts, needed: int, folder: str) -> str | None:
+def space_obstacle(facts: DeviceFacts, needed: int, folder: str) -> str | None:
     """The reason why `needed` more bytes do not fit on the device's disk; None when they do."""
     if facts.free is not None and needed > facts.free:
         return f"no space: {needed:,} bytes needed in {folder}, {facts.free:,} free"
     return None
 
 
-def _features(facts: Facts, target: Target) -> str | None:
+def _features(facts: DeviceFacts, target: Target) -> str | None:
     if not facts.features:
         return None  # not known; the run of the golden vectors will show it
     if target.arch == "x86_64":
@@ -116,12 +116,12 @@ def _features(facts: Facts, target: Target) -> str | None:
     return missing("generic", target.features, facts.features | (_arm32(facts)))
 
 
-def _arm32(facts: Facts) -> frozenset[str]:
+def _arm32(facts: DeviceFacts) -> frozenset[str]:
     """32-bit ARM says `neon` where 64-bit says `asimd`, the name that `missing` knows."""
     return frozenset({"asimd"} if "neon" in facts.features else ())
 
 
-def _libc(facts: Facts, target: Target) -> str | None:
+def _libc(facts: DeviceFacts, target: Target) -> str | None:
     wanted = target.libc
     if wanted.static or wanted.name not in ("glibc", "musl"):
         return None

@@ -26,7 +26,7 @@ from typing import Any
 from kiln.config import Device
 from kiln.device.deploy import script
 from kiln.device.deploy.copies import READ, Copies, File
-from kiln.device.deploy.facts import Facts, read_facts, resolve
+from kiln.device.deploy.facts import DeviceFacts, read_facts, resolve
 from kiln.device.deploy.lock import Lock
 from kiln.device.deploy.transports import AFTER, TIMEOUT, Answer, Transport, open_transport
 from kiln.errors import KilnError
@@ -61,7 +61,7 @@ class Store:
                 f"{transport.description}: it has no file system for bundles; link the model into a program "
                 "and use program=FILE.elf"
             )
-        self.facts: Facts = read_facts(transport, device.folder)
+        self.facts: DeviceFacts = read_facts(transport, device.folder)
         self.root = resolve(device.folder, self.facts)
         self._lock = Lock(transport, self.root)
         self.copies = Copies(transport, self.root, self._lock.token, self.facts.checksum)

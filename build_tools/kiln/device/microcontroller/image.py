@@ -11,7 +11,7 @@ from typing import Any
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from kiln.device.microcontroller.rsp import Region
+from kiln.device.microcontroller.rsp import MemoryMapRegion
 from kiln.errors import KilnError
 
 EXIT = "kiln_exit"
@@ -53,12 +53,14 @@ class Image:
         """Total bytes of all parts."""
         return sum(len(content) for _, content in self.parts)
 
-    def blocks(self, flash: list[Region]) -> Iterator[tuple[Region | None, int, list[tuple[int, bytes]]]]:
+    def blocks(
+        self, flash: list[MemoryMapRegion]
+    ) -> Iterator[tuple[MemoryMapRegion | None, int, list[tuple[int, bytes]]]]:
         """The image in blocks: (flash region or None, address of the block, pieces of the image in it).
 
         A piece is (address, content). A block in flash is the unit of erasing.
         """
-        found: dict[tuple[Region | None, int], list[tuple[int, bytes]]] = {}
+        found: dict[tuple[MemoryMapRegion | None, int], list[tuple[int, bytes]]] = {}
         for address, content in self.parts:
             at = address
             while at < address + len(content):

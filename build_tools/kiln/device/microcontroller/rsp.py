@@ -18,7 +18,7 @@ _ESCAPED = b"}#$*"
 
 
 @dataclass(frozen=True)
-class Region:
+class MemoryMapRegion:
     """A region of the memory map.
 
     `block` is the number of bytes erased at a time, 0 where none need erasing.
@@ -119,7 +119,7 @@ class Rsp:
             packet = b"M%x,%x:%s" % (address + at, len(part), part.hex().encode())
             self.must(packet, f"cannot write memory at 0x{address + at:x}")
 
-    def erase_and_write(self, region: Region, address: int, content: bytes) -> None:
+    def erase_and_write(self, region: MemoryMapRegion, address: int, content: bytes) -> None:
         """Write flash memory, after erasing all blocks that `content` touches."""
         first = address - (address - region.start) % region.block
         count = -(-(address + len(content) - first) // region.block) * region.block
@@ -131,7 +131,7 @@ class Rsp:
             )
         self.must(b"vFlashDone", "cannot write flash", 60)
 
-    def flash_regions(self) -> list[Region]:
+    def flash_regions(self) -> list[MemoryMapRegion]:
         """The flash regions of the memory map; empty where the server has no memory map."""
         text, at = b"", 0
         while self._has_map:
@@ -144,7 +144,9 @@ class Rsp:
             r'<property\s+name="blocksize"\s*>\s*(0x[0-9a-fA-F]+)'
         )
         found = re.findall(pattern, text.decode("latin-1"))
-        return [Region(*(int(word, 16) for word in match)) for match in found if int(match[2], 16) > 0]
+        return [
+            MemoryMapRegion(*(int(word, 16) for word in match)) for match in found if int(match[2], 16) > 0
+        ]
 
     def crc(self, address: int, count: int) -> int | None:
         """The server's CRC-32 of memory; None where the server does not support qCRC."""

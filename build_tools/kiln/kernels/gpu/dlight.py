@@ -93,7 +93,7 @@ _KERNEL = 2  # calling_conv of a function that is launched, CallingConv::kDevice
 
 
 @dataclass(frozen=True)
-class Argument:
+class LaunchArgument:
     """A parameter of a device function: the position of its tensor, and whether the tensor is written.
 
     Positions count the buffers of the fused function, then the scratch tensors. If `value` is not None, the
@@ -107,14 +107,14 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """One kernel and its launch: number of blocks (`grid`) and threads per block (`block`) along x, y and z.
 
     The numbers of blocks may be expressions of sizes.
     """
 
     func: tirx.PrimFunc
-    arguments: list[Argument]
+    arguments: list[LaunchArgument]
     grid: tuple[Any, Any, Any]
     block: tuple[int, int, int]
 
@@ -123,7 +123,7 @@ class Launch:
 class Launches:
     """The launches that compute a fused function, and data type and bytes of each scratch tensor of them."""
 
-    launches: list[Launch]
+    launches: list[KernelLaunch]
     scratch: list[tuple[str, int]]
 
 
@@ -207,7 +207,7 @@ def _is_launch(value: Any) -> bool:
     return isinstance(value, Call) and str(getattr(value.op, "name", "")) == "tirx.call_ffi_kernel"
 
 
-def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
+def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> KernelLaunch:
     """The Launch for a call of a device function; `owners`: positions of tensors, by buffer."""
     name, *values = call.args
     assert isinstance(name, StringImm)
@@ -224,15 +224,15 @@ def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> Launch:
     arguments = []
     for param, tensor in zip(func.params, tensors, strict=True):
         if not isinstance(param.ty, PointerType):
-            arguments.append(Argument(-1, str(param.ty.dtype), False, tensor))
+            arguments.append(LaunchArgument(-1, str(param.ty.dtype), False, tensor))
             continue
         owner = next((at for buffer, at in owners.items() if _is_data_of(tensor, buffer)), None)
         if owner is None:
             raise ValueError(f"its kernel takes {param.name}, which is not a tensor")
         dtype = str(param.ty.element_type.dtype)
-        arguments.append(Argument(owner, dtype, param in written))
+        arguments.append(LaunchArgument(owner, dtype, param in written))
     grid, block = (tuple(sizes.get((kind, axis), 1) for axis in _AXES) for kind in ("blockIdx", "threadIdx"))
-    return Launch(func, arguments, grid, block)  # type: ignore[arg-type]  # three axes
+    return KernelLaunch(func, arguments, grid, block)  # type: ignore[arg-type]  # three axes
 
 
 def _is_data_of(expr: Any, buffer: Any) -> bool:

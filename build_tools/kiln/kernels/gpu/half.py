@@ -52,7 +52,7 @@ def half_storage(params: dict[str, Array], dtype: str = HALF) -> Callable[[tvm.I
 
     `params`: values of the parameters of `main`, by name; the pass replaces values that it stores in 16 bits.
     """
-    return lambda mod: _Rewriter(mod, params, dtype).run()
+    return lambda mod: _HalfRewriter(mod, params, dtype).run()
 
 
 def is_product(nest: Nest) -> bool:
@@ -178,7 +178,7 @@ def _is_call(expr: Any) -> bool:
     return operator(expr) == "relax.call_tir"
 
 
-class _Rewriter:
+class _HalfRewriter:
     """Decides which tensors of `main` are stored in 16 bits, then rebuilds the module."""
 
     def __init__(self, mod: tvm.IRModule, params: dict[str, Array], dtype: str) -> None:

@@ -39,7 +39,7 @@ ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels
 
 
 @dataclass(frozen=True)
-class Form:
+class FragmentForm:
     """Layout of operands in shared memory.
 
     `dtype`: data type of an element; `edge`: elements of a fragment along k; `apart`: elements by which the
@@ -51,13 +51,13 @@ class Form:
     apart: tuple[int, int]
 
 
-HALF, BRAIN = (Form(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
+HALF, BRAIN = (FragmentForm(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
 # Each lane reads one word of a fragment: the lanes cover 8 rows by 4 of k, or 4 of k by 8 columns.
-TF32 = Form("float32", 8, (4, 8))
+TF32 = FragmentForm("float32", 8, (4, 8))
 
 
 @dataclass(frozen=True)
-class Tile:
+class BlockTile:
     """Tile of a thread block: warps along (i, j), fragments per warp along (i, j), elements of k per step."""
 
     warps: tuple[int, int]
@@ -72,7 +72,12 @@ class Tile:
 
 
 # All need less than 48 KiB of shared memory. The last tile that is not larger than the result is used.
-TILES = [Tile((2, 2), (1, 1)), Tile((2, 2), (1, 2)), Tile((2, 2), (2, 1)), Tile((2, 2), (2, 2))]
+TILES = [
+    BlockTile((2, 2), (1, 1)),
+    BlockTile((2, 2), (1, 2)),
+    BlockTile((2, 2), (2, 1)),
+    BlockTile((2, 2), (2, 2)),
+]
 
 
 class TensorProduct:
@@ -104,7 +109,7 @@ def _sums(block: Any) -> bool:
     return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)
 
 
-def _form(schedule: Any, product: Any) -> Form | None:
+def _form(schedule: Any, product: Any) -> FragmentForm | None:
     """Form of the operands of a block that multiplies two tensors and adds in float32; None for others."""
     block = schedule.get(product)
     store = block.body
@@ -128,7 +133,7 @@ def _rounds(schedule: Any, block: Any) -> bool:
     return isinstance(value, Call) and str(getattr(value.op, "name", "")) == ROUNDED
 
 
-def _tile(i: Any, j: Any) -> Tile | None:
+def _tile(i: Any, j: Any) -> BlockTile | None:
     """The tile for `i` rows and `j` columns; None if there are too few. Dynamic sizes count as large."""
     sizes = [1 << 20 if is_open(size) else int(size) for size in (i, j)]
     if min(sizes) < LEAST:
@@ -145,7 +150,7 @@ def _k_is_last(block: Any, read: int) -> bool:
     return any(used.same_as(axis) for used in undefined_vars(index) for axis in summed)
 
 
-def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
+def _scheduled(schedule: Any, product: Any, form: FragmentForm) -> Any:
     """The schedule, after reindexing, padding and tiling of the block `product`; None if no tile fits."""
     block = schedule.get(product)
     transposed = _k_is_last(block, 1)
@@ -170,7 +175,7 @@ def _scheduled(schedule: Any, product: Any, form: Form) -> Any:
     return schedule
 
 
-def _compute(schedule: Any, product: Any, tile: Tile, transposed: bool, form: Form) -> None:
+def _compute(schedule: Any, product: Any, tile: BlockTile, transposed: bool, form: FragmentForm) -> None:
     """Tile a padded product, bind it to blocks and warps, and put fragments in place of its inner loops.
 
     `transposed`: B is [s, j, k], else [s, k, j].

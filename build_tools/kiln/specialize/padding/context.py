@@ -12,7 +12,7 @@ from kiln.graph.bindings import constant, operator
 from kiln.specialize.padding import values
 from kiln.specialize.padding.sizes import Size, Sizes, shape_of
 from kiln.specialize.padding.tensors import KEPT, Axis, NotNeutralError, Padded, Region, made
-from kiln.specialize.padding.values import Value
+from kiln.specialize.padding.values import ValueRange
 
 State = Padded | list[Any]  # a tensor, or the fields of a tuple
 Rule = Callable[["Context", Any], State]
@@ -58,7 +58,7 @@ class Context:
             raise NotNeutralError("a tuple is among its operands")
         return state
 
-    def number(self, expr: Any) -> Value:
+    def number(self, expr: Any) -> ValueRange:
         """The value of a number or size. Raises NotNeutralError if it depends on a padded dimension."""
         plain = expr.value if isinstance(expr, (tirx.IntImm, tirx.FloatImm)) else expr
         if isinstance(plain, (int, float)):
@@ -67,11 +67,11 @@ class Context:
             raise NotNeutralError(f"it computes with the size {plain}, which padding changes")
         return values.FINITE
 
-    def fixed(self, ty: Any, value: Value) -> Padded:
+    def fixed(self, ty: Any, value: ValueRange) -> Padded:
         """The state of a tensor of type `ty` without padded axes, whose elements all have `value`."""
         return made([self.sizes.axis(size) for size in shape_of(ty)], lambda region: value)
 
-    def new(self, ty: Any, value: Callable[[Region], Value]) -> Padded:
+    def new(self, ty: Any, value: Callable[[Region], ValueRange]) -> Padded:
         """The state of a tensor of type `ty`, with one new atom per axis; `value`: by region."""
         return made([self.sizes.axis(size) for size in shape_of(ty)], value)
 

@@ -14,14 +14,14 @@ from kiln.specialize.padding.values import (
     FINITE,
     INFINITY,
     Number,
-    Value,
+    ValueRange,
     constant,
     join,
     like,
     within,
 )
 
-Function = Callable[..., Value]
+Function = Callable[..., ValueRange]
 
 
 def _sum(a: Number, b: Number, otherwise: Number) -> Number:
@@ -29,7 +29,7 @@ def _sum(a: Number, b: Number, otherwise: Number) -> Number:
     return otherwise if isinstance(total, float) and math.isnan(total) else total
 
 
-def add(a: Value, b: Value) -> Value:
+def add(a: ValueRange, b: ValueRange) -> ValueRange:
     """a + b. An infinite constant absorbs finite values; offsets of masks add up."""
     for one, other in ((a, b), (b, a)):
         if one.is_constant and not one.finite and other.finite:
@@ -38,14 +38,14 @@ def add(a: Value, b: Value) -> Value:
     offset = a.drop + b.drop
     if (not a.drop and a.up) or (not b.drop and b.up):
         offset = 0  # the other summand might outweigh the mask
-    return Value(low, high, a.finite and b.finite, offset, a.up or b.up, a.down or b.down)
+    return ValueRange(low, high, a.finite and b.finite, offset, a.up or b.up, a.down or b.down)
 
 
-def negative(a: Value) -> Value:
-    return Value(-a.high, -a.low, a.finite, up=a.down, down=a.up)
+def negative(a: ValueRange) -> ValueRange:
+    return ValueRange(-a.high, -a.low, a.finite, up=a.down, down=a.up)
 
 
-def subtract(a: Value, b: Value) -> Value:
+def subtract(a: ValueRange, b: ValueRange) -> ValueRange:
     return add(a, negative(b))
 
 
@@ -53,12 +53,12 @@ def _product(a: Number, b: Number) -> Number:
     return 0 if a == 0 or b == 0 else a * b
 
 
-def multiply(a: Value, b: Value) -> Value:
+def multiply(a: ValueRange, b: ValueRange) -> ValueRange:
     """a * b, with 0 * infinity = 0 at the ends of intervals. A positive constant scales a mask's offset."""
     if not (a.known and b.known):
         return ANYTHING
     ends = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    whole = Value(min(ends), max(ends), a.finite and b.finite)
+    whole = ValueRange(min(ends), max(ends), a.finite and b.finite)
     for one, other in ((a, b), (b, a)):
         if one.is_constant and one.finite and one.low > 0:
             offset = _product(one.low, other.drop)
@@ -66,62 +66,62 @@ def multiply(a: Value, b: Value) -> Value:
     return like(whole, a, b)
 
 
-def square(a: Value) -> Value:
+def square(a: ValueRange) -> ValueRange:
     ends = (_product(a.low, a.low), _product(a.high, a.high))
     least = 0 if a.low <= 0 <= a.high else min(ends)
-    return like(Value(least, max(ends), a.finite), a)
+    return like(ValueRange(least, max(ends), a.finite), a)
 
 
-def divide(a: Value, b: Value) -> Value:
+def divide(a: ValueRange, b: ValueRange) -> ValueRange:
     """a / b; unknown if b may be 0."""
     if b.low <= 0 <= b.high:
         return ANYTHING
     low, high = sorted((_inverse(b.low), _inverse(b.high)))
-    return multiply(a, like(Value(low, high, b.finite), b))
+    return multiply(a, like(ValueRange(low, high, b.finite), b))
 
 
 def _inverse(number: Number) -> float:
     return 0.0 if math.isinf(number) else 1.0 / number
 
 
-def maximum(a: Value, b: Value) -> Value:
+def maximum(a: ValueRange, b: ValueRange) -> ValueRange:
     """max(a, b): the interval of the greater ends."""
     for one, other in ((a, b), (b, a)):
         if one.equals(-INFINITY) and other.finite:
             return other
     drop = max(a.drop, b.drop)
     bounds = (max(a.low, b.low), max(a.high, b.high))
-    return Value(*bounds, a.finite and b.finite, drop, a.up or b.up, a.down or b.down)
+    return ValueRange(*bounds, a.finite and b.finite, drop, a.up or b.up, a.down or b.down)
 
 
-def minimum(a: Value, b: Value) -> Value:
+def minimum(a: ValueRange, b: ValueRange) -> ValueRange:
     return negative(maximum(negative(a), negative(b)))
 
 
-def exp(a: Value) -> Value:
+def exp(a: ValueRange) -> ValueRange:
     """exp(a): 0 for masked scores; finite only if a is below 88, the overflow limit of float32."""
     if a.offset and a.is_masked:
         return within(0, 0)
     top = INFINITY if a.high > 700 else math.exp(a.high)
     bottom = 0.0 if a.low < -700 else math.exp(min(a.low, 700))
-    return Value(bottom, top, a.finite and a.high < 88)
+    return ValueRange(bottom, top, a.finite and a.high < 88)
 
 
-def sqrt(a: Value) -> Value:
+def sqrt(a: ValueRange) -> ValueRange:
     if a.low < 0:
         return ANYTHING
-    return Value(math.sqrt(a.low), math.sqrt(a.high) if a.high < INFINITY else INFINITY, a.finite)
+    return ValueRange(math.sqrt(a.low), math.sqrt(a.high) if a.high < INFINITY else INFINITY, a.finite)
 
 
-def rsqrt(a: Value) -> Value:
+def rsqrt(a: ValueRange) -> ValueRange:
     return ANYTHING if a.low <= 0 else divide(constant(1.0), sqrt(a))
 
 
-def log(a: Value) -> Value:
-    return Value(finite=a.finite) if a.low > 0 else ANYTHING
+def log(a: ValueRange) -> ValueRange:
+    return ValueRange(finite=a.finite) if a.low > 0 else ANYTHING
 
 
-def power(a: Value, b: Value) -> Value:
+def power(a: ValueRange, b: ValueRange) -> ValueRange:
     """a ** b, for integer exponents of 0 and more, 0.5, -0.5, and positive bases; otherwise unknown."""
     if b.is_constant and float(b.low).is_integer() and b.low >= 0:
         return square(a) if b.low == 2 else finite(a)
@@ -129,19 +129,19 @@ def power(a: Value, b: Value) -> Value:
         return sqrt(a)
     if b.equals(-0.5):
         return rsqrt(a)
-    return Value(0, finite=a.finite and b.finite) if a.low > 0 and b.low >= 0 else ANYTHING
+    return ValueRange(0, finite=a.finite and b.finite) if a.low > 0 and b.low >= 0 else ANYTHING
 
 
-def absolute(a: Value) -> Value:
+def absolute(a: ValueRange) -> ValueRange:
     ends = (abs(a.low), abs(a.high))
-    return like(Value(0 if a.low <= 0 <= a.high else min(ends), max(ends), a.finite), a)
+    return like(ValueRange(0 if a.low <= 0 <= a.high else min(ends), max(ends), a.finite), a)
 
 
-def relu(a: Value) -> Value:
-    return Value(max(a.low, 0), max(a.high, 0), a.finite, up=a.up)
+def relu(a: ValueRange) -> ValueRange:
+    return ValueRange(max(a.low, 0), max(a.high, 0), a.finite, up=a.up)
 
 
-def same_order(a: Value) -> Value:
+def same_order(a: ValueRange) -> ValueRange:
     """Abstract rounding: every element changes by at most 1."""
     return replace(a, low=a.low - 1, high=a.high + 1)
 
@@ -151,12 +151,12 @@ def bounded(low: float, high: float) -> Function:
     return lambda *values: within(low, high) if all(v.finite for v in values) else ANYTHING
 
 
-def finite(*values: Value) -> Value:
+def finite(*values: ValueRange) -> ValueRange:
     """A rule for functions with finite results for finite operands."""
     return like(FINITE, *values) if all(value.finite for value in values) else ANYTHING
 
 
-def unknown(*values: Value) -> Value:
+def unknown(*values: ValueRange) -> ValueRange:
     """A rule for functions about whose results nothing is known."""
     return ANYTHING
 
@@ -164,40 +164,40 @@ def unknown(*values: Value) -> Value:
 TRUE, FALSE, EITHER = within(1, 1), within(0, 0), within(0, 1)
 
 
-def less(a: Value, b: Value) -> Value:
+def less(a: ValueRange, b: ValueRange) -> ValueRange:
     if not (a.known and b.known):
         return EITHER
     return TRUE if a.high < b.low else FALSE if a.low >= b.high else EITHER
 
 
-def less_equal(a: Value, b: Value) -> Value:
+def less_equal(a: ValueRange, b: ValueRange) -> ValueRange:
     if not (a.known and b.known):
         return EITHER
     return TRUE if a.high <= b.low else FALSE if a.low > b.high else EITHER
 
 
-def equal(a: Value, b: Value) -> Value:
+def equal(a: ValueRange, b: ValueRange) -> ValueRange:
     apart = a.known and b.known and (a.high < b.low or b.high < a.low)
     return FALSE if apart else EITHER
 
 
-def logical_not(a: Value) -> Value:
+def logical_not(a: ValueRange) -> ValueRange:
     return TRUE if a.equals(0) else FALSE if _is_true(a) else EITHER
 
 
-def logical_and(a: Value, b: Value) -> Value:
+def logical_and(a: ValueRange, b: ValueRange) -> ValueRange:
     return FALSE if a.equals(0) or b.equals(0) else TRUE if _is_true(a) and _is_true(b) else EITHER
 
 
-def logical_or(a: Value, b: Value) -> Value:
+def logical_or(a: ValueRange, b: ValueRange) -> ValueRange:
     return logical_not(logical_and(logical_not(a), logical_not(b)))
 
 
-def _is_true(a: Value) -> bool:
+def _is_true(a: ValueRange) -> bool:
     return a.known and (a.low > 0 or a.high < 0)
 
 
-def where(condition: Value, a: Value, b: Value) -> Value:
+def where(condition: ValueRange, a: ValueRange, b: ValueRange) -> ValueRange:
     """a where the condition is known to be true, b where it is known to be false, else either of them."""
     if condition.equals(0):
         return b
@@ -206,7 +206,7 @@ def where(condition: Value, a: Value, b: Value) -> Value:
     return join(a, b)
 
 
-def clip(a: Value, low: Value, high: Value) -> Value:
+def clip(a: ValueRange, low: ValueRange, high: ValueRange) -> ValueRange:
     return minimum(maximum(a, low), high)
 
 
@@ -274,7 +274,7 @@ RULES: dict[str, tuple[Function, Any]] = {
 }  # fmt: skip
 
 
-def evaluated(function: Any, values: Sequence[Value], dtypes: Sequence[str]) -> Value | None:
+def evaluated(function: Any, values: Sequence[ValueRange], dtypes: Sequence[str]) -> ValueRange | None:
     """The result for constant operands, computed by NumPy in the operands' types; None if not computable."""
     if function is None or not all(value.is_constant for value in values):
         return None

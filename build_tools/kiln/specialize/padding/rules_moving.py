@@ -9,7 +9,7 @@ from kiln.specialize.padding.align import Operands, regrouped
 from kiln.specialize.padding.context import Context, Rule, State, normal_axes
 from kiln.specialize.padding.sizes import shape_of
 from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, made
-from kiln.specialize.padding.values import ZERO, Value, join
+from kiln.specialize.padding.values import ZERO, ValueRange, join
 
 
 def reshape(context: Context, call: Any) -> Padded:
@@ -54,7 +54,7 @@ def full(context: Context, call: Any) -> Padded:
 
 def filled(number: int) -> Rule:
     """The rule of zeros and ones: every element, including the padded part, is `number`."""
-    return lambda context, call: context.new(call.ty, lambda region: Value(number, number))
+    return lambda context, call: context.new(call.ty, lambda region: ValueRange(number, number))
 
 
 def concat(context: Context, call: Any) -> Padded:
@@ -78,20 +78,22 @@ def concat(context: Context, call: Any) -> Padded:
     return _joined(context, states, axis, context.sizes.axis(shape_of(call.ty)[axis]), tail)
 
 
-def _tail(state: Padded, axis: int) -> Value:
+def _tail(state: Padded, axis: int) -> ValueRange:
     """The values in the padded part of `axis`, in the kept and padded parts of all other axes."""
     keys = set(keys_of([state.axes[axis]]))
     return join(*(value for region, value in state.values.items() if region & keys))
 
 
-def _joined(context: Context, states: Sequence[Padded], axis: int, along: Axis, tail: Value | None) -> Padded:
+def _joined(
+    context: Context, states: Sequence[Padded], axis: int, along: Axis, tail: ValueRange | None
+) -> Padded:
     """The concatenation of tensors along `axis`, which becomes `along`; `tail`: values in its padded part."""
     rest = [_without(state, axis) for state in states]
     operands = Operands(rest, context.sizes)
     axes = [*operands.axes[:axis], along, *operands.axes[axis + 1 :]]
     last = set(keys_of([along]))
 
-    def value(region: Region) -> Value:
+    def value(region: Region) -> ValueRange:
         if region & last and tail is not None:
             return tail
         return join(*(state.at(operands.region(i, region)) for i, state in enumerate(rest)))
@@ -157,7 +159,7 @@ def pad(context: Context, call: Any) -> Padded:
     """nn.pad: elements added after a padded part must equal the elements of the padded part."""
     state, attrs = context.padded(call.args[0]), call.attrs
     widths = [int(width) for width in attrs.pad_width]
-    shape, filling = shape_of(call.ty), Value(float(attrs.pad_value), float(attrs.pad_value))
+    shape, filling = shape_of(call.ty), ValueRange(float(attrs.pad_value), float(attrs.pad_value))
     axes, longer = list(state.axes), False
     for axis in range(len(axes)):
         before, after = widths[2 * axis], widths[2 * axis + 1]

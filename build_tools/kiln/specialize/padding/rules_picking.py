@@ -12,7 +12,7 @@ from kiln.specialize.padding.align import Operands
 from kiln.specialize.padding.context import Context, Rule
 from kiln.specialize.padding.sizes import Size, shape_of
 from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, made
-from kiln.specialize.padding.values import FINITE, Value, join, of_array
+from kiln.specialize.padding.values import FINITE, ValueRange, join, of_array
 
 MOST_LOOKED_AT = 1 << 28  # elements of a constant table that are inspected, over all sizes of a bucket
 
@@ -24,7 +24,7 @@ def arange(context: Context, call: Any) -> Padded:
     stop = None if isinstance(end, tirx.FloatImm) else context.sizes.greatest(end)
     whole = FINITE
     if start.is_constant and step.is_constant and stop is not None and step.low > 0:
-        whole = Value(start.low, max(stop - 1, start.low))
+        whole = ValueRange(start.low, max(stop - 1, start.low))
     return context.new(call.ty, lambda region: whole)
 
 
@@ -44,7 +44,7 @@ def strided_slice(context: Context, call: Any) -> Padded:
     if exact is not None:
         return exact
 
-    def value(region: Region) -> Value:
+    def value(region: Region) -> ValueRange:
         return join(*(state.at(region - early) for early in _subsets(region & shorter)))
 
     return made(axes, value)
@@ -109,9 +109,9 @@ def _is_zero(begin: Any) -> bool:
     return isinstance(begin, tirx.IntImm) and int(begin) == 0
 
 
-def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: Region) -> Value:
+def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: Region) -> ValueRange:
     """The values that `region` of a table holds in any of the `shapes` that its kept part may have."""
-    values: list[Value] = []
+    values: list[ValueRange] = []
     for shape in shapes:
         elements = table[
             tuple(
@@ -121,7 +121,7 @@ def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: 
         ]
         if elements.size:
             values.append(of_array(elements))
-    return join(*values) if values else Value(0, 0)
+    return join(*values) if values else ValueRange(0, 0)
 
 
 def take(context: Context, call: Any) -> Padded:

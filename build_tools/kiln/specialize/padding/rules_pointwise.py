@@ -11,7 +11,7 @@ from kiln.specialize.padding import pointwise_values as on_values
 from kiln.specialize.padding.align import Operands
 from kiln.specialize.padding.context import Context, Rule
 from kiln.specialize.padding.tensors import NotNeutralError, Padded, made
-from kiln.specialize.padding.values import Value, fitted, is_float, of_dtype
+from kiln.specialize.padding.values import ValueRange, fitted, is_float, of_dtype
 
 
 def _pointwise(name: str) -> Rule:
@@ -27,7 +27,7 @@ def _pointwise(name: str) -> Rule:
         if name == "subtract" and _is_own_maximum(context, call):
             return mapped(context, list(call.args), _below_maximum)
 
-        def value(*values: Value) -> Value:
+        def value(*values: ValueRange) -> ValueRange:
             found = on_values.evaluated(numpy_function, values, dtypes)
             return fitted(function(*values) if found is None else found, result)
 
@@ -52,7 +52,7 @@ def _is_own_maximum(context: Context, call: Any) -> bool:
     return context.name(other) == "max" and bool(other.args[0].same_as(call.args[0]))
 
 
-def _below_maximum(value: Value, most: Value) -> Value:
+def _below_maximum(value: ValueRange, most: ValueRange) -> ValueRange:
     """x - max(x): never above 0. The maximum is not a masked value, unless the whole row is masked."""
     found = on_values.subtract(value, replace(most, down=False))
     return replace(found, high=min(found.high, 0), up=False)
@@ -62,7 +62,7 @@ def cast(context: Context, call: Any) -> Padded:
     """astype: exact for constants; values that the new type cannot represent become unknown."""
     before, after = context.dtype(call.args[0]), str(call.ty.dtype)
 
-    def value(given: Value) -> Value:
+    def value(given: ValueRange) -> ValueRange:
         if after == "bool":
             return on_values.logical_not(on_values.logical_not(given))
         exact = on_values.evaluated(lambda a: a.astype(after), [given], [before])
@@ -77,7 +77,7 @@ def cast(context: Context, call: Any) -> Padded:
     return mapped(context, [call.args[0]], value)
 
 
-def _parameters(context: Context, call: Any) -> list[Value]:
+def _parameters(context: Context, call: Any) -> list[ValueRange]:
     """The values of all operands after the first one: scales, zero points, slopes.
 
     Raises NotNeutralError if one of them is padded.
@@ -94,11 +94,11 @@ def quantize(context: Context, call: Any) -> Padded:
     scale, zero = _parameters(context, call)
     whole = of_dtype(dtype)
 
-    def value(given: Value) -> Value:
+    def value(given: ValueRange) -> ValueRange:
         if given.is_constant and given.finite and scale.is_constant and zero.is_constant and scale.low > 0:
             near = float(np.round(np.float32(given.low) / np.float32(scale.low))) + zero.low
             exact = int(min(max(near, whole.low), whole.high))
-            return Value(exact, exact)
+            return ValueRange(exact, exact)
         return whole
 
     return mapped(context, [call.args[0]], value)
@@ -108,7 +108,7 @@ def dequantize(context: Context, call: Any) -> Padded:
     """dequantize: (q - zero point) * scale; 0 if q equals a zero point that is common to all channels."""
     scale, zero = _parameters(context, call)
 
-    def value(given: Value) -> Value:
+    def value(given: ValueRange) -> ValueRange:
         return on_values.multiply(on_values.subtract(given, zero), scale)
 
     return mapped(context, [call.args[0]], value)

@@ -23,7 +23,7 @@ from kiln.specialize.padding.values import (
     FINITE,
     INFINITY,
     ZERO,
-    Value,
+    ValueRange,
     greatest,
     join,
     least,
@@ -33,32 +33,32 @@ from kiln.specialize.padding.values import (
 )
 
 # (values in the padded part, values in the kept part, dtype) → whether the padded part is neutral
-Neutral = Callable[[Value, Value, str], bool]
+Neutral = Callable[[ValueRange, ValueRange, str], bool]
 
 
-def _unseen_by_sum(behind: Value, kept: Value, dtype: str) -> bool:
+def _unseen_by_sum(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
     return behind.equals(0)
 
 
-def _unseen_by_maximum(behind: Value, kept: Value, dtype: str) -> bool:
+def _unseen_by_maximum(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
     below = behind.known and kept.known and behind.high <= kept.low
     return below or (behind.is_masked and kept != ANYTHING) or behind.equals(least(dtype))
 
 
-def _unseen_by_minimum(behind: Value, kept: Value, dtype: str) -> bool:
+def _unseen_by_minimum(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
     above = behind.known and kept.known and behind.low >= kept.high
     return above or behind.equals(greatest(dtype))
 
 
-def _unseen_by_product(behind: Value, kept: Value, dtype: str) -> bool:
+def _unseen_by_product(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
     return behind.equals(1)
 
 
-def _never(behind: Value, kept: Value, dtype: str) -> bool:
+def _never(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
     return False
 
 
-def _total(value: Value) -> Value:
+def _total(value: ValueRange) -> ValueRange:
     """The sum of any number of elements of `value`."""
     if value.equals(0):
         return ZERO
@@ -66,11 +66,11 @@ def _total(value: Value) -> Value:
     return replace(value, low=low, high=high)
 
 
-def _finite(value: Value) -> Value:
+def _finite(value: ValueRange) -> ValueRange:
     return like(FINITE, value) if value.finite else ANYTHING
 
 
-def _normed(value: Value) -> Value:
+def _normed(value: ValueRange) -> ValueRange:
     return FINITE if value.finite else ANYTHING
 
 
@@ -79,7 +79,7 @@ _GREATEST = "the greatest value there would not be seen"
 _COUNT = "it divides by the padded size, whatever lies there; a sum divided by the sum of a mask would do"
 
 # Operator → (remedy for errors; whether a padded part is neutral; values of the reduction's result)
-_REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[Value], Value]]] = {
+_REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[ValueRange], ValueRange]]] = {
     "sum": ("zeros there would not be seen", _unseen_by_sum, _total),
     "prod": ("ones there would not be seen", _unseen_by_product, _finite),
     "max": (_LEAST, _unseen_by_maximum, lambda value: value),
@@ -110,7 +110,7 @@ def reduction(name: str) -> Rule:
         if attrs.keepdims:
             kept = [() if index in axes else axis for index, axis in enumerate(state.axes)]
 
-        def value(region: Region) -> Value:
+        def value(region: Region) -> ValueRange:
             parts = [(beyond, state.at(region | beyond)) for beyond in subsets(reduced)]
             inside = parts[0][1]
             outweighed = ANYTHING if empty else inside
@@ -134,7 +134,7 @@ def reason(state: Padded, axes: list[int], seen: Region, needs: str, does: str) 
     return f"it {does} axis {axis}, {shown(state.axes[axis])}, whose padded part {said(held)}; {needs}"
 
 
-def said(value: Value) -> str:
+def said(value: ValueRange) -> str:
     """The abstract value of a padded part in words, as the predicate of a sentence."""
     if value.is_constant:
         return f"is {value.low:g}"
@@ -151,9 +151,9 @@ def softmax(context: Context, call: Any) -> Padded:
     axis = int(call.attrs.axis) % len(state.axes)
     along = keys_of([state.axes[axis]])
     logarithm = context.name(call) == "nn.log_softmax"
-    whole = Value(high=0) if logarithm else within(0, 1)
+    whole = ValueRange(high=0) if logarithm else within(0, 1)
 
-    def value(region: Region) -> Value:
+    def value(region: Region) -> ValueRange:
         rows, beyond = region - set(along), [part for part in subsets(along) if part]
         inside = state.at(rows)
         parts = [state.at(rows | part) for part in beyond]
@@ -164,7 +164,9 @@ def softmax(context: Context, call: Any) -> Padded:
         if not inside.finite or not all(part.finite or part.equals(-INFINITY) for part in parts):
             return ANYTHING
         if logarithm or inside.is_masked or not masked or not region & set(along):
-            return whole if not logarithm or not masked else Value(high=0, finite=not region & set(along))
+            return (
+                whole if not logarithm or not masked else ValueRange(high=0, finite=not region & set(along))
+            )
         return ZERO
 
     return made(state.axes, value)
@@ -181,7 +183,7 @@ def scan(context: Context, call: Any) -> Padded:
         context.refuse_padded(state, [axis], "it adds up along a merged")
     along = set(keys_of([state.axes[axis]]))
 
-    def value(region: Region) -> Value:
+    def value(region: Region) -> ValueRange:
         parts = [state.at(part) for part in subsets(region) if part | along >= region]
         return _finite(join(*parts))
 
@@ -189,7 +191,7 @@ def scan(context: Context, call: Any) -> Padded:
 
 
 def mixing(
-    axes_of: Callable[[Any, int], list[int]], what: str, result: Callable[[Value], Value] = _finite
+    axes_of: Callable[[Any, int], list[int]], what: str, result: Callable[[ValueRange], ValueRange] = _finite
 ) -> Rule:
     """The rule of operators that read whole axes for each element of the result: these must not be padded.
 
@@ -205,7 +207,7 @@ def mixing(
             if isinstance(extra, list) or extra.keys:
                 raise NotNeutralError(f"its operand of {context.dtype(other)} is padded")
 
-        def value(region: Region) -> Value:
+        def value(region: Region) -> ValueRange:
             return result(state.at(region))
 
         def shaped(ty: Any) -> Padded:

@@ -9,7 +9,7 @@ from kiln.specialize.padding.rules_linear import windows
 from kiln.specialize.padding.rules_reductions import mixing
 from kiln.specialize.padding.sizes import shape_of
 from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, keys_of
-from kiln.specialize.padding.values import Value, least
+from kiln.specialize.padding.values import ValueRange, least
 
 
 def pool(context: Context, call: Any) -> Padded:
@@ -36,7 +36,7 @@ def pool(context: Context, call: Any) -> Padded:
         axes[axis] = (Atom(context.sizes.simplify(shape[axis]), keys[0]),)
     if "max" in context.name(call):
 
-        def unseen(value: Value) -> bool:
+        def unseen(value: ValueRange) -> bool:
             return value.is_masked or value.equals(least(dtype))
 
         return windows(state, axes, spatial, needed, "the least value there would not be seen", unseen)

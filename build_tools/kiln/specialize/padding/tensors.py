@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.specialize.padding.values import Value
+from kiln.specialize.padding.values import ValueRange
 
 Region = frozenset[int]
 KEPT: Region = frozenset()
@@ -50,7 +50,7 @@ class Padded:
     """
 
     axes: tuple[Axis, ...]
-    values: Mapping[Region, Value]
+    values: Mapping[Region, ValueRange]
 
     @property
     def keys(self) -> list[int]:
@@ -58,11 +58,11 @@ class Padded:
         return keys_of(self.axes)
 
     @property
-    def kept(self) -> Value:
+    def kept(self) -> ValueRange:
         """The possible values of the kept part."""
         return self.values[KEPT]
 
-    def at(self, region: Iterable[int]) -> Value:
+    def at(self, region: Iterable[int]) -> ValueRange:
         """The possible values of a region; keys that do not belong to this tensor are ignored."""
         return self.values[frozenset(region) & frozenset(self.keys)]
 
@@ -86,7 +86,7 @@ def subsets(keys: Iterable[int]) -> list[Region]:
     ]
 
 
-def made(axes: Iterable[Axis], value: Callable[[Region], Value]) -> Padded:
+def made(axes: Iterable[Axis], value: Callable[[Region], ValueRange]) -> Padded:
     """The state of a tensor with these axes; `value`: called for each region.
 
     Raises NotNeutralError for more than MOST_ATOMS padded atoms.

@@ -17,7 +17,7 @@ INFINITY = math.inf
 
 
 @dataclass(frozen=True)
-class Value:
+class ValueRange:
     """Every element is in low..high; an infinite bound of finite elements means that no bound is known.
 
     finite: no element is infinite or NaN. offset: below 0 if every element is some number plus `offset`. up,
@@ -57,22 +57,22 @@ class Value:
         return min(self.offset, self.high if self.high <= MASKED else 0) if self.known else 0
 
 
-ANYTHING = Value(finite=False)  # NaN too
-FINITE = Value()
-ZERO = Value(0, 0)
+ANYTHING = ValueRange(finite=False)  # NaN too
+FINITE = ValueRange()
+ZERO = ValueRange(0, 0)
 
 
-def constant(number: Any) -> Value:
+def constant(number: Any) -> ValueRange:
     """The abstract value of elements that all equal `number`, a Python or NumPy scalar."""
     plain = number.item() if hasattr(number, "item") else number
     if isinstance(plain, float) and math.isnan(plain):
         return ANYTHING
     plain = int(plain) if isinstance(plain, bool) else plain
     finite = not (isinstance(plain, float) and math.isinf(plain))
-    return Value(plain, plain, finite, up=plain >= -MASKED, down=plain <= MASKED)
+    return ValueRange(plain, plain, finite, up=plain >= -MASKED, down=plain <= MASKED)
 
 
-def like(value: Value, *operands: Value) -> Value:
+def like(value: ValueRange, *operands: ValueRange) -> ValueRange:
     """`value` as the result of a product or sum of `operands`.
 
     If an operand may have the magnitude of a mask, so may the result, with either sign.
@@ -81,12 +81,12 @@ def like(value: Value, *operands: Value) -> Value:
     return replace(value, up=large, down=large) if large else value
 
 
-def within(low: Number, high: Number) -> Value:
+def within(low: Number, high: Number) -> ValueRange:
     """The abstract value of finite elements in low..high."""
-    return Value(low, high)
+    return ValueRange(low, high)
 
 
-def of_dtype(dtype: str) -> Value:
+def of_dtype(dtype: str) -> ValueRange:
     """The abstract value of any finite number of type `dtype`."""
     if dtype == "bool":
         return within(0, 1)
@@ -96,7 +96,7 @@ def of_dtype(dtype: str) -> Value:
     return FINITE
 
 
-def of_array(array: Any) -> Value:
+def of_array(array: Any) -> ValueRange:
     """The abstract value of the elements of a constant tensor."""
     if array.size == 0:
         return ZERO
@@ -109,9 +109,9 @@ def of_array(array: Any) -> Value:
     return join(constant(low), constant(high))
 
 
-def join(*values: Value) -> Value:
+def join(*values: ValueRange) -> ValueRange:
     """The union: the abstract value of elements each of which belongs to one of `values`."""
-    return Value(
+    return ValueRange(
         min(value.low for value in values),
         max(value.high for value in values),
         all(value.finite for value in values),
@@ -136,7 +136,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
-def fitted(value: Value, dtype: str) -> Value:
+def fitted(value: ValueRange, dtype: str) -> ValueRange:
     """`value` in type `dtype`; integers wrap: outside the type's range, any integer of it is possible."""
     if is_float(dtype):
         return value

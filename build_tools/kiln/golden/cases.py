@@ -26,12 +26,12 @@ Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]
 
 
-# For a special case: the most sizes of one dimension that are tried, and their greatest distance in steps.
+# For a special case: the most sizes of one dimension that are tested, and their greatest distance in steps.
 _MOST_SIZES, _FARTHEST = 100, 1 << 14
 
 
 @dataclass(frozen=True)
-class Try:
+class GoldenCase:
     """One test case, from which a golden vector is made.
 
     `spec`: the input set. `bucket`: index of the bucket that serves `sizes`. `shortened`: masks end in zeros.
@@ -51,18 +51,18 @@ def concrete(entries: Iterable[Entry], chosen: Mapping[str, int]) -> list[dict[s
     return [{**e, "shape": [sizes.evaluate(size, chosen) for size in e["shape"]]} for e in entries]
 
 
-def tries(
+def golden_cases(
     specs: Sequence[Entry],
     buckets: Sequence[Bucket],
     interface: Mapping[str, Any],
     masks: Collection[str],
     preprocess: Entry | None,
     cases: Sequence[Entry] = (),
-) -> list[Try]:
+) -> list[GoldenCase]:
     """The test cases of a model with `buckets`. Raises KilnError for a set whose sizes no bucket serves."""
     pairs = list(zip(specs, input_sets.set_names(specs), strict=True))
     if len(buckets) == 1 and not buckets[0]["dims"]:
-        return _with_cases([Try(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases)
+        return _with_cases([GoldenCase(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases)
     fixed = [pair for pair in pairs if pair[0]["kind"] not in input_sets.DRAWN]
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
@@ -70,27 +70,27 @@ def tries(
     samples = [(index, at) for index in range(len(buckets)) for at in points(buckets, index)]
     if not samples:
         raise KilnError("buckets.json: no size reaches a bucket")
-    tests: list[Try] = []
+    tests: list[GoldenCase] = []
     for number in range(max(len(samples), len(drawn))):
         index, at = samples[number % len(samples)]
         spec, stem = drawn[number % len(drawn)]
-        tests.append(_try(stem, spec, at, index))
+        tests.append(_case_at(stem, spec, at, index))
     for spec, stem in fixed:
         at = fixed_sizes(spec, interface, preprocess)
         reached = serving(buckets, at)
         if reached is None:
             raise KilnError(f"golden.inputs: {stem} has {name_of(at)}, which no bucket serves")
-        tests.append(_try(stem, spec, at, reached))
+        tests.append(_case_at(stem, spec, at, reached))
     if masks:
         tests = _with_short_masks(tests, len(buckets))
     return _with_cases(tests, buckets, masks, cases)
 
 
-def _try(stem: str, spec: Entry, at: Sizes, index: int) -> Try:
-    return Try("_".join(part for part in (name_of(at), stem) if part), spec, at, index)
+def _case_at(stem: str, spec: Entry, at: Sizes, index: int) -> GoldenCase:
+    return GoldenCase("_".join(part for part in (name_of(at), stem) if part), spec, at, index)
 
 
-def _with_short_masks(tests: Sequence[Try], buckets: int) -> list[Try]:
+def _with_short_masks(tests: Sequence[GoldenCase], buckets: int) -> list[GoldenCase]:
     """In each bucket, give the middle test case masks that end in zeros; a bucket's only one is kept too."""
     chosen = {}
     for index in range(buckets):
@@ -102,19 +102,19 @@ def _with_short_masks(tests: Sequence[Try], buckets: int) -> list[Try]:
         if test.name not in chosen or chosen[test.name]:
             result.append(test)
         if test.name in chosen:
-            result.append(Try(f"{test.name}_masked", test.spec, test.sizes, test.bucket, True))
+            result.append(GoldenCase(f"{test.name}_masked", test.spec, test.sizes, test.bucket, True))
     return result
 
 
 def _with_cases(
-    tests: list[Try], buckets: Sequence[Bucket], masks: Collection[str], cases: Sequence[Entry]
-) -> list[Try]:
+    tests: list[GoldenCase], buckets: Sequence[Bucket], masks: Collection[str], cases: Sequence[Entry]
+) -> list[GoldenCase]:
     """Add one test case for each bucket and special case; masks of ones are tested already."""
     added = []
     for index in range(len(buckets)):
         in_bucket = [test for test in tests if test.bucket == index]
         for number, case in enumerate(cases, start=1):
-            if not in_bucket or _is_tried(case, masks):
+            if not in_bucket or _is_tested(case, masks):
                 continue
             base = in_bucket[len(in_bucket) // 2]
             at = _sizes_of(case, buckets, index, base.sizes)
@@ -128,7 +128,7 @@ def _with_cases(
     return tests + added
 
 
-def _is_tried(case: Entry, masks: Collection[str]) -> bool:
+def _is_tested(case: Entry, masks: Collection[str]) -> bool:
     """Whether the special case is a mask of ones, as every test case that is not shortened has."""
     conditions = conditions_of(case)
     return len(conditions) == 1 and case.get("input") in masks and case.get("value") == "ones"
