@@ -24,6 +24,8 @@ def main(given: Sequence[str] | None = None) -> int:
             print(listing.listing(command.listed, command.json))
         elif command.completion is not None:
             print(arguments.completion(command.completion))
+        elif command.quantised is not None:
+            _quantise(command.quantised)
         elif command.compared is not None:
             return _compare(command.compared)
         elif command.reduced is not None:
@@ -49,6 +51,19 @@ def _compare(given: argparse.Namespace) -> int:
         wrong = [row for row in (*compared.rows, *compared.outputs) if not row.difference.passed]
         return 1 if wrong else 0
     return show(compared, path, given.all)
+
+
+def _quantise(given: argparse.Namespace) -> None:
+    from kiln.command_line.quantise.run import Goal, quantise
+    from kiln.command_line.quantise.show import show
+
+    names = [name for name in (given.name, given.model) if name is not None]
+    if len(names) != 1:
+        raise KilnError("quantise: one model is needed: kiln quantise net.onnx --data calibration.npz")
+    data = None if given.data is None else Path(given.data)
+    out = None if given.out is None else Path(given.out)
+    goal = Goal(given.min_snr, given.max_drop)
+    show(quantise(names[0], data, out, given.method, given.activations, goal))
 
 
 def _reduce(given: argparse.Namespace) -> None:

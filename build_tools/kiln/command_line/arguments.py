@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
+from kiln.command_line.quantise import ACTIVATIONS, METHODS
 from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
-_OTHERS = ("compare", "reduce", "list", "completion")
+_OTHERS = ("quantise", "compare", "reduce", "list", "completion")
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
@@ -34,6 +35,7 @@ class Command:
     completion: str | None = None
     compared: argparse.Namespace | None = None
     reduced: argparse.Namespace | None = None
+    quantised: argparse.Namespace | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,6 +52,9 @@ def parse(given: Sequence[str]) -> Command:
         return Command(version=True)
     if not words or words[0] in ("-h", "--help", "help"):
         return Command(["-h"])
+    if "quantise" in words:  # in SCons's form: model=net.onnx quantise data=calibration.npz
+        rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
+        words = ["quantise", *(word for word in rest if word != "quantise")]
     verb = words[0]
     if verb not in (*_VERBS, *_OTHERS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
@@ -62,6 +67,8 @@ def parse(given: Sequence[str]) -> Command:
         return Command(listed=parsed.kind, json=parsed.json)
     if verb == "completion":
         return Command(completion=parsed.shell)
+    if verb == "quantise":
+        return Command(quantised=parsed)
     if verb == "reduce":
         return Command(reduced=parsed)
     if verb == "compare":
@@ -117,6 +124,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_questions(commands: Any) -> None:
     """Add the commands that are not goals of the build."""
+    command = commands.add_parser("quantise", help="a float ONNX model to int8, as NAME_int8.onnx in QDQ")
+    command.add_argument("name", nargs="?", metavar="MODEL", help=OPTIONS["model"])
+    command.add_argument("--model", metavar="MODEL", help="the same")
+    command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
+    command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
+    command.add_argument("--activations", choices=ACTIVATIONS, default="int8", help="type; default: int8")
+    text = "keep nodes in float until the outputs have this signal-to-noise ratio"
+    command.add_argument("--min-snr", "--min_snr", type=float, metavar="DB", help=text)
+    text = "keep nodes in float until accuracy drops by no more percentage points"
+    command.add_argument("--max-drop", "--max_drop", type=float, metavar="POINTS", help=text)
+    command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
     command = commands.add_parser("compare", help="every tensor of a model beside the reference's, in order")
     command.add_argument("model", metavar="MODEL", help=OPTIONS["model"])
     command.add_argument("--target", default="host", help="a target; default: host")

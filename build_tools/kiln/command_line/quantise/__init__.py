@@ -1,0 +1,5 @@
+"""The command `kiln quantise`: a float ONNX model and calibration data become a quantised model in standard
+QDQ."""
+
+METHODS = ("minmax", "entropy", "percentile")  # how the range of an activation follows from its samples
+ACTIVATIONS = ("int8", "uint8")

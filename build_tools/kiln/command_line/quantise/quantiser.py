@@ -1,0 +1,139 @@
+"""Static quantisation by onnxruntime.quantization: calibrated once, written for any choice of nodes.
+
+Weights are int8 and symmetric, one scale for each output channel; activations are int8 or uint8 with a zero
+point. The result is a standard QDQ graph, which ONNX Runtime, OpenVINO and TensorRT read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from kiln.command_line.quantise.samples import Port
+from kiln.errors import KilnError
+from kiln.frontend.quiet import quiet_stderr
+from kiln.golden.compare import Array
+
+Method = Literal["minmax", "entropy", "percentile"]
+Activations = Literal["int8", "uint8"]
+# Operators with weights: those that a search keeps in float.
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+class _Reader:
+    """Hands one sample after the other to the calibrator."""
+
+    def __init__(self, runs: Sequence[Mapping[str, Array]]) -> None:
+        self._runs = iter(runs)
+
+    def get_next(self) -> dict[str, Array] | None:
+        """The next sample; None at the end."""
+        run = next(self._runs, None)
+        return None if run is None else dict(run)
+
+    def __len__(self) -> int:
+        return 0  # collect all samples at once
+
+
+class Quantiser:
+    """A float model, prepared and calibrated.
+
+    `source` is the ONNX file and `folder` holds the intermediate files. Raises KilnError if the file is not
+    a float ONNX model.
+    """
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        self.prepared = folder / "prepared.onnx"
+        try:
+            with quiet_stderr():
+                quant_pre_process(str(source), str(self.prepared), skip_symbolic_shape=True)
+        except Exception as error:  # ONNX Runtime raises exceptions of its own classes
+            text = " ".join(str(error).split())
+            raise KilnError(f"{source}: cannot be prepared for quantisation: {text}") from error
+        self._model = onnx.load(str(self.prepared))
+        ops = {node.op_type for node in self._model.graph.node}
+        if ops & {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "ConvInteger", "MatMulInteger"}:
+            raise KilnError(f"{source}: this model is quantised already")
+        for number, node in enumerate(self._model.graph.node):
+            node.name = node.name or f"{node.op_type}_{number}"
+        self._ranges: Any = None
+        self._activations: Activations = "int8"
+        self._folder = folder
+
+    def ports(self) -> list[Port]:
+        """The inputs of the model."""
+        constants = {tensor.name for tensor in self._model.graph.initializer}
+        return [
+            Port(
+                value.name,
+                np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+                tuple(
+                    dim.dim_value if dim.HasField("dim_value") else None
+                    for dim in value.type.tensor_type.shape.dim
+                ),
+            )
+            for value in self._model.graph.input
+            if value.name not in constants
+        ]
+
+    def weighted(self) -> list[str]:
+        """Names of the nodes with weights, in the model's order."""
+        constants = {tensor.name for tensor in self._model.graph.initializer}
+        return [
+            node.name
+            for node in self._model.graph.node
+            if node.op_type in WEIGHTED and any(name in constants for name in node.input[1:2])
+        ]
+
+    def calibrate(
+        self, runs: Sequence[Mapping[str, Array]], method: Method, activations: Activations
+    ) -> None:
+        """Measure the range of each activation over `runs`."""
+        from onnxruntime.quantization.calibrate import CalibrationMethod, create_calibrator
+
+        self._activations = activations
+        kind = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}[method]
+        path = self._folder / "augmented.onnx"
+        named = self._folder / "named.onnx"
+        onnx.save(self._model, str(named))
+        try:
+            with quiet_stderr():
+                calibrator = create_calibrator(
+                    named, self._quantised_ops(), augmented_model_path=str(path),
+                    calibrate_method=getattr(CalibrationMethod, kind),
+                    extra_options={"symmetric": False},
+                )  # fmt: skip
+                calibrator.collect_data(_Reader(runs))
+                self._ranges = calibrator.compute_data()
+        except Exception as error:  # ONNX Runtime raises exceptions of its own classes
+            text = " ".join(str(error).split())
+            raise KilnError(f"calibration ({method}) failed: {text}") from error
+
+    def write(self, out: Path, *, only: Sequence[str] | None = None, without: Sequence[str] = ()) -> None:
+        """Write the quantised model: of all nodes, `only` of some, or of all `without` some."""
+        from onnxruntime.quantization import QuantType
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        activation = QuantType.QInt8 if self._activations == "int8" else QuantType.QUInt8
+        with quiet_stderr():
+            quantizer = QDQQuantizer(
+                model, True, False, QuantType.QInt8, activation, self._ranges,
+                list(only) if only is not None else [], list(without), self._quantised_ops(),
+                {"WeightSymmetric": True, "ActivationSymmetric": False},
+            )  # fmt: skip
+            quantizer.quantize_model()
+            quantizer.model.save_model_to_file(str(out), False)
+
+    @staticmethod
+    def _quantised_ops() -> list[str]:
+        from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+        return sorted({*QDQRegistry, *QLinearOpsRegistry})

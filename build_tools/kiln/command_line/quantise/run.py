@@ -1,0 +1,200 @@
+"""Quantises a model: calibration, an optional search for nodes that stay in float, and the figures of the
+result."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kiln.command_line.quantise import samples as sample_data
+from kiln.command_line.quantise.quantiser import Activations, Method, Quantiser
+from kiln.command_line.quantise.samples import Port, Samples
+from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
+from kiln.config import Model, load_model
+from kiln.config.source import PythonSource
+from kiln.errors import KilnError
+from kiln.files import write_json
+from kiln.golden.compare import Array
+from kiln.golden.inputs import make_set
+from kiln.golden.reference import open_reference
+from kiln.sources import fetch
+
+_MOST_MEASURED = 64  # samples on which candidates are compared
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The accuracy asked for: least SNR of the outputs in dB, or greatest drop of accuracy in percentage
+    points."""
+
+    min_snr: float | None = None
+    max_drop: float | None = None
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The result: file, quality of the float and the quantised model, bytes, nodes in float, and what was
+    tried.
+
+    `layers` lists the SNR in dB of a model in which only that node is quantised, most sensitive first; it is
+    measured only for a search.
+    """
+
+    model: Path
+    float_figures: Figures
+    figures: Figures
+    float_bytes: int
+    bytes: int
+    kept: Sequence[str]
+    weighted: int
+    layers: Sequence[tuple[str, float]] = ()
+    frontier: Sequence[Candidate] = field(default_factory=list)
+    warning: str = ""
+
+
+def quantise(
+    name: str,
+    data: Path | None,
+    out: Path | None,
+    method: Method = "minmax",
+    activations: Activations = "int8",
+    goal: Goal = Goal(),
+) -> Quantised:
+    """Quantise the model `name` and write it to `out` (default: NAME_int8.onnx) and its figures next to it.
+
+    `data` is a .npz file, a folder of images, or None for the golden inputs. Raises KilnError for wrong
+    data, and for a goal that no choice of float nodes reaches; then nothing is written.
+    """
+    model = load_model(name)
+    source = Path() if isinstance(model.source, PythonSource) else fetch(model.source)
+    if source.suffix.lower() != ".onnx":
+        raise KilnError(f"model '{model.name}': quantise accepts .onnx files")
+    out = Path(f"{model.name}_int8.onnx") if out is None else out
+    with tempfile.TemporaryDirectory(prefix="kiln-quantise-") as scratch:
+        folder = Path(scratch)
+        quantiser = Quantiser(source, folder)
+        samples = _samples(model, data, quantiser.ports())
+        if goal.max_drop is not None and samples.labels is None:
+            raise KilnError("max_drop needs data with an array 'labels', the class of each sample")
+        measure, float_figures = _measure(quantiser, samples)
+        quantiser.calibrate(samples.runs, method, activations)
+        layers: list[tuple[str, float]] = []
+        quantiser.write(folder / "whole.onnx")
+        chosen: Candidate | None = Candidate((), measure(folder / "whole.onnx"))
+        frontier: list[Candidate] = []
+        good = _good(goal, float_figures)
+        if chosen is not None and not good(chosen.figures):
+            layers = sensitivity(quantiser, measure, folder)
+            frontier, chosen = search(quantiser, layers, measure, good, chosen, folder)
+        if chosen is None:
+            raise KilnError(f"no choice of float nodes reaches the goal; the best: {_best(frontier)}")
+        quantiser.write(folder / "chosen.onnx", without=chosen.kept)
+        content = (folder / "chosen.onnx").read_bytes()
+        float_bytes = quantiser.prepared.stat().st_size
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(content)
+    result = Quantised(
+        out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
+        len(quantiser.weighted()), layers, frontier, samples.warning,
+    )  # fmt: skip
+    write_json(out.with_suffix(".json"), as_json(result))
+    return result
+
+
+def _samples(model: Model, data: Path | None, ports: Sequence[Port]) -> Samples:
+    if data is None:
+        return sample_data.from_golden(_golden(model, ports), ports)
+    if data.is_dir():
+        return sample_data.from_images(data, model, ports)
+    return sample_data.from_npz(data, ports)
+
+
+def _golden(model: Model, ports: Sequence[Port]) -> list[list[Array]]:
+    """The model's golden inputs; a dynamic size takes the least that `dims` allows, or 1."""
+    sizes = {name: dim.min for name, dim in model.dims.items()}
+    entries = [
+        {
+            "name": port.name,
+            "dtype": str(port.dtype),
+            "shape": [size if size is not None else next(iter(sizes.values()), 1) for size in port.shape],
+            "quant": None,
+        }
+        for port in ports
+    ]
+    preprocess = model.preprocess.model_dump(mode="json") if model.preprocess else None
+    specs = [spec.model_dump(mode="json") for spec in model.golden.inputs]
+    return [make_set(spec, entries, preprocess) for spec in specs]
+
+
+def _measure(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], Figures], Figures]:
+    """A function that measures a model file against the float model's outputs, and the float model's own
+    figures."""
+    step = max(len(samples.runs) // _MOST_MEASURED, 1)
+    chosen = range(0, len(samples.runs), step)
+    names = [port.name for port in quantiser.ports()]
+    labels = None if samples.labels is None else samples.labels[list(chosen)]
+
+    def outputs(path: Path) -> list[list[Array]]:
+        reference = open_reference(path)
+        return [reference.run([samples.runs[index][name] for name in names]) for index in chosen]
+
+    want = outputs(quantiser.prepared)
+
+    def measure(path: Path) -> Figures:
+        got = outputs(path)
+        least = min(
+            snr_db([run[index] for run in got], [run[index] for run in want]) for index in range(len(want[0]))
+        )
+        return Figures(least, _accuracy(got, labels))
+
+    return measure, Figures(float("inf"), _accuracy(want, labels))
+
+
+def _accuracy(outputs: Sequence[Sequence[Array]], labels: Array | None) -> float | None:
+    """Fraction of samples whose greatest element of the first output is their label."""
+    if labels is None:
+        return None
+    found = np.array([int(run[0].argmax()) for run in outputs])
+    return float((found == labels).mean())
+
+
+def _good(goal: Goal, float_figures: Figures) -> Callable[[Figures], bool]:
+    def good(figures: Figures) -> bool:
+        if goal.min_snr is not None and figures.snr < goal.min_snr:
+            return False
+        if goal.max_drop is None or figures.accuracy is None or float_figures.accuracy is None:
+            return True
+        return 100 * (float_figures.accuracy - figures.accuracy) <= goal.max_drop
+
+    return good
+
+
+def _best(frontier: Sequence[Candidate]) -> str:
+    best = max(frontier, key=lambda one: one.figures.snr)
+    accuracy = "" if best.figures.accuracy is None else f", accuracy {100 * best.figures.accuracy:.2f} %"
+    return f"SNR {best.figures.snr:.1f} dB{accuracy}, with {len(best.kept)} nodes in float"
+
+
+def as_json(result: Quantised) -> dict[str, Any]:
+    """The figures as JSON; an infinite SNR is null."""
+
+    def finite(figures: Figures) -> dict[str, Any]:
+        return {**asdict(figures), "snr": figures.snr if np.isfinite(figures.snr) else None}
+
+    candidates: list[Mapping[str, Any]] = [
+        {"kept": list(one.kept), **finite(one.figures)} for one in result.frontier
+    ]
+    return {
+        "format": 1,
+        "model": result.model.name,
+        "float": {**finite(result.float_figures), "bytes": result.float_bytes},
+        "quantised": {**finite(result.figures), "bytes": result.bytes, "kept": list(result.kept)},
+        "layers": [{"node": node, "snr": snr if np.isfinite(snr) else None} for node, snr in result.layers],
+        "frontier": candidates,
+        "warning": result.warning or None,
+    }

@@ -1,0 +1,91 @@
+"""Which nodes stay in float until a model is accurate enough.
+
+1. Sensitivity: each node with weights is quantised alone, and the noise at the outputs is measured. 2. The
+most sensitive nodes stay in float, as few of them as reach the goal, found by bisection on measured models.
+The noise of quantised nodes is nearly independent, so that their order by sensitivity is close to the best
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kiln.command_line.quantise.quantiser import Quantiser
+from kiln.golden.compare import Array
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Quality of a quantised model: the least SNR of its outputs in dB, and the accuracy where labels are
+    known."""
+
+    snr: float
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A quantised model with `kept` nodes in float, and its measured quality."""
+
+    kept: tuple[str, ...]
+    figures: Figures
+
+
+Measure = Callable[[Path], Figures]
+
+
+def snr_db(got: Sequence[Array], want: Sequence[Array]) -> float:
+    """10 log10(sum(want²) / sum((got - want)²)) over all arrays; inf for equal ones."""
+    signal = sum(float(np.square(value.astype(np.float64)).sum()) for value in want)
+    noise = sum(
+        float(np.square(left.astype(np.float64) - right.astype(np.float64)).sum())
+        for left, right in zip(got, want, strict=True)
+    )
+    if noise == 0.0:
+        return float("inf")
+    return float(10 * np.log10(signal / noise)) if signal > 0.0 else float("-inf")
+
+
+def sensitivity(quantiser: Quantiser, measure: Measure, folder: Path) -> list[tuple[str, float]]:
+    """Nodes with weights and the SNR of a model in which only that node is quantised, most sensitive
+    first."""
+    path = folder / "one_node.onnx"
+    found = []
+    for name in quantiser.weighted():
+        quantiser.write(path, only=[name])
+        found.append((name, measure(path).snr))
+    return sorted(found, key=lambda entry: entry[1])
+
+
+def search(
+    quantiser: Quantiser,
+    layers: Sequence[tuple[str, float]],
+    measure: Measure,
+    good: Callable[[Figures], bool],
+    whole: Candidate,
+    folder: Path,
+) -> tuple[list[Candidate], Candidate | None]:
+    """All measured candidates by number of float nodes, and the one with the fewest that is `good`, if any.
+
+    `layers` is the result of `sensitivity`, and `whole` the candidate without float nodes, not good.
+    """
+    order = [node for node, _ in layers]
+    tried = {0: whole}
+
+    def candidate(count: int) -> Candidate:
+        if count not in tried:
+            path = folder / "candidate.onnx"
+            quantiser.write(path, without=order[:count])
+            tried[count] = Candidate(tuple(order[:count]), measure(path))
+        return tried[count]
+
+    low, high = 0, len(order)
+    reached = good(candidate(high).figures)
+    while reached and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if good(candidate(middle).figures) else (middle, high)
+    return [tried[count] for count in sorted(tried)], tried[high] if reached else None

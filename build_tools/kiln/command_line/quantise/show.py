@@ -1,0 +1,49 @@
+"""The figures of a quantised model as text."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from kiln.command_line.quantise.run import Quantised
+from kiln.command_line.quantise.search import Figures
+
+_MOST = 10  # rows of a table
+
+
+def show(result: Quantised) -> None:
+    """Print the quality and the bytes of both models, the search, and the most sensitive nodes."""
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    if result.warning:
+        print(f"warning: {result.warning}")
+    table = _table("model", "SNR, dB", "accuracy", "bytes", "nodes in float")
+    table.add_row("float", *_quality(result.float_figures), f"{result.float_bytes:,}", "all")
+    kept = f"{len(result.kept)} of {result.weighted}"
+    table.add_row("quantised", *_quality(result.figures), f"{result.bytes:,}", kept)
+    console.print(table)
+    if result.frontier:
+        table = _table("nodes in float", "SNR, dB", "accuracy")
+        for one in result.frontier:
+            table.add_row(str(len(one.kept)), *_quality(one.figures))
+        console.print(table)
+    if result.layers:
+        table = _table("only this node quantised", "SNR, dB", "")
+        for node, snr in result.layers[:_MOST]:
+            table.add_row(node, f"{snr:.1f}", "stays float" if node in result.kept else "")
+        console.print(table)
+    print(f"{result.model}: QDQ, see also {result.model.with_suffix('.json')}")
+
+
+def _quality(figures: Figures) -> tuple[str, str]:
+    accuracy = "" if figures.accuracy is None else f"{100 * figures.accuracy:.2f} %"
+    return ("" if figures.snr == float("inf") else f"{figures.snr:.1f}"), accuracy
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table()
+    table.add_column(first, overflow="ellipsis", no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,177 @@
+"""kiln quantise: calibration data, a quantised file that other tools read, the search for float nodes,
+errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.command_line import __main__ as command_line
+from kiln.command_line.quantise.run import Goal, quantise
+from kiln.command_line.quantise.search import snr_db
+from kiln.errors import KilnError
+from kiln.golden.reference import open_reference
+from onnx import TensorProto, helper, numpy_helper
+
+RANDOM = np.random.default_rng(7)
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convolution, ReLU, mean and a Gemm of 8 inputs to 4 classes; weights of the first layer differ by
+    channel."""
+    path = tmp_path_factory.mktemp("net") / "net.onnx"
+    spread = (10.0 ** np.linspace(-2, 0, 8)).reshape(8, 1, 1, 1)
+    arrays = {
+        "w": (RANDOM.standard_normal((8, 3, 3, 3)) * spread).astype(np.float32),
+        "m": RANDOM.standard_normal((8, 4)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"], "pool"),
+        helper.make_node("Flatten", ["c"], ["d"], "flat"),
+        helper.make_node("Gemm", ["d", "m"], ["y"], "gemm"),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [value("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [value("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(net: Path) -> Path:
+    """24 samples, and the float model's own classes as labels."""
+    x = RANDOM.standard_normal((24, 3, 8, 8)).astype(np.float32)
+    reference = open_reference(net)
+    labels = np.array([int(reference.run([one[None]])[0].argmax()) for one in x])
+    path = net.parent / "data.npz"
+    np.savez(path, x=x, labels=labels)
+    return path
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(str(path)).graph.node]
+
+
+@pytest.mark.parametrize("activations", ["int8", "uint8"])
+@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
+def test_a_quantised_file(net: Path, data: Path, tmp_path: Path, method: Any, activations: Any) -> None:
+    out = tmp_path / "out.onnx"
+    result = quantise(str(net), data, out, method, activations)
+    found = operators(out)
+    assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= set(found)
+    assert (result.kept, result.weighted, result.float_figures.accuracy) == ((), 2, 1.0)
+    assert result.figures.snr > 15 and result.figures.accuracy is not None
+    x = np.load(data)["x"]
+    want = [open_reference(net).run([one[None]])[0] for one in x]
+    got = [open_reference(out).run([one[None]])[0] for one in x]
+    assert snr_db(got, want) == pytest.approx(result.figures.snr, abs=1e-6)
+    weights = {tensor.name: tensor for tensor in onnx.load(str(out)).graph.initializer}
+    scales = [tensor for name, tensor in weights.items() if name.startswith("w") and name.endswith("scale")]
+    assert [list(tensor.dims) for tensor in scales] == [[8]]  # one for each channel
+    report = json.loads(out.with_suffix(".json").read_text())
+    assert report["quantised"]["snr"] == pytest.approx(result.figures.snr)
+
+
+def test_a_goal_keeps_sensitive_nodes_in_float(net: Path, data: Path, tmp_path: Path) -> None:
+    whole = quantise(str(net), data, tmp_path / "whole.onnx")
+    aim = whole.figures.snr + 0.5
+    mixed = quantise(str(net), data, tmp_path / "mixed.onnx", goal=Goal(min_snr=aim))
+    assert mixed.figures.snr >= aim
+    assert 1 <= len(mixed.kept) <= 2
+    assert mixed.kept[0] == mixed.layers[0][0] == min(mixed.layers, key=lambda layer: layer[1])[0]
+    assert [len(one.kept) for one in mixed.frontier] == sorted({len(one.kept) for one in mixed.frontier})
+    assert quantise(str(net), data, tmp_path / "same.onnx", goal=Goal(max_drop=100)).kept == ()
+    with pytest.raises(
+        KilnError, match=r"no choice of float nodes reaches the goal; the best: SNR .* nodes in float"
+    ):
+        quantise(str(net), data, tmp_path / "never.onnx", goal=Goal(min_snr=500))
+    assert not (tmp_path / "never.onnx").exists()
+
+
+def test_golden_inputs_are_weak_data(net: Path, tmp_path: Path) -> None:
+    result = quantise(str(net), None, tmp_path / "out.onnx")
+    assert result.warning.startswith("calibrated on 3 golden inputs, which may say little about real ones")
+
+
+def test_shapes_of_data(net: Path, tmp_path: Path) -> None:
+    """One sample, several along the batch axis, and several with an axis of their own are all accepted."""
+    x = RANDOM.standard_normal((6, 3, 8, 8)).astype(np.float32)
+    for array in (x[:1], x, x[:, None]):
+        np.savez(tmp_path / "data.npz", x=array)
+        result = quantise(str(net), tmp_path / "data.npz", tmp_path / "out.onnx")
+        assert result.warning.endswith("16 or more give better ranges of activations")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"z": np.zeros((1, 3, 8, 8), np.float32)}, "no array 'x'; the inputs are x"),
+        ({"x": np.zeros((1, 3, 8, 8))}, "'x' is float64, the model's input is float32"),
+        (
+            {"x": np.zeros((1, 3, 9, 8), np.float32)},
+            "'x' has the shape [1, 3, 9, 8], allowed is [samples, …] of",
+        ),
+        ({"x": np.zeros((0, 3, 8, 8), np.float32)}, "'x' has 0 rows, allowed are multiples of 1"),
+        ({"x": np.full((1, 3, 8, 8), np.nan, np.float32)}, "'x' has NaN or infinite values"),
+        (
+            {"x": np.zeros((2, 3, 8, 8), np.float32), "labels": np.zeros(3, np.int64)},
+            "3 labels for 2 samples",
+        ),
+        (
+            {"x": np.zeros((2, 3, 8, 8), np.float32), "y": np.zeros(3)},
+            "array 'y' is not an input; the inputs are x",
+        ),
+    ],
+)
+def test_wrong_data(net: Path, tmp_path: Path, arrays: Mapping[str, Any], message: str) -> None:
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(KilnError, match=re.escape(message)):
+        quantise(str(net), tmp_path / "data.npz", tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_wrong_models_and_arguments(
+    net: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantise(str(net), data, tmp_path / "once.onnx")
+    with pytest.raises(KilnError, match="this model is quantised already"):
+        quantise(str(tmp_path / "once.onnx"), data, tmp_path / "twice.onnx")
+    with pytest.raises(KilnError, match=r"model 'resnet': quantise accepts \.onnx files"):
+        quantise("resnet", None, tmp_path / "out.onnx")
+    with pytest.raises(KilnError, match="images need the section 'preprocess'"):
+        quantise(str(net), tmp_path, tmp_path / "out.onnx")
+    (tmp_path / "unlabelled.npz").write_bytes(b"PK")
+    with pytest.raises(KilnError, match=r"unlabelled\.npz: not a \.npz file of arrays"):
+        quantise(str(net), tmp_path / "unlabelled.npz", tmp_path / "out.onnx")
+    with pytest.raises(KilnError, match="max_drop needs data with an array 'labels'"):
+        quantise(str(net), None, tmp_path / "out.onnx", goal=Goal(max_drop=1))
+    assert command_line.main(["quantise"]) == 2
+    assert "quantise: one model is needed" in capsys.readouterr().err
+
+
+def test_both_forms_of_the_command(
+    net: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.onnx"
+    for words in (
+        ["quantise", str(net), "--data", str(data), "--out", str(out)],
+        [f"model={net}", "quantise", f"data={data}", f"out={out}"],
+    ):
+        out.unlink(missing_ok=True)
+        assert command_line.main(words) == 0
+        assert out.exists()
+        assert "0 of 2" in capsys.readouterr().out
