@@ -31,6 +31,7 @@ from kiln.graph.bindings import (
     integers,
     operator,
     rewrite_calls,
+    shape_of,
 )
 
 
@@ -170,6 +171,46 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     return _rescale(rewriter, total, offset, scales, shape)
 
 
+def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
+    """A 1-D convolution as the 2-D convolution of images of one line."""
+    attrs = call.attrs
+    image, weights = (rewriter.definition(argument) for argument in call.args)
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", "OIW"):
+        return None
+    if operator(image) != "relax.dequantize" or operator(weights) != "relax.dequantize":
+        return None
+    found = _dequantised(rewriter, image)
+    if found is None or found.scale.size != 1 or _weights(rewriter, weights, 0) is None:
+        return None
+    value = constant(rewriter.definition(weights.args[0]))
+    if value is None:
+        return None
+    batch, channels, width = shape_of(image.args[0])
+    moved = rewriter.emit(relax.op.permute_dims(image.args[0], [0, 2, 1]))
+    parts = (
+        rewriter.emit(relax.op.reshape(moved, [batch, 1, width, channels])),
+        const(np.transpose(value, (2, 1, 0))[None], str(value.dtype)),
+    )
+    lines = [
+        rewriter.emit(relax.op.dequantize(part, *made.args[1:], 3, "float32"))
+        for part, made in zip(parts, (image, weights), strict=True)
+    ]
+    left, right = integers(attrs.padding)
+    wide = relax.op.nn.conv2d(
+        *lines,
+        strides=[1, *integers(attrs.strides)],
+        padding=[0, left, 0, right],
+        dilation=[1, *integers(attrs.dilation)],
+        groups=int(attrs.groups),
+        data_layout="NHWC",
+        kernel_layout="HWIO",
+    )
+    result = rewriter.emit(_conv2d(rewriter, wide))
+    batch, _, width, channels = shape_of(result)
+    joined = rewriter.emit(relax.op.reshape(result, [batch, width, channels]))
+    return relax.op.permute_dims(joined, [0, 2, 1])
+
+
 def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     if len(call.args[1].ty.shape) != 2:
         return None
@@ -191,4 +232,6 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
 
 def integer_arithmetic(mod: tvm.IRModule) -> tvm.IRModule:
     """Compute quantised convolutions and matmuls on integers."""
-    return rewrite_calls(mod, {"relax.nn.conv2d": _conv2d, "relax.matmul": _matmul})
+    return rewrite_calls(
+        mod, {"relax.nn.conv1d": _conv1d, "relax.nn.conv2d": _conv2d, "relax.matmul": _matmul}
+    )

@@ -10,6 +10,7 @@ from tvm import relax
 
 from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
+from kiln.graph.constants import fold_simple_constants
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.empties import without_empties
@@ -50,10 +51,10 @@ PASSES: list[tuple[str, Pass]] = [
     ("integer", integer_arithmetic),
     ("decompose", relax.transform.DecomposeOpsForInference()),
     ("group_norms", group_norms),
+    ("constants", fold_simple_constants),
     ("fold", relax.transform.FoldConstant()),
     ("batchnorm", relax.transform.FoldBatchnormToConv2D()),
     ("clip", clip_to_min_max),
-    ("requantise", requantise),
     ("divisions", divisions_by_constants),
     ("norms", norms),
     ("clean", clean),
@@ -68,6 +69,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("split_dense", split_dense),
     ("products", products_in_place),
     ("reshapes", sink_reshapes),
+    ("requantise", requantise),
     ("clean_reshapes", clean),
 ]
 

@@ -133,10 +133,22 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     return _then_reshape(rewriter, call, [data])
 
 
+def _conversion(rewriter: CallRewriter, call: Any) -> Any:
+    """quantize or dequantize with one scale."""
+    data = _reshaped(rewriter, call.args[0])
+    values = [constant(argument) for argument in call.args[1:3]]
+    if data is None or any(value is None or value.size != 1 for value in values):
+        return None
+    make = relax.op.quantize if operator(call) == "relax.quantize" else relax.op.dequantize
+    converted = rewriter.emit(make(data, *call.args[1:3], 0, str(call.attrs.out_dtype)))
+    return relax.op.reshape(converted, relax.ShapeExpr(list(call.ty.shape)))
+
+
 def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
     """Move reshapes after elementwise operators, norms, softmax and dense layers."""
     rules: dict[str, Any] = {f"relax.{name}": _unary for name in _UNARY}
     rules |= {f"relax.{name}": _binary for name in _BINARY}
     rules |= {f"relax.{name}": _rows for name in _ROWS}
     rules |= {"relax.reshape": _reshape, "relax.matmul": _matmul}
+    rules |= {"relax.quantize": _conversion, "relax.dequantize": _conversion}
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))

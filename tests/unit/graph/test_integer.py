@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.graph.integer import integer_arithmetic
+from kiln.graph.pipeline import simplify
 from relaxed import Array, calls, const, module, operators, run_by_tvm
 from tvm import relax
 
@@ -124,6 +125,30 @@ def test_stays_float(name: str) -> None:
 def test_what_is_not_quantised_is_left_alone() -> None:
     made = module([((1, 5, 5, 4), "float32")], lambda x: op.nn.relu(_conv(x, const(HWIO.astype("f4")))))
     assert operators(integer_arithmetic(made)) == operators(made)
+
+
+def test_a_convolution_of_lines_is_one_kernel_of_integers() -> None:
+    def body(x: Any) -> Any:
+        real = op.dequantize(x, const(0.5), const(200, "uint8"), out_dtype="float32")
+        scales, points = const(RNG.uniform(0.01, 0.02, 6)), const(np.zeros(6), "int8")
+        weights = op.dequantize(const(LINES, "int8"), scales, points,
+                                axis=0, out_dtype="float32")  # fmt: skip
+        layer = op.nn.conv1d(real, weights, strides=2, padding=[1, 2], dilation=1)
+        biased = op.add(layer, const(np.full((1, 6, 1), 0.75)))
+        return op.quantize(biased, const(0.5), const(9, "uint8"), out_dtype="uint8")
+
+    mod = module([((2, 4, 9), "uint8")], body)
+    changed = simplify(mod)
+    x = RNG.integers(0, 256, (2, 4, 9)).astype("uint8")
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
+    assert np.abs(got.astype("i4") - want.astype("i4")).max() <= 1
+    names = operators(changed)
+    between = names[names.index("nn.conv2d") : names.index("quantize")]
+    assert not {"reshape", "permute_dims", "squeeze"} & set(between)
+    assert str(next(c for c in calls(changed) if c.op.name == "relax.nn.conv2d").ty.dtype) == "int32"
+
+
+LINES = RNG.integers(-127, 128, (6, 4, 3)).astype("int8")
 
 
 @pytest.mark.parametrize("groups", [1, 2])

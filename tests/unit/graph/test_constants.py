@@ -1,0 +1,49 @@
+"""Simple operators of constants, computed by NumPy as TVM's own kernels compute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.graph.constants import fold_simple_constants
+from relaxed import Array, const, module, operators, run_by_tvm
+from tvm import relax
+
+op = relax.op
+RNG = np.random.default_rng(5)
+LEVELS = const(RNG.integers(-128, 128, (3, 4)), "int8")
+BIAS = const(RNG.integers(-(2**30), 2**30, 4), "int32")
+VALUE = const(RNG.normal(size=(3, 4)))
+
+CASES: dict[str, Any] = {
+    "axis": lambda: op.dequantize(LEVELS, const([0.1, 0.2, 0.7]), const([1, -2, 3], "int8"), axis=0),
+    "one_scale": lambda: op.dequantize(LEVELS, const(0.3), const(-4, "int8")),
+    "bias": lambda: op.dequantize(BIAS, const(1e-7), const(0, "int32")),
+    "chain": lambda: op.multiply(op.add(op.reshape(VALUE, [4, 3]), const(0.1)), op.permute_dims(VALUE)),
+    "types": lambda: op.astype(op.subtract(op.astype(LEVELS, "int32"), const(7, "int32")), "float32"),
+    "axes": lambda: op.squeeze(op.expand_dims(VALUE, [0, 2]), [2]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_left_to_compute(name: str) -> None:
+    mod = module([((1,), "float32")], lambda x: op.add(CASES[name](), x))
+    changed = fold_simple_constants(mod)
+    x: Array = np.zeros(1, "f4")
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
+    np.testing.assert_array_equal(got, want)
+    assert operators(relax.transform.DeadCodeElimination()(changed)) == ["add"]
+
+
+STAY: dict[str, Any] = {
+    "data": lambda x: op.multiply(op.reshape(x, [4, 1]), const(2.0)),
+    "halves": lambda x: op.add(op.astype(op.astype(VALUE, "float16"), "float32"), x),
+    "to_integers": lambda x: op.add(op.astype(op.astype(VALUE, "int32"), "float32"), x),
+}
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_other_operators_stay(name: str) -> None:
+    mod = module([((4,), "float32")], STAY[name])
+    assert operators(fold_simple_constants(mod)) == operators(mod)
