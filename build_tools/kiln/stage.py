@@ -163,7 +163,7 @@ class Stage:
             if isinstance(one.kind, Silent) and not silent:
                 continue
             if one.flag == POSITIONAL:
-                positional += map(str, values)
+                positional += [f"./{value}" if str(value).startswith("-") else str(value) for value in values]
             else:
                 flags += [word for value in values or [None] for word in _given(one.flag, value)]
         return [*flags, *positional]
@@ -211,4 +211,7 @@ def _add(parser: Any, one: Field) -> None:
 
 
 def _given(flag: str, value: Any) -> list[str]:
-    return [flag] if value is None else [flag, str(value)]
+    """The words of a flag; a value that begins with `-` would be parsed as a flag if it were a word."""
+    if value is None:
+        return [flag]
+    return [f"{flag}={value}"] if str(value).startswith("-") else [flag, str(value)]

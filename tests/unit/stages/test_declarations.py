@@ -22,10 +22,10 @@ def sample(one: Field) -> Any:
     if one.type is bool:
         return True
     if get_origin(one.type) is tuple:
-        return (Path("a/b"), Path("a b"))
+        return (Path("a/b"), Path("-a b"))
     if get_origin(one.type) is Literal:
         return get_args(one.type)[-1]
-    return one.type("12.5")
+    return 12.5 if one.type is float else one.type("-v")
 
 
 @functools.cache
