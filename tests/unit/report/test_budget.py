@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kiln.config import canonical_json, load_target, target_config
-from kiln.device.bundle import Bundle, Vector
+from kiln.device.bundle import Bundle, GoldenVector
 from kiln.device.check.execute import Outcome
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_machine import MachineRunner
@@ -200,7 +200,7 @@ def test_a_limit_of_a_stack_that_is_not_known_is_refused() -> None:
 
 def test_too_many_instructions_fail_the_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = Bundle(tmp_path, "m")
-    vectors = [Vector(name, [], [], []) for name in ("one", "two")]
+    vectors = [GoldenVector(name, [], [], []) for name in ("one", "two")]
     outcome = Outcome(nanoseconds=[10, 30])
     (tmp_path / "manifest.json").write_text('{"instructions": [{"owner": "model m", "limit": 20}]}')
     emulated = MachineRunner("qemu-system-arm")
