@@ -9,8 +9,9 @@ Type and shape must be the same in every case.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,34 @@ def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None 
 
 
 def entry_limits(tolerance: Mapping[str, Any], entry: Mapping[str, Any]) -> ErrorLimits:
-    """The limits of an output of a golden vector, by its entry in golden.json."""
-    return limits_for(tolerance, entry["name"], entry.get("precision"))
+    """The limits of an output of a golden vector, by its entry in golden.json.
+
+    Where the model's tolerance has the default limits, they are raised to the output's `sensitivity`, the
+    change that the reference itself shows for a quantised model (see kiln.golden.sensitivity).
+    """
+    limits = limits_for(tolerance, entry["name"], entry.get("precision"))
+    change = float(entry.get("sensitivity") or 0.0)
+    own = limits_for(tolerance, entry["name"])
+    if own.absolute == ErrorLimits().absolute and own.relative == ErrorLimits().relative:
+        limits = replace(limits, absolute=max(limits.absolute, change))
+    if own.levels == ErrorLimits().levels:
+        limits = replace(limits, levels=max(limits.levels, math.ceil(change)))
+    return limits
+
+
+def weakness(want: Array, quantised: bool) -> str:
+    """Why an output of the reference shows little: constant, or mostly saturated; empty if it shows
+    enough."""
+    if want.size < 2:
+        return ""
+    if bool((want == want.flat[0]).all()):
+        return f"constant ({want.flat[0]})"
+    if quantised:
+        ends = np.iinfo(want.dtype)
+        saturated = float(((want == ends.min) | (want == ends.max)).mean())
+        if saturated > 0.5:
+            return f"saturated in {100 * saturated:.0f} % of its elements"
+    return ""
 
 
 def compare(got: Array, want: Array, limits: ErrorLimits, quantised: bool = False) -> Comparison:

@@ -14,7 +14,8 @@ from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
 from kiln.golden.padding import PaddingChecks
-from kiln.golden.reference import open_reference
+from kiln.golden.reference import Reference, open_reference
+from kiln.golden.sensitivity import Sensitivity
 
 Array = npt.NDArray[Any]
 _STATIC = {"name": "static", "dims": {}}
@@ -100,7 +101,7 @@ def make_vectors(
     reference = open_reference(source, golden.get("reference") or "auto", shapes)
     proofs = padding["buckets"] if padding else {}
     checks = PaddingChecks(config, source, interface, reference, masks, proofs)
-    vectors = Vectors(reference.precision)
+    vectors, sensitivity = Vectors(reference.precision), Sensitivity(source)
     for test in chosen:
         sizes = {**least, **test.sizes}
         entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}
@@ -108,6 +109,7 @@ def make_vectors(
         if tensors is None:
             continue
         results = reference.run(tensors)
+        moved = _sensitivities(sensitivity, entries["inputs"], tensors, results, reference)
         _check(source, test.name, results, entries["outputs"])
         checks.check(test, listed[test.bucket], tensors, results)
         sides = {
@@ -116,6 +118,8 @@ def make_vectors(
         }
         where = {"bucket": listed[test.bucket]["name"], "dims": test.sizes} if buckets else {}
         vectors.add(test.name, sides, **where)
+        for entry, change in zip(vectors.entries[-1]["outputs"], moved, strict=False):
+            entry["sensitivity"] = change
     about = {"model": interface["model"], "reference": reference.about}
     if buckets:
         symbolic = [
@@ -123,6 +127,19 @@ def make_vectors(
         ]
         about |= {"dims": buckets["dims"], "buckets": listed, "inputs": symbolic}
     return vectors, about, checks.report(listed)
+
+
+def _sensitivities(
+    sensitivity: Sensitivity,
+    entries: Sequence[Mapping[str, Any]],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    reference: Reference,
+) -> list[float]:
+    """The sensitivity of each output of a quantised model; empty for other models."""
+    if not sensitivity.applies:
+        return []
+    return sensitivity.measure([entry["name"] for entry in entries], inputs, outputs, reference)
 
 
 def _inputs(

@@ -17,7 +17,7 @@ from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.golden.compare import Comparison, compare, entry_limits
+from kiln.golden.compare import Comparison, compare, entry_limits, weakness
 from kiln.stages.use import DeviceTestStage, GoldenCheck
 
 
@@ -45,6 +45,7 @@ def check(args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = F
             shown = vectors[index].bucket
             print_bucket(golden, bundle.padding(), shown, outcome.arenas[index])
         _print_vector(vectors[index], compared[index], shown_time(outcome.nanoseconds[index], runner.unit))
+    _print_notes(vectors)
     _print_checks(outcome.checks)
     faults = [
         f"vector {vector.name}, output {entry['name']}: {result.detail}"
@@ -118,6 +119,20 @@ def _print_vector(vector: GoldenVector, results: Sequence[Comparison], took: str
         f"  vector {vector.name}: max error {worst.error:.3g}{unit}, allowed {worst.limit:.3g}{unit}: "
         f"{verdict}  ({took})"
     )
+
+
+def _print_notes(vectors: Sequence[GoldenVector]) -> None:
+    """Print the reason for limits that the reference's sensitivity sets, and the outputs that show little."""
+    if any(entry.get("sensitivity") for vector in vectors for entry in vector.output_entries):
+        print("  limits: the reference's own change when its inputs move by one level of quantisation")
+    for vector in vectors:
+        for entry, want in zip(vector.output_entries, vector.outputs, strict=True):
+            fault = weakness(want, bool(entry.get("quantised")))
+            if fault:
+                print(
+                    f"  vector {vector.name}: output {entry['name']} is {fault}, which shows little: "
+                    "name better inputs in golden.inputs"
+                )
 
 
 def _print_checks(checks: Sequence[Check]) -> None:

@@ -1,0 +1,98 @@
+"""The tolerance of a quantised model: the change of the reference's own outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.golden.compare import ErrorLimits, entry_limits, weakness
+from kiln.golden.reference import open_reference
+from kiln.golden.sensitivity import Sensitivity
+from onnx import TensorProto, helper, numpy_helper
+
+SCALE = 0.05
+
+
+def model(path: Path, *, quantised: bool = True, tokens: bool = False) -> Path:
+    """y = sum over the last axis of quantise(x), or of quantise(embedding[x]) for tokens."""
+    rounded = [
+        helper.make_node("QuantizeLinear", ["values", "scale", "zero"], ["levels"]),
+        helper.make_node("DequantizeLinear", ["levels", "scale", "zero"], ["reals"]),
+    ]
+    first = helper.make_node("Gather", ["table", "x"], ["values"]) if tokens else None
+    nodes = [first] if first else []
+    if quantised:
+        nodes += rounded
+        if not tokens:
+            rounded[0].input[0] = "x"
+    last = "reals" if quantised else "x"
+    nodes.append(helper.make_node("ReduceSum", [last, "axis"], ["y"], keepdims=0))
+    table = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    constants = {
+        "scale": np.float32(SCALE), "zero": np.int8(0), "axis": np.array([-1]), "table": table,
+    }  # fmt: skip
+    kind, shape = (TensorProto.INT64, [2]) if tokens else (TensorProto.FLOAT, [2, 3])
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [value("x", kind, shape)],
+        [value("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+def measured(path: Path, x: np.ndarray[Any, Any]) -> list[float]:
+    reference = open_reference(path)
+    return Sensitivity(path).measure(["x"], [x], reference.run([x]), reference)
+
+
+def test_inputs_move_by_one_level(tmp_path: Path) -> None:
+    """Three elements move by one level each: the sum changes by one or three levels."""
+    path = model(tmp_path / "net.onnx")
+    assert Sensitivity(path).applies
+    x = np.array([[0.1, 0.2, 0.3], [-0.5, 0.5, 1.0]], np.float32)
+    found = measured(path, x)
+    assert found == measured(path, x)
+    assert min(abs(found[0] - levels * SCALE) for levels in (1, 3)) < 1e-5
+
+
+def test_embeddings_move_where_inputs_are_tokens(tmp_path: Path) -> None:
+    found = measured(model(tmp_path / "net.onnx", tokens=True), np.array([1, 3]))
+    assert 0 < found[0] <= 6 * SCALE
+
+
+def test_float_models_have_none(tmp_path: Path) -> None:
+    assert not Sensitivity(model(tmp_path / "net.onnx", quantised=False)).applies
+    assert not Sensitivity(tmp_path / "net.tflite").applies
+
+
+def test_limits_that_a_model_sets_are_kept() -> None:
+    entry = {"name": "y", "sensitivity": 0.3}
+    assert entry_limits({}, entry) == ErrorLimits(absolute=0.3, levels=1)
+    assert entry_limits({"absolute": 1e-5, "relative": 1e-4, "levels": 1}, entry).absolute == 0.3
+    assert entry_limits({"absolute": 1e-3}, entry).absolute == 1e-3
+    assert entry_limits({"outputs": {"y": {"relative": 1e-2}}}, entry).absolute == 1e-5
+    assert entry_limits({}, {"name": "y", "sensitivity": 2.5}).levels == 3
+    assert entry_limits({"levels": 2}, {"name": "y", "sensitivity": 9.0}).levels == 2
+    assert entry_limits({}, {"name": "y"}) == ErrorLimits()
+
+
+@pytest.mark.parametrize(
+    ("want", "quantised", "fault"),
+    [
+        (np.zeros(4, np.float32), False, "constant (0.0)"),
+        (np.array([-128, 127, 127, 5], np.int8), True, "saturated in 75 % of its elements"),
+        (np.array([-128, 127, 3, 5], np.int8), True, ""),
+        (np.array([-128, 127, 127, 5], np.int8), False, ""),
+        (np.zeros(1, np.float32), False, ""),
+        (np.arange(3.0), False, ""),
+    ],
+)
+def test_weak_outputs(want: np.ndarray[Any, Any], quantised: bool, fault: str) -> None:
+    assert weakness(want, quantised) == fault
