@@ -22,6 +22,7 @@ from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
 from kiln.plan.schema import Interface, PlannedStep, PortArgument
 from kiln.plan.stage import LowerResult, make_plan
+from kiln.plan.variants import step_of
 from relaxed import const as const
 from relaxed import module as module
 
@@ -61,18 +62,24 @@ class Compiled:
         folder: Path,
         threads: str = "pthread",
         winograd: str = "off",
+        variant: str | None = None,
     ) -> None:
-        self.target, self.threads = target, threads
-        self.result: Steps = lower(mod, "m", target, threads, winograd=winograd)
+        """`variant`: the variant whose kernels run; None: the target's own, lowered alone."""
+        own = target.for_variant(variant or target.base)
+        self.target, self.threads = target if variant else own, threads
+        self.result: Steps = lower(mod, "m", self.target, threads, winograd=winograd)
         box = self.result.box
         self.tensors = {tensor.name: tensor.record(box) for tensor in self.result.tensors.values()}
         self.kernels = {kernel.symbol: kernel for kernel in self.result.kernels}
-        self.steps = self.result.steps
+        self.variant = variant or ""
+        self.steps = [_call_of(step, self.variant) for step in self.result.steps]
+        used = {step.kernel for step in self.steps}
+        functions = {name: f for name, f in self.result.functions.items() if name in used}
         folder.mkdir(parents=True, exist_ok=True)
         self.object = folder / "kernels.o"
         self.undefined: set[str] = set()
         if self.result.functions:
-            compile_all(self.result.functions, target, self.object, "m", self.result.kernels)
+            compile_all(functions, own, self.object, "m", self.result.kernels)
             self.undefined = undefined_symbols(self.object)
         self._library: ctypes.CDLL | None = None
 
@@ -168,8 +175,8 @@ class Compiled:
         places["params"][0].bytes[:] = np.frombuffer(payload, "uint8")
         for memory, value in zip(places["input"], inputs, strict=True):
             memory.bytes[:] = _raw(value)
-        for step in bucket.steps:
-            pointers = []
+        for planned in bucket.steps:
+            step, pointers = step_of(planned, self.variant), []
             for argument in step.args:
                 memory = places[argument.at][argument.index if isinstance(argument, PortArgument) else 0]
                 assert argument.offset + argument.bytes <= memory.bytes.size
@@ -192,6 +199,12 @@ class Compiled:
             for index, (a, b) in enumerate(zip(whole, other, strict=True)):
                 assert a.tobytes() == b.tobytes(), f"output {index} depends on tasks or placement"
         return whole
+
+
+def _call_of(step: Step, variant: str) -> Step:
+    """`step` with the call that a variant makes."""
+    own = step.variants.get(variant)
+    return step if own is None else step.model_copy(update=dict(own))
 
 
 def _raw(value: Array) -> npt.NDArray[np.uint8]:

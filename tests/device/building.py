@@ -17,17 +17,22 @@ from kiln.device.vector_files import Array
 from kiln.files import read_json
 from networks import normal, save_network
 from onnx import helper
-from scons_real import ROOT, shared_cache
+from scons_real import ROOT, lean_targets, shared_cache
 
 
 class Project:
-    """A folder with models/ and targets/ of its own; a session's tests share its build/."""
+    """A folder with models/ and targets/ of its own; a session's tests share its build/.
 
-    def __init__(self, folder: Path) -> None:
+    `variants`: whether shipped targets keep their variants.
+    """
+
+    def __init__(self, folder: Path, *, variants: bool = False) -> None:
         self.folder = folder
         self.build = folder / "build"
         for name in ("models", "targets"):
             (folder / name).mkdir()
+        if not variants:
+            lean_targets(folder / "targets")
 
     def command(self, *arguments: str) -> list[str]:
         """How SCons is called, as the wrapper does."""

@@ -56,6 +56,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     made: dict[tuple[str, str, str], Made] = {}
 
     def maker(target: Target, storage: str = "embedded", kernels: str = tiny.KERNELS) -> Made:
+        target = target.for_variant(target.base)
         key = (canonical_json(target_config(target)), storage, kernels)
         if key not in made:
             folder = tmp_path_factory.mktemp("tiny")

@@ -117,6 +117,7 @@ def plan(storage: str = "embedded") -> dict[str, Any]:
 def gcc_target(name: str = "x86_64") -> Target:
     """A shipped target whose programs the machine's own gcc makes: quick, where no other CPU is needed."""
     target = load_target(name)
+    target = target.for_variant(target.base)
     compiler = target.c_compiler.model_copy(
         update={"kind": "gcc", "command": None, "target": None, "flags": []}
     )

@@ -36,6 +36,7 @@ from kiln.lower.pipeline import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
 from kiln.opinfo.attach import refusal
 from kiln.plan.schema import read_plan
+from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
 
 
@@ -43,7 +44,8 @@ def run(args: ObjectsStage) -> None:
     """Write the objects of all kernels that the plan uses, and vectors.json, to `args.out`."""
     target = Target.model_validate(read_json(args.target))
     plan = read_plan(args.plan / "plan.json")
-    used = {step.kernel for bucket in plan.buckets for step in bucket.steps}
+    used = symbols_of(plan.buckets)
+    variant_of = {kernel.symbol: kernel.variant or target.base for kernel in plan.kernels}
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     for source in args.sources:
         module = tvm.ir.load_json((source / "module.json").read_text(encoding="utf-8"))
@@ -57,11 +59,12 @@ def run(args: ObjectsStage) -> None:
             device_object(functions, target, plan, args.cache, folder)
         vectors: dict[str, dict[str, int]] = {}
         for name in sorted(functions) if target.cuda is None else ():
-            cached = args.cache / _digest(target) / f"{name}.{_content(functions[name])}.o"
+            own = target.for_variant(variant_of[name])
+            cached = args.cache / _digest(own) / f"{name}.{_content(functions[name])}.o"
             about = cached.with_suffix(".vectors.json")
             if not _is_whole(cached, name) or not about.is_file():
                 compiled = folder / f"{name}.o"
-                ir = compile_all({name: functions[name]}, target, compiled, plan.name, plan.kernels)
+                ir = compile_all({name: functions[name]}, own, compiled, plan.name, plan.kernels)
                 write_json(about, read_loops(ir, name).describe())
                 atomic_write(cached, compiled.read_bytes())
             shutil.copyfile(cached, folder / f"{name}.o")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,12 @@ from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.kernels.cpu.gemm_int8 import narrow
-from kiln.kernels.families import Part, kernels_of
+from kiln.kernels.families import Part
+from kiln.kernels.variants import kernels_of_variants
 from kiln.lower.dims import Dims
 from kiln.lower.packings import Packings, limited
 from kiln.lower.recompute import computed, constant_formula
-from kiln.lower.schema import KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.schema import KernelArgument, KernelRecord, SizeArgument, Step, StepCall
 from kiln.lower.steps import SIZE_PARAMETER, Steps, label_of, operators
 from kiln.lower.views.in_place_padding import copy_of, with_views
 from kiln.opinfo import attach
@@ -34,27 +37,56 @@ from kiln.tir.symbols import SymbolRanges, divided
 
 
 @dataclass(frozen=True)
-class Made:
-    """The kernel of a step (`part`); `again(machine)` lowers it for another machine; returns its symbol."""
+class Build:
+    """What the kernels of one variant of the target are lowered for."""
+
+    name: str
+    machine: Machine
+    target: tvm.target.Target
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel of a step for one variant: its symbol, and its scratch buffers as pairs (dtype, bytes)."""
 
     part: Part
-    again: Callable[[Machine], str]
+    symbol: str
+    scratch: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Made:
+    """The kernel of a step, for the last variant (`part`).
+
+    `again(region)` lowers the kernels of all variants again, with `Machine.upcoming` = `region`; it returns
+    their new symbols by the old ones.
+    """
+
+    part: Part
+    again: Callable[[tuple[int, int]], dict[str, str]]
 
 
 class Groups:
-    """Adds the steps of fused groups to `steps`."""
+    """Adds the steps of fused groups to `steps`.
+
+    `machine`, `target`: of the target's own variant. `more`: the further variants, in order. The last variant
+    decides where the kernels of a group are divided and how weights are packed (kernels/variants.py).
+    """
 
     def __init__(
-        self, dims: Dims, machine: Machine, target: tvm.target.Target, packings: Packings | None = None
-    ) -> None:
-        self.dims, self.machine, self.target = dims, machine, target
+        self, dims: Dims, machine: Machine, target: tvm.target.Target, packings: Packings | None = None,
+        more: Sequence[Build] = (),
+    ) -> None:  # fmt: skip
+        self.dims, self.target = dims, target
+        self.builds = [Build("", machine, target), *more]
+        self.machine = self.builds[-1].machine
         self._packings: Packings = packings or {}
         self._forms: dict[str, Sequence[int] | None] = {}  # parameter → its allowed forms
         self.steps = Steps(box=dims.box)
         # function → the values that its call passes for the parameters that are sizes.
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
         # structural hash of a kernel → (kernel, symbol, scratch memory) of the kernels lowered so far.
-        self._lowered: dict[int, list[tuple[tirx.PrimFunc, str, list[tuple[str, int]]]]] = {}
+        self._lowered: dict[int, list[tuple[tirx.PrimFunc, Build, Lowered]]] = {}
         self._groups: dict[Any, Any] = {}
         self.made: dict[int, Made] = {}  # index of a step → its kernel
 
@@ -86,12 +118,10 @@ class Groups:
         ranges = self.ranges_of(values)
         if key not in self._groups:
             func = with_views(func, views, ranges)
-            parts = []
             try:
-                machine = limited(self.machine, forms)
-                for part in kernels_of(func, ops, set(known), machine, views, small, ranges):
-                    symbol, scratch = self.kernel(part, ops)
-                    parts.append((part, symbol, scratch))
+                machines = [limited(build.machine, forms) for build in self.builds]
+                forms_of = kernels_of_variants(func, ops, set(known), machines, views, small, ranges)
+                parts = [self.kernels(of_variants, ops) for of_variants in forms_of]
             except KilnError:
                 raise
             except Exception as error:  # TVM's passes raise many kinds
@@ -102,12 +132,14 @@ class Groups:
         self._run(func, parts, ops, places, outputs, values)
         ranges = self.ranges_of(values)
 
-        def again(machine: Machine, number: int) -> str:
-            made = kernels_of(func, ops, set(known), limited(machine, forms), views, small, ranges)
-            return self.kernel(made[number], ops)[0]
+        def again(region: tuple[int, int], number: int) -> dict[str, str]:
+            machines = [replace(limited(build.machine, forms), upcoming=region) for build in self.builds]
+            made = kernels_of_variants(func, ops, set(known), machines, views, small, ranges)
+            new = self.kernels(made[number], ops)
+            return {old.symbol: one.symbol for old, one in zip(parts[number], new, strict=True)}
 
-        for number, (part, _, _) in enumerate(parts):
-            self.made[first + number] = Made(part, functools.partial(again, number=number))
+        for number, of_variants in enumerate(parts):
+            self.made[first + number] = Made(of_variants[-1].part, functools.partial(again, number=number))
 
     def _forms_of(self, name: str) -> Sequence[int] | None:
         """The forms in which the weight `name` may be stored, see lower/packings.py; None: any form."""
@@ -141,7 +173,7 @@ class Groups:
     def _run(
         self,
         func: tirx.PrimFunc,
-        parts: list[Any],
+        parts: list[list[Lowered]],
         ops: list[OpInfo],
         names: list[str],
         outputs: list[str],
@@ -149,49 +181,68 @@ class Groups:
     ) -> None:
         """Add one step for each kernel of a group; `names`: the tensors passed as parameters of `func`."""
         places = dict(zip(func.params, names, strict=True))
-        for part, symbol, scratch in parts:
-            arguments: list[str | SizeArgument] = []
-            for position, buffer in enumerate(part.buffers):
-                if buffer not in places:
-                    shape = [self.dims.size(size, values) for size in buffer.shape]
-                    places[buffer] = self.steps.new(str(buffer.dtype), shape).name
-                argument = places[buffer]
-                if position in part.kernel.packs:
-                    argument = self._pack(argument, part, position, symbol)
-                arguments.append(argument)
-            for dtype, size in scratch:
-                elements = size * 8 // tvm.DataType(dtype).bits
-                arguments.append(self.steps.new(dtype, [elements], "workspace").name)
-            arguments += [SizeArgument(dim=values[variable]) for variable in part.kernel.sizes]
+        for kernels in parts:
+            for buffers in zip(*(one.part.buffers for one in kernels), strict=True):
+                if buffers[-1] not in places:  # of the variants' buffers between kernels, the largest
+                    shapes = [[self.dims.size(size, values) for size in buffer.shape] for buffer in buffers]
+                    dtype = str(buffers[-1].dtype)
+                    name = self.steps.new(dtype, max(shapes, key=self._elements)).name
+                    places |= dict.fromkeys(buffers, name)
+            part = kernels[-1].part
+            tensors = [places[buffer] for buffer in part.buffers]
+            for position in part.kernel.packs:
+                tensors[position] = self._pack(tensors[position], part, position, kernels[-1].symbol)
             written = [places[b] for b in part.buffers if places[b] in outputs or b not in func.params]
             if part.kernel.family == "loops":
                 written = [places[part.buffers[-1]]]
-            self.step(symbol, part, ops, arguments, written, values)
+            self.step(kernels, ops, tensors, written, values)
+
+    def _elements(self, shape: Sequence[SizeExpr]) -> int:
+        """Number of elements of a tensor of `shape` at the greatest sizes."""
+        return math.prod(sizes.bounds(size, self.steps.box)[1] for size in shape)
 
     def step(
         self,
-        symbol: str,
-        part: Part,
+        kernels: Sequence[Lowered],
         ops: list[OpInfo],
-        arguments: list[str | SizeArgument],
+        tensors: list[str],
         written: list[str],
         values: Mapping[Any, SizeExpr],
     ) -> None:
-        """Add a step that runs the kernel `symbol` of `part`; `written`: names of the tensors written."""
-        tasks = 0 if part.kernel.tasks is None else part.kernel.tasks
+        """Add a step that runs `kernels`, one for each variant, on `tensors`.
+
+        `written`: names of the tensors written. Scratch memory is shared: the variants' greatest sizes.
+        """
+        scratch: list[str] = []
+        for buffers in itertools.zip_longest(*(one.scratch for one in kernels)):
+            dtype, size = max((b for b in buffers if b is not None), key=lambda buffer: buffer[1])
+            elements = size * 8 // tvm.DataType(dtype).bits
+            scratch.append(self.steps.new(dtype, [elements], "workspace").name)
+
+        def call(one: Lowered) -> StepCall:
+            kernel = one.part.kernel
+            tasks = 0 if kernel.tasks is None else kernel.tasks
+            numbers = [SizeArgument(dim=values[variable]) for variable in kernel.sizes]
+            extent = self.dims.size(kernel.ranges.simplify(tasks), values)
+            arguments: list[str | SizeArgument] = [*tensors, *scratch[: len(one.scratch)], *numbers]
+            return StepCall(kernel=one.symbol, extent=extent, args=arguments)
+
+        part, calls = kernels[-1].part, [call(one) for one in kernels]
+        names = [build.name for build in self.builds]
         self.steps.call(
-            symbol,
-            arguments,
+            calls[0].kernel,
+            calls[0].args,
             written,
             label_of(ops) or part.kernel.family,
-            extent=self.dims.size(part.kernel.ranges.simplify(tasks), values),
+            extent=calls[0].extent,
             attrs=ops[0]["attrs"] if ops else {},
             macs=part.macs,
             in_place=[
-                argument
+                tensors[position]
                 for position in part.kernel.in_place
-                if isinstance(argument := arguments[position], str)
+                if all(position in one.part.kernel.in_place for one in kernels)
             ],
+            variants={name: own for name, own in zip(names, calls, strict=True) if own != calls[0]},
         )
 
     def _pack(self, name: str, part: Part, position: int, symbol: str) -> str:
@@ -203,21 +254,29 @@ class Groups:
             self.steps.constant(new_name, packed)
         return new_name
 
-    def kernel(self, part: Part, ops: list[OpInfo]) -> tuple[str, list[tuple[str, int]]]:
-        """Lower the kernel of `part`, unless an equal one is lowered. Returns its symbol and scratch buffers.
+    def kernels(self, parts: Sequence[Part], ops: list[OpInfo]) -> list[Lowered]:
+        """Lower the kernel of a step for every variant, in order; `parts` has one of each."""
+        return [self._kernel(part, ops, build) for part, build in zip(parts, self.builds, strict=True)]
 
-        A scratch buffer is a pair (dtype, bytes).
+    def _kernel(self, part: Part, ops: list[OpInfo], build: Build) -> Lowered:
+        """Lower the kernel of `part` for a variant.
+
+        An equal kernel is lowered once, also for several variants with the same vector unit: what else they
+        have is in the loops where it is used.
         """
         structure = int(tvm_ffi.structural_hash(part.kernel.func))
-        for func, symbol, scratch in self._lowered.get(structure, []):
-            if tvm_ffi.structural_equal(func, part.kernel.func):
-                return symbol, scratch
-        lowered = abi.lower(part.kernel, self.target)
+        for func, of, made in self._lowered.get(structure, []):
+            alike = (of.machine.isa, of.machine.vector_bits) == (build.machine.isa, build.machine.vector_bits)
+            if alike and tvm_ffi.structural_equal(func, part.kernel.func):
+                return replace(made, part=part)
+        lowered = abi.lower(part.kernel, build.target)
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
         symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
-        self._lowered.setdefault(structure, []).append((part.kernel.func, symbol, lowered.scratch))
+        symbol += f"_{build.name}" if build.name else ""
+        made = Lowered(part, symbol, lowered.scratch)
+        self._lowered.setdefault(structure, []).append((part.kernel.func, build, made))
         if self.steps.has_kernel(symbol):
-            return symbol, lowered.scratch
+            return made
         self.steps.functions[symbol] = lowered.func.with_attr("global_symbol", symbol)
         written = abi.written(lowered.func)
         pointers = lowered.func.params[: len(part.buffers)]
@@ -235,17 +294,25 @@ class Groups:
                 family=part.kernel.family,
                 ops=operators(ops),
                 flops=2 * part.macs,
+                variant=build.name or None,
             )
         )
-        return symbol, lowered.scratch
+        return made
 
     def replace(self, symbols: Mapping[str, str]) -> None:
         """Make steps call kernel `symbols[old]` in place of `old`; both kernels have the same parameters."""
         old = {symbol for symbol, new in symbols.items() if symbol != new}
-        self.steps.steps = [
-            step.model_copy(update={"kernel": symbols.get(step.kernel, step.kernel)})
-            for step in self.steps.steps
-        ]
+
+        def renamed(step: Step) -> Step:
+            calls = {
+                name: call.model_copy(update={"kernel": symbols.get(call.kernel, call.kernel)})
+                for name, call in step.variants.items()
+            }
+            return step.model_copy(
+                update={"kernel": symbols.get(step.kernel, step.kernel), "variants": calls}
+            )
+
+        self.steps.steps = [renamed(step) for step in self.steps.steps]
         self.steps.kernels = [kernel for kernel in self.steps.kernels if kernel.symbol not in old]
         for symbol in old:
             del self.steps.functions[symbol]

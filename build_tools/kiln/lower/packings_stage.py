@@ -31,5 +31,6 @@ def packings_of(cases: Sequence[Case], config: Mapping[str, Any], target: Target
     if target.cuda is not None:
         return {}
     threads = config.get("threads") or target.threads
+    target = target.for_variant(target.variant_names[-1])  # which decides how weights are packed
     machine = machine_of(target, threads, config["winograd"], choices_of(target))
     return limits((case.module for case in cases), config["name"], machine)

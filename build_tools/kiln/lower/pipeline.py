@@ -18,7 +18,7 @@ from kiln.kernels.gpu import dlight
 from kiln.kernels.operators.legalize import RULES
 from kiln.lower import gpu
 from kiln.lower.dims import Dims
-from kiln.lower.fused_steps import Groups
+from kiln.lower.fused_steps import Build, Groups
 from kiln.lower.index_checks import index_checks
 from kiln.lower.packings import Packings
 from kiln.lower.prefetch import look_ahead
@@ -33,7 +33,7 @@ from kiln.lower.walk import Builder
 from kiln.opinfo import attach
 from kiln.params import store
 from kiln.tir.builder import Machine
-from kiln.tir.tuning_records import Choices
+from kiln.tir.tuning_records import Choices, choices_of
 
 
 def tvm_target(target: Target) -> tvm.target.Target:
@@ -154,9 +154,21 @@ def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     assert lowering.target is not None
     machine = machine_of(lowering.target, lowering.threads, lowering.winograd, lowering.choices)
     dims, ops = Dims(lowering.model, mod), attach.of_functions(mod)
-    groups = Groups(dims, machine, tvm_target(lowering.target), lowering.packings)
+    groups = Groups(dims, machine, tvm_target(lowering.target), lowering.packings, _further(lowering))
     Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups)).build()
     return _kernels_of(lowering, groups)
+
+
+def _further(lowering: Lowering) -> list[Build]:
+    """What the kernels of the target's further variants are lowered for."""
+    assert lowering.target is not None
+    builds = []
+    for name in lowering.target.variant_names[1:]:
+        target = lowering.target.for_variant(name)
+        choices = None if lowering.choices is None else choices_of(target)
+        machine = machine_of(target, lowering.threads, lowering.winograd, choices)
+        builds.append(Build(name, machine, tvm_target(target)))
+    return builds
 
 
 def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -21,7 +21,7 @@ Parameters that all fit the shared cache stay there from run to run: then no ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kiln.lower.fused_steps import Groups, Made
 
@@ -77,9 +77,9 @@ def look_ahead(groups: Groups) -> None:
         symbol = steps[number].kernel
         if region is not None and region[1] > wanted.get(symbol, (0, 0))[1]:
             wanted[symbol], makers[symbol] = region, groups.made[number]
-    renamed = {
-        symbol: made.again(replace(machine, upcoming=wanted[symbol])) for symbol, made in makers.items()
-    }
+    renamed: dict[str, str] = {}
+    for symbol, made in makers.items():
+        renamed |= made.again(wanted[symbol])
     groups.replace(renamed)
 
 

@@ -55,10 +55,11 @@ class ExternalCode(Record):
 class KernelRecord(Record):
     """A kernel. `parallel`: the last two parameters are a range of tasks. `flops`: operations of one call.
 
-    `check`: a function of the runtime that checks indices. `external`: code that calls a library.
+    `check`: a function of the runtime that checks indices. `external`: code that calls a library. `variant`:
+    the variant of the target that it is compiled for; None: the target's own.
     """
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"check", "external"})
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"check", "external", "variant"})
 
     symbol: str
     args: list[KernelArgument]
@@ -68,6 +69,7 @@ class KernelRecord(Record):
     flops: int = 0
     check: bool = False
     external: ExternalCode | None = None
+    variant: str | None = None
 
 
 class TensorRecord(Record):
@@ -153,8 +155,10 @@ class Step(AnyStep):
 
     @property
     def tensors(self) -> list[str]:
-        """Names of the tensors among the arguments."""
-        return [argument for argument in self.args if isinstance(argument, str)]
+        """Names of the tensors among the arguments, then of those that only some variants use."""
+        names = [argument for argument in self.args if isinstance(argument, str)]
+        others = [argument for call in self.variants.values() for argument in call.args]
+        return names + [n for n in dict.fromkeys(o for o in others if isinstance(o, str)) if n not in names]
 
 
 class SizeInRange(Record):

@@ -23,6 +23,7 @@ from kiln.lower.schema import (
     OperatorRecord,
     SizeArgument,
     Step,
+    StepCall,
     TensorRecord,
 )
 from kiln.opinfo.attributes import OpInfo
@@ -118,6 +119,7 @@ class Steps:
         in_place: Sequence[str] = (),
         launch: GridAndBlock | None = None,
         check: IndexCheck | None = None,
+        variants: Mapping[str, StepCall] | None = None,
     ) -> None:
         """Add a step that calls `kernel`; see `Step`."""
         self.steps.append(
@@ -132,6 +134,7 @@ class Steps:
                 macs=macs,
                 launch=launch,
                 check=check,
+                variants=dict(variants or {}),
             )
         )
 

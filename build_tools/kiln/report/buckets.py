@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiln.plan.schema import MemoryArgument, Plan, PlannedBucket
+from kiln.plan.variants import called_by, symbols_of
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
     `kernels`: linked bytes by symbol. The program contains each kernel once, so the sum over buckets may
     exceed the size of the code.
     """
-    called = [{step.kernel for step in bucket.steps} for bucket in plan.buckets]
+    called = [symbols_of([bucket]) for bucket in plan.buckets]
     users = Counter(symbol for symbols in called for symbol in symbols)
     return [
         {
@@ -41,6 +42,24 @@ def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
             "own_code_bytes": sum(kernels.get(symbol, 0) for symbol in symbols if users[symbol] == 1),
         }
         for bucket, symbols in zip(plan.buckets, called, strict=True)
+    ]
+
+
+def variant_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
+    """For each variant the bytes of the kernels that it calls, and of the kernels that only it calls.
+
+    `kernels`: linked bytes by symbol. `features`: what the variant asks of the processor.
+    """
+    variants = [] if plan.cpu is None else plan.cpu.variants
+    called = [called_by(plan, variant.name) for variant in variants]
+    users = Counter(symbol for symbols in called for symbol in symbols)
+    return [
+        {
+            **variant.model_dump(),
+            "code_bytes": sum(kernels.get(symbol, 0) for symbol in symbols),
+            "own_code_bytes": sum(kernels.get(symbol, 0) for symbol in symbols if users[symbol] == 1),
+        }
+        for variant, symbols in zip(variants, called, strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord
 from kiln.plan.schema import PlacedTensor, Plan, PlannedBucket
 from kiln.report.archive import function_members
-from kiln.report.buckets import code_rows, plan_rows
+from kiln.report.buckets import code_rows, plan_rows, variant_rows
 from kiln.report.elf import ElfProgram, read_program
 from kiln.report.stack import is_readable, measure_stack
 
@@ -114,6 +114,7 @@ def code_by_part(
         "code": totals,
         "kernels": [{"symbol": s, "label": labels[s], "bytes": size} for s, size in ranked],
         "buckets": code_rows(plan, kernels),
+        "variants": variant_rows(plan, kernels),
     }
 
 

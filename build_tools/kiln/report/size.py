@@ -80,7 +80,7 @@ def _console() -> Console:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
-        left = name in ("what", "kernel", "bucket", "budget", "sizes", "strategy")
+        left = name in ("what", "variant", "kernel", "bucket", "budget", "sizes", "strategy")
         # On a narrow terminal only descriptions are wrapped or shortened, never a symbol or a number.
         table.add_column(name, justify="left" if left else "right", no_wrap=name not in ("what", "sizes"))
     return table
@@ -112,6 +112,7 @@ def print_figures(figures: Mapping[str, Any]) -> None:
     console.print(table)
     _print_several(console, figures.get("several", []))
     _print_buckets(console, figures)
+    _print_variants(console, (linked or {}).get("variants", []))
     if linked is not None:
         top = _table("largest kernels, bytes of code", "kernel", "what", "bytes")
         for kernel in linked["kernels"][:_TOP]:
@@ -178,6 +179,15 @@ def _print_buckets(console: Console, figures: Mapping[str, Any]) -> None:
     console.print(arenas)
     if has_buckets(figures["buckets"]):
         _print_shared(console, figures)
+
+
+def _print_variants(console: Console, variants: Sequence[Mapping[str, Any]]) -> None:
+    """Print the bytes of the kernels that each variant calls; nothing for a single variant."""
+    table = _table("kernels of each variant, bytes", "variant", "kernels", "its own alone")
+    for row in variants:
+        table.add_row(row["name"], str(row["code_bytes"]), str(row["own_code_bytes"]))
+    if table.row_count > 1:
+        console.print(table)
 
 
 def _print_shared(console: Console, figures: Mapping[str, Any]) -> None:

@@ -24,6 +24,23 @@ Expr = Any
 
 
 @dataclass(frozen=True)
+class Packing:
+    """How the weights of a kernel are stored: the variants of a target that read them agree on this.
+
+    `columns`: columns of a panel. `form`: Winograd's m, 0 for direct convolution; `staged`: whether its
+    phases are separate kernels. `paired`: whether the last panel is packed by pairs (cpu/gemm.py).
+    `arrangement`, `head_lanes`: of int8 weights, see cpu/gemm_int8.py; empty and 0 for others.
+    """
+
+    columns: int
+    form: int = 0
+    staged: bool = False
+    paired: bool = False
+    arrangement: str = ""
+    head_lanes: int = 0
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A PrimFunc in the form of the kernel ABI, but over buffers; tir/abi.py turns buffers into pointers.
 
@@ -42,6 +59,7 @@ class Kernel:
     saving: float = 1.0  # multiplications of the operator per multiplication of this kernel
     fetches: bool = False  # whether the kernel prefetches the weights in Machine.upcoming
     ranges: SymbolRanges = NO_RANGES  # of the variables of the group that the kernel computes
+    packing: Packing | None = None  # of the weights; None: they are read as they are
 
     @property
     def sizes(self) -> list[Any]:
@@ -77,6 +95,8 @@ class Machine:
     shared_bytes: int = 0  # size of the last-level cache, which all cores share; 0: not used for prefetch
     forms: tuple[int, ...] | None = None  # forms that weights may be stored in (lower/packings.py); None: any
     pairs: bool = True  # whether a panel may be packed by pairs (gemm.pairs_pay)
+    packing: Packing | None = None  # in which the weights are stored; None: the kernel decides
+    heads: bool = False  # panels of int8 weights have a head, which kernels of other variants read
     # Byte range, counted from the start of a kernel's weights, that the kernel prefetches for later kernels.
     upcoming: tuple[int, int] | None = None
 

@@ -52,6 +52,7 @@ def run(args: ChooseStage) -> None:
     config, asked = read_json(args.config), read_json(args.byoc)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
+    target = target.for_variant(target.base)  # calls of libraries are the same in every variant
     check_together(target)
     threads = config.get("threads") or target.threads
     byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]

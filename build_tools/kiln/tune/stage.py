@@ -34,6 +34,7 @@ def run(args: TuneStage) -> None:
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
+    target = target.for_variant(target.base)  # variants=NAME makes another one the target's own
     check_together(target)
     if target.cuda is not None:
         raise KilnError(f"target '{target.name}': kernels for a GPU have no candidates to choose from")

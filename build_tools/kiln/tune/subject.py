@@ -79,6 +79,7 @@ class Subject:
     ) -> None:
         """`values`: keep the values of the parameters, to compare results."""
         self.name, self.key, self.choice = name, key, choice
+        target = target.for_variant(target.base)
         steps = lower(module_of(key), name, target, threads, winograd="auto", choices={key: choice})
         self.functions: Mapping[str, tvm.tirx.PrimFunc] = {
             f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")

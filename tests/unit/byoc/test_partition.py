@@ -22,7 +22,7 @@ from relaxed import const, module
 from tvm import relax, tirx
 
 FACTS = Facts("x86_64", "avx2", 4)
-TARGET = load_target("x86_64")
+TARGET = load_target("x86_64").for_variant("v3")
 
 
 def partition(mod: tvm.IRModule, **byoc: Any) -> tvm.IRModule:

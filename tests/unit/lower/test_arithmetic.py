@@ -27,7 +27,7 @@ def _levels(x: Any) -> Any:
 
 def _steps(body: Any, dtype: str = "int8") -> Any:
     mod = simplify(module([((1, 4, 4, 8), dtype)], body))
-    return mark(lower(mod, "m", load_target("x86_64"), "none"))
+    return mark(lower(mod, "m", load_target("x86_64").for_variant("v3"), "none"))
 
 
 def test_rescaling_in_registers_is_of_integers() -> None:

@@ -103,7 +103,7 @@ def test_one_bucket_is_free() -> None:
     ],
 )
 def test_policies_and_limits(policy: Any, growth: float, wanted: set[int] | None) -> None:
-    machine = machine_of(load_target("x86_64"), "none", policy)
+    machine = machine_of(load_target("x86_64").for_variant("v3"), "none", policy)
     machine = dataclasses.replace(machine, weight_growth=growth)
     found = limits([network(size) for size in SIZES], "m", machine)
     assert set(found) == (set() if wanted is None else {store.digest(KERNEL)})

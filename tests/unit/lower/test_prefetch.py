@@ -71,7 +71,7 @@ def _module(width: Any, stride: list[int]) -> tvm.IRModule:
 
 def _both(mod: tvm.IRModule, l3: int = 4 * MIB) -> tuple[Steps, Steps]:
     """Lowered without and with a cache of `l3` bytes that cores share."""
-    target = load_target("x86_64")
+    target = load_target("x86_64").for_variant("v3")
     cache = target.cache.model_copy(update={"l3": l3})
     others = target.model_copy(update={"cache": cache})
     return lower(mod, "m", target, "pthread"), lower(mod, "m", others, "pthread")

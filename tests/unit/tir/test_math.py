@@ -35,7 +35,7 @@ def evaluate(function: Function, x: Array, folder: Path) -> Array:
 
 def compute(element: Callable[[Any, Any], Any], x: Array, folder: Path) -> Array:
     """element(x, i) for each i, by a kernel of its own for x86_64_v2."""
-    target = load_target("x86_64_v2")
+    target = load_target("x86_64_v2").for_variant("v2")
     reason = obstacle(target)
     if reason is not None:
         pytest.skip(reason)

@@ -20,7 +20,7 @@ from kiln.tune.parts import PartSubject, Subgraph, passes_for
 from relaxed import const, module
 from tvm import relax, tirx
 
-TARGET = load_target("x86_64")
+TARGET = load_target("x86_64").for_variant("v3")
 
 
 def found(

@@ -78,7 +78,7 @@ def test_winograd_is_tried_where_weights_may_grow() -> None:
 
 
 def test_what_is_kept(tmp_path: Path) -> None:
-    target = load_target("x86_64")
+    target = load_target("x86_64").for_variant("v3")
     choice = Choice(winograd="f4", block=12, tile=(5, 2))
     found = {SQUARE: {**choice.describe(), "us": 1.0, "ratio": 0.5}, DENSE: {"us": 1.0, "ratio": 1.0}}
     path = merge(tmp_path, "x86-64-v3", target, found)
@@ -94,7 +94,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_file_counts_for_its_cpu_and_vector_unit(tmp_path: Path) -> None:
-    target = load_target("x86_64")
+    target = load_target("x86_64").for_variant("v3")
     merge(tmp_path, "znver3", target, {SQUARE: {"winograd": "off", "us": 1.0, "ratio": 0.9}})
     assert choices_of(target, tmp_path) == {}
     own = target.model_copy(update={"tuned_for": "znver3"})
@@ -114,14 +114,14 @@ def test_a_file_counts_for_its_cpu_and_vector_unit(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, key: str, entry: dict[str, object], said: str) -> None:
-    target = load_target("x86_64")
+    target = load_target("x86_64").for_variant("v3")
     write_json(file_of(target.cpu, "avx2", tmp_path), {"cpu": "x", "isa": "avx2", "kernels": {key: entry}})
     with pytest.raises(KilnError, match=rf"x86-64-v3-avx2\.json: .*{said}"):
         choices_of(target, tmp_path)
 
 
 def test_lowering_follows_a_choice() -> None:
-    target = load_target("x86_64")
+    target = load_target("x86_64").for_variant("v3")
 
     def kernels(key: str, choice: Choice, winograd: str = "auto") -> list[str]:
         steps = lower(module_of(key), "m", target, "pthread", winograd=winograd, choices={key: choice})
@@ -145,7 +145,7 @@ def test_lowering_follows_a_choice() -> None:
     ],
 )
 def test_each_decision_changes_the_kernel(key: str, choices: Sequence[Choice]) -> None:
-    target = load_target("x86_64")
+    target = load_target("x86_64").for_variant("v3")
     contents = {Subject(f"s{i}", key, choice, target, "pthread").content for i, choice in enumerate(choices)}
     assert len(contents) == len(choices)
 
@@ -272,7 +272,7 @@ def test_shipped_files_are_readable() -> None:
     folder = file_of("any", "any").parent
     for path in folder.glob("*.json"):
         cpu, _, isa = path.stem.rpartition("-")
-        own = load_target("x86_64")
+        own = load_target("x86_64").for_variant("v3")
         vector = own.vector.model_copy(update={"isa": isa})
         found = choices_of(own.model_copy(update={"tuned_for": cpu, "vector": vector}))
         assert found, path
@@ -283,6 +283,6 @@ def test_shipped_files_are_readable() -> None:
 
 def test_kernels_of_a_model_are_found_with_their_weights(tmp_path: Path) -> None:
     store.save(module_of(SQUARE), tmp_path / "module")
-    keys, weights = keys_of([tmp_path / "module"], "m", load_target("x86_64"), "pthread")
+    keys, weights = keys_of([tmp_path / "module"], "m", load_target("x86_64").for_variant("v3"), "pthread")
     assert keys == [SQUARE]
     assert weights >= 3 * 3 * 16 * 32 * 4

@@ -27,6 +27,7 @@ from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.plan.schema import Plan, read_plan
+from kiln.plan.variants import plan_of
 from kiln.stages.use import TIMEOUT, DeviceBenchStage
 
 _SECONDS = 2.0  # time spent on runs of each bucket
@@ -40,12 +41,13 @@ _UNITS = {"ns": ("ms", "GFLOP/s", _SECONDS), "instructions": ("M instr.", "op/in
 class TimedRuns:
     """Times by bucket in nanoseconds: of every run, and the median of every step.
 
-    And the sizes of the run.
+    And the sizes of the run, and the name of the variant that ran.
     """
 
     runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     sizes: dict[str, list[int]] = field(default_factory=dict)
+    variant: str = ""
 
 
 def run(args: DeviceBenchStage) -> None:
@@ -56,6 +58,8 @@ def run(args: DeviceBenchStage) -> None:
         print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
         emulated = args.device is None and host_cpu.obstacle(target) is not None
         figures = profile(bundle, target, plan, runner, args.work, peak=args.steps and not emulated)
+    if len(target.variant_names) > 1:
+        print(f"variant {figures['variant']}, of {', '.join(target.variant_names)}")
     listing.grid(
         ("bucket", "threads", "runs", "least", "median", "nine in ten"),
         [_row(f, figures["time_unit"]) for f in figures["runs"]],
@@ -95,6 +99,7 @@ def profile(
         "model": bundle.name,
         "target": target.name,
         "runner": runner.description,
+        "variant": timed[1].variant,
         "time_unit": _UNITS[runner.unit][0],
         "rate_unit": _UNITS[runner.unit][1],
         "device": before,
@@ -106,7 +111,7 @@ def profile(
             for name, runs in found.runs.items()
         ],
         "threads": counts[-1],
-        "steps": _steps(plan, timed, counts[-1], max(peaks, default=None)),
+        "steps": _steps(plan_of(plan, timed[1].variant), timed, counts[-1], max(peaks, default=None)),
     }
 
 
@@ -135,6 +140,8 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
     timed = TimedRuns()
     for line in done.stdout.splitlines():
         match line.split("\t"):
+            case ["variant", name]:
+                timed.variant = name
             case ["run", bucket, time]:
                 timed.runs[bucket].append(int(time))
             case ["step", bucket, _, time]:

@@ -36,8 +36,9 @@ class Refused:
 class Outcome:
     """Results of the test program: per vector the outputs, nanoseconds of the first run, bytes of the arena.
 
-    `buckets` holds the bucket that kiln_plan chose for each vector, `ran` the bucket or special case that
-    ran. `checks` holds all checks, `refused` the result for each set of shapes that the model must refuse.
+    `variant` is the name of the variant that ran; empty for a program that does not say so. `buckets` holds
+    the bucket that kiln_plan chose for each vector, `ran` the bucket or special case that ran. `checks` holds
+    all checks, `refused` the result for each set of shapes that the model must refuse.
     """
 
     outputs: list[list[Array]] = field(default_factory=list)
@@ -45,6 +46,7 @@ class Outcome:
     buckets: list[str] = field(default_factory=list)
     arenas: list[int] = field(default_factory=list)
     ran: list[str] = field(default_factory=list)
+    variant: str = ""
     checks: list[Check] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
@@ -59,15 +61,19 @@ def execute(
     check: bool = False,
     refused: Sequence[Sequence[Sequence[int]]] = (),
     timeout: float = TIMEOUT,
+    variant: str | None = None,
 ) -> Outcome:
     """Start `program` once and run it on every vector (one tensor per input).
+
+    `variant`: the variant of the model that must run; None: the one that kiln_open chooses.
 
     `dtypes` are the element types of the outputs. `check` adds the checks of programs/run_vectors.c, on
     `refused` too: sets of shapes, one shape per input, that the model must refuse. Raises KilnError when the
     program cannot be started, does not end within `timeout` seconds, or fails, with its reason.
     """
     try:
-        return _execute(bundle, program, runner, vectors, dtypes, refused if check else None, timeout)
+        given = refused if check else None
+        return _execute(bundle, program, runner, vectors, dtypes, given, timeout, variant)
     except OSError as error:
         place = error.filename or tempfile.gettempdir()
         raise KilnError(f"{place}: cannot run the test program: {error.strerror or error}") from error
@@ -81,6 +87,7 @@ def _execute(
     dtypes: Sequence[str],
     refused: Sequence[Sequence[Sequence[int]]] | None,
     timeout: float,
+    variant: str | None,
 ) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
         given, made = Path(folder, "inputs"), Path(folder, "outputs")
@@ -88,7 +95,8 @@ def _execute(
         send = {"inputs.bin": given, **bundle.beside()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
-        arguments = ["inputs.bin", "outputs.bin", "params.bin"]
+        arguments = [] if variant is None else ["variant", variant]
+        arguments += ["inputs.bin", "outputs.bin", "params.bin"]
         if refused is not None:
             outside = Path(folder, "refused")
             outside.write_bytes(encode_shapes(refused, len(vectors[0]) if vectors else 0))
@@ -104,6 +112,8 @@ def _execute(
         outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))
     for line in done.stdout.splitlines():
         match line.split("\t"):
+            case ["variant", name]:
+                outcome.variant = name
             case ["vector", _, nanoseconds, name, arena, ran]:
                 outcome.nanoseconds.append(int(nanoseconds))
                 outcome.buckets.append(name)

@@ -14,7 +14,7 @@ from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
 from kiln.device.check.execute import Check, Outcome, execute
 from kiln.device.check.outside import judge, outside
 from kiln.device.check.runners import Runner, shown_time
-from kiln.device.check.runners.remote import chosen_runner
+from kiln.device.check.runners.remote import chosen_runner, runners_of_variants
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import Comparison, compare, entry_limits, weakness
@@ -34,8 +34,30 @@ def check(args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = F
     tolerance = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
     vectors = bundle.vectors()
     program = bundle.link_program(target, args.work, shared=shared)
-    print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
-    outcome = _execute(bundle, program, runner, vectors, args.timeout)
+    tested: list[dict[str, Any]] = []
+    for name, own_runner in runners_of_variants(target, runner):
+        if isinstance(own_runner, str):
+            print(f"{bundle.name} on {target.name}, variant {name}: not run: {own_runner}", flush=True)
+            tested.append({"variant": name, "not_run": own_runner})
+            continue
+        results = _check_variant(args, bundle, target, own_runner, program, vectors, tolerance, name)
+        tested.append({"variant": name, **results})
+    first = next(entry for entry in tested if "not_run" not in entry)
+    others = [entry for entry in tested if entry is not first]
+    write_json(args.out, {**first, **({"variants": others} if others else {})})
+
+
+def _check_variant(
+    args: GoldenCheck, bundle: Bundle, target: Target, runner: Runner, program: Path,
+    vectors: Sequence[GoldenVector], tolerance: Mapping[str, Any], variant: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Run all vectors and checks with one variant; returns its results. Ends the stage where one failed."""
+    named = f", variant {variant}" if target.variants else ""
+    print(f"{bundle.name} on {target.name}{named} ({runner.description})", flush=True)
+    forced = variant if target.variants else None
+    outcome = _execute(bundle, program, runner, vectors, args.timeout, forced)
+    if forced is not None and outcome.variant != forced:
+        raise KilnError(f"{bundle.folder}: variant '{outcome.variant}' ran in place of '{forced}'")
     compared = [
         _compare(vector, outputs, tolerance) for vector, outputs in zip(vectors, outcome.outputs, strict=True)
     ]
@@ -57,9 +79,9 @@ def check(args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = F
     if faults:
         args.out.unlink(missing_ok=True)
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        print(f"kiln: test failed: {bundle.name} on {target.name}: {faults[0]}{more}", file=sys.stderr)
+        print(f"kiln: test failed: {bundle.name} on {target.name}{named}: {faults[0]}{more}", file=sys.stderr)
         raise SystemExit(1)
-    write_json(args.out, _results(bundle, target, runner, vectors, compared, outcome))
+    return _results(bundle, target, runner, vectors, compared, outcome)
 
 
 def over_budget(
@@ -83,13 +105,16 @@ def over_budget(
 
 
 def _execute(
-    bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[GoldenVector], timeout: float
-) -> Outcome:
+    bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[GoldenVector], timeout: float,
+    variant: str | None,
+) -> Outcome:  # fmt: skip
     dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
     cases = outside(bundle.golden())
     shapes = [case.shapes for case in cases]
     inputs = [vector.inputs for vector in vectors]
-    outcome = execute(bundle, program, runner, inputs, dtypes, check=True, refused=shapes, timeout=timeout)
+    outcome = execute(
+        bundle, program, runner, inputs, dtypes, check=True, refused=shapes, timeout=timeout, variant=variant
+    )
     if len(outcome.outputs) != len(vectors) or len(outcome.nanoseconds) != len(vectors):
         raise KilnError(f"{bundle.folder}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
     if not outcome.checks:

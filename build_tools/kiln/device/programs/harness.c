@@ -184,8 +184,19 @@ const char *workload_written(const workload *w, unsigned char fill) {
     return NULL;
 }
 
+const char *harness_variant;
+
+void harness_arguments(int *argc, char ***argv) {
+    if (*argc < 3 || strcmp((*argv)[1], "variant") != 0)
+        return;
+    harness_variant = (*argv)[2];
+    *argc -= 2;
+    *argv += 2;
+}
+
 kiln_config workload_config(const workload *w, const unsigned char *image) {
-    kiln_config config = {.arena = w->arena.data, .arena_bytes = w->arena.bytes};
+    kiln_config config = {
+        .arena = w->arena.data, .arena_bytes = w->arena.bytes, .variant = harness_variant};
     config.flags = KILN_SKIP_CHECKSUM; /* large images take long, and are checked in try_params */
     if (KILN_MODEL.params == NULL) {
         config.params = image;

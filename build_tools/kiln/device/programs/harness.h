@@ -45,6 +45,12 @@ typedef struct workload {
     kiln_plan_result plan;
 } workload;
 
+/* The variant of the model that programs run; null: the one that kiln_open chooses. */
+extern const char *harness_variant;
+
+/* Take a leading `variant NAME` from a program's arguments, for harness_variant. */
+void harness_arguments(int *argc, char ***argv);
+
 /* Print an error to stderr and exit with status 3. */
 _Noreturn void harness_stop(const char *what, const char *name);
 

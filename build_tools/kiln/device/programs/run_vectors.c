@@ -1,6 +1,6 @@
 /* run_vectors.c: run a model on every vector of a file and write its outputs.
  *
- *     run_vectors INPUTS OUTPUTS PARAMS [check REFUSED]
+ *     run_vectors [variant NAME] INPUTS OUTPUTS PARAMS [check REFUSED]
  *
  * With `check` no run may change an input or touch a byte around arena and tensors, and the plan
  * functions must agree. The first vector of each bucket is run again on several threads and again
@@ -9,6 +9,7 @@
  * the first vector; wrong arenas on the first vector of each bucket.
  *
  * Prints one line for each result, fields separated by tabs:
+ *     variant  NAME   (of the model: the one that ran)
  *     vector   INDEX  NANOSECONDS  BUCKET  ARENA_BYTES  RAN
  *     check    NAME   ok | failed  TEXT
  *     refused  INDEX  STATUS  FAULT  TEXT
@@ -80,7 +81,8 @@ enum way {
 static kiln_session session; /* of the latest run */
 
 static uint64_t run(const workload *w, const void *params, enum way way, unsigned char garbage) {
-    kiln_config config = {.arena = w->arena.data, .arena_bytes = w->arena.bytes};
+    kiln_config config = {
+        .arena = w->arena.data, .arena_bytes = w->arena.bytes, .variant = harness_variant};
     if (KILN_MODEL.params == NULL && params != NULL) {
         config.params = params;
         config.params_bytes = KILN_PARAMS_FILE_BYTES;
@@ -121,6 +123,7 @@ static void repeat(const workload *w, uint32_t vector, unsigned char *params, co
 
 int main(int argc, char **argv) {
     const kiln_model *m = &KILN_MODEL;
+    harness_arguments(&argc, &argv);
     const int check = argc == 6 && strcmp(argv[4], "check") == 0;
     unsigned char *seen = calloc(m->buckets_count, 1);
     uint32_t vectors;
@@ -139,6 +142,8 @@ int main(int argc, char **argv) {
         unsigned char *given = snapshot(w.inputs, m->inputs_count);
         const int first = check && !seen[w.plan.bucket];
         uint64_t took = run(&w, params, first ? WHOLE : POOLED, 0xA5);
+        if (v == 0)
+            printf("variant\t%s\n", session.variant->name);
         printf("vector\t%u\t%llu\t%s\t%llu\t%s\n", (unsigned)v, (unsigned long long)took,
                m->buckets[w.plan.bucket].name, (unsigned long long)w.plan.arena_bytes,
                m->buckets[session.bucket].name);

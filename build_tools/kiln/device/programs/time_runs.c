@@ -1,10 +1,11 @@
 /* time_runs.c: time the first vector of each bucket, by the target's monotonic clock.
  *
- *     time_runs INPUTS PARAMS THREADS MILLISECONDS
+ *     time_runs [variant NAME] INPUTS PARAMS THREADS MILLISECONDS
  *
  * Runs each of these vectors for MILLISECONDS, AT_LEAST to AT_MOST times after one warm-up run, and
  * then step by step. Prints lines, fields separated by tabs, times in nanoseconds:
  *
+ *     variant NAME                  (of the model: the one that ran)
  *     run   BUCKET  TIME
  *     step  BUCKET  INDEX  TIME     (the median of STEPPED rounds or more, for a quarter as long)
  *     sizes BUCKET  SIZE...         (of the model's dimensions in that run)
@@ -74,6 +75,7 @@ static void time_workload(const workload *w, const unsigned char *params, kiln_p
     must(kiln_open(&session, &KILN_MODEL, &config));
     must(kiln_run(&session, w->input, w->output));
     const kiln_bucket *bucket = &KILN_MODEL.buckets[session.bucket];
+    printf("variant\t%s\n", session.variant->name);
     uint64_t end = now() + nanoseconds;
     for (int count = 0; count < AT_LEAST || (count < AT_MOST && now() < end); count++) {
         uint64_t began = now();
@@ -86,6 +88,7 @@ static void time_workload(const workload *w, const unsigned char *params, kiln_p
 
 int main(int argc, char **argv) {
     uint32_t vectors;
+    harness_arguments(&argc, &argv);
     if (argc != 5)
         harness_stop("time_runs INPUTS PARAMS THREADS MILLISECONDS", "usage");
     const int threads = atoi(argv[3]);

@@ -33,6 +33,7 @@ from kiln.tir.builder import (
     Kernel,
     Machine,
     Pack,
+    Packing,
     argument,
     bind,
     define,
@@ -212,6 +213,8 @@ def by_pairs(conv: Convolution, machine: Machine) -> bool:
     """
     if not machine.pairs or not conv.is_dense or conv.is_layer:
         return False
+    if machine.packing is not None:
+        return machine.packing.paired
     return pairs_pay(machine, conv.ranges.greatest(conv.rows), conv.columns, conv.depth)
 
 
@@ -271,20 +274,21 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             """Emit tile `index` of a group: the output pixels `rows`, `columns` columns."""
             bases = [bind(conv.base(row, group)) for row in rows]
             panel = bind(divide(first_column, tile.columns) + group * int64(panels))
+            inside = bind(modulo(first_column, tile.columns)) if tile.parts > 1 else None
             first = first_column + group * int64(conv.columns)
             if integer:
-                integer.product(rows, first, columns, buffers[0], bases, buffers[1], panel, finish)
+                integer.product(rows, first, columns, buffers[0], bases, buffers[1], panel, finish, inside)
                 return
             fetched = None
             if fetch:
-                fetched = ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch)
+                fetched = ahead(tile, conv.loops(), panel, modulo(index, part), part, fetch, inside)
                 if machine.upcoming and conv.groups == 1:
                     share = bind(divide(first_column, tile.width) * int64(most_tiles) + index)
                     other = later(machine.upcoming, share, wide * most_tiles, depth // fetched.steps)
                     fetched = replace(fetched, later=other)
             product(
                 tile, rows, first, columns, buffers[0], bases, buffers[1], panel, conv.loops(), accumulator,
-                finish, fetched, paired and columns < tile.columns,
+                finish, fetched, paired and columns < tile.columns, inside,
             )  # fmt: skip
 
         def tile_at(
@@ -334,4 +338,10 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     func = define(arguments, tasks, body, bool(in_place), fused.ranges)
     fetches = bool(fetch) and conv.groups == 1
     packs = {1: _packing(conv, tile, integer, paired)}
-    return Kernel(func, tasks, packs, "conv2d", in_place, fetches=fetches, ranges=fused.ranges), buffers_read
+    packing = Packing(tile.columns, paired=paired)
+    if integer:
+        packing = replace(packing, arrangement=integer.arrangement, head_lanes=integer.head_lanes)
+    kernel = Kernel(
+        func, tasks, packs, "conv2d", in_place, fetches=fetches, ranges=fused.ranges, packing=packing
+    )
+    return kernel, buffers_read

@@ -47,25 +47,28 @@ Finish = Callable[[Expr, Expr, Expr], None]
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile: `rows` rows by `beside` adjacent panels of `vectors` vectors of `lanes` elements.
+    """A register tile: `rows` rows by `vectors` vectors of `lanes` elements, times `beside`.
 
-    The packing of weights depends on the panel alone: kernels for one row and for many rows share weights.
+    The tile is `beside` adjacent panels wide, or a panel is divided into `parts` tiles; one of them is 1. The
+    packing of weights depends on the panel alone: kernels for one row and for many rows share weights, and so
+    do processors with vectors of different widths.
     """
 
     rows: int
     vectors: int
     lanes: int
     beside: int = 1
+    parts: int = 1
 
     @property
     def columns(self) -> int:
         """Columns of a panel (NR)."""
-        return self.vectors * self.lanes
+        return self.vectors * self.lanes * self.parts
 
     @property
     def width(self) -> int:
         """Columns of the tile, over all adjacent panels."""
-        return self.columns * self.beside
+        return self.vectors * self.lanes * self.beside
 
     def in_one(self) -> Tile:
         """The tile of equal width that has a single panel."""
@@ -100,7 +103,8 @@ def choose_tile(
     else:
         best, vectors = 6, 2
     across = ceil_div(columns, lanes)
-    if machine.isa in _ROWS_OF_THREE_VECTORS and across % 3 == 0 and across % 2:
+    threes = machine.packing is None or machine.packing.columns % (3 * lanes) == 0
+    if machine.isa in _ROWS_OF_THREE_VECTORS and across % 3 == 0 and across % 2 and threes:
         best, vectors = _ROWS_OF_THREE_VECTORS[machine.isa], 3
     period = CACHE_LINE * CACHE_SETS
     if machine.isa == "avx512" and apart and apart % period == 0:
@@ -114,7 +118,22 @@ def choose_tile(
     if wanted is None and tiles <= _FEW_TILES:
         # As many tiles, of equal height: a tile of two rows waits for its own sums.
         best = ceil_div(rows, tiles)
-    return Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
+    tile = Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
+
+
+def fitted(tile: Tile, panel: int, columns: int) -> Tile:
+    """The tile nearest to `tile` in width that reads panels of `panel` columns, of `columns` in all.
+
+    `tile` itself where the panel is not a multiple of its vectors: such a tile reads other panels.
+    """
+    if panel % tile.lanes:
+        return tile
+    whole, wide = panel // tile.lanes, tile.vectors * tile.beside
+    if whole <= wide:
+        return Tile(tile.rows, whole, tile.lanes, max(1, min(wide // whole, ceil_div(columns, panel))))
+    vectors = max(count for count in range(1, wide + 1) if whole % count == 0)
+    return Tile(tile.rows, vectors, tile.lanes, parts=whole // vectors)
 
 
 # Vectors of a tile of one row: a vector-matrix product needs independent sums to hide their latency.
@@ -222,11 +241,12 @@ LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, ev
 
 
 def ahead(
-    tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1
-) -> Ahead:
+    tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1,
+    inside: Expr | None = None,
+) -> Ahead:  # fmt: skip
     """The prefetches that tile `index` of `tiles` at `panel` issues for the panels `distance` tile widths on.
 
-    `loops`: the reduction, outermost first.
+    `loops`: the reduction, outermost first. `inside`: first column of the tile in its panel; None: 0.
     """
     depth = 1
     for loop in loops:
@@ -240,6 +260,8 @@ def ahead(
     first = (panel + int64(tile.beside * distance)) * int64(depth * tile.columns) + index * int64(
         depth // steps * lines * LINE
     )
+    if inside is not None:
+        first = first + inside * int64(depth)
     return Ahead(bind(first), steps, lines)
 
 
@@ -282,12 +304,13 @@ def product(
     finish: Finish,
     fetch: Ahead | None = None,
     paired: bool = False,
+    inside: Expr | None = None,
 ) -> None:
     """Emit one tile: `rows` of the output by `columns` columns from `first_column`, where `panel` begins.
 
     `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first.
     `accumulator`: dtype of the sums. `finish`: stores one result. `fetch`: prefetches issued meanwhile.
-    `paired`: the panel is packed by pairs (see `pack`).
+    `paired`: the panel is packed by pairs (see `pack`). `inside`: where the tile begins in it; None: 0.
     """
     count, vectors, lanes = len(rows), ceil_div(columns, tile.lanes), tile.lanes
     depth = 1
@@ -299,7 +322,8 @@ def product(
         for v in range(vectors):
             with vector(lanes) as lane:
                 store(sums[row], [int64(v), lane], tirx.const(0, accumulator))
-    first_weight = bind(panel * int64(depth * tile.columns))
+    first_weight = panel * int64(depth * tile.columns)
+    first_weight = bind(first_weight if inside is None else first_weight + inside)
     if paired:
         *outer, inner = loops
         loops = [*outer, Loop(inner.extent // 2, 2 * inner.x_stride)]

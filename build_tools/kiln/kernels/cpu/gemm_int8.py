@@ -8,7 +8,8 @@ Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of 
              earlier, with zero weights for bytes that were counted already: no byte outside is read.
              Where the instruction needs x of the other signedness, x - 128 or x + 128 is used (one
              exclusive or). Each panel then begins with the bits to flip, and with the initial sums that
-             undo the shift, one int32 per column.
+             undo the shift, one int32 per column. Where the variants of a target differ in the signedness
+             that they need, every panel has this head, and kernels without a shift skip it.
 Schedule     One of four methods, by the target's instructions:
              vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
              sdot  the ARM instruction for four products s8 x s8.
@@ -30,7 +31,7 @@ import numpy as np
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu.gemm import Finish, Loop, Tile, panels_beside
+from kiln.kernels.cpu.gemm import Finish, Loop, Tile, fitted, panels_beside
 from kiln.tir.builder import (
     Array,
     Expr,
@@ -68,7 +69,12 @@ def method_of(machine: Machine, weights_narrow: bool) -> str | None:
         return None
     if machine.isa == "neon":
         return "mull"
-    return "sign" if machine.isa in ("sse4", "avx2") else None
+    return "sign" if machine.isa in ("sse4", "avx2", "avx512") else None
+
+
+def wanted_types(machine: Machine) -> str:
+    """The element type of x that the instructions of a machine multiply by int8 weights."""
+    return "uint8" if method_of(machine, True) == "vnni" else "int8"
 
 
 def _call(dtype: str, name: str, *operands: Expr) -> Expr:
@@ -81,13 +87,21 @@ def _vector_load(buffer: Any, at: Expr, lanes: int) -> Expr:
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """An int8 matmul by one method. `runs`: the reduction over x, innermost loop over contiguous bytes."""
+    """An int8 matmul by one method. `runs`: the reduction over x, innermost loop over contiguous bytes.
+
+    `shift`: added to x: 128, -128 or 0. `head_lanes`: sums in the vector of bits to flip with which a panel
+    begins; 0: panels have no head. `head_shift`: the shift that the head undoes. `arrangement`: "groups" as
+    in `Packing` above, or "halves": of four columns the first two products of a group, then the other two.
+    """
 
     method: str
     arm32: bool
     tile: Tile
     runs: tuple[Loop, ...]
-    shift: int  # added to x: 128, -128 or 0
+    shift: int
+    head_lanes: int
+    head_shift: int
+    arrangement: str
 
     @property
     def run(self) -> int:
@@ -110,7 +124,7 @@ class IntegerProduct:
     @property
     def head_bytes(self) -> int:
         """Bytes of a panel before its weights: bits to flip in a vector of x, one int32 sum per column."""
-        return GROUP * (self.tile.lanes + self.tile.columns) if self.shift else 0
+        return GROUP * (self.head_lanes + self.tile.columns) if self.head_lanes else 0
 
     def pack(self, weights: Array) -> Array:
         """Pack weights [K, N] as [panel][head, then group][NR][4], flat, int8."""
@@ -124,20 +138,20 @@ class IntegerProduct:
             runs = np.concatenate([runs[:, : self.run - rest], last], axis=1)
         grouped = runs.reshape(self.groups, GROUP, columns // self.tile.columns, self.tile.columns)
         panels = grouped.transpose(2, 0, 3, 1)
-        if self.method == "mull":  # the first two products of four columns, then the other two
+        if self.arrangement == "halves":
             pairs = panels.reshape(*panels.shape[:2], self.tile.columns // 4, 4, 2, 2)
             panels = pairs.transpose(0, 1, 2, 4, 3, 5)
         flat = panels.reshape(panels.shape[0], -1)
-        if self.shift:
-            undo = (-self.shift * full.sum(axis=0, dtype="int32")).astype("<i4")
+        if self.head_lanes:
+            undo = (-self.head_shift * full.sum(axis=0, dtype="int32")).astype("<i4")
             head = undo.reshape(-1, self.tile.columns).view("int8")
-            flip = np.full((head.shape[0], GROUP * self.tile.lanes), -128, "int8")
+            flip = np.full((head.shape[0], GROUP * self.head_lanes), -128, "int8")
             flat = np.concatenate([flip, head, flat], axis=1)
         return np.ascontiguousarray(flat).reshape(-1)
 
     def product(
         self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
-        weights: Any, panel: Expr, finish: Finish,
+        weights: Any, panel: Expr, finish: Finish, inside: Expr | None = None,
     ) -> None:  # fmt: skip
         """Emit one tile of sums; parameters as in gemm.product."""
         lanes = self.tile.lanes
@@ -148,26 +162,26 @@ class IntegerProduct:
             bind((panel + int64(beside)) * int64(self.panel_bytes))
             for beside in range(ceil_div(vectors, self.tile.vectors))
         ]
+        # Bytes of a group that belong to columns before the tile.
+        skipped = int64(0) if inside is None else bind(inside * int64(GROUP))
         places = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
         flip = (
             bind(_vector_load(weights, starts[0], 8 if self.method == "mull" else size))
             if self.shift
             else None
         )
-        for v, (beside, inside) in enumerate(places):
+        for v, (beside, at) in enumerate(places):
             start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
-                head = _vector_load(weights, starts[beside] + int64((1 + inside) * size), size)
+                first_sum = starts[beside] + skipped + int64(GROUP * self.head_lanes + at * size)
+                head = _vector_load(weights, first_sum, size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
                 store(sums[row], [int64(v), tirx.Ramp(int64(0), int64(1), lanes)], start)
 
         def group(x_offset: Expr, number: Expr) -> None:
-            place = int64(self.head_bytes) + number * int64(size * self.tile.vectors)
-            right = [
-                self._right(weights, starts[beside] + place + int64(inside * size))
-                for beside, inside in places
-            ]
+            place = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
+            right = [self._right(weights, starts[beside] + place + int64(at * size)) for beside, at in places]
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
@@ -219,8 +233,12 @@ class IntegerProduct:
 
     def _right(self, weights: Any, at: Expr) -> list[Expr]:
         """Load the weights of one group and one vector of columns."""
-        if self.method == "mull":
+        if self.method == "mull" and self.arrangement == "halves":
             return [bind(_vector_load(weights, at + int64(half * 8), 8)) for half in range(2)]
+        if self.method == "mull":
+            pairs = bind(tirx.reinterpret("int16x8", _vector_load(weights, at, GROUP * self.tile.lanes)))
+            halves = [[tirx.IntImm("int32", lane) for lane in range(first, 8, 2)] for first in range(2)]
+            return [bind(tirx.reinterpret("int8x8", tirx.Shuffle([pairs], half))) for half in halves]
         return [bind(_vector_load(weights, at, GROUP * self.tile.lanes))]
 
     def _multiply(self, total: Expr, left: list[Expr], right: list[Expr]) -> Expr:
@@ -262,13 +280,14 @@ _SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2)}
 
 def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:
     """Choose the register tile; runs of `line` rows (pixels of an image row) are equally spaced in x."""
-    lanes = machine.lanes("int32")
+    lanes = min(machine.lanes("int32"), max(_SIGN)) if method == "sign" else machine.lanes("int32")
     sums, vectors = (_SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS)[method]
     vectors = min(vectors, ceil_div(columns, lanes))
     most = min(rows, max(1, sums // vectors), 16)
     even = max(count for count in range(1, most + 1) if line % count == 0)
     beside = panels_beside(rows, columns, vectors, lanes)
-    return Tile(even if 2 * even > most else most, vectors, lanes, beside)
+    tile = Tile(even if 2 * even > most else most, vectors, lanes, beside)
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
 def integer_product(
@@ -286,7 +305,16 @@ def integer_product(
         return None
     if runs[-1].extent < GROUP or runs[-1].x_stride != 1:
         return None
-    wanted = "uint8" if method == "vnni" else "int8"
-    shift = 0 if dtypes[0] == wanted else 128 if wanted == "uint8" else -128
+    other = 128 if dtypes[0] == "int8" else -128  # makes x the other type
+    shift = 0 if dtypes[0] == wanted_types(machine) else other
     tile = choose_tile(method, machine, rows, columns, line)
-    return IntegerProduct(method, machine.registers < 32 and method == "mull", tile, runs, shift)
+    arrangement, head_lanes = "halves" if method == "mull" else "groups", tile.lanes
+    if machine.packing is not None:
+        arrangement, head_lanes = machine.packing.arrangement, machine.packing.head_lanes
+        if not arrangement or (method != "mull" and arrangement != "groups"):
+            return None
+        if head_lanes < tile.lanes and (shift or machine.heads):
+            return None
+    arm32 = machine.registers < 32 and method == "mull"
+    head_lanes = head_lanes if shift or machine.heads else 0
+    return IntegerProduct(method, arm32, tile, runs, shift, head_lanes, other, arrangement)

@@ -30,7 +30,7 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.conv2d import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
-from kiln.kernels.cpu.gemm import Loop, Tile, ahead, choose_tile, later, product
+from kiln.kernels.cpu.gemm import Loop, ahead, choose_tile, later, product
 from kiln.kernels.cpu.winograd_cost import Form, form_of
 from kiln.kernels.cpu.winograd_transforms import data_line, output_line, pack_weights
 from kiln.opinfo.attach import OpInfo
@@ -40,6 +40,7 @@ from kiln.tir.builder import (
     Expr,
     Kernel,
     Machine,
+    Packing,
     argument,
     bind,
     chunks,
@@ -92,8 +93,9 @@ class Phases:
         self.product_plane = self.held * conv.out_channels + self.line
         best = choose_tile(machine, self.held, conv.out_channels, conv.choice(machine).tile)
         rows = ceil_div(self.held, ceil_div(self.held, best.rows))  # of equal height: no low last tile
-        self.tile = Tile(rows, best.vectors, best.lanes)
+        self.tile = replace(best, rows=rows, beside=1)
         self.panels = ceil_div(conv.out_channels, self.tile.columns)
+        self.strips = ceil_div(conv.out_channels, self.tile.width)  # tiles across: a panel has one or several
         measured = conv.choice(machine).fetch
         # Panels prefetched ahead; 0: none. In networks even few weights are cold: 10 to 50 % faster on Zen 5.
         self.fetch = 1 if measured is None else measured
@@ -170,10 +172,10 @@ class Phases:
         self._channels(conv.channels, channels)
 
     def multiply(
-        self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, panel: Expr,
+        self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, strip: Expr,
         again: tuple[Expr, int] | None = None,
     ) -> None:  # fmt: skip
-        """Emit the matmul of one plane and one panel of columns, for all tiles in the buffers.
+        """Emit the matmul of one plane and one strip of columns, for all tiles in the buffers.
 
         `again`: (index of this pass over the weights, number of passes); None: one pass, or a dynamic number.
         """
@@ -184,38 +186,43 @@ class Phases:
         def finish(row: Expr, column: Expr, value: Expr) -> None:
             store(products, [first_product + row * int64(conv.out_channels) + column], value)
 
-        def panel_of(columns: int) -> None:
+        def strip_of(columns: int) -> None:
             def tile_at(first_row: Expr, count: int) -> None:
                 rows = [bind(first_row + int64(index)) for index in range(count)]
                 bases = [bind(first_data + row * int64(conv.channels)) for row in rows]
+                panel = divide(strip, tile.parts)
+                inside = modulo(strip, tile.parts) * int64(tile.width) if tile.parts > 1 else None
                 number, loops = bind(plane * int64(self.panels) + panel), [Loop(conv.channels, 1)]
                 index, tiles = divide(first_row, tile.rows), ceil_div(self.held, tile.rows)
-                next_one = ahead(tile, loops, number, index, tiles, self.fetch) if self.fetch else None
+                next_one = None
+                if self.fetch:
+                    next_one = ahead(tile, loops, number, index, tiles, self.fetch, inside)
                 # Where weights are read only once, reading them leaves no time for prefetches of others.
                 if next_one is not None and self.upcoming is not None and again is not None:
                     turn, turns = again
-                    share = bind((turn * int64(self.planes * self.panels) + number) * int64(tiles) + index)
-                    shares = turns * self.planes * self.panels * tiles
+                    here = turn * int64(self.planes * self.strips) + plane * int64(self.strips) + strip
+                    share = bind(here * int64(tiles) + index)
+                    shares = turns * self.planes * self.strips * tiles
                     other = later(self.upcoming, share, shares, conv.channels // next_one.steps)
                     next_one = replace(next_one, later=other)
                 product(
-                    tile, rows, panel * int64(tile.columns), columns, data, bases, weights, number, loops,
-                    "float32", finish, next_one,
+                    tile, rows, strip * int64(tile.width), columns, data, bases, weights, number, loops,
+                    "float32", finish, next_one, inside=inside,
                 )  # fmt: skip
 
             blocks(self.held, tile.rows, tile_at)
 
-        rest = conv.out_channels % tile.columns
+        rest = conv.out_channels % tile.width
         if not rest:
-            panel_of(tile.columns)
-        elif self.panels == 1:
-            panel_of(rest)
+            strip_of(tile.width)
+        elif self.strips == 1:
+            strip_of(rest)
         else:
-            with builder.If(panel < int64(self.panels - 1)):
+            with builder.If(strip < int64(self.strips - 1)):
                 with builder.Then():
-                    panel_of(tile.columns)
+                    strip_of(tile.width)
                 with builder.Else():
-                    panel_of(rest)
+                    strip_of(rest)
 
     def transform_outputs(
         self, products: Any, start: Expr, tile: Expr, slot: Expr, element: Epilogue
@@ -298,6 +305,9 @@ class _Group:
     def _pack(self, weights: Array) -> Array:
         return pack_weights(weights, self.phases.m, self.phases.tile)
 
+    def _packing(self) -> Packing:
+        return Packing(self.phases.tile.columns, self.form.m, self.form.staged)
+
     def _epilogue(self, buffers: list[Any]) -> Epilogue:
         """The epilogue of the group. `buffers`: the kernel's buffers after data and weights."""
         return Epilogue(self.fused, self.anchor, self.last, dict(zip(self.read[2:], buffers, strict=True)))
@@ -318,8 +328,8 @@ class _Group:
                 with serial(form.block) as slot:
                     tile = bind(tirx.min(first + slot, int64(phases.tiles - 1)))
                     phases.transform_inputs(buffers[0], data, data_start, tile, slot)
-                with serial(phases.planes) as plane, serial(phases.panels) as panel:
-                    phases.multiply(data, data_start, buffers[1], products, start, plane, panel, again)
+                with serial(phases.planes) as plane, serial(phases.strips) as strip:
+                    phases.multiply(data, data_start, buffers[1], products, start, plane, strip, again)
                 with serial(form.block) as slot:
                     tile = bind(first + slot)
                     conditions = [] if exact else [tile < int64(phases.tiles)]
@@ -344,7 +354,15 @@ class _Group:
         func = define(arguments, tasks, body, bool(self.overwritten), self.ranges)
         fetches = phases.fetch > 0 and not is_open(form.rounds)
         kernel = Kernel(
-            func, tasks, {1: self._pack}, "winograd", self.overwritten, self.saving, fetches, self.ranges
+            func,
+            tasks,
+            {1: self._pack},
+            "winograd",
+            self.overwritten,
+            self.saving,
+            fetches,
+            self.ranges,
+            self._packing(),
         )
         return kernel, self.read
 
@@ -359,16 +377,16 @@ class _Group:
                 phases.transform_inputs(buffers[0], buffers[1], zero, tile, tile)
 
         def multiply(buffers: list[Any], begin: Expr, end: Expr) -> None:
-            with tasks_of(phases.planes * phases.panels, True, begin, end) as task:
-                plane, panel = bind(divide(task, phases.panels)), bind(modulo(task, phases.panels))
-                phases.multiply(buffers[0], zero, buffers[1], buffers[2], zero, plane, panel)
+            with tasks_of(phases.planes * phases.strips, True, begin, end) as task:
+                plane, strip = bind(divide(task, phases.strips)), bind(modulo(task, phases.strips))
+                phases.multiply(buffers[0], zero, buffers[1], buffers[2], zero, plane, strip)
 
         def outputs(buffers: list[Any], begin: Expr, end: Expr) -> None:
             element = self._epilogue(buffers[1:])
             with tasks_of(phases.tiles, True, begin, end) as tile:
                 phases.transform_outputs(buffers[0], zero, tile, tile, element)
 
-        products_of = phases.planes * phases.panels
+        products_of = phases.planes * phases.strips
         rest = [argument(param) for param in self.read[2:]]
         first = define([self.x_argument, argument(data)], phases.tiles, inputs, False, self.ranges)
         second_arguments = [argument(data), self.weights_argument, argument(products)]
@@ -380,6 +398,9 @@ class _Group:
         kernel = functools.partial(Kernel, family="winograd", ranges=self.ranges)
         return [
             (kernel(first, phases.tiles), [self.x, data]),
-            (kernel(second, products_of, {1: self._pack}), [data, self.weights, products]),
+            (
+                kernel(second, products_of, {1: self._pack}, packing=self._packing()),
+                [data, self.weights, products],
+            ),
             (kernel(third, phases.tiles, in_place=in_place), [products, *self.read[2:]]),
         ]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from kiln.kernels.cpu.conv2d import Convolution
 from kiln.kernels.cpu.gemm import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
-from kiln.tir.builder import Machine
+from kiln.tir.builder import Machine, Packing
 from kiln.tir.symbols import Extent, ceil_div, is_open
 
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
@@ -76,6 +76,8 @@ def wanted(machine: Machine) -> tuple[int, ...]:
 
 def form_of(conv: Convolution, machine: Machine) -> Form | None:
     """The form of Winograd convolution for `conv`; None for direct convolution."""
+    if machine.packing is not None:
+        return _form_for(conv, machine, machine.packing)
     allowed = [m for m in wanted(machine) if growth(m) <= machine.weight_growth + 1e-9]
     if machine.forms is not None:
         allowed = [m for m in allowed if m in machine.forms]
@@ -91,6 +93,17 @@ def form_of(conv: Convolution, machine: Machine) -> Form | None:
         if m != best and estimate(conv, m, machine) < 0.9 * estimate(conv, best, machine):
             best = m
     return divide(conv, best, machine, choice.block) if best else None
+
+
+def _form_for(conv: Convolution, machine: Machine, packing: Packing) -> Form | None:
+    """The form that reads weights in `packing`; None for direct convolution."""
+    if packing.form == DIRECT:
+        return None
+    if packing.staged:
+        return divide(conv, packing.form, machine, 0)
+    tiles = conv.ranges.greatest(tiles_of(conv, packing.form))
+    block = conv.choice(machine).block or 2 * choose_tile(machine, tiles, conv.out_channels).rows
+    return divide(conv, packing.form, machine, block)
 
 
 def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None) -> Form:

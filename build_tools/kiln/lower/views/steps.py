@@ -14,7 +14,6 @@ from tvm import tirx
 from kiln.config.sizes import SizeExpr
 from kiln.kernels.families import Part
 from kiln.lower.fused_steps import Groups
-from kiln.lower.schema import SizeArgument
 from kiln.lower.steps import Tensor
 from kiln.lower.views.in_place_concat import find_joins
 from kiln.lower.views.in_place_padding import border, copy_of, find_views, padded_view
@@ -131,11 +130,12 @@ class Placement:
             "out_dtype": whole.dtype,
         }
         ranges = groups.ranges_of(values)
-        kernel = border(view, extents, whole.dtype, groups.machine.lanes(whole.dtype), ranges)
-        part = Part(kernel, [kernel.func.params[0]], 0)
-        symbol, _ = groups.kernel(part, [info])
-        sizes = [SizeArgument(dim=values[variable]) for variable in kernel.sizes]
-        groups.step(symbol, part, [info], [whole.name, *sizes], [whole.name], values)
+        made = [
+            border(view, extents, whole.dtype, build.machine.lanes(whole.dtype), ranges)
+            for build in groups.builds
+        ]
+        parts = [Part(kernel, [kernel.func.params[0]], 0) for kernel in made]
+        groups.step(groups.kernels(parts, [info]), [info], [whole.name], [whole.name], values)
 
     def _whole_of(self, concat: Any) -> Tensor:
         """The tensor that holds the result of an in-place concat; added with its first operand."""

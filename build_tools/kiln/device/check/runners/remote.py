@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import Device, Target
+from kiln.device.check import host_cpu
 from kiln.device.check.runners import Completed, Runner, runner_for
 from kiln.device.check.runners.local import signal_name
 from kiln.device.deploy.copies import file_of
@@ -37,6 +38,10 @@ class RemoteRunner:
     def description(self) -> str:
         """The device as text for the user."""
         return f"device '{self._store.device.name}', {short(self._store.facts.identity)}"
+
+    def obstacle(self, target: Target) -> str | None:
+        """The reason why the device cannot run the target's programs; None when none is known."""
+        return obstacle(self._store.facts, target)
 
     @property
     def cores(self) -> list[str]:
@@ -109,6 +114,23 @@ def chosen_runner(target: Target, device: Path | None, model: str) -> Iterator[R
         return
     with remote_runner(read_device(device), target, model) as runner:
         yield runner
+
+
+def runners_of_variants(target: Target, runner: Runner) -> Iterator[tuple[str, Runner | str]]:
+    """The name of every variant of a target, and the runner that can run it or the reason why none can.
+
+    `runner`: of the target's own variant. A device runs the variants whose features it has; without one, a
+    variant runs on this machine or in its emulator.
+    """
+    yield target.base, runner
+    for name in target.variant_names[1:]:
+        variant = target.for_variant(name)
+        if isinstance(runner, RemoteRunner):
+            yield name, runner.obstacle(variant) or runner
+        elif (why := host_cpu.obstacle(variant)) is None or variant.emulator is not None:
+            yield name, runner_for(variant)
+        else:
+            yield name, f"{why}, and there is no emulator of one that has it"
 
 
 class ImageRunner:

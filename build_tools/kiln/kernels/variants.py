@@ -1,0 +1,75 @@
+"""The kernels of one fused group for every variant of a target: other instructions, the same parameters.
+
+The last variant decides how weights are packed, and into which kernels a group is divided; the kernels of the
+others read the same panels, in narrower tiles (`fitted` of cpu/gemm.py). Where a variant has no such kernel,
+all variants get the kernels of the first one, which every processor of the target can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels.cpu.gemm_int8 import wanted_types
+from kiln.kernels.families import Part, kernels_of
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.builder import Machine
+from kiln.tir.symbols import NO_RANGES, SymbolRanges
+from kiln.tir.view import TensorView
+
+
+def kernels_of_variants(
+    func: tirx.PrimFunc,
+    ops: list[OpInfo],
+    constants: set[int],
+    machines: Sequence[Machine],
+    views: Mapping[int, TensorView],
+    narrow: frozenset[int] = frozenset(),
+    ranges: SymbolRanges = NO_RANGES,
+) -> list[list[Part]]:
+    """The kernels of a group, in order: for each, its form for every one of `machines`.
+
+    All forms of a kernel have the same buffers and packings. The other parameters are those of `kernels_of`,
+    whose errors are raised.
+    """
+
+    def made_for(machine: Machine) -> list[Part]:
+        return kernels_of(func, ops, constants, machine, views, narrow, ranges)
+
+    if len(machines) == 1:
+        return [[part] for part in made_for(machines[0])]
+    # Panels by pairs have the width of one machine's vectors.
+    pairs = len({machine.vector_bits for machine in machines}) == 1
+    heads = len({wanted_types(machine) for machine in machines}) > 1
+    machines = [replace(m, pairs=m.pairs and pairs, heads=heads) for m in machines]
+    last = made_for(machines[-1])
+    packing = next((part.kernel.packing for part in last if part.kernel.packing is not None), None)
+    found = [*(made_for(replace(machine, packing=packing)) for machine in machines[:-1]), last]
+    params = list(func.params)
+    if not all(_same_interface(one, last, params) for one in found):
+        found = [made_for(machines[0])] * len(machines)
+    return [list(forms) for forms in zip(*found, strict=True)]
+
+
+def _same_interface(one: Sequence[Part], other: Sequence[Part], params: Sequence[Any]) -> bool:
+    """Whether the kernels of two variants read the same buffers and packed weights.
+
+    `params`: buffers from outside of the group. The others are between its kernels, and may differ in size.
+    """
+    if len(one) != len(other):
+        return False
+    for a, b in zip(one, other, strict=True):
+        if a.kernel.packing != b.kernel.packing or a.kernel.packs.keys() != b.kernel.packs.keys():
+            return False
+        if a.kernel.packs and a.kernel.packing is None:  # nothing says that they are equal
+            return False
+        if len(a.buffers) != len(b.buffers):
+            return False
+        for mine, theirs in zip(a.buffers, b.buffers, strict=True):
+            outside = any(mine.same_as(param) or theirs.same_as(param) for param in params)
+            if not (mine.same_as(theirs) if outside else str(mine.dtype) == str(theirs.dtype)):
+                return False
+    return True
