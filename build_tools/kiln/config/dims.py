@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from kiln.config import sizes
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, NotNegative, Positive
 
@@ -76,13 +77,16 @@ def _bucket(value: Any) -> Any:
 
 def _size(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
+        if isinstance(value, list):
+            return sizes.check(value)
         raise PlacedError((), "a whole number or a dimension's name expected")
-    if isinstance(value, int) and value < 1:
-        raise ValueError(f"must be at least 1, got {value}")
-    return value
+    size = sizes.parse(value) if isinstance(value, str) and not value.isidentifier() else value
+    if isinstance(size, int) and size < 1:
+        raise ValueError(f"must be at least 1, got {size}")
+    return size
 
 
-# One entry of a shape: a size, or the name of a dynamic dimension.
+# One entry of a shape: a size, the name of a dynamic dimension, or an expression such as `past + 1`.
 Size = Annotated[
     Any,
     BeforeValidator(_size),

@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from kiln.config import sizes
 from kiln.config.byoc import ByocKey
 from kiln.config.c_words import can_name_symbol
 from kiln.config.check import PlacedError, Section, choices, nearest
@@ -67,7 +68,8 @@ class Tensor(Section):
     """Properties of one input or output; an omitted key means: as in the model file."""
 
     shape: list[Size] | None = Field(
-        default=None, description="size of each axis, or the name of one of `dims`"
+        default=None,
+        description="size of each axis, the name of one of `dims`, or an expression: past + 1",
     )
     dtype: DType | None = Field(default=None, description="type of the elements")
     layout: str | None = Field(
@@ -227,10 +229,10 @@ class Model(Section):
         for side, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             for name, tensor in tensors.items():
                 for axis, size in enumerate(tensor.shape or []):
-                    if isinstance(size, str) and size not in self.dims:
+                    for dim in sorted(sizes.names(size) - self.dims.keys()):
                         raise PlacedError(
                             (side, name, "shape", axis),
-                            f"dimension '{size}' has no range in 'dims'" + nearest(size, self.dims),
+                            f"dimension '{dim}' has no range in 'dims'" + nearest(dim, self.dims),
                         )
         return self
 

@@ -6,6 +6,7 @@ operators of OPERATORS. Values are never negative; // and % round down.
 
 from __future__ import annotations
 
+import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -55,6 +56,68 @@ def check(expr: SizeExpr) -> SizeExpr:
     check(expr[1])
     check(expr[2])
     return expr
+
+
+_PARSED = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
+
+
+_MOST_CHARACTERS = 200  # of an expression; functions recurse into it
+
+
+def parse(text: str) -> SizeExpr:
+    """The size expression of a text in infix notation, such as `past + 1` or `2*seq - 1`.
+
+    Operators are + - * // %, and min and max of two sizes. Raises ValueError for other text, such as a name
+    that is not an identifier.
+    """
+    try:
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError
+        return _parsed(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(
+            f"'{text[:60]}': a size, a dimension's name, or an expression such as 'past + 1' expected"
+        ) from None
+
+
+def _parsed(node: ast.expr) -> SizeExpr:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return node.id
+    operator_of, sides = None, []
+    if isinstance(node, ast.BinOp):
+        operator_of, sides = _PARSED.get(type(node.op)), [node.left, node.right]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        operator_of, sides = node.func.id if node.func.id in ("min", "max") else None, node.args
+    if operator_of is None or len(sides) != 2:
+        raise ValueError
+    return joined(operator_of, _parsed(sides[0]), _parsed(sides[1]))
+
+
+def joined(operator_of: str, left: SizeExpr, right: SizeExpr) -> SizeExpr:
+    """`[operator, left, right]`, with `-1 + n` as `n - 1`, and a number after what it is added to.
+
+    Raises ValueError for a division by 0.
+    """
+    if operator_of in ("//", "%") and right == 0:
+        raise ValueError("a division by 0")
+    if operator_of in ("+", "*") and isinstance(left, int) and not isinstance(right, int):
+        left, right = right, left
+    if operator_of == "+" and isinstance(right, int) and right < 0:
+        return ["-", left, -right]
+    if isinstance(left, int) and isinstance(right, int):
+        return OPERATORS[operator_of](left, right)
+    return [operator_of, left, right]
+
+
+def substituted(expr: SizeExpr, values: Mapping[str, SizeExpr]) -> SizeExpr:
+    """`expr` with its names replaced by `values`; a number where the result is constant."""
+    if isinstance(expr, str):
+        return values[expr]
+    if isinstance(expr, int):
+        return expr
+    return joined(expr[0], substituted(expr[1], values), substituted(expr[2], values))
 
 
 def names(expr: SizeExpr) -> set[str]:

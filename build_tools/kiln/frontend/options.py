@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kiln.config import sizes
 from kiln.config.dims import Segment
+from kiln.config.sizes import SizeExpr, substituted
 from kiln.errors import KilnError
 
 # Greatest number of elements of a tensor: 32-bit targets and external libraries count with 32-bit integers.
@@ -28,26 +30,31 @@ class DimRange:
 class ImportOptions:
     """The settings of a model's YAML that affect the import, and the bucket to import for.
 
-    shapes: by input, one entry per axis: a size or the name of a dimension in `dims`.
+    shapes: by input, one entry per axis: a size, the name of a dimension in `dims`, or a size expression.
     layouts: by input or output, axis letters such as "NHWC".
     bucket: by dimension, the sizes that this bucket covers; None for a model whose sizes are all fixed.
     every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
     """
 
     name: str
-    shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[SizeExpr, ...]] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, DimRange] = field(default_factory=dict)
     bucket: Mapping[str, Segment] | None = None
     every_node: bool = False
 
-    def size(self, entry: int | str) -> int | None:
+    def size(self, entry: SizeExpr) -> int | None:
         """The size of an axis in the imported graph; None if it is symbolic.
 
-        `entry`: entry of a shape, a size or the name of a dimension.
+        `entry`: entry of a shape, a size, the name of a dimension, or an expression of these.
         """
         if isinstance(entry, int):
             return entry
+        if not isinstance(entry, str):
+            known = {name: self.size(name) for name in sizes.names(entry)}
+            if None in known.values():
+                return None
+            return sizes.evaluate(entry, {name: size or 0 for name, size in known.items()})
         return self.bucket[entry].size if self.bucket else self.dims[entry].minimum
 
 
@@ -62,7 +69,7 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
         minimum = 1 if value.get("min") is None else int(value["min"])
         maximum = minimum if value.get("max") is None else int(value["max"])
         dims[name] = DimRange(name, minimum, maximum, int(value.get("multiple") or 1))
-    shapes: dict[str, tuple[int | str, ...]] = {}
+    shapes: dict[str, tuple[SizeExpr, ...]] = {}
     layouts: dict[str, str] = {}
     for side in ("inputs", "outputs"):
         for name, value in (config.get(side) or {}).items():
@@ -77,11 +84,11 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
 
 
 def bind_shape(
-    where: str, name: str, declared: tuple[int | str | None, ...] | None, options: ImportOptions
-) -> tuple[int | str, ...]:
-    """The shape of input `name`: per axis a size, or, when importing for a bucket, the name of a dimension.
+    where: str, name: str, declared: tuple[SizeExpr | None, ...] | None, options: ImportOptions
+) -> tuple[SizeExpr, ...]:
+    """The shape of input `name`: per axis a size, or, for a bucket, an expression of dimensions.
 
-    `declared`: shape in the model file: per axis a size, the name of a symbol, or None where the file gives
+    `declared`: shape in the model file: per axis a size, an expression of symbols, or None where it gives
     neither; None for an unknown rank. Raises KilnError, prefixed with `where`, naming the input, the axis and
     the setting that gives its size.
     """
@@ -97,23 +104,54 @@ def bind_shape(
             f"{where}: input '{name}' has {len(declared)} axes, but inputs.{name}.shape gives "
             f"{len(configured)}"
         )
-    sizes = []
+    found: list[SizeExpr] = []
     for axis, declared_size in enumerate(declared):
         wanted = configured[axis] if configured is not None else declared_size
-        entry = wanted if isinstance(wanted, int) else _dim(where, name, axis, wanted, options)
+        if wanted is None or isinstance(wanted, (int, str)):
+            entry = wanted if isinstance(wanted, int) else _dim(where, name, axis, wanted, options)
+        else:
+            values = {symbol: _dim(where, name, axis, symbol, options) for symbol in sizes.names(wanted)}
+            entry = substituted(wanted, values)
+            _check_sizes(where, name, axis, entry, options)
         if isinstance(declared_size, int) and options.size(entry) != declared_size:
             raise KilnError(
                 f"{where}: input '{name}' axis {axis} is {declared_size} in the file, "
                 f"but inputs.{name}.shape says {entry}"
             )
-        sizes.append(entry)
-    _check_elements(where, name, sizes, options)
-    return tuple(sizes)
+        found.append(entry)
+    _check_elements(where, name, found, options)
+    return tuple(found)
 
 
-def _check_elements(where: str, name: str, sizes: Sequence[int | str], options: ImportOptions) -> None:
-    """Raise KilnError where input `name` of shape `sizes` can have more than MOST_ELEMENTS elements."""
-    greatest = [entry if isinstance(entry, int) else options.dims[entry].maximum for entry in sizes]
+def check_own_axes(where: str, shapes: Mapping[str, Sequence[SizeExpr]]) -> None:
+    """Raise KilnError for a dimension in expressions that is not an axis of its own on any input."""
+    own = {size for shape in shapes.values() for size in shape if isinstance(size, str)}
+    for name, shape in shapes.items():
+        for size in shape:
+            for dim in sorted(sizes.names(size) - own):
+                shown = ", ".join(sizes.show(entry) for entry in shape)
+                raise KilnError(
+                    f"{where}: dims.{dim}: no axis is of this size itself; input '{name}' is ({shown}): make "
+                    f"the whole axis a dimension with 'inputs: {{{name}: {{shape: […]}}}}', and its factor "
+                    "that dimension's 'multiple'"
+                )
+
+
+def _check_sizes(where: str, name: str, axis: int, entry: SizeExpr, options: ImportOptions) -> None:
+    """Raise KilnError where the size `entry` of an axis is below 0 for some sizes of the dimensions."""
+    ranges = {dim.name: (dim.minimum, dim.maximum) for dim in options.dims.values()}
+    least = sizes.bounds(entry, ranges)[0]
+    if least < 0:
+        raise KilnError(
+            f"{where}: input '{name}' axis {axis} of size {sizes.show(entry)} is {least} for the least sizes "
+            "of its dimensions, allowed: 0 and more; raise their min in 'dims'"
+        )
+
+
+def _check_elements(where: str, name: str, shape: Sequence[SizeExpr], options: ImportOptions) -> None:
+    """Raise KilnError where input `name` of shape `shape` can have more than MOST_ELEMENTS elements."""
+    ranges = {dim.name: (dim.minimum, dim.maximum) for dim in options.dims.values()}
+    greatest = [sizes.bounds(entry, ranges)[1] for entry in shape]
     elements = math.prod(greatest)
     if elements > MOST_ELEMENTS:
         raise KilnError(

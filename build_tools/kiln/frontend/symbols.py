@@ -11,7 +11,7 @@ import tvm
 from tvm import sym, tirx
 
 from kiln.config.dims import Segment
-from kiln.config.sizes import SizeExpr, evaluate
+from kiln.config.sizes import OPERATORS, SizeExpr, evaluate
 
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
@@ -66,8 +66,10 @@ class Symbols(SizeComparisons):
         super().__init__()
         self._variables: dict[str, Any] = {}
         self._parts: dict[str, Segment] = {}
+        self._fixed: dict[str, int] = {}  # by dimension of one size in this import, that size
         for name, part in (bucket or {}).items():
             if part.size is not None:
+                self._fixed[name] = part.size
                 continue
             label = name if part.multiple == 1 else f"{name}_div{part.multiple}"
             variable = tirx.Var(label, "int64")
@@ -79,6 +81,20 @@ class Symbols(SizeComparisons):
         """The size of the dynamic dimension `dim` as a TIR expression."""
         multiple = self._parts[dim].multiple
         return self._variables[dim] if multiple == 1 else self._variables[dim] * multiple
+
+    def extent_of(self, size: SizeExpr) -> Extent:
+        """A size expression as a TIR expression, simplified; dimensions of one size are numbers."""
+        if isinstance(size, int):
+            return size
+        if isinstance(size, str):
+            part = self._fixed.get(size)
+            return self.extent(size) if part is None else part
+        left, right = self.extent_of(size[1]), self.extent_of(size[2])
+        if isinstance(left, int) and isinstance(right, int):
+            return OPERATORS[size[0]](left, right)
+        made = {"//": tvm.tirx.floordiv, "%": tvm.tirx.floormod, "min": tvm.tirx.min, "max": tvm.tirx.max}
+        function = made.get(size[0], OPERATORS[size[0]])
+        return self.simplify(function(left, right))
 
     def divided(self) -> list[Any]:
         """The variables for size / m; no axis of an input is such a variable alone, so none defines it."""

@@ -34,7 +34,7 @@ def resolve(model: Model, given: dict[str, str]) -> Model:
     if not path.is_file():  # the stage `fetch` reports it
         return model
     shapes = {name: tensor.shape for name, tensor in model.inputs.items() if tensor.shape is not None}
-    ranges = {name: (dim.min, dim.max) for name, dim in model.dims.items()}
+    ranges = {name: (dim.min, dim.max, dim.multiple) for name, dim in model.dims.items()}
     shown = Path(
         given.get(model.name) or (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     )
@@ -49,7 +49,7 @@ def resolve(model: Model, given: dict[str, str]) -> Model:
             for name, shape in filled.items()
         },
     }
-    added = {name: Dim(min=least, max=most) for name, (least, most) in missing.items()}
+    added = {name: Dim(min=least, max=most, multiple=step) for name, (least, most, step) in missing.items()}
     return model.model_copy(update={"inputs": inputs, "dims": {**model.dims, **added}})
 
 

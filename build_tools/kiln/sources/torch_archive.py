@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kiln.config.sizes import SizeExpr
+from kiln.config.sizes import SizeExpr, joined
 from kiln.errors import KilnError
 
 PACKAGES = ("torch", "onnxscript")
@@ -151,15 +151,6 @@ def _expression(node: ast.expr) -> SizeExpr:
                 result = joined(_OPERATORS[node.func.id], result, part)
             return result
     raise ValueError(f"the size {ast.unparse(node)}")
-
-
-def joined(operator: str, left: SizeExpr, right: SizeExpr) -> SizeExpr:
-    """`[operator, left, right]`, with `-1 + n` written as `n - 1` and a number after what it is added to."""
-    if operator in ("+", "*") and isinstance(left, int) and not isinstance(right, int):
-        left, right = right, left
-    if operator == "+" and isinstance(right, int) and right < 0:
-        return ["-", left, -right]
-    return [operator, left, right]
 
 
 def versions() -> str:

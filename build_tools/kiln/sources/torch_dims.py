@@ -12,16 +12,16 @@ from kiln.config.library import identifier
 from kiln.errors import KilnError
 from kiln.sources.torch_archive import Archive
 
-Shape = tuple[Any, ...]
+Range = tuple[int, int, int]  # least and greatest size of a dimension, and a divisor of all sizes
 
 
 def fill(
-    path: Path, archive: Archive, shapes: Mapping[str, Sequence[Any]], ranges: Mapping[str, tuple[int, int]]
-) -> tuple[dict[str, list[Any]], dict[str, tuple[int, int]]]:
+    path: Path, archive: Archive, shapes: Mapping[str, Sequence[Any]], ranges: Mapping[str, Range]
+) -> tuple[dict[str, list[Any]], dict[str, Range]]:
     """The shapes of all inputs, and the ranges of the dimensions that the configuration lacks.
 
     `shapes`: by input, its shape in the configuration: sizes and names of dimensions, or expressions of
-    these; `ranges`: the least and greatest size of each dimension of the configuration.
+    these; `ranges`: by name, the dimensions of the configuration.
 
     A symbol of the archive is called as the configuration names an axis that is this symbol, else as
     torch.export.Dim did, else after the first input and axis that have it: `x_0`. Raises KilnError for an
@@ -33,20 +33,25 @@ def fill(
         raise KilnError(
             f"{path}: inputs.{unknown[0]}: the model has no such input, it has: {', '.join(archive.inputs)}"
         )
+    archive, multiples = whole_axes(archive)
     values = _values(path, archive, shapes)
     filled = {
-        name: list(shapes[name]) if name in shapes else [_substitute(size, values) for size in shape]
+        name: list(shapes[name]) if name in shapes else [sizes.substituted(size, values) for size in shape]
         for name, shape in archive.inputs.items()
     }
-    missing: dict[str, tuple[int, int]] = {}
+    missing: dict[str, Range] = {}
     for symbol, value in values.items():
         least, most = archive.ranges.get(symbol, (0, None))
+        multiple = multiples.get(symbol, 1)
         shown = f"{least}..{'' if most is None else most}"
         if isinstance(value, int):
-            if value < least or (most is not None and value > most):
+            if value < least or (most is not None and value > most) or value % multiple:
+                shown += f" in steps of {multiple}" if multiple > 1 else ""
                 raise KilnError(f"{path}: size {value} is outside of {shown}, the range of its export")
         elif value in ranges:
-            low, high = ranges[value]
+            low, high, divisor = ranges[value]
+            if divisor % multiple:
+                raise KilnError(f"{path}: dims.{value}.multiple: {divisor}, allowed: multiples of {multiple}")
             if low < least or (most is not None and high > most):
                 raise KilnError(
                     f"{path}: dims.{value}: {low}..{high} is wider than {shown}, the range of its export"
@@ -58,8 +63,37 @@ def fill(
                 f"torch.export.Dim(…, max=…)"
             )
         else:
-            missing[value] = (max(least, 1), most)
+            missing[value] = (max(least, multiple), most, multiple)
     return filled, missing
+
+
+def whole_axes(archive: Archive) -> tuple[Archive, dict[str, int]]:
+    """The archive with symbols that are axes of their own, and by symbol a divisor of all its sizes.
+
+    A symbol h that occurs only in expressions, such as 8*h, is replaced by a symbol for that whole axis,
+    whose sizes are multiples of 8: other axes with h then are expressions of it.
+    """
+    plain = {size for shape in archive.inputs.values() for size in shape if isinstance(size, str)}
+    changes: dict[str, Any] = {}
+    ranges, multiples = dict(archive.ranges), {}
+    for shape in archive.inputs.values():
+        for size in shape:
+            if isinstance(size, list) and size[0] == "*" and isinstance(size[2], int) and size[2] > 0:
+                symbol, factor = size[1], size[2]
+                if isinstance(symbol, str) and symbol not in plain and symbol not in changes:
+                    whole = f"{symbol} * {factor}"
+                    changes[symbol], multiples[whole] = ["//", whole, factor], factor
+                    least, most = archive.ranges.get(symbol, (0, None))
+                    ranges[whole] = (least * factor, None if most is None else most * factor)
+
+    def changed(size: sizes.SizeExpr) -> sizes.SizeExpr:
+        whole = isinstance(size, list) and size[0] == "*" and size[1] in list(changes)
+        if whole and f"{size[1]} * {size[2]}" in multiples:
+            return f"{size[1]} * {size[2]}"
+        return sizes.substituted(size, {name: changes.get(name, name) for name in sizes.names(size)})
+
+    inputs = {name: tuple(changed(size) for size in shape) for name, shape in archive.inputs.items()}
+    return Archive(inputs, ranges, archive.names), multiples
 
 
 def _values(path: Path, archive: Archive, shapes: Mapping[str, Sequence[Any]]) -> dict[str, int | str]:
@@ -78,30 +112,21 @@ def _values(path: Path, archive: Archive, shapes: Mapping[str, Sequence[Any]]) -
                     f"{path}: inputs.{name}.shape: axis {axis} is {entry}, but an axis that is always of "
                     f"the same size is {values[size]}"
                 )
-    for name, shape in archive.inputs.items():
-        for axis, size in enumerate(shape):
-            for symbol in sorted(sizes.names(size)):
-                if symbol not in values:
-                    called = _dimension_name(archive.names.get(symbol) or f"{name}_{axis}")
-                    while called in values.values():
-                        called += "_"
-                    values[symbol] = called
+    axes = [
+        (size, f"{name}_{axis}") for name, shape in archive.inputs.items() for axis, size in enumerate(shape)
+    ]
+    for size, axis_name in sorted(axes, key=lambda pair: not isinstance(pair[0], str)):
+        for symbol in sorted(sizes.names(size) - values.keys()):
+            called = _dimension_name(archive.names.get(symbol) or axis_name)
+            while called in values.values():
+                called += "_"
+            values[symbol] = called
     return values
 
 
 def _dimension_name(text: str) -> str:
     name = identifier(text)
     return name if can_name_variable(name) else f"{name}_"
-
-
-def _substitute(size: sizes.SizeExpr, values: Mapping[str, int | str]) -> Any:
-    """`size` with its symbols replaced by `values`; a number where it is constant."""
-    if isinstance(size, str):
-        return values[size]
-    if isinstance(size, int):
-        return size
-    result = [size[0], _substitute(size[1], values), _substitute(size[2], values)]
-    return result if sizes.names(result) else sizes.evaluate(result, {})
 
 
 def _where(archive: Archive, symbol: str) -> str:

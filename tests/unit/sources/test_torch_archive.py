@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kiln.config import load_model
+from kiln.config.sizes import evaluate
 from kiln.errors import KilnError
 from kiln.frontend.torch import trace_stage
 from kiln.frontend.torch.library import load_torch, reason
@@ -74,10 +75,22 @@ def test_dimensions_are_called_as_the_yaml_the_export_or_the_axis_says(tmp_path:
     archive = read_archive(write(tmp_path / "net.pt2", shapes, ranges, s1="Height"))
     filled, missing = fill(Path("net.pt2"), archive, {}, {})
     assert filled == {"x": ["x_0", 3, "height"], "mask": ["x_0", "mask_1"]}
-    assert missing == {"x_0": (1, 8), "height": (2, 64), "mask_1": (1, 5)}
-    filled, missing = fill(Path("net.pt2"), archive, {"x": ["batch", 3, 32]}, {"batch": (2, 4)})
+    assert missing == {"x_0": (1, 8, 1), "height": (2, 64, 1), "mask_1": (1, 5, 1)}
+    filled, missing = fill(Path("net.pt2"), archive, {"x": ["batch", 3, 32]}, {"batch": (2, 4, 1)})
     assert filled == {"x": ["batch", 3, 32], "mask": ["batch", "mask_1"]}
-    assert missing == {"mask_1": (1, 5)}
+    assert missing == {"mask_1": (1, 5, 1)}
+
+
+def test_a_multiple_of_a_symbol_becomes_a_dimension(tmp_path: Path) -> None:
+    inputs: dict[str, Sequence[int | str]] = {"x": ["8*s1", "8*s1 + s0"], "y": ["s0", "4*s1 - 1"]}
+    archive = read_archive(write(tmp_path / "net.pt2", inputs, {"s0": (1, 4), "s1": (1, 5)}))
+    filled, missing = fill(Path("net.pt2"), archive, {}, {})
+    assert missing == {"x_0": (8, 40, 8), "y_0": (1, 4, 1)}
+    assert filled["x"][0] == "x_0"
+    at = {"x_0": 24, "y_0": 3}
+    assert [[evaluate(size, at) for size in shape] for shape in filled.values()] == [[24, 27], [3, 11]]
+    with pytest.raises(KilnError, match=r"dims.h.multiple: 4, allowed: multiples of 8"):
+        fill(Path("net.pt2"), archive, {"x": ["h", ["+", "h", "n"]]}, {"h": (8, 16, 4), "n": (1, 2, 1)})
 
 
 @pytest.mark.parametrize(
@@ -86,10 +99,10 @@ def test_dimensions_are_called_as_the_yaml_the_export_or_the_axis_says(tmp_path:
         ({"z": [1]}, {}, "net.pt2: inputs.z: the model has no such input, it has: x, mask"),
         ({"x": [1, 3]}, {}, "input 'x' has 3 axes, but inputs.x.shape gives 2"),
         ({"x": [9, 3, 4]}, {}, "size 9 is outside of 1..8, the range of its export"),
-        ({"x": ["b", 3, 4]}, {"b": (1, 9)}, "dims.b: 1..9 is wider than 1..8, the range of its export"),
+        ({"x": ["b", 3, 4]}, {"b": (1, 9, 1)}, "dims.b: 1..9 is wider than 1..8, the range of its export"),
         (
             {"x": ["b", 3, 4], "mask": ["c"]},
-            {"b": (1, 2), "c": (1, 2)},
+            {"b": (1, 2, 1), "c": (1, 2, 1)},
             "inputs.mask.shape: axis 0 is c, but an axis that is always of the same size is b",
         ),
         (
@@ -100,7 +113,7 @@ def test_dimensions_are_called_as_the_yaml_the_export_or_the_axis_says(tmp_path:
     ],
 )
 def test_dimensions_that_do_not_fit_are_refused(
-    tmp_path: Path, shapes: dict[str, list[Any]], ranges: dict[str, tuple[int, int]], told: str
+    tmp_path: Path, shapes: dict[str, list[Any]], ranges: dict[str, tuple[int, int, int]], told: str
 ) -> None:
     path = write(
         tmp_path / "net.pt2", {"x": ["s0", 3, "s1"], "mask": ["s0"]}, {"s0": (1, 8), "s1": (2, None)}

@@ -8,6 +8,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
+from kiln.config.sizes import SizeExpr, names, parse, show
 from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
@@ -20,7 +21,7 @@ from kiln.frontend.onnx.half_types import compute_in_float32
 from kiln.frontend.onnx.narrow_types import widen
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.types import check_inside, check_ports
-from kiln.frontend.options import ImportOptions, bind_shape
+from kiln.frontend.options import ImportOptions, bind_shape, check_own_axes
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.symbols import Symbols
 
@@ -36,16 +37,13 @@ def load(path: Path, options: ImportOptions) -> Imported:
     sizes: dict[str, list[int | str]] = {}
     for name, shape in shapes.items():
         entries = [(entry, options.size(entry)) for entry in shape]
-        sizes[name] = [entry if size is None else size for entry, size in entries]
+        sizes[name] = [show(entry) if size is None else size for entry, size in entries]
     model = canonicalise(model, path, sizes)
     widen(model)
     check_inside(path, model)
     if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim renames it to the output
         raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
-    extents = {
-        name: [symbols.extent(size) if isinstance(size, str) else size for size in shape]
-        for name, shape in sizes.items()
-    }
+    extents = {name: [symbols.extent_of(entry) for entry in shape] for name, shape in shapes.items()}
     nodes: dict[str, list[str]] = {}
     module = convert_quietly(
         lambda: Importer(
@@ -126,7 +124,7 @@ def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 def bind_inputs(
     model: onnx.ModelProto, path: Path, options: ImportOptions
-) -> dict[str, tuple[int | str, ...]]:
+) -> dict[str, tuple[SizeExpr, ...]]:
     """By input, its shape: fixed sizes from the file, all others from the options.
 
     Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.
@@ -137,10 +135,12 @@ def bind_inputs(
             raise KilnError(
                 f"{path}: inputs.{given}: the model has no such input, it has: {', '.join(names)}"
             )
-    return {
+    shapes = {
         value.name: bind_shape(str(path), value.name, _declared_shape(value), options)
         for value in real_inputs(model)
     }
+    check_own_axes(str(path), shapes)
+    return shapes
 
 
 def _check_known(model: onnx.ModelProto, path: Path) -> None:
@@ -161,23 +161,29 @@ def _opset(model: onnx.ModelProto) -> int:
     )
 
 
-def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | None:
-    """The shape in the file: a size, a symbol's name or None per axis; None for an unknown rank."""
+def _declared_shape(value: onnx.ValueInfoProto) -> tuple[SizeExpr | None, ...] | None:
+    """The shape in the file: a size, an expression of symbols or None per axis; None for an unknown rank."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
     # Exporters write a dynamic size as a name, "?", a missing value, 0 or -1.
-    return tuple(
-        dim.dim_value if dim.dim_value > 0 else (dim.dim_param if dim.dim_param.isidentifier() else None)
-        for dim in tensor.shape.dim
-    )
+    return tuple(dim.dim_value if dim.dim_value > 0 else _symbolic(dim.dim_param) for dim in tensor.shape.dim)
+
+
+def _symbolic(text: str) -> SizeExpr | None:
+    """The size expression of a dimension's name in the file, such as `past + 1`; None for other names."""
+    try:
+        found = parse(text)
+    except ValueError:
+        return None
+    return found if names(found) else None
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
     return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
 
 
-def _image_layout(shape: tuple[int | str, ...]) -> str | None:
+def _image_layout(shape: tuple[SizeExpr, ...]) -> str | None:
     return "NCHW" if len(shape) == 4 else None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import tflite
 from tvm.relax.frontend.tflite import tflite_frontend
 
+from kiln.config.sizes import show
 from kiln.errors import KilnError
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
@@ -182,5 +183,12 @@ def _bind(path: Path, graph: Any, inputs: list[Port], options: ImportOptions) ->
         declared = tuple(
             None if given and mark < 0 else size for size, mark in zip(port.shape, marks, strict=True)
         )
-        shapes.append(bind_shape(str(path), port.name, declared, options))
+        shape = bind_shape(str(path), port.name, declared, options)
+        for axis, size in enumerate(shape):
+            if not isinstance(size, (int, str)):
+                raise KilnError(
+                    f"{path}: inputs.{port.name}.shape: axis {axis} is {show(size)}; a TFLite file allows "
+                    "sizes and names of dimensions, no expressions of them"
+                )
+        shapes.append(shape)
     return shapes

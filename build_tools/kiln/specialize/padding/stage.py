@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kiln.config import sizes
 from kiln.config.padding import MEASURED, PROVEN, given_fill
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
@@ -39,6 +40,14 @@ def padding(
 
     given = config.get("inputs") or {}
     padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
+    for port in interface["inputs"]:
+        for axis, size in enumerate(port["shape"]):
+            both = sorted(sizes.names(size) & padded.keys()) if not isinstance(size, str) else []
+            if both:
+                raise KilnError(
+                    f"model '{interface['model']}': dims.{both[0]}: input '{port['name']}' axis {axis} is "
+                    f"{sizes.show(size)}, which cannot be padded; use exact or range in place of pad"
+                )
     if any(part.get("measured") for part in padded.values()):
         fills = {port["name"]: given_fill(given.get(port["name"]) or {}) for port in interface["inputs"]}
         for port in interface["inputs"]:
