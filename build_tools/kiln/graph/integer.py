@@ -16,6 +16,7 @@ Needs: parameters bound as constants. Other patterns stay in float arithmetic.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ from kiln.graph.bindings import (
     rewrite_calls,
     shape_of,
 )
+
+_MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,31 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     return _rescale(rewriter, total, offset, scales, [1] * (rank - 1) + [offset.size])
 
 
+def _mean(rewriter: CallRewriter, call: Any) -> Any:
+    """A mean over axes of known size: the sum of the integers, exact in int32, then scaled."""
+    found = _dequantised(rewriter, call.args[0])
+    if found is None or found.scale.size != 1:
+        return None
+    shape = shape_of(found.data)
+    axes = range(len(shape)) if call.attrs.axis is None else integers(call.attrs.axis)
+    sizes = [shape[axis] for axis in axes]
+    if not all(isinstance(size, int) for size in sizes) or not 0 < math.prod(sizes) < _MOST_SUMMED:
+        return None
+    count = math.prod(sizes)
+    wide = rewriter.emit(relax.op.astype(found.data, "int32"))
+    total = rewriter.emit(relax.op.sum(wide, list(axes), bool(call.attrs.keepdims)))
+    offset = np.asarray(-found.zero_point * count)
+    return _rescale(rewriter, total, offset, np.asarray(found.scale[0] / count), [])
+
+
 def integer_arithmetic(mod: tvm.IRModule) -> tvm.IRModule:
-    """Compute quantised convolutions and matmuls on integers."""
+    """Compute quantised convolutions, matmuls and means on integers."""
     return rewrite_calls(
-        mod, {"relax.nn.conv1d": _conv1d, "relax.nn.conv2d": _conv2d, "relax.matmul": _matmul}
+        mod,
+        {
+            "relax.nn.conv1d": _conv1d,
+            "relax.nn.conv2d": _conv2d,
+            "relax.matmul": _matmul,
+            "relax.mean": _mean,
+        },
     )

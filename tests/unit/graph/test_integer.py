@@ -92,6 +92,12 @@ def test_a_product_of_integers(shape: tuple[int, ...], per_channel: bool) -> Non
     assert str(next(c for c in calls(changed) if c.op.name == "relax.matmul").ty.dtype) == "int32"
 
 
+@pytest.mark.parametrize("axes", [[1, 2], [-1], None])
+def test_a_mean_of_integers(axes: list[int] | None) -> None:
+    changed = _same(module([((2, 5, 6, 4), "int8")], lambda x: op.mean(_image(x), axes, True)), (2, 5, 6, 4))
+    assert str(next(call for call in calls(changed) if call.op.name == "relax.sum").ty.dtype) == "int32"
+
+
 def test_unsigned_images() -> None:
     def body(x: Any) -> Any:
         real = op.dequantize(x, const(0.5), const(200, "uint8"), out_dtype="float32")
