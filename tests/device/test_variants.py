@@ -1,0 +1,62 @@
+"""Bundles with variants: one program chooses by the processor, and each variant gives the golden outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kiln.config import load_target
+from kiln.device.check.execute import execute
+from kiln.device.check.runners.qemu_user import open_runner
+from kiln.errors import KilnError
+
+from .building import Project, write_small_network
+
+pytestmark = pytest.mark.heavy
+HASWELL = "Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid"
+# By processor of QEMU: the variant that kiln_open has to choose, and one that it has to refuse.
+CHOSEN = {
+    "x86_64_v2": {"Nehalem": ("v2", "v3"), HASWELL: ("v3", "v4")},
+    "aarch64": {"cortex-a53": ("base", "dotprod"), "cortex-a72": ("base", "dotprod"),
+                "cortex-a76": ("dotprod", None), "max": ("dotprod", None)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_each_processor_runs_its_variant(name: str, tmp_path: Path) -> None:
+    project = Project(tmp_path, variants=True)
+    write_small_network(project.folder / "net.onnx")
+    project.make(f"target={name}", "model=net.onnx")
+    bundle, target = project.bundle(name, "net"), load_target(name)
+    program = bundle.link_program(target, tmp_path / "work")
+    vectors = bundle.vectors()
+    inputs = [vector.inputs for vector in vectors]
+    dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
+    for cpu, (chosen, refused) in CHOSEN[name].items():
+        assert target.emulator is not None
+        emulator = target.emulator.model_copy(update={"args": ["-cpu", cpu]})
+        runner = open_runner(target.model_copy(update={"emulator": emulator}))
+        outcome = execute(bundle, program, runner, inputs, dtypes)
+        assert outcome.variant == chosen
+        for vector, outputs in zip(vectors, outcome.outputs, strict=True):
+            for got, want in zip(outputs, vector.outputs, strict=True):
+                assert abs(got - want).max() <= 1e-5 * max(1.0, abs(want).max())
+        if refused is not None:
+            with pytest.raises(KilnError, match=r"lacks .* which the model's kernels are compiled for"):
+                execute(bundle, program, runner, inputs, dtypes, variant=refused)
+        with pytest.raises(KilnError, match="v9: the model has no variant of this name"):
+            execute(bundle, program, runner, inputs, dtypes, variant="v9")
+
+
+def test_all_variants_are_tested_or_named_and_can_be_left_out(tmp_path: Path) -> None:
+    project = Project(tmp_path, variants=True)
+    write_small_network(project.folder / "net.onnx")
+    printed = project.make("target=x86_64_v2", "model=net.onnx", "test", "size")
+    for variant in load_target("x86_64_v2").variant_names:
+        assert f"net on x86_64_v2, variant {variant}" in printed
+    assert "kernels of each variant, bytes" in printed
+    printed = project.make("target=x86_64_v2", "model=net.onnx", "variants=v3", "test", "size")
+    assert "variant v" not in printed and "kernels of each variant" not in printed
+    done = project.scons("target=x86_64_v2", "model=net.onnx", "variants=v3,v9")
+    assert done.returncode == 2
+    assert "option 'variants': 'v9' is no variant of target 'x86_64_v2': v2, v3, v4, v4_vnni" in done.stderr
