@@ -14,8 +14,8 @@ from kiln.graph.constants import fold_simple_constants
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.empties import without_empties
-from kiln.graph.extremes import register
 from kiln.graph.group_norm import group_norms
+from kiln.graph.infinities import register
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
 from kiln.graph.norms import norms

@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.ir import Call, Op
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.tir import inverse_functions
+from kiln.tir import double_math, inverse_functions
 from kiln.tir.vector_expr import (
     Expr,
     cast,
@@ -258,6 +258,8 @@ def _lower_call(call: Any) -> Any:
     name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
     function = power if name == "pow" else _UNARY.get(name)
     dtype = scalar(call)
+    if dtype == "float64" and name in double_math.UNARY:
+        return double_math.UNARY[name](*call.args)
     if function is None or dtype not in ("float32", "float16"):
         return call
     if dtype == "float32":
@@ -290,7 +292,7 @@ def _lower_statement(statement: Any) -> Any:
 
 
 def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace float32 and float16 calls of mathematical functions by expressions that need no library.
+    """Replace calls of mathematical functions by expressions that need no library.
 
     Runs after vectorisation, and after the last pass that simplifies expressions.
     """

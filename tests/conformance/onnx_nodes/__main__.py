@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from .cases import VARIANTS, collect
-from .expected import write_expected
+from .expected import read_expected, write_expected
 from .worker import CRASH, REFUSED, WRONG, Result, counts, reason_of, run_all
 
 
@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--variant", choices=VARIANTS, help="default: both")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--json", type=Path, help="a file for all results")
+    parser.add_argument("--refused", action="store_true", help="only cases of refused.txt")
     parser.add_argument("--write", action="store_true", help="write refused.txt")
     args = parser.parse_args()
     cases = [
@@ -29,6 +30,9 @@ def main() -> None:
         for case in collect(args.only)
         if case.name.endswith(f"/{args.variant or ''}") or not args.variant
     ]
+    if args.refused:
+        known = read_expected()
+        cases = [case for case in cases if case.name in known]
     began = time.monotonic()
     results: dict[str, Result] = {}
     for result in run_all(cases, args.jobs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,10 @@ _HEAD = """\
 # Variants of ONNX's node tests that Kiln refuses, by reason. Written by
 # PYTHONPATH=build_tools:tests .venv/bin/python -m conformance.onnx_nodes --write
 """
+
+_WRAPPED = textwrap.TextWrapper(
+    110, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+)
 
 
 def read_expected() -> dict[str, str]:
@@ -34,12 +39,19 @@ def expected(result: Result, known: dict[str, str]) -> bool:
 
 
 def write_expected(results: Iterable[Result]) -> None:
-    """Write refused.txt: a line per reason, the most frequent first, and below it the cases."""
-    reasons: dict[str, list[str]] = {}
+    """Set the reasons of `results` in refused.txt: a line per reason, by frequency, then its cases.
+
+    Cases that are not among `results` keep their reasons.
+    """
+    known = read_expected() if FILE.exists() else {}
     for result in results:
+        known.pop(result.name, None)
         if result.outcome == REFUSED:
-            reasons.setdefault(reason_of(result), []).append(result.name)
+            known[result.name] = reason_of(result)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in known.items():
+        reasons.setdefault(reason, []).append(name)
     lines = [_HEAD.rstrip()]
     for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        lines += [reason, *(f"  {name}" for name in sorted(names))]
+        lines += [reason, *_WRAPPED.wrap(" ".join(sorted(names)))]
     FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -39,7 +39,7 @@ def compute(element: Callable[[Any, Any], Any], x: Array, folder: Path) -> Array
     reason = obstacle(target)
     if reason is not None:
         pytest.skip(reason)
-    data = te.placeholder([tirx.IntImm("int64", x.size)], "float32", name="data")
+    data = te.placeholder([tirx.IntImm("int64", x.size)], str(x.dtype), name="data")
     result = te.compute(data.shape, lambda i: element(data, i), name="result")
     fused = Fused(te.create_prim_func([data, result]))
     kernel, _ = elementwise.make(fused, fused.nests[-1], fused.params, MACHINE)
@@ -228,3 +228,15 @@ def test_ends_of_the_domain(name: str, tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         want = RELATIVE[name][1](x.astype("f8")).astype("f4")
     np.testing.assert_allclose(evaluate(RELATIVE[name][0], x, tmp_path), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "sigmoid"])
+def test_float64(name: str, tmp_path: Path) -> None:
+    x = np.logspace(-300, 300, 1003) if name == "log" else np.linspace(-700, 700, 10_003)
+    exact = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}[name]
+    np.testing.assert_allclose(evaluate(getattr(tirx, name), x, tmp_path), exact(x), rtol=2e-15)
+    ends = np.array([0.0, -1.0, np.inf, 1.0, 1e-3, 800.0, -800.0])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(
+            evaluate(getattr(tirx, name), ends, tmp_path / "ends"), exact(ends), rtol=2e-15
+        )

@@ -19,6 +19,7 @@ from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_read
 from kiln.frontend.onnx.node import Node, as_tensor, extents
+from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, from_array, from_items
@@ -28,21 +29,6 @@ _NODES_NAMED = 3  # nodes recorded per operator, for errors
 _OWN = {"If", "Constant", "Shape", "Size"}
 # In TVM's table, but with the meaning of an operator of the domain com.microsoft.
 _OF_ANOTHER_DOMAIN = {"Attention"}
-
-
-def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
-    """Raise KilnError naming every operator in `nodes`, with up to three nodes each; no-op if it is empty."""
-    if not nodes:
-        return
-    kinds: dict[str, list[str]] = {}
-    for node in nodes:
-        kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        kinds.setdefault(kind, []).append(node.name or f"with output {', '.join(node.output[:1]) or 'none'}")
-    listed = "; ".join(
-        f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-        for kind, names in sorted(kinds.items())
-    )
-    raise KilnError(f"{path}: operators that cannot be imported: {listed}")
 
 
 class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is untyped
@@ -235,8 +221,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 return
             except Exception as error:  # TVM raises exceptions of many types
                 failure = error
-        if failure is not None and not self._has_body(node):
-            raise failure
+        if not self._has_body(node):
+            raise failure or ValueError(f"{node.op_type}: there is no conversion of this operator")
         try:
             self._inline(node, origin)
         except Exception as error:
@@ -277,8 +263,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         expression = inputs = None
         if own is not None:
             seen = Node(
-                node.op_type, node.input, attributes, self._values, self._tensor, self._symbols, self.bb
-            )
+                node.op_type, node.input, attributes, self._values, self._tensor, self._symbols, self.bb,
+                self.opset,
+            )  # fmt: skip
             expression = own(seen)
         if expression is None:
             inputs = Inputs([self._tensor(name) if name else None for name in node.input])
@@ -316,7 +303,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 tensor_type(result.ty, "its result", self._symbols)
             except KilnError as error:
                 raise ValueError(str(error)) from None
-            self._types.check(name, result)
+            self._types.check(name, result, node.op_type)
         for name, result in named:
             self._nodes[name] = result
             self._values.pop(name, None)

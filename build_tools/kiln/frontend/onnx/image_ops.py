@@ -232,6 +232,37 @@ def with_pads(node: Node) -> Any:
     return None
 
 
+def transposed(node: Node) -> Any:
+    """Replace `output_shape` of a transposed convolution by pads; TVM, which ignores it, converts the rest.
+
+    A total below 0 adds zeros behind the result.
+    """
+    wanted = node.attributes.get("output_shape")
+    if not wanted:
+        return None
+    spatial = node.shape(0)[2:]
+    if len(wanted) == len(spatial) + 2:
+        wanted = wanted[2:]
+    ones, attributes = [1] * len(spatial), node.attributes
+    kernel = attributes.get("kernel_shape") or node.shape(1)[2:]
+    strides, dilations = (attributes.get(key) or ones for key in ("strides", "dilations"))
+    extra = list(attributes.get("output_padding") or [0] * len(spatial))
+    upper = _text(node, "auto_pad", "NOTSET") == "SAME_UPPER"
+    before, after = [], []
+    for axis, size in enumerate(spatial):
+        whole = strides[axis] * (size - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        total = node.symbols.simplify(whole - wanted[axis])
+        if not isinstance(total, int):
+            raise ValueError(f"output_shape {wanted[axis]} of size {size}: the pads differ from size to size")
+        extra[axis] += max(-total, 0)
+        small, large = max(total, 0) // 2, max(total, 0) - max(total, 0) // 2
+        before.append(small if upper else large)
+        after.append(large if upper else small)
+    attributes.pop("auto_pad", None)
+    attributes["pads"], attributes["output_padding"] = tuple(before + after), tuple(extra)
+    return None
+
+
 def _text(node: Node, key: str, default: str) -> str:
     value = node.attributes.get(key, default)
     return value.decode() if isinstance(value, bytes) else str(value)
@@ -240,6 +271,7 @@ def _text(node: Node, key: str, default: str) -> str:
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "AveragePool": with_pads,
     "Conv": with_pads,
+    "ConvTranspose": transposed,
     "MaxPool": with_pads,
     "Resize": resize,
     "RoiAlign": roi_align,

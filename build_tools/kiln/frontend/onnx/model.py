@@ -16,10 +16,11 @@ from kiln.frontend.onnx.attributes import check_attributes, check_names
 from kiln.frontend.onnx.expansions import adopt, expansion_of
 from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
-from kiln.frontend.onnx.graph import Importer, refuse
+from kiln.frontend.onnx.graph import Importer
 from kiln.frontend.onnx.half_types import compute_in_float32
 from kiln.frontend.onnx.narrow_types import widen
 from kiln.frontend.onnx.order import sort_nodes
+from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.types import check_inside, check_ports
 from kiln.frontend.options import ImportOptions, bind_shape, check_own_axes
 from kiln.frontend.quiet import convert_quietly

@@ -19,7 +19,9 @@ from kiln.frontend.onnx import (
     rearrange,
     recurrent,
     reductions,
+    sampling,
     shape_ops,
+    signal_ops,
 )
 from kiln.frontend.onnx.node import Node, shape_expr
 
@@ -171,5 +173,7 @@ OVERRIDES: dict[str, Converter] = {
     **rearrange.CONVERTERS,
     **recurrent.CONVERTERS,
     **reductions.CONVERTERS,
+    **sampling.CONVERTERS,
     **shape_ops.CONVERTERS,
+    **signal_ops.CONVERTERS,
 }

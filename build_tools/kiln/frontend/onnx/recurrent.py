@@ -3,13 +3,13 @@
 The contribution of the input is one matmul for the whole sequence. Each step selects a row of the result of
 this matmul by an index that is data, so that all steps share the same few kernels, and multiplies only the
 state of the previous step. Equations and the order of gates are those of the ONNX operators. Converters raise
-ValueError for unsupported nodes: weights or lengths known only at run time, peepholes, clipping, and
-activations other than the default ones.
+ValueError for unsupported nodes: lengths known only at run time, clipping, and activations other than the
+default ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,20 +28,26 @@ _USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN"
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def _const(value: Array) -> Any:
-    return relax.const(np.ascontiguousarray(value))
+def _const(value: Any) -> Any:
+    """An array as a constant; an expression as it is."""
+    return relax.const(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One direction of a recurrent operator: weights with columns by gate, and `emit` to bind expressions."""
+    """One direction of a recurrent operator: weights with columns by gate, and `emit` to bind expressions.
+
+    Weights are arrays, or expressions if they are not known before the model runs. peepholes: of the input,
+    output and forget gate of an LSTM, [hidden] each; empty if it has none.
+    """
 
     kind: str
     hidden: int
-    recurrent: Array  # [hidden, gates * hidden]
-    bias: Array  # of the recurrent matmul, [gates * hidden]
+    recurrent: Any  # [hidden, gates * hidden]
+    bias: Any  # of the recurrent matmul, [gates * hidden]
     before_reset: bool
     emit: Callable[[Any], Any]
+    peepholes: Sequence[Any] = ()
 
     def part(self, sums: Any, number: int, count: int = 1) -> Any:
         """The columns of gates [number, number + count) of `sums`."""
@@ -50,7 +56,17 @@ class _Layer:
 
     def product(self, state: Any, first: int, last: int) -> Any:
         """The matmul of `state` and the recurrent weights of gates [first, last)."""
-        return op.matmul(state, _const(self.recurrent[:, first * self.hidden : last * self.hidden]))
+        begin, end = first * self.hidden, last * self.hidden
+        if isinstance(self.recurrent, np.ndarray):
+            return op.matmul(state, _const(self.recurrent[:, begin:end]))
+        return op.matmul(state, self.emit(op.strided_slice(self.recurrent, [1], [begin], [end])))
+
+    def gate(self, sums: Any, number: int, cell: Any) -> Any:
+        """The gate `number` of an LSTM, whose peephole reads the state `cell`."""
+        value = self.part(sums, number)
+        if self.peepholes:
+            value = op.add(self.emit(value), op.multiply(cell, _const(self.peepholes[number])))
+        return op.sigmoid(self.emit(value)) if self.peepholes else op.sigmoid(value)
 
     def step(self, given: Any, states: list[Any]) -> list[Any]:
         """The states (h, and c of an LSTM) after one step; `given`: the contribution of the input."""
@@ -63,9 +79,10 @@ class _Layer:
         # Gates in ONNX's order: input, output, forget, cell.
         h, c = states
         sums = self.emit(op.add(self.product(h, 0, 4), given))
-        put, out, keep = (op.sigmoid(self.part(sums, gate)) for gate in (0, 1, 2))
+        put, keep = (self.gate(sums, gate, c) for gate in (0, 2))
         fresh = op.tanh(self.part(sums, 3))
         c = self.emit(op.add(op.multiply(keep, c), op.multiply(put, fresh)))
+        out = self.gate(sums, 1, c)
         return [self.emit(op.multiply(out, op.tanh(c))), c]
 
     def _gru(self, given: Any, states: list[Any]) -> list[Any]:
@@ -91,11 +108,9 @@ def _checked(node: Node, directions: int) -> None:
     names = [n.decode() if isinstance(n, bytes) else str(n) for n in attributes.get("activations", usual)]
     if [name.lower() for name in names] != usual:
         raise ValueError(f"activations {', '.join(names)}: allowed: {', '.join(usual)}")
-    for name in ("clip", "input_forget", "layout"):
+    for name in ("clip", "input_forget"):
         if attributes.get(name):
             raise ValueError(f"attribute '{name}' must be left out")
-    if node.has(7):
-        raise ValueError("peepholes (input 7) must be left out")
 
 
 def recurrent(node: Node) -> Any:
@@ -105,32 +120,37 @@ def recurrent(node: Node) -> Any:
     direction = direction.decode() if isinstance(direction, bytes) else str(direction)
     directions = 2 if direction == "bidirectional" else 1
     _checked(node, directions)
+    batches_first = bool(node.attributes.get("layout", 0))
     length, batch, width = node.shape(0)
+    if batches_first:
+        length, batch = batch, length
     if not isinstance(length, int) or length > LONGEST or not isinstance(batch, int):
         raise ValueError(f"a sequence of {length} steps, batch {batch}: at most {LONGEST}, known beforehand")
     lengths = node.constant(4) if node.has(4) else np.array([length])
     if lengths is None or (lengths != length).any():
         raise ValueError("sequence_lens (input 4) must be left out")
-    weights, recurrences = node.constant(1), node.constant(2)
-    biases = node.constant(3) if node.has(3) else np.zeros([directions, 2 * _GATES[kind] * hidden], "float32")
-    if weights is None or recurrences is None or biases is None:
-        raise ValueError("its weights are not known before the model runs")
-    emit = node.builder.emit
-    rows = emit(op.reshape(node.tensor(0), [length * batch, width]))
+    emit, gates = node.builder.emit, _GATES[kind]
+    x = emit(op.permute_dims(node.tensor(0), [1, 0, 2])) if batches_first else node.tensor(0)
+    rows = emit(op.reshape(x, [length * batch, width]))
     outputs: list[list[Any]] = []
     finals: list[list[Any]] = []
     for number in range(directions):
-        from_input, from_state = np.split(biases[number], 2)
         before_reset = kind == "GRU" and bool(node.attributes.get("linear_before_reset", 0))
-        bias = from_input if before_reset else from_input + from_state
-        layer = _Layer(kind, hidden, recurrences[number].T, from_state, before_reset, emit)
-        given = emit(op.add(op.matmul(rows, _const(weights[number].T)), _const(bias)))
-        steps = emit(op.reshape(given, [length, batch, _GATES[kind] * hidden]))
-        states = _start(node, number, batch, hidden)
+        weights, recurrences = (_turned(_side(node, index, number), emit) for index in (1, 2))
+        from_input, from_state = _biases(node, number, gates * hidden)
+        bias = from_input if before_reset else _added(from_input, from_state, emit)
+        peepholes: Sequence[Any] = ()
+        if node.has(7):
+            held = _side(node, 7, number)
+            peepholes = np.split(held, 3) if isinstance(held, np.ndarray) else _parts(held, 3, hidden, emit)
+        layer = _Layer(kind, hidden, recurrences, from_state, before_reset, emit, peepholes)
+        given = emit(op.add(op.matmul(rows, _const(weights)), _const(bias)))
+        steps = emit(op.reshape(given, [length, batch, gates * hidden]))
+        states = _start(node, number, batch, hidden, batches_first)
         found: list[Any] = [None] * length
         backward = direction == "reverse" or number == 1
         for time in reversed(range(length)) if backward else range(length):
-            row = op.reshape(op.take(steps, relax.const([time], "int64"), 0), [batch, _GATES[kind] * hidden])
+            row = op.reshape(op.take(steps, relax.const([time], "int64"), 0), [batch, gates * hidden])
             states = layer.step(emit(row), states)
             found[time] = states[0]
         outputs.append(found)
@@ -141,15 +161,53 @@ def recurrent(node: Node) -> Any:
     for state in range(len(finals[0])):
         ends = [emit(op.reshape(states[state], [1, batch, hidden])) for states in finals]
         results.append(ends[0] if directions == 1 else op.concat(ends, 0))
+    if batches_first:  # [length, directions, batch, hidden] and [directions, batch, hidden]
+        results[0] = op.permute_dims(emit(results[0]), [2, 0, 1, 3])
+        results[1:] = [op.permute_dims(emit(result), [1, 0, 2]) for result in results[1:]]
     return relax.Tuple([emit(result) for result in results])
 
 
-def _start(node: Node, number: int, batch: int, hidden: int) -> list[Any]:
-    """The initial states [batch, hidden] of direction `number`: inputs of the node, or zeros."""
+def _side(node: Node, index: int, number: int) -> Any:
+    """The part of direction `number` of a weight: an array, or an expression if it is not constant."""
+    value = node.constant(index)
+    if value is not None:
+        return value[number]
+    one = node.builder.emit(op.take(node.tensor(index), relax.const([number], "int64"), 0))
+    return node.builder.emit(op.squeeze(one, [0]))
+
+
+def _turned(weight: Any, emit: Callable[[Any], Any]) -> Any:
+    return weight.T if isinstance(weight, np.ndarray) else emit(op.permute_dims(weight))
+
+
+def _parts(value: Any, count: int, size: int, emit: Callable[[Any], Any]) -> list[Any]:
+    """`count` vectors of `size` elements that follow one another in `value`."""
+    return [
+        emit(op.strided_slice(value, [0], [number * size], [(number + 1) * size])) for number in range(count)
+    ]
+
+
+def _added(a: Any, b: Any, emit: Callable[[Any], Any]) -> Any:
+    return a + b if isinstance(a, np.ndarray) else emit(op.add(a, b))
+
+
+def _biases(node: Node, number: int, size: int) -> Sequence[Any]:
+    """The biases of direction `number` for the input and for the state, [size] each."""
+    if not node.has(3):
+        return [np.zeros(size, "float32"), np.zeros(size, "float32")]
+    both = _side(node, 3, number)
+    return np.split(both, 2) if isinstance(both, np.ndarray) else _parts(both, 2, size, node.builder.emit)
+
+
+def _start(node: Node, number: int, batch: int, hidden: int, batches_first: bool) -> list[Any]:
+    """The initial states [batch, hidden] of direction `number`: inputs of the node, or zeros.
+
+    batches_first: whether the axis of directions is the second, not the first.
+    """
     states = []
     for index in (5, 6) if node.op == "LSTM" else (5,):
         if node.has(index):
-            one = op.take(node.tensor(index), relax.const([number], "int64"), 0)
+            one = op.take(node.tensor(index), relax.const([number], "int64"), int(batches_first))
             states.append(node.builder.emit(op.reshape(one, [batch, hidden])))
         else:
             states.append(_const(np.zeros([batch, hidden], "float32")))

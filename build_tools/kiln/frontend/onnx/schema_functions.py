@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -35,16 +36,30 @@ def body_of(
     `types`: by input, the element type and the shape (None: a dynamic size). Returns no nodes for an operator
     whose body does not exist for these types or opsets, and for one of more than 4096 nodes.
     """
+    schema = onnx.defs.get_schema(node.op_type, _version(node, opsets), domain_of(node))
+    call = onnx.NodeProto()
+    call.CopyFrom(node)
+    given = {item.name for item in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type:
+            call.attribute.append(attribute.default_value)
+    key = (node.domain, node.op_type)
+    functions = []
+    if schema.has_context_dependent_function:
+        functions = [_for_types(schema, call, types, _version(node, opsets))]
+        call.domain = functions[0].domain
     inputs = [
         helper.make_tensor_value_info(name, kind, [size if isinstance(size, int) else None for size in shape])
         for name, (kind, shape) in types.items()
     ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    model = helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=opsets)
-    key = (node.domain, node.op_type)
-    inlined = onnx.inliner.inline_selected_functions(
-        model, [key], exclude=False, inline_schema_functions=True
-    )
+    graph = helper.make_graph([call], "node", inputs, outputs)
+    imports = [*opsets, *(helper.make_opsetid(function.domain, 1) for function in functions)]
+    model = helper.make_model(graph, opset_imports=imports, functions=functions)
+    if functions:
+        inlined = onnx.inliner.inline_local_functions(model)
+    else:
+        inlined = onnx.inliner.inline_selected_functions(model, [key], False, inline_schema_functions=True)
     nodes = list(inlined.graph.node)
     if len(nodes) > _MOST_NODES or any((each.domain, each.op_type) == key for each in nodes):
         return []
@@ -52,6 +67,38 @@ def body_of(
     for number, each in enumerate(nodes):
         each.name = f"{node.name}/{each.op_type}_{number}"
     return nodes
+
+
+def _version(node: onnx.NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
+    """The version of the domain of `node`'s operator."""
+    domain = domain_of(node)
+    return max(
+        (int(item.version) for item in opsets if ("" if item.domain == "ai.onnx" else item.domain) == domain),
+        default=1,
+    )
+
+
+def _for_types(
+    schema: Any, node: onnx.NodeProto, types: Mapping[str, tuple[int, Sequence[int | None]]], opset: int
+) -> onnx.FunctionProto:
+    """The body of `node`, which depends on its types, as a function of a domain of its own.
+
+    onnx.inliner cannot make it for a node with an omitted input, whose type it does not know.
+    """
+    kinds = []
+    for name in node.input:
+        kind = onnx.TypeProto()
+        if name:
+            element, shape = types[name]
+            kind = helper.make_tensor_type_proto(
+                element, [size if isinstance(size, int) else None for size in shape]
+            )
+        kinds.append(kind.SerializeToString())
+    version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
+    made = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), kinds)
+    function = onnx.FunctionProto.FromString(made)
+    function.domain = "kiln.body"
+    return function
 
 
 def _rename(nodes: Sequence[onnx.NodeProto], kept: set[str], prefix: str) -> None:

@@ -59,6 +59,26 @@ def squeeze(node: Node) -> Any:
     return relax.op.squeeze(node.tensor(0), sorted(dropped)) if dropped else node.tensor(0)
 
 
+def unsqueeze(node: Node) -> Any:
+    """Unsqueeze; of axes known only at run time the shape of the result is not known."""
+    axes = node.known(1, "axes")
+    rank = len(node.shape(0)) + len(axes)
+    return relax.op.expand_dims(node.tensor(0), sorted(int(axis) % rank for axis in axes))
+
+
+def trilu(node: Node) -> Any:
+    """Trilu with a diagonal known at run time; else left to TVM."""
+    if not node.has(1) or node.constant(1) is not None:
+        return None
+    op, emit, shape = relax.op, node.builder.emit, node.shape(0)
+    row, column = (emit(op.arange(*prims([0, size, 1]), "int64")) for size in shape[-2:])
+    apart = emit(op.subtract(emit(op.expand_dims(column, 0)), emit(op.expand_dims(row, 1))))
+    diagonal = emit(op.astype(emit(op.reshape(node.tensor(1), [])), "int64"))
+    upper = bool(node.attributes.get("upper", 1))
+    kept = emit((op.greater_equal if upper else op.less_equal)(apart, diagonal))
+    return op.where(kept, node.tensor(0), relax.const(0, str(node.tensor(0).ty.dtype)))
+
+
 def expand(node: Node) -> Any:
     """Expand: broadcasting of the input and a shape; an axis of size 1 on either side is broadcast."""
     wanted, shape = node.known(1), node.shape(0)
@@ -183,4 +203,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Slice": slice_,
     "Squeeze": squeeze,
     "Tile": tile,
+    "Trilu": trilu,
+    "Unsqueeze": unsqueeze,
 }

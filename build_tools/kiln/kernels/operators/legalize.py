@@ -113,25 +113,11 @@ def einsum(builder: Any, call: Any) -> Any:
     return builder.call_te(compute, *operands, primfunc_name_hint="einsum")
 
 
-def full(builder: Any, call: Any) -> Any:
-    """Legalisation rule for relax.full of an infinity or NaN, which TVM's own rule does not support."""
-    value = constant(call.args[1])
-    if value is None or value.dtype.kind != "f" or np.isfinite(value).all():
-        return _default("relax.full")(builder, call)
-    dtype, number = str(call.ty.dtype), float(value.reshape(-1)[0])
-
-    def compute() -> Any:
-        return te.compute(list(call.ty.shape), lambda *_: tirx.FloatImm(dtype, number), name="full")
-
-    return builder.call_te(compute, primfunc_name_hint="full")
-
-
 # Legalisation rules by operator name.
 RULES = {
     "relax.argmax": arg_extreme(largest=True),
     "relax.argmin": arg_extreme(largest=False),
     "relax.einsum": einsum,
-    "relax.full": full,
     "relax.quantize": quantize,
     "relax.topk": topk,
     "relax.cumsum": scan_rule(topi.cumsum, operator.add, 0),

@@ -1,7 +1,8 @@
-"""Legalisation of relax.max and relax.min of floats, for kernels and for folded constants.
+"""Legalisation of relax.max, relax.min and relax.full where infinities occur.
 
-TVM 0.27 starts from the greatest finite number, which is the wrong result where all elements are infinite.
-`register` replaces its rules, as constants are folded by the rules of operators.
+TVM 0.27 reduces from the greatest finite number, which is the wrong result where all elements are infinite,
+and has an error for tensors full of infinities or NaN. `register` replaces its rules, as constants are folded
+by the rules of operators.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 from tvm.ir import Op
+
+from kiln.graph.bindings import constant
 
 
 def extreme(largest: bool) -> Callable[[Any, Any], Any]:
@@ -51,8 +55,27 @@ def extreme(largest: bool) -> Callable[[Any, Any], Any]:
     return rule
 
 
+def _full(original: Any) -> Callable[[Any, Any], Any]:
+    """The rule of relax.full; `original`: TVM's."""
+
+    def rule(builder: Any, call: Any) -> Any:
+        value = constant(call.args[1])
+        if value is None or value.dtype.kind != "f" or np.isfinite(value).all():
+            return original(builder, call)
+        dtype, number = str(call.ty.dtype), float(value.reshape(-1)[0])
+
+        def compute() -> Any:
+            return te.compute(list(call.ty.shape), lambda *_: tirx.FloatImm(dtype, number), name="full")
+
+        return builder.call_te(compute, primfunc_name_hint="full")
+
+    return rule
+
+
 @functools.cache
 def register() -> None:
-    """Make the rules of this file those of relax.max and relax.min."""
+    """Make the rules of this file those of the operators."""
     for name, largest in (("max", True), ("min", False)):
         Op.get(f"relax.{name}").set_attr("FLegalize", extreme(largest), 11)
+    full = Op.get("relax.full")
+    full.set_attr("FLegalize", _full(full.get_attr("FLegalize")), 11)

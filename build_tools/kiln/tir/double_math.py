@@ -1,0 +1,110 @@
+"""Mathematical functions of float64 without a library, for models that ask for that type.
+
+Series with remainders below 1e-17 after a range reduction; relative errors are a few units of 2**-53.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tvm import tirx
+
+from kiln.tir.vector_expr import Expr, cast, let, reinterpreted, select
+
+
+def f64(value: float) -> Expr:
+    """A float64 constant."""
+    return tirx.FloatImm("float64", value)
+
+
+def _i64(value: int) -> Expr:
+    return tirx.IntImm("int64", value)
+
+
+def _series(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """The polynomial with `coefficients`, highest power first."""
+    result = f64(coefficients[0])
+    for coefficient in coefficients[1:]:
+        result = result * x + f64(coefficient)
+    return result
+
+
+def exp(x: Expr) -> Expr:
+    """e^x: 2^n times the Taylor series on [-ln 2 / 2, ln 2 / 2]; 0 or infinity beyond float64's range."""
+    high = 6.93145751953125e-1  # n times it is exact
+    terms = [1.0 / math.factorial(power) for power in range(13, -1, -1)]
+
+    def reduced(x: Expr) -> Expr:
+        scaled = x * f64(1.0 / math.log(2.0))
+        whole = cast("int64", scaled + select(scaled < f64(0.0), f64(-0.5), f64(0.5)))
+        return let(whole, "n", lambda n: value(x, n))
+
+    def value(x: Expr, n: Expr) -> Expr:
+        count = cast("float64", n)
+        rest = (x - count * f64(high)) - count * f64(1.4286068203094172321e-6)
+        half = n >> _i64(1)  # two factors, as 2^n may not be a float64 where the result is
+        return let(rest, "r", lambda r: _series(r, terms)) * _two_to(half) * _two_to(n - half)
+
+    limited = tirx.max(tirx.min(x, f64(710.0)), f64(-746.0))
+    return let(limited, "x", reduced)
+
+
+def _two_to(n: Expr) -> Expr:
+    return reinterpreted((n + _i64(1023)) << _i64(52), "float64")
+
+
+def log(x: Expr) -> Expr:
+    """Natural logarithm: 2 artanh((m - 1) / (m + 1)) + e ln 2, with m in [sqrt 1/2, sqrt 2]; NaN below 0."""
+    terms = [1.0 / (2 * power + 1) for power in range(11, -1, -1)]
+
+    def split(x: Expr) -> Expr:
+        bits = reinterpreted(x, "int64")
+        exponent = cast("float64", (bits >> _i64(52)) - _i64(1022))
+        kept = (bits & _i64((1 << 52) - 1)) | _i64(0x3FE0000000000000)
+        mantissa = reinterpreted(kept, "float64")
+        return let(exponent, "e", lambda e: let(mantissa, "m", lambda m: value(x, e, m)))
+
+    def value(x: Expr, e: Expr, m: Expr) -> Expr:
+        low = m < f64(math.sqrt(0.5))
+        exponent, number = select(low, e - f64(1.0), e), select(low, m + m, m)
+        ratio = (number - f64(1.0)) / (number + f64(1.0))
+
+        def total(s: Expr) -> Expr:
+            tail = f64(2.0) * s * _series(s * s, terms) + exponent * f64(1.4286068203094172321e-6)
+            found = tail + exponent * f64(6.93145751953125e-1)
+            finite = select(x < f64(math.inf), found, x)
+            return select(x > f64(0.0), finite, select(x < f64(0.0), f64(math.nan), f64(-math.inf)))
+
+        return let(ratio, "s", total)
+
+    return let(x, "x", split)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + e^-x)."""
+    return f64(1.0) / (f64(1.0) + exp(f64(0.0) - x))
+
+
+def tanh(x: Expr) -> Expr:
+    """tanh x: a series for |x| < 1/20, else 1 - 2 / (e^2x + 1)."""
+    terms = (62.0 / 2835, -17.0 / 315, 2.0 / 15, -1.0 / 3, 1.0)
+
+    def value(x: Expr) -> Expr:
+        small = x * _series(x * x, terms)
+        return select(tirx.abs(x) < f64(0.05), small, f64(1.0) - f64(2.0) / (exp(x + x) + f64(1.0)))
+
+    return let(x, "x", value)
+
+
+UNARY: dict[str, Callable[[Expr], Expr]] = {
+    "exp": exp,
+    "log": log,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "exp2": lambda x: exp(x * f64(math.log(2.0))),
+    "log2": lambda x: log(x) * f64(1.0 / math.log(2.0)),
+    "log10": lambda x: log(x) * f64(1.0 / math.log(10.0)),
+    "log1p": lambda x: log(x + f64(1.0)),
+    "rsqrt": lambda x: f64(1.0) / tirx.sqrt(x),
+}
