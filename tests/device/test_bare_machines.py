@@ -11,8 +11,10 @@ from kiln.config import Target, list_targets, load_target
 from kiln.device import bare
 from kiln.device.check.runners import Runner, runner_for
 from kiln.device.link import link, link_flags
+from kiln.emit.run_time_library import computes_floats
 from kiln.errors import KilnError
 from kiln.files import read_json
+from kiln.report.elf import read_program
 
 from .building import Project
 
@@ -103,6 +105,12 @@ def test_the_c_library_files_and_ends_of_programs(name: str, tmp_path: Path) -> 
         runner.run(program, ["2"], send={}, fetch={}, timeout=1)
 
 
+def float_functions(project: Project, name: str, model: str) -> list[str]:
+    """The functions that compute floats in software, in a program with the model."""
+    (program,) = (project.build / ".stages" / name / model / "device").glob("size_stack-*")
+    return [function for function in read_program(program).functions if computes_floats(function)]
+
+
 def on_machines(project: Project, names: tuple[str, ...], model: str) -> None:
     """Build `model` for targets; test it on their machines, and measure one of them."""
     for name in names:
@@ -116,6 +124,8 @@ def on_machines(project: Project, names: tuple[str, ...], model: str) -> None:
 
 def test_an_int8_model_on_every_kind_of_core(project: Project) -> None:
     on_machines(project, GATE, "micro_speech")
+    for name in ("cortex_m0plus", "riscv32_imac"):  # neither has an FPU
+        assert float_functions(project, name, "micro_speech") == []
 
 
 def test_instructions_are_counted_step_by_step(project: Project) -> None:

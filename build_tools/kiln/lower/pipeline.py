@@ -16,8 +16,9 @@ from kiln.graph.pipeline import Pass, run
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels.gpu import dlight
 from kiln.kernels.operators.legalize import RULES
-from kiln.lower import gpu
+from kiln.lower import gpu, target_check
 from kiln.lower.dims import Dims
+from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import Build, Groups
 from kiln.lower.index_checks import index_checks
 from kiln.lower.packings import Packings
@@ -104,6 +105,11 @@ class Lowering:
     def on_gpu(self) -> bool:
         return self.target is None or self.target.cuda is not None
 
+    @property
+    def without_floats(self) -> bool:
+        """Whether the target's cores lack instructions for floats."""
+        return self.target is not None and not target_check.has_floats(self.target)
+
 
 # Marks of the entries that only one kind of target has.
 CPU, GPU = "cpu", "gpu"
@@ -116,6 +122,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         # Phase 0: subgraphs for libraries, found by patterns of operators
         *([] if external is None else external.before()),
         # Phase 1: the graph in the form that kernels need
+        *([("fixed_point", fixed_point)] if lowering.without_floats else []),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
         ("reshapes", free_reshapes),

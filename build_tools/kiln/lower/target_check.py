@@ -14,6 +14,9 @@ from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.lower.schema import VariantFeatures
 
+# By architecture whose cores may lack them: LLVM's features that stand for instructions on float32.
+_FLOATS = {"arm_m": ("vfp2sp", "fp-armv8d16sp"), "riscv32": ("f",)}
+
 
 def check(target: Target) -> None:
     """Raise KilnError for a CPU or feature that LLVM does not support for the target's architecture.
@@ -67,6 +70,20 @@ def _check_known(target: Target, where: str) -> None:
         )
     if unknown:
         raise KilnError(f"{where}: LLVM knows no feature '{unknown[0]}' for {target.arch} (key 'features')")
+
+
+def has_floats(target: Target) -> bool:
+    """Whether the target's cores have instructions for float32."""
+    wanted = _FLOATS.get(target.arch)
+    if wanted is None:
+        return True
+    with quiet_stderr():
+        closure = codegen.llvm_get_cpu_features(
+            TvmTarget(
+                {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu, "mattr": target.features}
+            )
+        )
+    return any(str(feature) in wanted for feature in closure)
 
 
 def cpu_features_of(target: Target) -> list[str]:

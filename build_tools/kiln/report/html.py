@@ -245,7 +245,7 @@ def _flash(plan: Plan, size: Mapping[str, Any]) -> list[dict[str, Any]]:
     linked, params = size.get("linked"), size["params"]["bytes"]
     parts = [("parameters", params)]
     if linked is not None:
-        parts += [(label, linked["code"][key]) for key, label in CODE.items() if linked["code"][key]]
+        parts += [(label, linked["code"][key]) for key, label in CODE.items() if linked["code"].get(key)]
         rest = budget.used_bytes(size)["flash"] - sum(count for _, count in parts)
         parts.append(("tables, other constants, alignment", max(rest, 0)))
     total = sum(count for _, count in parts) or 1

@@ -9,6 +9,7 @@ from typing import Any
 from kiln.byoc.libraries import folder as external
 from kiln.config import Target
 from kiln.device.link import link, link_flags
+from kiln.emit.run_time_library import computes_floats
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord
 from kiln.plan.schema import PlacedTensor, Plan, PlannedBucket
@@ -105,10 +106,12 @@ def code_by_part(
         if name in base.functions:
             continue
         part = _part(members.get(name, ""), f"{plan.name}_plan.")
+        if part == "other" and computes_floats(name):
+            part = "floats"
         owner = _kernel_of(name, kernels) if part == "kernels" else None
         if owner is not None:
             kernels[owner] += size
-        totals[part] += size
+        totals[part] = totals.get(part, 0) + size
     ranked = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))
     return {
         "code": totals,

@@ -103,7 +103,7 @@ def print_figures(figures: Mapping[str, Any]) -> None:
         table.add_row("flash: all of it but .bss, linked, less an empty program", str(used["flash"]))
         table.add_row(f"  of it parameters ({params['storage']})", str(params["bytes"]))
         for name, label in CODE.items():
-            if linked["code"][name]:
+            if linked["code"].get(name):
                 table.add_row(f"  of it code: {label}", str(linked["code"][name]))
         table.add_section()
         table.add_row("RAM: .data, .bss and the largest arena", str(used["ram"]))
@@ -160,6 +160,7 @@ CODE = {
     "runtime": "runtime, core",
     "threads": "runtime, threads",
     "platform": "runtime, operating system",
+    "floats": "floats in software, which the core has no instructions for",
     "other": "C library and others",
 }
 _ROWS = {

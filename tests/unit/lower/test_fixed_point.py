@@ -1,0 +1,119 @@
+"""Quantised graphs without floats: the same levels as with floats, up to ties, and no float operator left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import relaxed
+import tvm
+from kiln.lower.fixed_point import fixed_point
+from relaxed import const, module, run_by_tvm
+from tvm import relax
+
+op = relax.op
+RNG = np.random.default_rng(5)
+CHANNELS = 6
+FACTORS = (RNG.random((1, CHANNELS)) * 0.01 + 1e-4).astype("float32")
+BIAS = RNG.normal(0, 20, (1, CHANNELS)).astype("float32")
+WIDE = ((40, CHANNELS), "int32")
+NARROW = ((64, CHANNELS), "int8")
+BYTES = ((64, CHANNELS), "uint8")
+
+
+def quantised(value: Any, scale: float, zero: int, dtype: str = "int8") -> Any:
+    return op.quantize(value, const(scale), const(zero, "int32"), 0, dtype)
+
+
+def real(data: Any, scale: float, zero: int) -> Any:
+    return op.dequantize(data, const(scale), const(zero, "int32"), 0, "float32")
+
+
+def accumulated(x: Any) -> Any:
+    return op.add(op.multiply(op.astype(x, "float32"), const(FACTORS)), const(BIAS))
+
+
+CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] = {
+    "channels": ([WIDE], lambda x: quantised(accumulated(x), 0.7, 3)),
+    "relu6": ([WIDE], lambda x: quantised(op.minimum(op.nn.relu(accumulated(x)), const(6.0)), 0.03, -100)),
+    "residual": (
+        [NARROW, NARROW], lambda x, y: quantised(op.add(real(x, 0.1, 4), real(y, 0.03, -9)), 0.11, -2),
+    ),
+    "difference": (
+        [NARROW, BYTES], lambda x, y: quantised(op.subtract(real(x, 0.1, 4), real(y, 0.2, 9)), 0.3, 0),
+    ),
+    "rescaled": ([BYTES], lambda x: quantised(real(x, 0.02, 128), 0.013, -7)),
+    "sigmoid": ([NARROW], lambda x: quantised(op.sigmoid(real(x, 0.1, 5)), 1 / 256, -128)),
+    "hard swish": (
+        [NARROW],
+        lambda x: quantised(
+            op.multiply(
+                real(x, 0.06, -3),
+                op.minimum(op.maximum(op.add(real(x, 0.06, -3), const(3.0)), const(0.0)), const(6.0)),
+            ),
+            0.2, -100, "uint8",
+        ),
+    ),
+    "softmax": ([NARROW], lambda x: quantised(op.nn.softmax(real(x, 0.05, 11), 1), 1 / 256, -128)),
+    "softmax of the first axis": (
+        [BYTES],
+        lambda x: quantised(op.nn.softmax(op.multiply(real(x, 0.2, 0), const(0.5)), 0), 1 / 256, 0, "uint8"),
+    ),
+}  # fmt: skip
+
+
+def inputs_of(shapes: list[tuple[tuple[int, ...], str]]) -> list[relaxed.Array]:
+    """Every level of int8 and uint8; sums up to the largest that an accumulator holds."""
+    made = []
+    for shape, dtype in shapes:
+        if dtype == "int32":
+            values = RNG.integers(-(2**17), 2**17, shape)
+            values[0], values[1] = 2**31 - 1, -(2**31)
+        else:
+            low = 0 if dtype == "uint8" else -128
+            values = RNG.permuted(np.resize(np.arange(low, low + 256), shape))
+        made.append(values.astype(dtype))
+    return made
+
+
+def float_operators(mod: tvm.IRModule) -> list[str]:
+    return [str(call.op.name) for call in relaxed.calls(mod) if "float" in str(call.ty.dtype)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_levels(name: str) -> None:
+    shapes, body = CASES[name]
+    before = module(shapes, body)
+    after = fixed_point(before)
+    assert float_operators(before) and float_operators(after) == []
+    given = inputs_of(shapes)
+    (want,), (got,) = run_by_tvm(before, given), run_by_tvm(after, given)
+    off = np.abs(got.astype("int32") - want.astype("int32"))
+    assert got.dtype == want.dtype and len(np.unique(want)) > 3
+    # Ties go up instead of to even, and a float32 near a tie is itself rounded: one level, in few elements.
+    assert off.max() <= 1 and (off > 0).mean() <= 0.02, (off.max(), (off > 0).mean())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: quantised(op.multiply(real(x, 0.1, 1), real(x, 0.1, 2)), 0.1, 0),  # a table
+        lambda x: quantised(op.mean(real(x, 0.1, 1), [1], True), 0.1, 0),
+        lambda x: quantised(op.nn.softmax(real(x, 0.1, 1), 1), 1 / 300.5, 0),
+        lambda x: quantised(op.add(op.nn.relu(real(x, 0.1, 1)), const(BIAS)), 0.1, 0),
+        lambda x: op.nn.relu(real(x, 0.1, 1)),
+    ],
+)
+def test_other_expressions_keep_their_value(body: Callable[[Any], Any]) -> None:
+    before = module([NARROW], body)
+    given = inputs_of([NARROW])
+    (want,), (got,) = run_by_tvm(before, given), run_by_tvm(fixed_point(before), given)
+    assert np.abs(got.astype("float64") - want.astype("float64")).max() <= 1 and got.shape == want.shape
+
+
+def test_factors_too_far_apart_stay_in_floats() -> None:
+    far = const(np.array([[1e-7, 1, 1, 1, 1, 1]]))
+    mod = module([WIDE], lambda x: quantised(op.multiply(op.astype(x, "float32"), far), 0.5, 0))
+    assert float_operators(fixed_point(mod))
