@@ -1,4 +1,4 @@
-"""kiln compare as a user runs it: a model with a wrong kernel is found, and a right one is not."""
+"""kiln compare and kiln evaluate as a user runs them."""
 
 from __future__ import annotations
 
@@ -45,6 +45,20 @@ def test_tensors_of_a_tflite_file_become_outputs(tmp_path: Path) -> None:
     assert len(probed) == len(probes)
     assert np.array_equal(probed[0], plain[0])
     assert len({value.tobytes() for value in probed}) > len(probes) // 2
+
+
+def test_evaluate(at_home: Project, tmp_path: Path) -> None:
+    """The bundle and the reference agree on random inputs; all outputs of the bundle are written."""
+    x = np.random.default_rng(0).integers(-128, 128, (40, 32, 32, 3)).astype(np.int8)
+    np.savez(tmp_path / "data.npz", input_1_int8=x, labels=np.arange(40) % 10)
+    command = [sys.executable, str(ROOT / "build_tools" / "command.py"), "evaluate", "resnet"]
+    command += ["--target", "x86_64", "--data", str(tmp_path / "data.npz")]
+    command += ["--outputs", str(tmp_path / "outputs.npz")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.startswith("resnet on x86_64: 40 samples, scores ")
+    assert "the answers differ for 0 of 40 samples" in done.stdout
+    assert np.load(tmp_path / "outputs.npz")["Identity_int8"].shape == (40, 1, 10)
 
 
 @pytest.mark.parametrize(

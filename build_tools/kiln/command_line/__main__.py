@@ -26,6 +26,8 @@ def main(given: Sequence[str] | None = None) -> int:
             print(arguments.completion(command.completion))
         elif command.quantised is not None:
             _quantise(command.quantised)
+        elif command.evaluated is not None:
+            _evaluate(command.evaluated)
         elif command.compared is not None:
             return _compare(command.compared)
         elif command.reduced is not None:
@@ -57,13 +59,30 @@ def _quantise(given: argparse.Namespace) -> None:
     from kiln.command_line.quantise.run import Goal, quantise
     from kiln.command_line.quantise.show import show
 
-    names = [name for name in (given.name, given.model) if name is not None]
-    if len(names) != 1:
-        raise KilnError("quantise: one model is needed: kiln quantise net.onnx --data calibration.npz")
+    name = _one_model("quantise", given)
     data = None if given.data is None else Path(given.data)
     out = None if given.out is None else Path(given.out)
     goal = Goal(given.min_snr, given.max_drop)
-    show(quantise(names[0], data, out, given.method, given.activations, goal))
+    show(quantise(name, data, out, given.method, given.activations, goal))
+
+
+def _evaluate(given: argparse.Namespace) -> None:
+    from kiln.command_line.evaluate import evaluate, show
+
+    name = _one_model("evaluate", given)
+    if given.data is None:
+        raise KilnError("evaluate: data is missing: --data FOLDER, FILE.csv or FILE.npz")
+    options = {} if given.byoc is None else {"byoc": given.byoc}
+    outputs = None if given.outputs is None else Path(given.outputs)
+    result = evaluate(name, Path(given.data), given.target, given.device, outputs, **options)
+    show(name, given.target, result)
+
+
+def _one_model(command: str, given: argparse.Namespace) -> str:
+    names = [name for name in (given.name, given.model) if name is not None]
+    if len(names) != 1:
+        raise KilnError(f"{command}: one model is needed: kiln {command} net.onnx --data FILE.npz")
+    return str(names[0])
 
 
 def _reduce(given: argparse.Namespace) -> None:

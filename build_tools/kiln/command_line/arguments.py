@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
-_OTHERS = ("quantise", "compare", "reduce", "list", "completion")
+_OTHERS = ("quantise", "evaluate", "compare", "reduce", "list", "completion")
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
@@ -36,6 +36,7 @@ class Command:
     compared: argparse.Namespace | None = None
     reduced: argparse.Namespace | None = None
     quantised: argparse.Namespace | None = None
+    evaluated: argparse.Namespace | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,9 +53,10 @@ def parse(given: Sequence[str]) -> Command:
         return Command(version=True)
     if not words or words[0] in ("-h", "--help", "help"):
         return Command(["-h"])
-    if "quantise" in words:  # in SCons's form: model=net.onnx quantise data=calibration.npz
-        rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
-        words = ["quantise", *(word for word in rest if word != "quantise")]
+    for goal in ("quantise", "evaluate"):
+        if goal in words:  # also in SCons's form: model=net.onnx quantise data=calibration.npz
+            rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
+            words = [goal, *(word for word in rest if word != goal)]
     verb = words[0]
     if verb not in (*_VERBS, *_OTHERS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
@@ -69,6 +71,8 @@ def parse(given: Sequence[str]) -> Command:
         return Command(completion=parsed.shell)
     if verb == "quantise":
         return Command(quantised=parsed)
+    if verb == "evaluate":
+        return Command(evaluated=parsed)
     if verb == "reduce":
         return Command(reduced=parsed)
     if verb == "compare":
@@ -135,6 +139,14 @@ def _add_questions(commands: Any) -> None:
     text = "keep nodes in float until accuracy drops by no more percentage points"
     command.add_argument("--max-drop", "--max_drop", type=float, metavar="POINTS", help=text)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
+    command = commands.add_parser("evaluate", help="accuracy of a bundle and of its reference on your data")
+    command.add_argument("name", nargs="?", metavar="MODEL", help=OPTIONS["model"])
+    command.add_argument("--model", metavar="MODEL", help="the same")
+    command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
+    command.add_argument("--target", default="host", help="a target; default: host")
+    command.add_argument("--device", help=OPTIONS["device"])
+    command.add_argument("--byoc", help=OPTIONS["byoc"])
+    command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     command = commands.add_parser("compare", help="every tensor of a model beside the reference's, in order")
     command.add_argument("model", metavar="MODEL", help=OPTIONS["model"])
     command.add_argument("--target", default="host", help="a target; default: host")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from kiln.command_line.quantise.samples import Port
+from kiln.command_line.samples import Port
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.compare import Array

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kiln.command_line.quantise import samples as sample_data
+from kiln.command_line import samples as sample_data
 from kiln.command_line.quantise.quantiser import Activations, Method, Quantiser
-from kiln.command_line.quantise.samples import Port, Samples
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
+from kiln.command_line.samples import Port, Samples
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError

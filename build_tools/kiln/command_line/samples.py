@@ -3,6 +3,7 @@ inputs."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +22,28 @@ _FEW = 16  # samples below which ranges of activations are hardly known
 
 @dataclass(frozen=True)
 class Port:
-    """An input of the model: name, element type, and shape; None stands for a dynamic size."""
+    """An input of the model: name, element type, and shape; None stands for a dynamic size.
+
+    `quant`: scale and zero point of a quantised input.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
+    quant: tuple[float, int] | None = None
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs of runs, by name, and where known the class of each; `warning` describes weak data."""
+    """Inputs of runs, by name, and where known the class of each; `warning` describes weak calibration data.
+
+    `names`: the files of the samples, empty for arrays.
+    """
 
     runs: Sequence[Mapping[str, Array]]
     labels: Array | None = None
     warning: str = ""
+    names: Sequence[str] = ()
 
 
 def from_npz(path: Path, ports: Sequence[Port]) -> Samples:
@@ -100,23 +109,67 @@ def _fits(shape: Sequence[int], allowed: Sequence[int | None]) -> bool:
     )
 
 
-def from_images(folder: Path, model: Model, ports: Sequence[Port]) -> Samples:
-    """Images of a folder through the model's `preprocess`. Raises KilnError without images or
-    `preprocess`."""
+def from_images(path: Path, model: Model, ports: Sequence[Port]) -> Samples:
+    """Images through the model's `preprocess`: those of a folder, or those that a .csv file lists.
+
+    The class of an image is the second column of the .csv file (image,class), or the name of the image's
+    folder where the folder has subfolders: a name of the model's `labels`, or a number. Raises KilnError
+    without images or `preprocess`, and for an unknown class.
+    """
     from kiln.sources.image import load_image, preprocess
 
     if model.preprocess is None:
         raise KilnError(f"model '{model.name}': images need the section 'preprocess' in its YAML file")
     if len(ports) != 1:
         raise KilnError(f"model '{model.name}': images serve one input, it has {len(ports)}; use a .npz file")
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _IMAGES)
-    if not files:
-        raise KilnError(f"{folder}: no image in it ({', '.join(_IMAGES)})")
+    listed = _listed(path) if path.is_file() else _found(path)
+    if not listed:
+        raise KilnError(f"{path}: no image in it ({', '.join(_IMAGES)})")
     port = ports[0]
     runs = [
-        {port.name: preprocess(load_image(path), model.preprocess, str(port.dtype), None)} for path in files
+        {port.name: preprocess(load_image(file), model.preprocess, str(port.dtype), port.quant)}
+        for file, _ in listed
     ]
-    return Samples(runs, None, _few(len(runs)))
+    names = [str(file) for file, _ in listed]
+    classes = [label for _, label in listed]
+    labels = None if None in classes else _numbers(path, model, [str(label) for label in classes])
+    return Samples(runs, labels, _few(len(runs)), names)
+
+
+def _found(folder: Path) -> list[tuple[Path, str | None]]:
+    """Images below a folder, with the name of their subfolder if all images are in one."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _IMAGES)
+    nested = all(file.parent != folder for file in files)
+    return [(file, file.relative_to(folder).parts[0] if nested else None) for file in files]
+
+
+def _listed(path: Path) -> list[tuple[Path, str | None]]:
+    """Images and classes of a .csv file; its paths are relative to it."""
+    try:
+        rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise KilnError(f"{path}: not a .csv file: {error}") from error
+    if any(len(row) != 2 for row in rows):
+        raise KilnError(f"{path}: two columns are expected, image and class")
+    if rows and not (path.parent / rows[0][0]).is_file() and Path(rows[0][0]).suffix.lower() not in _IMAGES:
+        rows = rows[1:]  # titles of the columns
+    missing = next((row[0] for row in rows if not (path.parent / row[0]).is_file()), None)
+    if missing is not None:
+        raise KilnError(f"{path}: '{missing}': no such file in {path.parent}")
+    return [(path.parent / row[0], row[1].strip()) for row in rows]
+
+
+def _numbers(path: Path, model: Model, classes: Sequence[str]) -> Array:
+    """The numbers of classes: by the model's `labels`, else the names are numbers."""
+    from kiln.sources.labels import load_labels
+
+    known = load_labels(model.labels) if model.labels else []
+    numbers = {name: number for number, name in reversed(list(enumerate(known)))}
+    for name in sorted(set(classes)):
+        if name not in numbers and not name.isdecimal():
+            listed = f"{', '.join(known[:5])}{', …' if len(known) > 5 else ''}" if known else "numbers"
+            raise KilnError(f"{path}: unknown class '{name}', allowed: {listed}")
+    return np.array([numbers[name] if name in numbers else int(name) for name in classes])
 
 
 def from_golden(vectors: Sequence[Sequence[Array]], ports: Sequence[Port]) -> Samples:

@@ -1,0 +1,184 @@
+"""The command `kiln evaluate`: accuracy of a bundle and of its reference on a user's data, and where they
+disagree."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from kiln.command_line.build import build
+from kiln.command_line.quantise.search import snr_db
+from kiln.command_line.samples import Port, Samples, from_images, from_npz
+from kiln.config import Model, load_model, load_target
+from kiln.config.source import PythonSource
+from kiln.device.bundle import Bundle, open_bundle
+from kiln.device.check.execute import execute
+from kiln.device.check.runners.remote import chosen_runner
+from kiln.errors import KilnError
+from kiln.files import read_json
+from kiln.golden.compare import Array
+from kiln.golden.reference import open_reference
+from kiln.sources import fetch
+
+_BATCH = 32  # samples of one start of the program
+_TIMEOUT = 3600.0  # seconds of one start
+_MOST = 20  # disagreements that are printed
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A sample for which the greatest scores differ: its name, its class if known, and both answers."""
+
+    sample: str
+    label: int | None
+    reference: int
+    bundle: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy over all samples, as fractions: (top 1, top 5) of the reference and of the bundle.
+
+    Both are None without labels. `snr`: dB of the bundle's outputs against the reference's.
+    """
+
+    samples: int
+    reference: tuple[float, float] | None
+    bundle: tuple[float, float] | None
+    snr: float
+    disagreements: Sequence[Disagreement]
+
+
+def evaluate(
+    name: str,
+    data: Path,
+    target: str = "host",
+    device: str | None = None,
+    outputs: Path | None = None,
+    **options: str,
+) -> Evaluation:
+    """Run the bundle of the model `name`, and the reference, on all samples of `data`.
+
+    `data` is a .npz file (arrays by input, and `labels`), a folder of images, whose subfolders are classes,
+    or a .csv file with the columns image and class. `outputs` is a .npz file for all outputs of the bundle.
+    Raises KilnError for wrong data, and where the bundle cannot be built or run.
+    """
+    model = load_model(name)
+    if isinstance(model.source, PythonSource):
+        raise KilnError(f"model '{model.name}': evaluate accepts model files, not a Python function")
+    if not data.exists():
+        raise KilnError(f"{data}: no such file or folder")
+    bundle = open_bundle(build(name, target, **options).folder)
+    manifest = read_json(bundle.folder / "manifest.json")
+    samples = _samples(model, data, [_port(entry) for entry in manifest["inputs"]])
+    names = [entry["name"] for entry in manifest["inputs"]]
+    inputs = [[run[name] for name in names] for run in samples.runs]
+    got = _bundle_outputs(bundle, target, device, inputs, [entry["dtype"] for entry in manifest["outputs"]])
+    reference = open_reference(fetch(model.source), model.golden.reference)
+    want = [reference.run(run) for run in inputs]
+    if outputs is not None:
+        arrays = {
+            entry["name"]: np.stack([run[index] for run in got])
+            for index, entry in enumerate(manifest["outputs"])
+        }
+        np.savez(outputs, **arrays)  # type: ignore[arg-type]
+    return _figures(samples, _scores_index(model, manifest), got, want)
+
+
+def _samples(model: Model, data: Path, ports: Sequence[Port]) -> Samples:
+    if data.suffix.lower() == ".npz":
+        return from_npz(data, ports)
+    return from_images(data, model, ports)
+
+
+def _port(entry: dict[str, Any]) -> Port:
+    quant = entry.get("quant")
+    shape = tuple(size if isinstance(size, int) else None for size in entry["shape"])
+    known = (quant["scale"], quant["zero_point"]) if quant else None
+    return Port(entry["name"], np.dtype(entry["dtype"]), shape, known)
+
+
+def _bundle_outputs(
+    bundle: Bundle, target: str, device: str | None, inputs: Sequence[list[Array]], dtypes: Sequence[str]
+) -> list[list[Array]]:
+    """The bundle's outputs for each run, on the target's runner or on a device."""
+    loaded, found = load_target(target), []
+    with (
+        tempfile.TemporaryDirectory(prefix="kiln-evaluate-") as work,
+        chosen_runner(loaded, None if device is None else Path(device), bundle.name) as runner,
+    ):
+        program = bundle.link_program(loaded, Path(work))
+        for start in range(0, len(inputs), _BATCH):
+            batch = inputs[start : start + _BATCH]
+            found += execute(bundle, program, runner, batch, dtypes, timeout=_TIMEOUT).outputs
+    return found
+
+
+def _scores_index(model: Model, manifest: dict[str, Any]) -> int:
+    """Number of the output with the scores: the one that the model's `run` names, else the first."""
+    wanted = model.run.output if model.run else None
+    names = [entry["name"] for entry in manifest["outputs"]]
+    if wanted is not None and wanted not in names:
+        raise KilnError(f"model '{model.name}': run.output '{wanted}' is not an output: {', '.join(names)}")
+    return 0 if wanted is None else names.index(wanted)
+
+
+def _figures(
+    samples: Samples, index: int, got: Sequence[Sequence[Array]], want: Sequence[Sequence[Array]]
+) -> Evaluation:
+    ours = np.stack([run[index].ravel().astype(np.float64) for run in got])
+    theirs = np.stack([run[index].ravel().astype(np.float64) for run in want])
+    labels = samples.labels
+    if labels is not None and int(labels.max(initial=0)) >= ours.shape[1]:
+        raise KilnError(f"label {int(labels.max())}: the output has {ours.shape[1]} scores")
+    answers, expected = ours.argmax(1), theirs.argmax(1)
+    differing = [
+        Disagreement(
+            samples.names[number] if samples.names else f"sample {number}",
+            None if labels is None else int(labels[number]),
+            int(expected[number]),
+            int(answers[number]),
+        )
+        for number in np.flatnonzero(answers != expected).tolist()
+    ]
+    return Evaluation(
+        len(got),
+        None if labels is None else _accuracy(theirs, labels),
+        None if labels is None else _accuracy(ours, labels),
+        snr_db([ours], [theirs]),
+        differing,
+    )
+
+
+def _accuracy(scores: Array, labels: Array) -> tuple[float, float]:
+    """Fractions of samples whose class has the greatest score, and one of the five greatest."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    hits = order == labels[:, None]
+    return float(hits[:, 0].mean()), float(hits[:, :5].any(1).mean())
+
+
+def show(name: str, target: str, result: Evaluation) -> None:
+    """Print the accuracy of both and the samples on which they disagree."""
+    noise = "equal to the reference" if result.snr == float("inf") else f"SNR {result.snr:.1f} dB"
+    print(f"{name} on {target}: {result.samples} samples, scores {noise}")
+    if result.reference is not None and result.bundle is not None:
+        table = Table()
+        for title in ("", "top 1", "top 5"):
+            table.add_column(title, justify="right" if title else "left")
+        for title, (first, five) in (("reference", result.reference), ("bundle", result.bundle)):
+            table.add_row(title, f"{100 * first:.2f} %", f"{100 * five:.2f} %")
+        Console(file=sys.stdout, highlight=False).print(table)
+    print(f"the answers differ for {len(result.disagreements)} of {result.samples} samples")
+    for one in result.disagreements[:_MOST]:
+        label = "" if one.label is None else f"class {one.label}, "
+        print(f"  {one.sample}: {label}reference {one.reference}, bundle {one.bundle}")
+    if len(result.disagreements) > _MOST:
+        print(f"  … and {len(result.disagreements) - _MOST} more")

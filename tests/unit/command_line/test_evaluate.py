@@ -1,0 +1,89 @@
+"""kiln evaluate: images and their classes, accuracy of both sides, disagreements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.command_line import __main__ as command_line
+from kiln.command_line.evaluate import Disagreement, _figures, show
+from kiln.command_line.samples import Port, Samples, from_images
+from kiln.config import load_model
+from kiln.errors import KilnError
+from PIL import Image
+
+PORTS = [Port("input_1_int8", np.dtype("int8"), (1, 32, 32, 3), (1.0, -128))]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """cat/a.png, ship/b.png and ship/c.png, each of one colour."""
+    for number, name in enumerate(("cat/a.png", "ship/b.png", "ship/c.png")):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (number, number, number)).save(path)
+    return tmp_path / "images"
+
+
+def test_classes_of_images(images: Path) -> None:
+    """Names of folders, names and numbers in a .csv file, with and without titles; images without a class."""
+    model = load_model("resnet")
+    samples = from_images(images, model, PORTS)
+    assert samples.labels is not None and samples.labels.tolist() == [3, 8, 8]
+    assert [run["input_1_int8"].flat[0] for run in samples.runs] == [-128, -127, -126]
+    for title in ("", "image,class\n"):
+        (images / "list.csv").write_text(f"{title}ship/c.png,ship\ncat/a.png,5\n")
+        samples = from_images(images / "list.csv", model, PORTS)
+        assert samples.labels is not None and samples.labels.tolist() == [8, 5]
+        assert samples.names == [str(images / "ship/c.png"), str(images / "cat/a.png")]
+    assert from_images(images / "ship", model, PORTS).labels is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("cat/a.png,tiger\n", "unknown class 'tiger', allowed: airplane, automobile, bird, cat, deer, …"),
+        ("cat/z.png,cat\n", "'cat/z.png': no such file in "),
+        ("cat/a.png\n", "two columns are expected, image and class"),
+        ("", "no image in it"),
+    ],
+)
+def test_wrong_lists(images: Path, content: str, message: str) -> None:
+    (images / "list.csv").write_text(content)
+    with pytest.raises(KilnError, match=message):
+        from_images(images / "list.csv", load_model("resnet"), PORTS)
+
+
+def test_accuracy_and_disagreements(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three samples of seven classes: the reference is right twice, the bundle once."""
+    want = [[np.eye(7)[[0]]], [np.eye(7)[[1]]], [np.eye(7)[[2]]]]
+    got: Any = [[np.eye(7)[[0]]], [np.eye(7)[[6]]], [np.eye(7)[[2]]]]
+    samples = Samples([{}, {}, {}], np.array([0, 1, 5]), names=["a.png", "b.png", "c.png"])
+    result = _figures(samples, 0, got, want)
+    assert result.reference == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    # Equal scores are in the order of the classes: 1 is among the five greatest of b.png, 5 not of c.png.
+    assert result.bundle == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert result.disagreements == [Disagreement("b.png", 1, 1, 6)]
+    show("net", "host", result)
+    text = capsys.readouterr().out
+    assert "the answers differ for 1 of 3 samples\n  b.png: class 1, reference 1, bundle 6\n" in text
+    with pytest.raises(KilnError, match="label 9: the output has 7 scores"):
+        _figures(Samples([{}], np.array([9])), 0, got[:1], want[:1])
+    unknown = _figures(Samples([{}, {}, {}]), 0, want, want)
+    assert (unknown.reference, unknown.disagreements, unknown.snr) == (None, [], float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("evaluate", "evaluate: one model is needed"),
+        ("evaluate resnet", "evaluate: data is missing: --data FOLDER, FILE.csv or FILE.npz"),
+        ("evaluate resnet --data /absent", "/absent: no such file or folder"),
+        ("model=resnet evaluate data=/absent", "/absent: no such file or folder"),
+    ],
+)
+def test_wrong_arguments(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"kiln: error: {message}")
