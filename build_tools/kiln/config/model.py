@@ -136,6 +136,21 @@ class StageLimits(Section):
     )
 
 
+class Cut(Section):
+    """The part of an ONNX graph that is built; golden vectors are made of that part."""
+
+    constants: dict[str, Any] = Field(
+        default_factory=dict, description="by input, the number or list of numbers that it always is"
+    )
+    inputs: list[str] = Field(
+        default_factory=list, description="inner tensors that become inputs: what computes them is left out"
+    )
+    outputs: dict[str, str] = Field(
+        default_factory=dict,
+        description="by name of an output, the tensor of the file that it is; empty: the file's outputs",
+    )
+
+
 class Params(Section):
     """Storage of the parameters in the bundle."""
 
@@ -156,6 +171,9 @@ class Model(Section):
     aliases: list[Identifier] = Field(default_factory=list, description="other names for model=")
     source: ModelSource = Field(description="where the model's file comes from")
     format: Format = Field(description="format of the model's file; left out: by the file's suffix")
+    cut: Cut | None = Field(
+        default=None, description="a part of the graph: inputs bound to constants, other inputs and outputs"
+    )
     inputs: dict[str, Tensor] = Field(
         default_factory=dict, description="by name, properties of inputs that the model's file lacks"
     )
@@ -223,6 +241,12 @@ class Model(Section):
     limits: StageLimits = Field(
         default=StageLimits(), description="time and memory that one stage of the build may use"
     )
+
+    @model_validator(mode="after")
+    def _cut_of_onnx(self) -> Model:
+        if self.cut is not None and self.format == "tflite":
+            raise PlacedError(("cut",), "for ONNX files and PyTorch models only, this is a TFLite file")
+        return self
 
     @model_validator(mode="after")
     def _known_dims(self) -> Model:

@@ -19,7 +19,7 @@ from kiln.scons.model_build import Unit
 from kiln.scons.session import session
 from kiln.sources.cache import file_sha256
 from kiln.stage import Stage
-from kiln.stages.model import EdgesStage, ExportStage, FetchStage
+from kiln.stages.model import CutStage, EdgesStage, ExportStage, FetchStage
 
 _known: dict[str, dict[str, list[Bucket]]] = {}
 
@@ -54,6 +54,12 @@ def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
     if unit.model.format == "pt2":
         graph = folder / "source.onnx"
         _run(unit, ExportStage(source=source, called=unit.source_name, out=graph))
+    if unit.model.cut is not None:
+        atomic_write(folder / "cut.config.json", canonical_json(stage_config(unit.model, "cut")))
+        part, whole = folder / "cut.onnx", graph
+        config = folder / "cut.config.json"
+        _run(unit, CutStage(config=config, source=whole, called=unit.source_name, out=part))
+        graph = part
     said = _run(unit, EdgesStage(config=folder / "edges.config.json", source=graph, out=out))
     print(said, end="", flush=True)
     write_json(kept, {**read_json(out), "key": key, "table": said})
@@ -64,7 +70,7 @@ def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
 
 def _key(unit: Unit) -> str:
     """A digest of everything that the choice depends on."""
-    parts = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "edges")]
+    parts = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "cut", "edges")]
     parts += [digest.of_stage(name) for name in ("fetch", "edges")]
     asked = [
         path for dim in unit.model.dims.values() for path in (dim.traffic, dim.costs) if path is not None

@@ -47,6 +47,7 @@ def resolve(model: Model, given: dict[str, str]) -> Model:
         **{
             name: model.inputs.get(name, Tensor()).model_copy(update={"shape": shape})
             for name, shape in filled.items()
+            if model.cut is None or not all(isinstance(size, int) for size in shape)  # it may be left out
         },
     }
     added = {name: Dim(min=least, max=most, multiple=step) for name, (least, most, step) in missing.items()}

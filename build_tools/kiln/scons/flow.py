@@ -34,9 +34,19 @@ def imported(unit: Unit) -> Graphs:
     ).out
 
     graph = source
-    if unit.graph != unit.source:
+    if unit.model.format == "pt2":
         graph = declare(
-            of_model.ExportStage(source=source, tools=versions(), called=unit.source_name, out=unit.graph),
+            of_model.ExportStage(source=source, tools=versions(), called=unit.source_name, out=unit.exported),
+            unit.name,
+        ).out
+    if unit.model.cut is not None:
+        source = graph = declare(
+            of_model.CutStage(
+                config=unit.slice("cut"),
+                source=graph,
+                called=unit.source_name,
+                out=unit.of_model / "cut.onnx",
+            ),
             unit.name,
         ).out
 

@@ -79,8 +79,7 @@ class Unit:
         self.bundle = build / self.target.name / self.name
         self.threads = self.model.threads or self.target.threads
         self.source = self.of_model / f"source.{self.model.format}"
-        # What the stages import: the source, or the ONNX file that the stage `export` makes of it.
-        self.graph = self.of_model / "source.onnx" if self.model.format == "pt2" else self.source
+        self.exported = self.of_model / "source.onnx"  # by the stage `export`, of an archive
         self.source_name = _given.get(self.name) or _known_to_the_user(self.model, str(self.source))
         self.byoc = _byoc(options.byoc) or self.model.byoc or self.target.byoc or Byoc()
         self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})

@@ -39,6 +39,16 @@ class ExportStage(Stage, spec=StageSpec("export", "kiln.frontend.torch.export_st
 
 
 @dataclass(frozen=True, kw_only=True)
+class CutStage(Stage, spec=StageSpec("cut", "kiln.frontend.onnx.cut", cached=True)):
+    """The part of an ONNX graph that the key `cut` describes."""
+
+    config: Annotated[Path, common.config("cut", "cut")]
+    source: Annotated[Path, Input("ONNX file")]
+    called: common.Called = None
+    out: Annotated[Path, Output("ONNX file to write")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImportStage(Stage, spec=StageSpec("import", "kiln.frontend.stage", cached=True)):
     """The model's file → a Relax module."""
 

@@ -1,0 +1,152 @@
+"""cut: stage that takes a part of an ONNX graph, between given tensors, with inputs bound to constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from kiln.config.check import choices
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+from kiln.frontend.importer import one_line
+from kiln.frontend.onnx.model import read, real_inputs
+from kiln.frontend.onnx.order import reads
+from kiln.stages.model import CutStage
+
+
+def run(args: CutStage) -> None:
+    """Write the part of --source that the key `cut` of the model describes. Raises KilnError as `cut`."""
+    wanted = read_json(args.config)["cut"]
+    try:
+        made = cut(args.source, read(args.source), wanted)
+    except KilnError as error:
+        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
+    atomic_write(args.out, made.SerializeToString(deterministic=True))
+
+
+def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.ModelProto:
+    """The part of `model` that `wanted` describes, a new model.
+
+    `wanted`: constants: by input, its value; inputs: names of inner tensors that become inputs; outputs: by
+    name in the result, the tensor, empty: the model's own outputs. Inputs and weights that the part does not
+    read are left out. Raises KilnError, with the names there are, for a name that the graph does not have,
+    for a constant that does not fit its input, and for an inner tensor whose type is unknown.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    _bind(path, result, wanted.get("constants") or {})
+    graph = result.graph
+    made = {name: node for node in graph.node for name in node.output if name}
+    known = [*made, *(value.name for value in real_inputs(result)), *(t.name for t in graph.initializer)]
+    inputs = list(wanted.get("inputs") or [])
+    outputs = wanted.get("outputs") or {value.name: value.name for value in graph.output}
+    for key, names in (("inputs", inputs), ("outputs", outputs.values())):
+        for name in names:
+            if name not in known:
+                raise KilnError(f"{path}: cut.{key}: no tensor is called '{name}'{_near(name, known)}")
+    for name in inputs:
+        if name not in made:
+            raise KilnError(f"{path}: cut.inputs: '{name}' is an input or a weight already; leave it out")
+    clash = next((new for new, old in outputs.items() if new != old and new in known), None)
+    if clash is not None:
+        raise KilnError(f"{path}: cut.outputs: '{clash}' is another tensor of the graph; choose another name")
+    needed = _needed(graph, set(inputs), set(outputs.values()))
+    types = _types(path, result)
+    given = [value for value in real_inputs(result) if value.name in needed]
+    given += [_described(path, types, name, "inputs") for name in inputs if name in needed]
+    returned = [_described(path, types, old, "outputs", new) for new, old in outputs.items()]
+    nodes = [node for node in graph.node if set(node.output) & needed - set(inputs)]
+    doubled = {name for node in nodes for name in node.output} & set(inputs)
+    if doubled:
+        raise KilnError(
+            f"{path}: cut.inputs: '{sorted(doubled)[0]}' and another result of the same node are needed; "
+            "cut at all results of that node"
+        )
+    nodes += [helper.make_node("Identity", [old], [new]) for new, old in outputs.items() if new != old]
+    weights = [tensor for tensor in graph.initializer if tensor.name in needed]
+    made_graph = helper.make_graph(nodes, graph.name, given, returned, weights)
+    graph.CopyFrom(made_graph)
+    return result
+
+
+def _bind(path: Path, model: onnx.ModelProto, constants: Mapping[str, Any]) -> None:
+    """Replace inputs by weights with the given values, in place."""
+    values = {value.name: value for value in real_inputs(model)}
+    for name, given in constants.items():
+        if name not in values:
+            raise KilnError(f"{path}: cut.constants: the model has no input '{name}'{_near(name, values)}")
+        tensor = values[name].type.tensor_type
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        array, fitting = _array(given, dtype)
+        shape = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if not fitting:
+            raise KilnError(f"{path}: cut.constants: {name}: {given} is not a value of type {dtype}")
+        if array.ndim == 0 and None not in shape:
+            array = np.full([size or 0 for size in shape], array)
+        fits = array.ndim == len(shape) and all(
+            size in (None, have) for size, have in zip(shape, array.shape, strict=False)
+        )
+        if not fits:
+            shown = ", ".join("?" if size is None else str(size) for size in shape)
+            raise KilnError(f"{path}: cut.constants: {name}: shape {list(array.shape)}, allowed: [{shown}]")
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+        model.graph.input.remove(values[name])
+
+
+def _array(given: Any, dtype: Any) -> tuple[Any, bool]:
+    """A number, or nested lists of numbers, as an array, and whether it has that value in type `dtype`."""
+    try:
+        exact = np.array(given)
+        with np.errstate(all="ignore"):
+            array = exact.astype(dtype)
+    except (ValueError, TypeError, OverflowError):  # text, or lists of different lengths
+        return np.zeros((), dtype), False
+    numbers = exact.dtype.kind in "biuf"
+    return array, numbers and (dtype.kind not in "iub" or np.array_equal(array, exact))
+
+
+def _needed(graph: onnx.GraphProto, stops: set[str], wanted: set[str]) -> set[str]:
+    """The names of all tensors that `wanted` depend on, without those that only `stops` depend on."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    needed: set[str] = set()
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name in needed or not name:
+            continue
+        needed.add(name)
+        if name in makers and name not in stops:
+            waiting.extend(reads(makers[name]))
+    return needed
+
+
+def _types(path: Path, model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception as error:  # ONNX raises exception types of its own
+        raise KilnError(f"{path}: cut: cannot infer the graph's types: {one_line(error)}") from error
+    values = {value.name: value for value in (*inferred.value_info, *inferred.input, *inferred.output)}
+    for tensor in inferred.initializer:
+        values[tensor.name] = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+    return values
+
+
+def _described(
+    path: Path, types: Mapping[str, onnx.ValueInfoProto], name: str, key: str, new: str | None = None
+) -> onnx.ValueInfoProto:
+    if name not in types or not types[name].type.tensor_type.elem_type:
+        raise KilnError(f"{path}: cut.{key}: the type of '{name}' cannot be inferred; cut at another tensor")
+    value = onnx.ValueInfoProto()
+    value.CopyFrom(types[name])
+    value.name = new or name
+    return value
+
+
+def _near(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    names = sorted(known)
+    return choices(name, names if len(names) <= 20 else [*names[:20], "…"]) if names else ""

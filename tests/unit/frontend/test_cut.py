@@ -1,0 +1,95 @@
+"""Parts of an ONNX graph: inputs bound to constants, outputs renamed or dropped, cuts at inner tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from kiln.config import load_model
+from kiln.errors import KilnError
+from kiln.frontend.onnx.cut import cut
+from kiln.frontend.onnx.model import read
+from onnx import parser
+
+NETWORK = """<ir_version: 9, opset_import: ["" : 18]>
+net (float[2, 4] x, int64 rate, float[2, 4] side) => (float[2, 4] y, float[2, 2] left, bool b)
+    <float[4] w = {1, 2, 3, 4}, int64 wanted = {16}> {
+  b = Equal(rate, wanted)
+  h = If(b) <then_branch = t () => (float[2, 4] t_out) { t_out = Mul(x, w) },
+             else_branch = e () => (float[2, 4] e_out) { e_out = Add(x, side) }>
+  r = Relu(h)
+  y = Sqrt(r)
+  left, right = Split<axis=1, num_outputs=2>(r)
+}"""
+X = np.random.default_rng(0).uniform(0, 1, (2, 4)).astype("f4")
+
+
+def part(path: Path, **wanted: Any) -> onnx.ModelProto:
+    onnx.save(parser.parse_model(NETWORK), path)
+    made = cut(path, read(path), wanted)
+    onnx.checker.check_model(made)
+    return made
+
+
+def names(model: onnx.ModelProto) -> tuple[list[str], list[str]]:
+    return [value.name for value in model.graph.input], [value.name for value in model.graph.output]
+
+
+def run(model: onnx.ModelProto, **feeds: Any) -> list[Any]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def test_an_input_is_bound_and_outputs_are_dropped(tmp_path: Path) -> None:
+    made = part(tmp_path / "net.onnx", constants={"rate": 16}, outputs={"root": "y"})
+    assert names(made) == (["x", "side"], ["root"])
+    np.testing.assert_allclose(run(made, x=X, side=X)[0], np.sqrt(X * [1, 2, 3, 4]), rtol=1e-6)
+    assert not {"Split"} & {node.op_type for node in made.graph.node}
+
+
+def test_a_cut_at_inner_tensors(tmp_path: Path) -> None:
+    made = part(tmp_path / "net.onnx", inputs=["r"], outputs={"y": "y", "second": "right"})
+    assert names(made) == (["r"], ["y", "second"])
+    got = run(made, r=X)
+    np.testing.assert_allclose(got[0], np.sqrt(X), rtol=1e-6)
+    np.testing.assert_array_equal(got[1], X[:, 2:])
+
+
+def test_a_number_fills_an_input(tmp_path: Path) -> None:
+    made = part(tmp_path / "net.onnx", constants={"side": 0.5, "rate": 8}, outputs={"y": "y"})
+    assert names(made) == (["x"], ["y"])
+    np.testing.assert_allclose(run(made, x=X)[0], np.sqrt(X + np.float32(0.5)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"constants": {"rat": 1}}, "cut.constants: the model has no input 'rat'; did you mean 'rate'?"),
+        ({"constants": {"rate": 1.5}}, "cut.constants: rate: 1.5 is not a value of type int64"),
+        ({"constants": {"rate": "a"}}, "cut.constants: rate: a is not a value of type int64"),
+        ({"constants": {"side": [1, 2]}}, "cut.constants: side: shape [2], allowed: [2, 4]"),
+        ({"outputs": {"y": "z"}}, "cut.outputs: no tensor is called 'z'; known: b, h, left"),
+        ({"inputs": ["q"]}, "cut.inputs: no tensor is called 'q'; known: b, h, left"),
+        ({"inputs": ["x"]}, "cut.inputs: 'x' is an input or a weight already; leave it out"),
+        ({"outputs": {"h": "y"}}, "cut.outputs: 'h' is another tensor of the graph; choose another name"),
+        (
+            {"inputs": ["left"], "outputs": {"a": "left", "c": "right"}},
+            "cut.inputs: 'left' and another result of the same node are needed",
+        ),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, wanted: dict[str, Any], told: str) -> None:
+    with pytest.raises(KilnError) as error:
+        part(tmp_path / "net.onnx", **wanted)
+    assert told in str(error.value)
+
+
+def test_a_tflite_file_has_no_parts(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text("source: {kind: file, path: net.tflite}\ncut: {inputs: [a]}\n", encoding="utf-8")
+    with pytest.raises(KilnError, match="key 'cut': for ONNX files and PyTorch models only"):
+        load_model(path)
