@@ -156,8 +156,11 @@ def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 
 
 def _foretell(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
+    """With -n, the commands that the stage would run on a device, or that the stage would run."""
     stage: StageNode = env["KILN_STAGE"]
-    return stage.foretold() if stage.foretold and GetOption("no_exec") else None
+    if not GetOption("no_exec"):
+        return None
+    return stage.foretold() if stage.foretold else f"kiln: would run {stage.subject}: {stage.name}"
 
 
 def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
