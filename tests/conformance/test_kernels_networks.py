@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.graph.pipeline import simplify
-from kiln.lower.steps import Tensor
+from kiln.lower.steps import LoweredTensor
 from kiln.lower.views import in_place_padding
 from relaxed import const, module, run_by_tvm
 from tvm import relax
@@ -112,7 +112,7 @@ def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch
     made = module([(shape, "float32")], body)
     x = np.random.default_rng(seed).standard_normal(shape).astype("f4")
     compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
-    tensors: dict[str, Tensor] = compiled.result.tensors
+    tensors: dict[str, LoweredTensor] = compiled.result.tensors
     assert any(tensor.shape[3:] == [network.channels + 16] for tensor in tensors.values())
     for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
         close(got, want, 1e-5)
@@ -149,7 +149,7 @@ def test_a_chain_of_convolutions_shares_its_borders(tmp_path: Path) -> None:
 
     made = module([((1, 8, 9, 10), "float32")], body)
     compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
-    tensors: dict[str, Tensor] = compiled.result.tensors
+    tensors: dict[str, LoweredTensor] = compiled.result.tensors
     padded = [tensor for tensor in tensors.values() if tensor.shape == [1, 11, 12, 8] and not tensor.alias]
     plain = [tensor for tensor in tensors.values() if tensor.shape == [1, 9, 10, 8] and not tensor.alias]
     assert len(padded) == 4

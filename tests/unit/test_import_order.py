@@ -60,3 +60,16 @@ def test_modules_outside_of_packages_import_none() -> None:
         "stage_server.py imports stages",
         "toolchain.py imports config",
     }
+
+
+def test_a_class_name_stands_once() -> None:
+    """A reader who meets a class's name knows which class it is, whatever the file imports."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "class " not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from kiln.command_line.build import build
 from kiln.command_line.quantise.search import snr_db
-from kiln.command_line.samples import Port, Samples, from_images, from_npz
+from kiln.command_line.samples import SamplePort, Samples, from_images, from_npz
 from kiln.config import Model, load_model, load_target
 from kiln.config.source import PythonSource
 from kiln.device.bundle import Bundle, open_bundle
@@ -93,17 +93,17 @@ def evaluate(
     return _figures(samples, _scores_index(model, manifest), got, want)
 
 
-def _samples(model: Model, data: Path, ports: Sequence[Port]) -> Samples:
+def _samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:
     if data.suffix.lower() == ".npz":
         return from_npz(data, ports)
     return from_images(data, model, ports)
 
 
-def _port(entry: dict[str, Any]) -> Port:
+def _port(entry: dict[str, Any]) -> SamplePort:
     quant = entry.get("quant")
     shape = tuple(size if isinstance(size, int) else None for size in entry["shape"])
     known = (quant["scale"], quant["zero_point"]) if quant else None
-    return Port(entry["name"], np.dtype(entry["dtype"]), shape, known)
+    return SamplePort(entry["name"], np.dtype(entry["dtype"]), shape, known)
 
 
 def _bundle_outputs(

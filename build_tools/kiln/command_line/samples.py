@@ -21,7 +21,7 @@ _FEW = 16  # samples below which ranges of activations are hardly known
 
 
 @dataclass(frozen=True)
-class Port:
+class SamplePort:
     """An input of the model: name, element type, and shape; None stands for a dynamic size.
 
     `quant`: scale and zero point of a quantised input.
@@ -46,7 +46,7 @@ class Samples:
     names: Sequence[str] = ()
 
 
-def from_npz(path: Path, ports: Sequence[Port]) -> Samples:
+def from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
     """Samples from a file with one array for each input.
 
     An array has the shape of the input, or several of them along its first axis: (samples, …) for an input of
@@ -77,7 +77,7 @@ def from_npz(path: Path, ports: Sequence[Port]) -> Samples:
     return Samples(runs, None if labels is None else labels.ravel(), _few(len(runs)))
 
 
-def _split(path: Path, port: Port, array: Array) -> list[Array]:
+def _split(path: Path, port: SamplePort, array: Array) -> list[Array]:
     """The samples in an array."""
     if array.dtype != port.dtype:
         raise KilnError(f"{path}: '{port.name}' is {array.dtype}, the model's input is {port.dtype}")
@@ -109,7 +109,7 @@ def _fits(shape: Sequence[int], allowed: Sequence[int | None]) -> bool:
     )
 
 
-def from_images(path: Path, model: Model, ports: Sequence[Port]) -> Samples:
+def from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -> Samples:
     """Images through the model's `preprocess`: those of a folder, or those that a .csv file lists.
 
     The class of an image is the second column of the .csv file (image,class), or the name of the image's
@@ -172,7 +172,7 @@ def _numbers(path: Path, model: Model, classes: Sequence[str]) -> Array:
     return np.array([numbers[name] if name in numbers else int(name) for name in classes])
 
 
-def from_golden(vectors: Sequence[Sequence[Array]], ports: Sequence[Port]) -> Samples:
+def from_golden(vectors: Sequence[Sequence[Array]], ports: Sequence[SamplePort]) -> Samples:
     """The inputs of the golden vectors, in the model's order: better than nothing."""
     runs = [dict(zip((port.name for port in ports), inputs, strict=True)) for inputs in vectors]
     warning = (

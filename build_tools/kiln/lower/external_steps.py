@@ -11,7 +11,7 @@ import tvm
 from kiln.config import sizes
 from kiln.lower.fused_steps import Groups
 from kiln.lower.schema import ExternalCode, GridAndBlock, KernelArgument, KernelRecord, SizeArgument
-from kiln.lower.steps import SIZE_PARAMETER, Tensor, label_of, operators
+from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, label_of, operators
 from kiln.tir.symbols import simplify
 
 
@@ -59,7 +59,7 @@ class Externals:
         return output.name
 
     def _kernel(
-        self, symbol: str, about: dict[str, Any], inputs: list[str], output: Tensor, scratch: bool,
+        self, symbol: str, about: dict[str, Any], inputs: list[str], output: LoweredTensor, scratch: bool,
         numbers: int, elements: int,
     ) -> None:  # fmt: skip
         """Add the record of the library function `symbol` to the kernels."""

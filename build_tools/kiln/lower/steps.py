@@ -50,7 +50,7 @@ def label_of(ops: Sequence[OpInfo]) -> str:
 
 
 @dataclass
-class Tensor:
+class LoweredTensor:
     """A tensor of the plan.
 
     `alias`: name of the tensor whose memory it uses, with another shape; None: memory of its own. `slack`:
@@ -86,7 +86,7 @@ class Steps:
 
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, LoweredTensor] = field(default_factory=dict)
     kernels: list[KernelRecord] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     params: dict[str, Array] = field(default_factory=dict)
@@ -142,24 +142,24 @@ class Steps:
         """Whether `kernels` has the kernel `symbol`."""
         return any(kernel.symbol == symbol for kernel in self.kernels)
 
-    def add(self, tensor: Tensor) -> Tensor:
+    def add(self, tensor: LoweredTensor) -> LoweredTensor:
         """Add `tensor` under its own name and return it."""
         self.tensors[tensor.name] = tensor
         return tensor
 
     def new(
         self, dtype: str, shape: list[SizeExpr], kind: TensorKind = "activation", alias: str | None = None
-    ) -> Tensor:
+    ) -> LoweredTensor:
         """Add a tensor under a new name and return it."""
         self._count += 1
-        return self.add(Tensor(f"t{self._count}", dtype, shape, kind, alias))
+        return self.add(LoweredTensor(f"t{self._count}", dtype, shape, kind, alias))
 
-    def constant(self, name: str, value: Array) -> Tensor:
+    def constant(self, name: str, value: Array) -> LoweredTensor:
         """Add a parameter; returns the tensor that holds it."""
         self.params[name] = value
-        return self.add(Tensor(name, str(value.dtype), list(value.shape), "param"))
+        return self.add(LoweredTensor(name, str(value.dtype), list(value.shape), "param"))
 
-    def root(self, name: str) -> Tensor:
+    def root(self, name: str) -> LoweredTensor:
         """The tensor that owns the memory of tensor `name`: the last one of its chain of aliases."""
         tensor = self.tensors[name]
         while tensor.alias is not None:

@@ -15,7 +15,7 @@ from kiln.lower.external_steps import Externals
 from kiln.lower.fused_steps import Groups
 from kiln.lower.index_checks import CHECK
 from kiln.lower.schema import IndexCheck, KernelArgument, KernelRecord, SizeArgument
-from kiln.lower.steps import SIZE_PARAMETER, Steps, Tensor
+from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, Steps
 from kiln.lower.views.steps import Placement
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Array
@@ -60,7 +60,9 @@ class Builder:
                 continue
             if index < count:
                 shape = self.groups.dims.shape(variable.ty)
-                tensor = self.steps.add(Tensor(f"input{index}", str(variable.ty.dtype), shape, "input"))
+                tensor = self.steps.add(
+                    LoweredTensor(f"input{index}", str(variable.ty.dtype), shape, "input")
+                )
                 self.steps.inputs.append(tensor.name)
             else:
                 tensor = self.steps.constant(name, self.constants[name])

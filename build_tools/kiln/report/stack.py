@@ -27,7 +27,7 @@ _READERS = {"EM_ARM": stack_thumb.read, "EM_RISCV": stack_riscv.read}
 
 
 @dataclass
-class Code:
+class LinkedCode:
     """A program's functions by address, and its memory."""
 
     machine: str
@@ -101,7 +101,12 @@ def measure_stack(path: Path, roots: Sequence[str]) -> Stack:
 
 
 def _depth(
-    code: Code, frames: dict[int, Frame], taken: set[int], at: int, above: list[int], known: dict[int, int]
+    code: LinkedCode,
+    frames: dict[int, Frame],
+    taken: set[int],
+    at: int,
+    above: list[int],
+    known: dict[int, int],
 ) -> int:
     if at in known:
         return known[at]
@@ -117,7 +122,7 @@ def _depth(
     return known[at]
 
 
-def _plain_depth(code: Code, frames: dict[int, Frame], at: int, above: set[int]) -> int:
+def _plain_depth(code: LinkedCode, frames: dict[int, Frame], at: int, above: set[int]) -> int:
     """Depth below `at` by direct calls, without the functions `above`."""
     called = {owner for target in frames[at].calls if (owner := _owner(code, target)) is not None}
     path = {*above, at}
@@ -133,7 +138,7 @@ def _sized(frame: Frame) -> Frame:
     return frame
 
 
-def _owner(code: Code, address: int) -> int | None:
+def _owner(code: LinkedCode, address: int) -> int | None:
     """The address of the function that contains `address`."""
     if address in code.functions:
         return address
@@ -143,7 +148,7 @@ def _owner(code: Code, address: int) -> int | None:
     return start if start is not None and address < start + code.functions[start][1] else None
 
 
-def _taken(code: Code, frames: dict[int, Frame]) -> set[int]:
+def _taken(code: LinkedCode, frames: dict[int, Frame]) -> set[int]:
     """Functions whose addresses stand in the program's data or are put together by its code."""
     bit = 1 if code.machine == "EM_ARM" else 0
     wanted = {address | bit: address for address in code.functions}
@@ -158,8 +163,8 @@ def _taken(code: Code, frames: dict[int, Frame]) -> set[int]:
     return found
 
 
-def _load(elf: Any) -> Code:
-    code = Code(elf["e_machine"])
+def _load(elf: Any) -> LinkedCode:
+    code = LinkedCode(elf["e_machine"])
     if code.machine not in _READERS:
         raise ELFError(f"machine {code.machine}")
     for section in elf.iter_sections():

@@ -12,7 +12,7 @@ def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[i
 
     Raises ValueError where the stack pointer moves by a number that is not known.
     """
-    reader = _Reader(address, address + size)
+    reader = _RiscvReader(address, address + size)
     at = address
     while at < reader.end:
         word = int.from_bytes(code.read(at, 4), "little")
@@ -29,7 +29,7 @@ def _signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-class _Reader:
+class _RiscvReader:
     """What has been read of a function's code from `start` to `end`."""
 
     def __init__(self, start: int, end: int) -> None:

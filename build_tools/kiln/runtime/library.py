@@ -52,7 +52,7 @@ class RunError(KilnError):
         self.multiple: int = found.multiple
 
 
-class Library:
+class BundleLibrary:
     """A loaded bundle: `manifest`, the model's C structure `model`, and `c` with the functions of kiln.h.
 
     Raises KilnError if `folder` holds no bundle, or one without a shared library, for another processor, or

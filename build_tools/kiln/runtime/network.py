@@ -26,7 +26,7 @@ import numpy as np
 from kiln.errors import KilnError
 from kiln.runtime import structs
 from kiln.runtime.arrays import Tensor, aligned_bytes, as_array, tensor_infos, tensors_over
-from kiln.runtime.library import Library
+from kiln.runtime.library import BundleLibrary
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
 
 
@@ -53,7 +53,7 @@ def load(
     bundle that runs on one. `variant` names the variant to run, instead of the best one for this processor.
     Raises KilnError if the folder holds no bundle that this machine can run.
     """
-    return Network(Library(Path(bundle)), threads, gpu, variant)
+    return Network(BundleLibrary(Path(bundle)), threads, gpu, variant)
 
 
 class Network:
@@ -62,7 +62,9 @@ class Network:
     `copy()` gives a second one that runs at the same time.
     """
 
-    def __init__(self, library: Library, threads: int = 1, gpu: int = 0, variant: str | None = None) -> None:
+    def __init__(
+        self, library: BundleLibrary, threads: int = 1, gpu: int = 0, variant: str | None = None
+    ) -> None:
         if not 0 <= threads <= 64:
             raise KilnError(f"threads={threads}: allowed are 1 to 64, and 0 for one for each processor")
         self._library, self._c, self._model = library, library.c, library.model

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from kiln.config import buckets, canonical_json
 from kiln.config.buckets import Box
 from kiln.scons.edges import chosen
-from kiln.scons.model_build import Unit
+from kiln.scons.model_build import ModelBuild
 from kiln.scons.stage import text_file
 
 
-class Part(NamedTuple):
+class BucketBuild(NamedTuple):
     """One bucket of a model on a target."""
 
-    unit: Unit
+    unit: ModelBuild
     box: Box
 
     @property
@@ -63,12 +63,12 @@ class Part(NamedTuple):
         return text_file(self.of_model / "bucket.json", canonical_json(self.box.describe()))
 
 
-def parts(unit: Unit) -> list[Part]:
+def parts(unit: ModelBuild) -> list[BucketBuild]:
     """The buckets of a model, in the order in which the entry point checks them."""
-    return [Part(unit, box) for box in _boxes(unit)]
+    return [BucketBuild(unit, box) for box in _boxes(unit)]
 
 
-def buckets_json(unit: Unit) -> Path | None:
+def buckets_json(unit: ModelBuild) -> Path | None:
     """buckets.json; None for a static model."""
     found = _boxes(unit)
     if buckets.is_static(found[0]):
@@ -77,5 +77,5 @@ def buckets_json(unit: Unit) -> Path | None:
     return text_file(unit.of_model / "buckets.json", text)
 
 
-def _boxes(unit: Unit) -> list[Box]:
+def _boxes(unit: ModelBuild) -> list[Box]:
     return buckets.boxes(unit.model, chosen(unit))

@@ -15,7 +15,7 @@ from kiln.config.dims import Bucket
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.scons import digest
-from kiln.scons.model_build import Unit
+from kiln.scons.model_build import ModelBuild
 from kiln.scons.session import session
 from kiln.sources.cache import file_sha256
 from kiln.stage import Stage
@@ -24,7 +24,7 @@ from kiln.stages.model import CutStage, EdgesStage, ExportStage, FetchStage
 _known: dict[str, dict[str, list[Bucket]]] = {}
 
 
-def chosen(unit: Unit) -> Mapping[str, Sequence[Bucket]]:
+def chosen(unit: ModelBuild) -> Mapping[str, Sequence[Bucket]]:
     """The buckets of the dimensions with `auto`; a new choice is printed as a table.
 
     Raises KilnError for a traffic or cost file that cannot be used.
@@ -39,7 +39,7 @@ def chosen(unit: Unit) -> Mapping[str, Sequence[Bucket]]:
     return _known[unit.name]
 
 
-def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
+def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
     folder = unit.of_model / "edges"
     key, kept = _key(unit), folder / "chosen.json"
     if kept.is_file():
@@ -68,7 +68,7 @@ def _choice(unit: Unit) -> dict[str, dict[str, list[dict[str, int]]]]:
     return dict(read_json(kept))
 
 
-def _key(unit: Unit) -> str:
+def _key(unit: ModelBuild) -> str:
     """A digest of everything that the choice depends on."""
     parts = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "cut", "edges")]
     parts += [digest.of_stage(name) for name in ("fetch", "edges")]
@@ -81,7 +81,7 @@ def _key(unit: Unit) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _run(unit: Unit, stage: Stage) -> str:
+def _run(unit: ModelBuild, stage: Stage) -> str:
     name = stage.spec.name
     print(f"kiln: {unit.name}: {name}, to choose its buckets", flush=True)
     status, stdout, stderr = session().server.run(name, stage.words())

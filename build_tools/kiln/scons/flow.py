@@ -13,7 +13,7 @@ from typing import Any
 from kiln.scons import listing, needs
 from kiln.scons.bucket_build import buckets_json, parts
 from kiln.scons.libraries import Libraries, libraries
-from kiln.scons.model_build import Unit
+from kiln.scons.model_build import ModelBuild
 from kiln.scons.outside import runtime_source
 from kiln.scons.place import RunPlace
 from kiln.scons.results import BundleNodes, Graphs, ModelCode
@@ -25,7 +25,7 @@ from kiln.stages import target as of_target
 from kiln.stages.use import DeviceTestStage
 
 
-def imported(unit: Unit) -> Graphs:
+def imported(unit: ModelBuild) -> Graphs:
     """Declare the stages from the model's file to a graph of each bucket as it was in the file."""
     source = declare(
         of_model.FetchStage(config=unit.slice("fetch"), out=unit.source),
@@ -81,7 +81,7 @@ def imported(unit: Unit) -> Graphs:
     return Graphs(source, graph, buckets, interface, folders)
 
 
-def graphs(unit: Unit) -> Graphs:
+def graphs(unit: ModelBuild) -> Graphs:
     """Declare the stages from the model's file to the graph of each bucket that `lower` starts from."""
     given = imported(unit)
     folders = [
@@ -128,7 +128,7 @@ def graphs(unit: Unit) -> Graphs:
     return replace(given, folders=folders, padding=padding)
 
 
-def golden(unit: Unit, given: Graphs) -> Path:
+def golden(unit: ModelBuild, given: Graphs) -> Path:
     """Declare the golden vectors: inputs, and the outputs that a reference computes for them."""
     return declare(
         of_model.GoldenStage(
@@ -147,7 +147,7 @@ def golden(unit: Unit, given: Graphs) -> Path:
     ).out
 
 
-def precision(unit: Unit, given: Graphs, vectors: Path) -> Path | None:
+def precision(unit: ModelBuild, given: Graphs, vectors: Path) -> Path | None:
     """Declare the measured errors of a model in a lower precision than float32; None for one in float32."""
     if unit.model.precision == "fp32":
         return None
@@ -163,7 +163,7 @@ def precision(unit: Unit, given: Graphs, vectors: Path) -> Path | None:
     ).out
 
 
-def kernels(unit: Unit, given: Graphs, external: Libraries) -> tuple[Path, ...]:
+def kernels(unit: ModelBuild, given: Graphs, external: Libraries) -> tuple[Path, ...]:
     """Declare the kernels and steps of each bucket; returns their folders."""
     target = unit.target_json()
     packings = None
@@ -197,7 +197,7 @@ def kernels(unit: Unit, given: Graphs, external: Libraries) -> tuple[Path, ...]:
     )
 
 
-def code(unit: Unit, given: Graphs, external: Libraries) -> ModelCode:
+def code(unit: ModelBuild, given: Graphs, external: Libraries) -> ModelCode:
     """Declare the stages from the graphs to libraries and headers: kernels, plan, objects, C."""
     target, lowered = unit.target_json(), kernels(unit, given, external)
     plan = declare(
@@ -259,7 +259,7 @@ def code(unit: Unit, given: Graphs, external: Libraries) -> ModelCode:
     return ModelCode(plan, source, objects, link)
 
 
-def size(unit: Unit, made: ModelCode) -> Path:
+def size(unit: ModelBuild, made: ModelCode) -> Path:
     """Declare size.json; the stage fails, and writes no file, when a budget is exceeded."""
     out = unit.folder / "size.json"
     declare(
@@ -278,7 +278,7 @@ def size(unit: Unit, made: ModelCode) -> Path:
     return out
 
 
-def bundle(unit: Unit) -> BundleNodes:
+def bundle(unit: ModelBuild) -> BundleNodes:
     """Declare the bundle of a model on a target, and all stages before it."""
     given = graphs(unit)
     vectors = golden(unit, given)
@@ -328,7 +328,7 @@ def bundle(unit: Unit) -> BundleNodes:
     return BundleNodes(stage.out, stage.archive, plan)
 
 
-def tested(unit: Unit) -> Any:
+def tested(unit: ModelBuild) -> Any:
     """Declare test.json: the errors of the bundle's outputs on the golden vectors."""
     place = RunPlace(unit)
     needs.check([unit.target], ["test"], place.device)

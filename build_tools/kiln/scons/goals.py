@@ -8,7 +8,7 @@ from typing import Any
 from kiln.config import canonical_json
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
-from kiln.scons.model_build import Unit
+from kiln.scons.model_build import ModelBuild
 from kiln.scons.place import RunPlace
 from kiln.scons.session import session
 from kiln.scons.stage import declare, nodes, text_file
@@ -16,7 +16,7 @@ from kiln.stages import use
 from kiln.stages.target import SizeStage
 
 
-def ran(unit: Unit, image: str | None) -> Any:
+def ran(unit: ModelBuild, image: str | None) -> Any:
     """Declare run.json: the bundle's result for an image. The stage runs in every build, as it prints it."""
     place = RunPlace(unit)
     out = place.folder / "run.json"
@@ -39,7 +39,7 @@ def ran(unit: Unit, image: str | None) -> Any:
     return nodes(out)[0]
 
 
-def timed(unit: Unit, steps: bool) -> Any:
+def timed(unit: ModelBuild, steps: bool) -> Any:
     """Declare bench.json, or with `steps` profile.json, an HTML page and a trace next to the bundle.
 
     Both hold run times; the stage runs in every build.
@@ -69,7 +69,7 @@ def timed(unit: Unit, steps: bool) -> Any:
     return nodes(page)[0]
 
 
-def tuned(unit: Unit) -> Any:
+def tuned(unit: ModelBuild) -> Any:
     """Declare tuned.json, the measurements; the stage runs in every build with `tune`.
 
     The tuning records that `lower` reads are in tir/tuned/; new ones take effect in the next build.
@@ -90,7 +90,7 @@ def tuned(unit: Unit) -> Any:
     return nodes(stage.out)[0]
 
 
-def shown(unit: Unit) -> Any:
+def shown(unit: ModelBuild) -> Any:
     """Declare that the table of sizes is printed, in every build with `size`."""
     given = flow.graphs(unit)
     external = libraries(unit, given.folders)
@@ -102,7 +102,7 @@ def shown(unit: Unit) -> Any:
     return nodes(marker)[0]
 
 
-def flashed(unit: Unit) -> Any:
+def flashed(unit: ModelBuild) -> Any:
     """Declare the installation of a bundle on a device."""
     place = RunPlace(unit)
     out = place.folder / "flash.json"
@@ -124,7 +124,7 @@ def flashed(unit: Unit) -> Any:
     return nodes(out)[0]
 
 
-def installed(unit: Unit, goal: Any) -> Any:
+def installed(unit: ModelBuild, goal: Any) -> Any:
     """Declare `goal`, rollback or status, of what is installed on a device."""
     place = RunPlace(unit)
     assert place.config is not None  # these goals need a device
@@ -135,7 +135,7 @@ def installed(unit: Unit, goal: Any) -> Any:
     return nodes(marker)[0]
 
 
-def of_program(goal: Any, program: str, device: str, unit: Unit | None) -> Any:
+def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) -> Any:
     """Declare flash, status, run or test of a linked program on a device without a file system.
 
     `unit` is the model whose golden vectors the program runs on for `test`.

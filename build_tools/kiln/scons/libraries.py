@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.scons.model_build import Unit
+from kiln.scons.model_build import ModelBuild
 from kiln.scons.outside import own_sources
 from kiln.scons.place import RunPlace
 from kiln.scons.stage import declare
@@ -29,7 +29,7 @@ class Libraries:
     sources: Sequence[Any]
 
 
-def libraries(unit: Unit, graphs: Sequence[Path]) -> Libraries:
+def libraries(unit: ModelBuild, graphs: Sequence[Path]) -> Libraries:
     """Declare the external libraries, and with `byoc=auto` the measurement that chooses among them.
 
     `graphs`: folders of the graphs of all buckets.

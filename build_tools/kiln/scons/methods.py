@@ -11,7 +11,7 @@ from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.scons import flow, goals, needs, options, summary
-from kiln.scons.model_build import BuildOptions, Unit
+from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
 from kiln.scons.results import BundleNodes
 from kiln.scons.session import WORK
@@ -91,13 +91,13 @@ def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
     return goals.schemas()
 
 
-def _unit(model: str, target: str, more: Mapping[str, Any]) -> Unit:
+def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
     """A model on a target; raises KilnError for an option that does not exist."""
     known = [field.name for field in dataclasses.fields(BuildOptions)]
     for name in more:
         if name not in known:
             raise KilnError(f"model '{model}': unknown option '{name}'{choices(name, known)}")
-    return Unit(model, target, BuildOptions(**more))
+    return ModelBuild(model, target, BuildOptions(**more))
 
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802

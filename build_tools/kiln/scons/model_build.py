@@ -55,7 +55,7 @@ class BuildOptions:
     variants: str | None = None
 
 
-class Unit:
+class ModelBuild:
     """One model on one target.
 
     `of_model` is the folder of files that all targets share, `folder` the folder of files for this target.
@@ -187,7 +187,7 @@ def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]
     return found, absent
 
 
-def _without_libraries(unit: Unit) -> str:
+def _without_libraries(unit: ModelBuild) -> str:
     """The reason why `byoc=auto` has no backend to use; printed once in a build."""
     from kiln.byoc.registry import nothing_to_ask
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kiln.config import Device, canonical_json
-from kiln.scons.model_build import Unit
+from kiln.scons.model_build import ModelBuild
 from kiln.scons.stage import text_file
 
 
@@ -16,7 +16,7 @@ class RunPlace:
     `folder` is the folder of results, `config` the path of device.json; None for the target's own runner.
     """
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: ModelBuild) -> None:
         self.device: Device | None = None
         self.config: Path | None = None
         self.folder, self.subject, self._model = unit.folder, unit.subject, unit.name

@@ -24,7 +24,7 @@ from kiln.byoc.passes import Passes, facts_of
 from kiln.config import Target
 from kiln.lower.cases import cases_of
 from kiln.lower.schema import ExternalCode
-from kiln.lower.steps import Steps, Tensor
+from kiln.lower.steps import LoweredTensor, Steps
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
 from kiln.tir.symbols import SymbolRanges, variables
@@ -179,7 +179,7 @@ class PartSubject(Subject):
         ]
 
 
-def _is_given(tensor: Tensor, inputs: set[str]) -> bool:
+def _is_given(tensor: LoweredTensor, inputs: set[str]) -> bool:
     return tensor.kind in ("input", "param") or tensor.name in inputs
 
 

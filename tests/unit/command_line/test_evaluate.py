@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from kiln.command_line import __main__ as command_line
 from kiln.command_line.evaluate import Disagreement, _figures, show
-from kiln.command_line.samples import Port, Samples, from_images
+from kiln.command_line.samples import SamplePort, Samples, from_images
 from kiln.config import load_model
 from kiln.errors import KilnError
 from PIL import Image
 
-PORTS = [Port("input_1_int8", np.dtype("int8"), (1, 32, 32, 3), (1.0, -128))]
+PORTS = [SamplePort("input_1_int8", np.dtype("int8"), (1, 32, 32, 3), (1.0, -128))]
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def opened(server: type[Server], folder: Path, monkeypatch: pytest.MonkeyPatch) 
     with Listener(("127.0.0.1", 0), server) as listener:
         threading.Thread(target=listener.serve_forever, args=(0.02,), daemon=True).start()
         address = f"127.0.0.1:{listener.server_address[1]}"
-        transport = gdb.GdbTransport("chip", gdb.Settings(kind="gdb", address=address, timeout=1))
+        transport = gdb.GdbTransport("chip", gdb.GdbSettings(kind="gdb", address=address, timeout=1))
         transport.send({"./program": program})
         try:
             yield transport

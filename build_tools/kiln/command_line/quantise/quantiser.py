@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from kiln.command_line.samples import Port
+from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.compare import Array
@@ -66,11 +66,11 @@ class Quantiser:
         self._activations: Activations = "int8"
         self._folder = folder
 
-    def ports(self) -> list[Port]:
+    def ports(self) -> list[SamplePort]:
         """The inputs of the model."""
         constants = {tensor.name for tensor in self._model.graph.initializer}
         return [
-            Port(
+            SamplePort(
                 value.name,
                 np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
                 tuple(

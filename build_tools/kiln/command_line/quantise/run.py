@@ -14,7 +14,7 @@ import numpy as np
 from kiln.command_line import samples as sample_data
 from kiln.command_line.quantise.quantiser import Activations, Method, Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
-from kiln.command_line.samples import Port, Samples
+from kiln.command_line.samples import SamplePort, Samples
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
@@ -106,7 +106,7 @@ def quantise(
     return result
 
 
-def _samples(model: Model, data: Path | None, ports: Sequence[Port]) -> Samples:
+def _samples(model: Model, data: Path | None, ports: Sequence[SamplePort]) -> Samples:
     if data is None:
         return sample_data.from_golden(_golden(model, ports), ports)
     if data.is_dir():
@@ -114,7 +114,7 @@ def _samples(model: Model, data: Path | None, ports: Sequence[Port]) -> Samples:
     return sample_data.from_npz(data, ports)
 
 
-def _golden(model: Model, ports: Sequence[Port]) -> list[list[Array]]:
+def _golden(model: Model, ports: Sequence[SamplePort]) -> list[list[Array]]:
     """The model's golden inputs; a dynamic size takes the least that `dims` allows, or 1."""
     sizes = {name: dim.min for name, dim in model.dims.items()}
     entries = [

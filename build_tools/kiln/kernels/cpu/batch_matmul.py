@@ -52,7 +52,7 @@ from kiln.tir.tiled_loops import blocks, tasks_of
 
 
 @dataclass(frozen=True)
-class Operand:
+class StridedOperand:
     """A tensor read at start + sum of index * stride over the axes of the nest; stride 0: an absent axis."""
 
     buffer: Any
@@ -74,7 +74,7 @@ class Operand:
         return total
 
 
-def _operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> Operand | None:
+def _operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> StridedOperand | None:
     """The tensor that `expr` loads, with strides; None unless the position is linear in the axes."""
     if not isinstance(expr, TensorLoad):
         return None
@@ -86,15 +86,15 @@ def _operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> Operand | None:
     if len(coefficients) != len(variables) + 1:
         return None
     factors = [ranges.simplify(extent(factor)) for factor in coefficients]
-    return Operand(expr.source, dict(zip(variables, factors[:-1], strict=True)), factors[-1])
+    return StridedOperand(expr.source, dict(zip(variables, factors[:-1], strict=True)), factors[-1])
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulNest:
     """A matmul: operands, and the axes of rows, columns, depth and batch; `rows` is None for a vector."""
 
-    left: Operand
-    right: Operand
+    left: StridedOperand
+    right: StridedOperand
     rows: Any
     columns: Any
     depth: Any
@@ -105,7 +105,7 @@ def _extent(axis: Any) -> Extent:
     return 1 if axis is None else extent(axis.dom.extent)
 
 
-def read_product(nest: Nest, ranges: SymbolRanges) -> Product | None:
+def read_product(nest: Nest, ranges: SymbolRanges) -> MatmulNest | None:
     """The matmul that `nest` computes, or None when this family cannot compute `nest`."""
     if len(nest.reduced) != 1 or not nest.axes or not isinstance(nest.value, tirx.Add):
         return None
@@ -125,7 +125,7 @@ def read_product(nest: Nest, ranges: SymbolRanges) -> Product | None:
     only_left = [axis for axis in wide if axis is not columns and left.has(axis) and not right.has(axis)]
     rows = max(only_left, key=lambda axis: ranges.greatest(_extent(axis)), default=None)
     batch = [axis for axis in nest.axes if axis is not columns and axis is not rows]
-    return Product(left, right, rows, columns, nest.reduced[0], batch)
+    return MatmulNest(left, right, rows, columns, nest.reduced[0], batch)
 
 
 def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> bool:
@@ -245,7 +245,7 @@ class _Result:
 
     element: Epilogue
     anchor: Nest
-    product: Product
+    product: MatmulNest
     batch: dict[Any, Expr]
     first: Expr
     columns: Extent

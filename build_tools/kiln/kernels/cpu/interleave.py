@@ -73,7 +73,7 @@ def windows(positions: Sequence[int], lanes: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Weave:
+class Interleaving:
     """A nest whose last axis `inner`, of `count` elements, is interleaved with `outer`, the axis before."""
 
     nest: Nest
@@ -205,7 +205,7 @@ def _reads(value: Expr) -> list[Any]:
     return reads
 
 
-def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Weave | None:
+def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Interleaving | None:
     """How to interleave the last axes of `nest`, which stores `value`; None where this does not apply."""
     wide = [axis for axis in nest.axes if is_open(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
     if nest.reduced or len(wide) < 2 or str(nest.buffer.dtype) == "bool":
@@ -217,7 +217,7 @@ def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Wea
     stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner], ranges)
     if stored is None or [factor for factor in stored[:2] if is_open(factor)] or stored[:2] != [count, 1]:
         return None
-    weave = Weave(nest, outer, inner, count, lanes, ranges)
+    weave = Interleaving(nest, outer, inner, count, lanes, ranges)
     reads = _reads(value)
     guarded = _guarded(value)
     nested = any(_reads(index) for read in reads for index in read.indices)
@@ -244,7 +244,7 @@ def _depends(read: Any, *axes: Any) -> bool:
 
 
 def make(
-    woven: Weave, fused: Fused, stored: Sequence[Any], machine: Machine, steps: int
+    woven: Interleaving, fused: Fused, stored: Sequence[Any], machine: Machine, steps: int
 ) -> tuple[Kernel, list[Any]]:
     """Make the kernel of an interleaved nest; return it with the buffers of its parameters (the output last).
 

@@ -43,7 +43,7 @@ from kiln.tir.tiled_loops import tasks_of
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowReduction:
     """`nests` in order, each over rows of `length` elements; `lead`: sizes of the axes before the last.
 
     `kept`: an intermediate nest that is stored in the memory of the output.
@@ -75,7 +75,7 @@ def _plain_store(nest: Nest) -> bool:
     return len(nest.store) == len(nest.axes) and all(place.same_as(axis.var) for place, axis in places)
 
 
-def read_rows(fused: Fused) -> Rows | None:
+def read_rows(fused: Fused) -> RowReduction | None:
     """The nests of `fused` that must be stored, as a chain over rows; None where they do not form a chain."""
     nests, ranges = fused.materialised(), fused.ranges
     if len(nests) < 2 or len(fused.outputs) != 1 or not nests[0].reduced or len(nests[0].reduced) != 1:
@@ -104,11 +104,11 @@ def read_rows(fused: Fused) -> Rows | None:
     size = weights(fused.nests, {nest.buffer for nest in nests})
     if any(size[nest.buffer] > LARGEST_TREE for nest in nests):
         return None
-    rows = Rows(nests, lead, length, output, kept)
+    rows = RowReduction(nests, lead, length, output, kept)
     return rows if all(_reads_own_row(fused, rows, nest) for nest in nests) else None
 
 
-def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
+def _reads_own_row(fused: Fused, rows: RowReduction, nest: Nest) -> bool:
     """Whether `nest` reads results of the chain only at the row, and element, that it computes.
 
     Sizes do not show this: a softmax along H of a square image has as many columns as rows have elements.
@@ -136,7 +136,7 @@ def _reads_own_row(fused: Fused, rows: Rows, nest: Nest) -> bool:
 class _Row:
     """Emits the sweeps over one row."""
 
-    def __init__(self, fused: Fused, rows: Rows, buffers: dict[Any, Any], lead: list[Expr]) -> None:
+    def __init__(self, fused: Fused, rows: RowReduction, buffers: dict[Any, Any], lead: list[Expr]) -> None:
         self.fused, self.rows, self.lead = fused, rows, lead
         self.output = buffers[rows.output.buffer]
         self.reads: dict[Any, Any] = {
@@ -196,7 +196,7 @@ def _by_reciprocal(value: Expr, position: Expr) -> Expr:
     return structural_map(value, ((tirx.Div, on_division),))
 
 
-def _overwritable(fused: Fused, rows: Rows, buffers: list[Any]) -> tuple[int, ...]:
+def _overwritable(fused: Fused, rows: RowReduction, buffers: list[Any]) -> tuple[int, ...]:
     """Positions of inputs whose memory the output may reuse: each element is read before its store."""
     writers = [nest for nest in rows.nests if not nest.reduced]
     first = rows.nests.index(writers[0])
@@ -236,7 +236,7 @@ def _bits(buffer: Any) -> int:
     return int(tvm.DataType(str(buffer.dtype)).bits)
 
 
-def make(fused: Fused, rows: Rows, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of a whole group; return it with the buffers of its parameters (the output last)."""
     stored = [*fused.params, *(nest.buffer for nest in rows.nests)]
     inputs: list[Any] = []

@@ -39,7 +39,7 @@ _NO_BORDER = math.nan
 
 
 @dataclass(frozen=True)
-class Join:
+class InPlaceConcat:
     """A concat without a kernel.
 
     `views`: place of each operand in the result, in order. `direct`: whether its producer writes it there;
@@ -112,7 +112,7 @@ def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
 
 def find_joins(
     mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], padded: Mapping[Any, TensorView]
-) -> dict[Any, Join]:
+) -> dict[Any, InPlaceConcat]:
     """The concats of `main` that are done in place, by variable; `padded`: views inside padded tensors."""
     calls = _calls(mod)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
@@ -143,7 +143,7 @@ def find_joins(
             for call, position in readers[operand]
         )
 
-    joins: dict[Any, Join] = {}
+    joins: dict[Any, InPlaceConcat] = {}
     parents: dict[Any, Any] = {}
     for binding in calls:
         call = binding.value
@@ -167,8 +167,8 @@ def find_joins(
 
 def _join(
     op: OpInfo, call: Any, shapes: Sequence[Any], direct: tuple[bool, ...], outer: TensorView | None
-) -> Join:
-    """The `Join` of `call`; `outer`: place of the result inside a padded tensor."""
+) -> InPlaceConcat:
+    """The `InPlaceConcat` of `call`; `outer`: place of the result inside a padded tensor."""
     axis, length = int(op["attrs"]["axis"]) % 4, [int(size) for size in call.ty.shape]
     place = TensorView((0,) * 4, (0,) * 4, 0.0) if outer is None else outer
     views, first = [], 0
@@ -178,7 +178,7 @@ def _join(
         after = tuple(at + (remaining if number == axis else 0) for number, at in enumerate(place.after))
         views.append(TensorView(origin, after, _NO_BORDER))
         first += int(shape[axis])
-    return Join(tuple(views), direct, place)
+    return InPlaceConcat(tuple(views), direct, place)
 
 
 def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:

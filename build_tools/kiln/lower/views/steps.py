@@ -14,7 +14,7 @@ from tvm import tirx
 from kiln.config.sizes import SizeExpr
 from kiln.kernels.families import Part
 from kiln.lower.fused_steps import Groups
-from kiln.lower.steps import Tensor
+from kiln.lower.steps import LoweredTensor
 from kiln.lower.views.in_place_concat import find_joins
 from kiln.lower.views.in_place_padding import border, copy_of, find_views, padded_view
 from kiln.opinfo.attach import OpInfo
@@ -29,7 +29,7 @@ class Placement:
         self._views = find_views(mod, ops, groups.machine)
         self._joins = find_joins(mod, ops, self._views)
         self._operands = self._find_operands(mod)  # operand of an in-place concat → (concat, view)
-        self._results: dict[Any, Tensor] = {}  # in-place concat → the tensor that holds its operands
+        self._results: dict[Any, LoweredTensor] = {}  # in-place concat → the tensor that holds its operands
 
     def _find_operands(self, mod: tvm.IRModule) -> dict[Any, tuple[Any, TensorView]]:
         calls = {b.var: b.value for block in mod["main"].body.blocks for b in block.bindings}
@@ -88,7 +88,7 @@ class Placement:
         self._border(view, inner, whole)
         return inner
 
-    def _around(self, view: TensorView, shape: Sequence[SizeExpr], dtype: str) -> Tensor:
+    def _around(self, view: TensorView, shape: Sequence[SizeExpr], dtype: str) -> LoweredTensor:
         """Add the tensor that holds a tensor of `shape` as `view`."""
         around = [before + after for before, after in zip(view.before, view.after, strict=True)]
         outer = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
@@ -99,20 +99,20 @@ class Placement:
 
     def _inside(
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
-        view: TensorView, whole: Tensor,
+        view: TensorView, whole: LoweredTensor,
     ) -> str:  # fmt: skip
         """Add a group whose result, of `shape`, is stored as `view` in `whole`; returns the result's name."""
         inner = self._inner(view, shape, whole)
         self.groups.add(func, ops, inputs, [inner], name)
         return inner
 
-    def _inner(self, view: TensorView, shape: list[SizeExpr], whole: Tensor) -> str:
+    def _inner(self, view: TensorView, shape: list[SizeExpr], whole: LoweredTensor) -> str:
         """Add a tensor of `shape` that is `view` of `whole`; returns its name."""
         inner = self.steps.new(whole.dtype, shape, alias=whole.name)
         self.steps.views[inner.name] = view
         return inner.name
 
-    def _border(self, view: TensorView, inner: str, whole: Tensor) -> None:
+    def _border(self, view: TensorView, inner: str, whole: LoweredTensor) -> None:
         """Add the step that fills the border around tensor `inner`, which is `view` of `whole`."""
         groups = self.groups
         shape = self.steps.tensors[inner].shape
@@ -137,7 +137,7 @@ class Placement:
         parts = [Part(kernel, [kernel.func.params[0]], 0) for kernel in made]
         groups.step(groups.kernels(parts, [info]), [info], [whole.name], [whole.name], values)
 
-    def _whole_of(self, concat: Any) -> Tensor:
+    def _whole_of(self, concat: Any) -> LoweredTensor:
         """The tensor that holds the result of an in-place concat; added with its first operand."""
         if concat not in self._results:
             shape = self.groups.dims.shape(concat.ty)
@@ -159,7 +159,7 @@ class Placement:
         return inner
 
 
-def _copy(source: Tensor) -> tuple[tirx.PrimFunc, list[OpInfo], str]:
+def _copy(source: LoweredTensor) -> tuple[tirx.PrimFunc, list[OpInfo], str]:
     """The function that copies `source`, its op info, and a name for the group."""
     func, copies = copy_of(source.shape, source.dtype)
     return func, copies, f"copy of {source.shape} {source.dtype}"

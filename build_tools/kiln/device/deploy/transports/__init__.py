@@ -1,6 +1,6 @@
 """Transports: connections to devices. Each module is one kind, with its keys of a device's YAML:
 
-    class Settings(Section): kind: Literal["ssh"]; …     the keys below `transport` in the YAML
+    SETTINGS = SshSettings                               a Section with the keys below `transport` in the YAML
     PATHS = ("identity",)                                keys that are local paths, relative to the YAML
     PROGRAMS = ("ssh",)                                  local programs that the transport starts
     def open_transport(device)           -> Transport    connects; KilnError with one line and what to do
@@ -108,7 +108,7 @@ class Loads(Transport, Protocol):
 class Way(Protocol):
     """The names that every module of this package defines."""
 
-    Settings: type
+    SETTINGS: type
     PATHS: tuple[str, ...]
     PROGRAMS: tuple[str, ...]
 

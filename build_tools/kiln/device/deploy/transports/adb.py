@@ -26,11 +26,14 @@ def _serial(value: str) -> str:
     return value
 
 
-class Settings(Section):
+class AdbSettings(Section):
     """The YAML keys of an adb device."""
 
     kind: Literal["adb"] = Field(description="an Android device, through adb")
     serial: Annotated[str, AfterValidator(_serial)] = Field(description="as `adb devices` lists it")
+
+
+SETTINGS = AdbSettings
 
 
 class AdbTransport(PosixTransport):
@@ -97,5 +100,5 @@ class AdbTransport(PosixTransport):
 
 def open_transport(device: Device) -> AdbTransport:
     """See Way.open_transport."""
-    assert isinstance(device.transport, Settings)
+    assert isinstance(device.transport, AdbSettings)
     return AdbTransport(device.name, device.transport.serial)

@@ -41,7 +41,7 @@ def _address(value: str) -> str:
     return value
 
 
-class Settings(Section):
+class GdbSettings(Section):
     """The YAML keys of a device behind a gdb server."""
 
     kind: Literal["gdb"] = Field(description="a microcontroller behind a gdb server")
@@ -49,12 +49,15 @@ class Settings(Section):
     timeout: int = Field(default=10, ge=1, le=600, description="seconds to wait for an answer")
 
 
+SETTINGS = GdbSettings
+
+
 class GdbTransport:
     """A connection to one core, which is stopped except while a program runs."""
 
     has_shell = False
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: GdbSettings) -> None:
         self.description = f"device '{name}' (gdb {settings.address})"
         host, _, port = settings.address.rpartition(":")
         self._rsp = Rsp((host, int(port)), self.description, settings.timeout)
@@ -200,5 +203,5 @@ class GdbTransport:
 
 def open_transport(device: Device) -> GdbTransport:
     """See Way.open_transport."""
-    assert isinstance(device.transport, Settings)
+    assert isinstance(device.transport, GdbSettings)
     return GdbTransport(device.name, device.transport)

@@ -18,10 +18,13 @@ PATHS: tuple[str, ...] = ()
 PROGRAMS: tuple[str, ...] = ()
 
 
-class Settings(Section):
+class LocalSettings(Section):
     """The YAML keys of a local device: only `kind`; the device's `folder` is a folder of this machine."""
 
     kind: Literal["local"] = Field(description="a folder of this machine")
+
+
+SETTINGS = LocalSettings
 
 
 class LocalTransport(PosixTransport):

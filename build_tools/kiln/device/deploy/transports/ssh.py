@@ -62,7 +62,7 @@ def _word(value: str) -> str:
 Word = Annotated[str, AfterValidator(_word)]
 
 
-class Settings(Section):
+class SshSettings(Section):
     """The YAML keys of an ssh device. All but `host` may be set in the user's ~/.ssh/config instead."""
 
     kind: Literal["ssh"] = Field(description="a machine with an SSH server")
@@ -83,6 +83,9 @@ class Settings(Section):
     )
 
 
+SETTINGS = SshSettings
+
+
 class SshTransport(PosixTransport):
     """Runs each command in a session of a connection; each connection runs one command at a time.
 
@@ -92,7 +95,7 @@ class SshTransport(PosixTransport):
     cannot be opened, both use the first.
     """
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: SshSettings) -> None:
         self._name, self._settings = name, settings
         self._idle = threading.Lock()
         self._first = _Connection(self.description, settings)
@@ -139,7 +142,7 @@ class _Connection:
     `beside` is an open connection to the device; when it is lost, opening this one fails at once.
     """
 
-    def __init__(self, who: str, settings: Settings, beside: _Connection | None = None) -> None:
+    def __init__(self, who: str, settings: SshSettings, beside: _Connection | None = None) -> None:
         self._who, self._settings, self._beside = who, settings, beside
         self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
         self._ssh = [process.client("ssh"), *self._options()]
@@ -261,5 +264,5 @@ class _Connection:
 
 def open_transport(device: Device) -> SshTransport:
     """See Way.open_transport."""
-    assert isinstance(device.transport, Settings)
+    assert isinstance(device.transport, SshSettings)
     return SshTransport(device.name, device.transport)
