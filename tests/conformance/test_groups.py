@@ -10,7 +10,7 @@ import pytest
 import tvm
 from kiln.graph.pipeline import simplify
 from kiln.lower import pipeline
-from kiln.lower.fused_steps import Groups
+from kiln.lower.fused_steps import GroupLowering
 from kiln.plan.lifetimes import root_of
 
 from .lowered import Array, Compiled, Memory, runnable
@@ -19,7 +19,7 @@ from .models import imported
 MODELS = ("resnet", "ppocr_cls", "blazeface")
 
 
-class Recorder(Groups):
+class Recorder(GroupLowering):
     """Groups that note, for each fused group, its function, its tensors and the steps made from it."""
 
     last: Recorder
@@ -92,7 +92,7 @@ class _Arena:
     "name", [MODELS[0], *(pytest.param(name, marks=pytest.mark.heavy) for name in MODELS[1:])]
 )
 def test_groups(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "Groups", Recorder)
+    monkeypatch.setattr(pipeline, "GroupLowering", Recorder)
     module, _ = imported(name)
     compiled = Compiled(simplify(module), runnable("x86_64"), tmp_path).load()
     recorder = Recorder.last

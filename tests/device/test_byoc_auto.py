@@ -22,7 +22,7 @@ def patterns():
 
 def generate(match, facts):
     weights = match.operands["w"].value
-    if "bias" in match.operands or match.output.is_open:
+    if "bias" in match.operands or match.output.is_dynamic:
         return None
     depth, columns = weights.shape
     rows = match.output.shape[0]

@@ -35,7 +35,7 @@ class Operand:
         return cls(expr, tuple(shape_of(expr)), str(expr.ty.dtype), elements)
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether a size is dynamic, that is known only at run time."""
         return not all(isinstance(size, int) for size in self.shape)
 

@@ -13,10 +13,10 @@ from kiln.kernels.operators import opaque
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Kernel, Machine
 from kiln.tir.fused import Fused, Nest, NotSimple
-from kiln.tir.symbols import NO_RANGES, SymbolRanges, is_open
+from kiln.tir.symbols import NO_RANGES, SymbolRanges, is_dynamic
 from kiln.tir.view import TensorView
 
-Made = tuple[Kernel, list[Any]]
+KernelAndBuffers = tuple[Kernel, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Family:
     # whether the family can compute a group
     applies: Callable[[OpInfo, Fused, Nest, set[int]], bool]
     # the kernels, each with the buffers that its parameters stand for
-    make: Callable[[OpInfo, Fused, Nest, Nest, Machine], Made | list[Made]]
+    make: Callable[[OpInfo, Fused, Nest, Nest, Machine], KernelAndBuffers | list[KernelAndBuffers]]
     # whether the family is allowed and fastest; otherwise the next family is tried
     pays: Callable[[OpInfo, Fused, Nest, Machine], bool] = lambda *_: True
 
@@ -43,7 +43,7 @@ FAMILIES = [
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupKernel:
     """One kernel of a group and the buffers of the fused function that its parameters stand for."""
 
     kernel: Kernel
@@ -67,7 +67,7 @@ def macs_of(func: tirx.PrimFunc, ranges: SymbolRanges) -> int:
 
 
 def _is_open(func: tirx.PrimFunc) -> bool:
-    return any(is_open(size) for param in func.params if tirx.is_buffer_var(param) for size in param.shape)
+    return any(is_dynamic(size) for param in func.params if tirx.is_buffer_var(param) for size in param.shape)
 
 
 def kernels_of(
@@ -78,7 +78,7 @@ def kernels_of(
     views: Mapping[int, TensorView],
     narrow: frozenset[int] = frozenset(),
     ranges: SymbolRanges = NO_RANGES,
-) -> list[Part]:
+) -> list[GroupKernel]:
     """The kernels that compute a fused group, in order.
 
     `constants`: positions of the parameters that are known at build time. `views`: views of the parameters
@@ -92,7 +92,7 @@ def kernels_of(
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in narrow}
-        parts: list[Part] = []
+        parts: list[GroupKernel] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)
         for family in FAMILIES if anchor is not None and ops else []:
@@ -105,7 +105,7 @@ def kernels_of(
                 for kernel, buffers in made if isinstance(made, list) else [made]:
                     # Of several kernels, the kernel that reads the weights does the multiply-adds.
                     main = not isinstance(made, list) or fused.params[1] in buffers
-                    parts.append(Part(kernel, buffers, _macs(anchor, ranges) if main else 0))
+                    parts.append(GroupKernel(kernel, buffers, _macs(anchor, ranges) if main else 0))
                 # Nests between `anchor` and `last` are in the epilogue, however costly: no other nest reads
                 # them.
                 span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
@@ -114,16 +114,16 @@ def kernels_of(
         over_rows = row_reduction.read_rows(fused) if ops and not parts else None
         if over_rows is not None:
             kernel, buffers = row_reduction.make(fused, over_rows, machine)
-            return [Part(kernel, buffers, sum(_macs(nest, ranges) for nest in over_rows.nests))]
+            return [GroupKernel(kernel, buffers, sum(_macs(nest, ranges) for nest in over_rows.nests))]
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
         stored = [*fused.params, *done[-1:], *(nest.buffer for nest in nests)]
         for nest in nests:
             kernel, buffers = elementwise.make(fused, nest, stored, machine)
-            parts.append(Part(kernel, buffers, _macs(nest, ranges)))
+            parts.append(GroupKernel(kernel, buffers, _macs(nest, ranges)))
         return parts
     except NotSimple:
         if views:  # not expected: in_place_padding.py checks before; TVM's own code for `func` would be wrong
             raise
         if _is_open(func):
             raise ValueError("it does not support dynamic shapes") from None
-        return [Part(opaque.make(func), list(func.params), 0)]
+        return [GroupKernel(opaque.make(func), list(func.params), 0)]

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.cpu.gemm_int8 import wanted_types
-from kiln.kernels.families import Part, kernels_of
+from kiln.kernels.families import GroupKernel, kernels_of
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Machine
 from kiln.tir.symbols import NO_RANGES, SymbolRanges
@@ -29,14 +29,14 @@ def kernels_of_variants(
     views: Mapping[int, TensorView],
     narrow: frozenset[int] = frozenset(),
     ranges: SymbolRanges = NO_RANGES,
-) -> list[list[Part]]:
+) -> list[list[GroupKernel]]:
     """The kernels of a group, in order: for each, its form for every one of `machines`.
 
     All forms of a kernel have the same buffers and packings. The other parameters are those of `kernels_of`,
     whose errors are raised.
     """
 
-    def made_for(machine: Machine) -> list[Part]:
+    def made_for(machine: Machine) -> list[GroupKernel]:
         return kernels_of(func, ops, constants, machine, views, narrow, ranges)
 
     if len(machines) == 1:
@@ -54,7 +54,7 @@ def kernels_of_variants(
     return [list(forms) for forms in zip(*found, strict=True)]
 
 
-def _same_interface(one: Sequence[Part], other: Sequence[Part], params: Sequence[Any]) -> bool:
+def _same_interface(one: Sequence[GroupKernel], other: Sequence[GroupKernel], params: Sequence[Any]) -> bool:
     """Whether the kernels of two variants read the same buffers and packed weights.
 
     `params`: buffers from outside of the group. The others are between its kernels, and may differ in size.

@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 
 from kiln.config import sizes
-from kiln.lower.fused_steps import Groups
+from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.schema import ExternalCode, GridAndBlock, KernelArgument, KernelRecord, SizeArgument
 from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, label_of, operators
 from kiln.tir.symbols import simplify
@@ -18,7 +18,7 @@ from kiln.tir.symbols import simplify
 class Externals:
     """Adds the steps of the subgraphs that kiln.byoc has assigned to libraries."""
 
-    def __init__(self, mod: tvm.IRModule, groups: Groups) -> None:
+    def __init__(self, mod: tvm.IRModule, groups: GroupLowering) -> None:
         self.groups, self.steps = groups, groups.steps
         self._about = json.loads(str((mod.attrs or {}).get("kiln.externals", "{}")))
         self._copies: dict[str, str] = {}  # input → its copy with slack, which libraries read

@@ -18,7 +18,7 @@ from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.kernels.cpu.gemm_int8 import narrow
-from kiln.kernels.families import Part
+from kiln.kernels.families import GroupKernel
 from kiln.kernels.variants import kernels_of_variants
 from kiln.lower.dims import Dims
 from kiln.lower.packings import Packings, limited
@@ -46,27 +46,27 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class VariantKernel:
     """A kernel of a step for one variant: its symbol, and its scratch buffers as pairs (dtype, bytes)."""
 
-    part: Part
+    part: GroupKernel
     symbol: str
     scratch: list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class Made:
+class StepKernel:
     """The kernel of a step, for the last variant (`part`).
 
     `again(region)` lowers the kernels of all variants again, with `Machine.upcoming` = `region`; it returns
     their new symbols by the old ones.
     """
 
-    part: Part
+    part: GroupKernel
     again: Callable[[tuple[int, int]], dict[str, str]]
 
 
-class Groups:
+class GroupLowering:
     """Adds the steps of fused groups to `steps`.
 
     `machine`, `target`: of the target's own variant. `more`: the further variants, in order. The last variant
@@ -86,9 +86,9 @@ class Groups:
         # function → the values that its call passes for the parameters that are sizes.
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
         # structural hash of a kernel → (kernel, symbol, scratch memory) of the kernels lowered so far.
-        self._lowered: dict[int, list[tuple[tirx.PrimFunc, Build, Lowered]]] = {}
+        self._lowered: dict[int, list[tuple[tirx.PrimFunc, Build, VariantKernel]]] = {}
         self._groups: dict[Any, Any] = {}
-        self.made: dict[int, Made] = {}  # index of a step → its kernel
+        self.made: dict[int, StepKernel] = {}  # index of a step → its kernel
 
     def add(
         self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
@@ -139,7 +139,9 @@ class Groups:
             return {old.symbol: one.symbol for old, one in zip(parts[number], new, strict=True)}
 
         for number, of_variants in enumerate(parts):
-            self.made[first + number] = Made(of_variants[-1].part, functools.partial(again, number=number))
+            self.made[first + number] = StepKernel(
+                of_variants[-1].part, functools.partial(again, number=number)
+            )
 
     def _forms_of(self, name: str) -> Sequence[int] | None:
         """The forms in which the weight `name` may be stored, see lower/packings.py; None: any form."""
@@ -173,7 +175,7 @@ class Groups:
     def _run(
         self,
         func: tirx.PrimFunc,
-        parts: list[list[Lowered]],
+        parts: list[list[VariantKernel]],
         ops: list[OpInfo],
         names: list[str],
         outputs: list[str],
@@ -203,7 +205,7 @@ class Groups:
 
     def step(
         self,
-        kernels: Sequence[Lowered],
+        kernels: Sequence[VariantKernel],
         ops: list[OpInfo],
         tensors: list[str],
         written: list[str],
@@ -219,7 +221,7 @@ class Groups:
             elements = size * 8 // tvm.DataType(dtype).bits
             scratch.append(self.steps.new(dtype, [elements], "workspace").name)
 
-        def call(one: Lowered) -> StepCall:
+        def call(one: VariantKernel) -> StepCall:
             kernel = one.part.kernel
             tasks = 0 if kernel.tasks is None else kernel.tasks
             numbers = [SizeArgument(dim=values[variable]) for variable in kernel.sizes]
@@ -245,7 +247,7 @@ class Groups:
             variants={name: own for name, own in zip(names, calls, strict=True) if own != calls[0]},
         )
 
-    def _pack(self, name: str, part: Part, position: int, symbol: str) -> str:
+    def _pack(self, name: str, part: GroupKernel, position: int, symbol: str) -> str:
         """The name of the tensor with parameter `name` packed for argument `position` of kernel `symbol`."""
         value = self.steps.params[name]
         packed = np.ascontiguousarray(part.kernel.packs[position](value))
@@ -254,11 +256,11 @@ class Groups:
             self.steps.constant(new_name, packed)
         return new_name
 
-    def kernels(self, parts: Sequence[Part], ops: list[OpInfo]) -> list[Lowered]:
+    def kernels(self, parts: Sequence[GroupKernel], ops: list[OpInfo]) -> list[VariantKernel]:
         """Lower the kernel of a step for every variant, in order; `parts` has one of each."""
         return [self._kernel(part, ops, build) for part, build in zip(parts, self.builds, strict=True)]
 
-    def _kernel(self, part: Part, ops: list[OpInfo], build: Build) -> Lowered:
+    def _kernel(self, part: GroupKernel, ops: list[OpInfo], build: Build) -> VariantKernel:
         """Lower the kernel of `part` for a variant.
 
         An equal kernel is lowered once, also for several variants with the same vector unit: what else they
@@ -273,7 +275,7 @@ class Groups:
         stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
         symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
         symbol += f"_{build.name}" if build.name else ""
-        made = Lowered(part, symbol, lowered.scratch)
+        made = VariantKernel(part, symbol, lowered.scratch)
         self._lowered.setdefault(structure, []).append((part.kernel.func, build, made))
         if self.steps.has_kernel(symbol):
             return made

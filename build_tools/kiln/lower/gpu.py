@@ -22,7 +22,7 @@ from kiln.kernels.gpu import dlight, serial_loops, tf32
 from kiln.kernels.gpu.half import half_storage
 from kiln.kernels.operators import legalize
 from kiln.lower.dims import Dims
-from kiln.lower.fused_steps import Groups
+from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.schema import GridAndBlock, KernelArgument, KernelRecord, SizeArgument
 from kiln.lower.steps import label_of, operators
 from kiln.opinfo import attach
@@ -43,7 +43,7 @@ for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared 
     del RULES[_name]
 
 
-class CudaGroups(Groups):
+class GpuGroupLowering(GroupLowering):
     """Adds the kernel launches of fused groups to `steps`."""
 
     def __init__(self, dims: Dims, machine: Machine, target: tvm.target.Target) -> None:

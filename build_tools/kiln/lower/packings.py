@@ -46,7 +46,7 @@ class Use:
     weight: str
     conv: Convolution
     can_transform: bool  # whether Winograd convolution is possible
-    is_open: bool  # whether the data has a dynamic dimension
+    is_dynamic: bool  # whether the data has a dynamic dimension
 
 
 def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
@@ -65,10 +65,10 @@ def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
             weight = constant(values.get(call.args[1], call.args[1]))
             if weight is None or str(weight.dtype) != "float32" or weight.ndim not in (2, 4):
                 continue
-            is_open = any(not isinstance(size, tvm.tirx.IntImm) for size in call.args[0].ty.shape)
+            is_dynamic = any(not isinstance(size, tvm.tirx.IntImm) for size in call.args[0].ty.shape)
             use = _use(call, weight, greatest(call.args[0]), greatest(call))
             if use is not None:
-                yield replace(use, is_open=is_open)
+                yield replace(use, is_dynamic=is_dynamic)
 
 
 def _use(call: Any, weight: Array, x: list[int], out: list[int]) -> Use | None:
@@ -113,7 +113,7 @@ def limited(machine: Machine, forms: Sequence[int] | None) -> Machine:
 def _packing(use: Use, machine: Machine) -> _Packing:
     """The packing that the kernel of `use` chooses where forms are not restricted."""
     conv = use.conv
-    if use.is_open:
+    if use.is_dynamic:
         machine = replace(machine, choices={})
     form = form_of(conv, machine) if use.can_transform else None
     if form is not None:

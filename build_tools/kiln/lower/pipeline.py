@@ -19,7 +19,7 @@ from kiln.kernels.operators.legalize import RULES
 from kiln.lower import gpu, target_check
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
-from kiln.lower.fused_steps import Build, Groups
+from kiln.lower.fused_steps import Build, GroupLowering
 from kiln.lower.index_checks import index_checks
 from kiln.lower.packings import Packings
 from kiln.lower.prefetch import look_ahead
@@ -34,7 +34,7 @@ from kiln.lower.walk import Builder
 from kiln.opinfo import attach
 from kiln.params import store
 from kiln.tir.builder import Machine
-from kiln.tir.tuning_records import Choices, choices_of
+from kiln.tir.tuning_records import TuningRecords, choices_of
 
 
 def tvm_target(target: Target) -> tvm.target.Target:
@@ -57,7 +57,7 @@ def _whole(triple: str) -> str:
 
 
 def machine_of(
-    target: Target, threads: str, winograd: str = "off", choices: Choices | None = None
+    target: Target, threads: str, winograd: str = "off", choices: TuningRecords | None = None
 ) -> Machine:
     """The `Machine` that schedules read: properties of `target`, and the model's choices."""
     return Machine(
@@ -91,7 +91,7 @@ class Lowering:
     target: Target | None
     threads: str
     winograd: str = "off"
-    choices: Choices | None = None
+    choices: TuningRecords | None = None
     external: External | None = None
     precision: str = "fp32"
     checks: str | None = None
@@ -99,7 +99,7 @@ class Lowering:
     # Values of the parameters of `main` by name, from the pass `params` on.
     params: store.Tensors = field(default_factory=dict)
     # The kernels and steps, from the pass `kernels` on.
-    groups: Groups | None = None
+    groups: GroupLowering | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -161,7 +161,7 @@ def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     assert lowering.target is not None
     machine = machine_of(lowering.target, lowering.threads, lowering.winograd, lowering.choices)
     dims, ops = Dims(lowering.model, mod), attach.of_functions(mod)
-    groups = Groups(dims, machine, tvm_target(lowering.target), lowering.packings, _further(lowering))
+    groups = GroupLowering(dims, machine, tvm_target(lowering.target), lowering.packings, _further(lowering))
     Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups)).build()
     return _kernels_of(lowering, groups)
 
@@ -182,7 +182,7 @@ def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Kernels and launches for a GPU, where padding costs no copy: no tensor is stored inside another."""
     assert lowering.target is not None and lowering.target.cuda is not None
     machine = machine_of(lowering.target, lowering.threads)
-    groups = gpu.CudaGroups(Dims(lowering.model, mod), machine, dlight.tvm_target(lowering.target.cuda))
+    groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), machine, dlight.tvm_target(lowering.target.cuda))
     Builder(mod, attach.of_functions(mod), lowering.params, groups).build()
     return _kernels_of(lowering, groups)
 
@@ -194,7 +194,7 @@ def prefetch(lowering: Lowering, _mod: tvm.IRModule) -> tvm.IRModule:
     return _kernels_of(lowering, lowering.groups)
 
 
-def _kernels_of(lowering: Lowering, groups: Groups) -> tvm.IRModule:
+def _kernels_of(lowering: Lowering, groups: GroupLowering) -> tvm.IRModule:
     lowering.groups = groups
     return tvm.IRModule(groups.steps.functions)
 
@@ -206,7 +206,7 @@ def lower(
     threads: str,
     dump: Path | None = None,
     winograd: str = "off",
-    choices: Choices | None = None,
+    choices: TuningRecords | None = None,
     external: External | None = None,
     precision: str = "fp32",
     checks: str | None = None,

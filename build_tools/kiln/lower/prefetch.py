@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiln.lower.fused_steps import Groups, Made
+from kiln.lower.fused_steps import GroupLowering, StepKernel
 
 # Memory bandwidth for all cores together, a lower bound.
 BYTES_A_CYCLE = 8
@@ -62,14 +62,14 @@ def regions(costs: Sequence[Cost], most: int) -> list[tuple[int, int] | None]:
     return ranges
 
 
-def look_ahead(groups: Groups) -> None:
+def look_ahead(groups: GroupLowering) -> None:
     """Lower the kernels of steps that prefetch for later ones again, with their ranges.
 
     A kernel that several steps share gets the range that ends furthest.
     """
     machine, steps = groups.machine, groups.steps.steps
     wanted: dict[str, tuple[int, int]] = {}
-    makers: dict[str, Made] = {}
+    makers: dict[str, StepKernel] = {}
     costs = [_cost(groups, number) for number in range(len(steps))]
     if not machine.shared_bytes or sum(cost.bytes for cost in costs) <= machine.shared_bytes:
         return
@@ -83,7 +83,7 @@ def look_ahead(groups: Groups) -> None:
     groups.replace(renamed)
 
 
-def _cost(groups: Groups, number: int) -> Cost:
+def _cost(groups: GroupLowering, number: int) -> Cost:
     names = set(groups.steps.steps[number].tensors)
     params = [groups.steps.params[name] for name in names if name in groups.steps.params]
     read = sum(value.nbytes for value in params)

@@ -105,7 +105,7 @@ class _Recompute:
                             refused.add(self.origin[item])
             else:
                 refused |= self._named(value)
-        outputs = self._named(self.main.body.body)  # Groups.copy computes them
+        outputs = self._named(self.main.body.body)  # GroupLowering.copy computes them
         by_name: dict[str, dict[tuple[int, ...], Formula]] = {}
         for name in {self.origin[item] for item in readers} - refused:
             shapes = {tuple(static_shape(item)) for item in readers if self.origin[item] == name}

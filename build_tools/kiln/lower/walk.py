@@ -12,7 +12,7 @@ from tvm.ir import GenericConst
 from kiln.errors import KilnError
 from kiln.graph.bindings import operator
 from kiln.lower.external_steps import Externals
-from kiln.lower.fused_steps import Groups
+from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import CHECK
 from kiln.lower.schema import IndexCheck, KernelArgument, KernelRecord, SizeArgument
 from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, Steps
@@ -41,8 +41,8 @@ class Builder:
     """
 
     def __init__(
-        self, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], params: dict[str, Array], groups: Groups,
-        placement: Placement | None = None,
+        self, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], params: dict[str, Array],
+        groups: GroupLowering, placement: Placement | None = None,
     ) -> None:  # fmt: skip
         self.mod, self.ops, self.constants = mod, ops, params
         self.groups, self.steps, self.model = groups, groups.steps, groups.dims.model

@@ -18,7 +18,7 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import Call
 
 from kiln.callbacks import structural_map
-from kiln.tir.symbols import is_open
+from kiln.tir.symbols import is_dynamic
 
 Array = npt.NDArray[Any]
 
@@ -107,5 +107,5 @@ def _schedule(schedule: Any, block: Any) -> None:
         schedule.reorder(*sums, inner)
     if sums:
         schedule.decompose_reduction(block, sums[0])
-    if not is_open(schedule.get(inner).extent):
+    if not is_dynamic(schedule.get(inner).extent):
         schedule.vectorize(inner)

@@ -14,9 +14,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.callbacks import structural_map
-from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_open, variables
+from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_dynamic, variables
 from kiln.tir.symbols import int64 as int64  # every family writes indices with it
-from kiln.tir.tuning_records import Choices
+from kiln.tir.tuning_records import TuningRecords
 
 Array = npt.NDArray[Any]
 Pack = Callable[[Array], Array]
@@ -91,7 +91,7 @@ class Machine:
     cores: int = 1
     winograd: str = "off"  # the model's policy: auto, off, f2 or f4
     weight_growth: float = 1.0  # limit of packed size over plain size of weights, to save arithmetic
-    choices: Choices = field(default_factory=dict)  # tuning records measured on this CPU
+    choices: TuningRecords = field(default_factory=dict)  # tuning records measured on this CPU
     shared_bytes: int = 0  # size of the last-level cache, which all cores share; 0: not used for prefetch
     forms: tuple[int, ...] | None = None  # forms that weights may be stored in (lower/packings.py); None: any
     pairs: bool = True  # whether a panel may be packed by pairs (gemm.pairs_pay)
@@ -140,7 +140,7 @@ class Sized:
 
 def _declared(item: Argument, ranges: SymbolRanges) -> tuple[str, list[int], bool]:
     """Name and static shape to declare for an argument, and whether it is flat (its shape is dynamic)."""
-    if not any(is_open(size) for size in item.shape):
+    if not any(is_dynamic(size) for size in item.shape):
         return item.name, [int(size) for size in item.shape], False
     return item.name, [ranges.greatest(ranges.product(item.shape))], True
 

@@ -25,7 +25,7 @@ def extent(size: Any) -> Extent:
     return int(size) if isinstance(size, (int, tirx.IntImm)) else size
 
 
-def is_open(size: Extent) -> bool:
+def is_dynamic(size: Extent) -> bool:
     """Whether `size` is dynamic: known only at run time."""
     return not isinstance(size, (int, tirx.IntImm))
 
@@ -57,10 +57,10 @@ class SymbolRanges:
 
     def same(self, a: Extent, b: Extent) -> bool:
         """Whether two sizes are equal for all values of their variables (as far as TVM can prove)."""
-        if not is_open(a) and not is_open(b):
+        if not is_dynamic(a) and not is_dynamic(b):
             return int(a) == int(b)
-        if not is_open(a) or not is_open(b):
-            a, b = (tirx.IntImm("int64", int(x)) if not is_open(x) else x for x in (a, b))
+        if not is_dynamic(a) or not is_dynamic(b):
+            a, b = (tirx.IntImm("int64", int(x)) if not is_dynamic(x) else x for x in (a, b))
         return bool(self._analyzer().can_prove_equal(a, b))
 
     def same_shape(self, a: Sequence[Extent], b: Sequence[Extent]) -> bool:
@@ -81,7 +81,7 @@ class SymbolRanges:
 
     def greatest(self, size: Extent) -> int:
         """The greatest value that `size` can have."""
-        return int(size) if not is_open(size) else int(self._analyzer().const_int_bound(size).max_value)
+        return int(size) if not is_dynamic(size) else int(self._analyzer().const_int_bound(size).max_value)
 
 
 # Of sizes whose variables may have any value.

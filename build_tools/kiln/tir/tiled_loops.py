@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.tir.builder import Expr, bind, divide, int64, modulo, serial
-from kiln.tir.symbols import Extent, is_open
+from kiln.tir.symbols import Extent, is_dynamic
 
 Visit = Callable[[Expr, int], None]
 
@@ -21,7 +21,7 @@ def tasks_of(count: Extent, split: bool, begin: Expr, end: Expr) -> Any:
 
 def blocks(extent: Extent, size: int, visit: Visit) -> None:
     """Call visit(first, length) for each block of `size` in [0, extent); the last block may be shorter."""
-    if is_open(extent):
+    if is_dynamic(extent):
         with serial(divide(extent, size)) as index:
             visit(index * int64(size), size)
         remainder(extent, size, visit)
@@ -55,7 +55,7 @@ def task_blocks(extent: Extent, size: int, split: bool, begin: Expr, end: Expr, 
     if not split:
         blocks(extent, size, visit)
         return
-    if is_open(extent):
+    if is_dynamic(extent):
         whole_blocks = divide(extent, size)
         with builder.serial(begin, tirx.max(begin, tirx.min(end, whole_blocks))) as index:
             visit(index * int64(size), size)

@@ -1,7 +1,7 @@
 """Tuning records: the schedules that `tune` measured as fastest for single kernels on a CPU.
 
 A file tir/tuned/<cpu>-<isa>.json holds {"cpu", "isa", "kernels": {key: {…}}}. A key is an operator with its
-shapes; a value holds the fields of a Choice that the heuristics do not decide equally well, and the
+shapes; a value holds the fields of a TuningRecord that the heuristics do not decide equally well, and the
 measurement: `us` is the time in microseconds, `ratio` the time relative to the heuristics' schedule. Kernels
 without a record use the heuristics: the files make known models faster, and no model needs them. The file for
 a target is the file of the CPU that the target names in `tuned_for`, or else in `cpu`, and of the target's
@@ -25,7 +25,7 @@ MEASURED = ("us", "ratio")
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuningRecord:
     """The tuning record of one kernel; a field that is None is left to the heuristics."""
 
     winograd: Literal["off", "f2", "f4"] | None = None
@@ -44,9 +44,9 @@ class Choice:
         }
 
 
-Choices = Mapping[str, Choice]
+TuningRecords = Mapping[str, TuningRecord]
 
-RULES = Choice()
+RULES = TuningRecord()
 
 _SIZES = r"[1-9][0-9]*(x[1-9][0-9]*)"
 _KEY = re.compile(rf"conv2d {_SIZES}{{3}} {_SIZES}{{3}} s{_SIZES} d{_SIZES} g[1-9][0-9]*")
@@ -80,7 +80,7 @@ def file_of(cpu: str, isa: str, folder: Path = FOLDER) -> Path:
     return folder / f"{cpu}-{isa}.json"
 
 
-def choices_of(target: Target, folder: Path = FOLDER) -> dict[str, Choice]:
+def choices_of(target: Target, folder: Path = FOLDER) -> dict[str, TuningRecord]:
     """The tuning records for a target, by key; empty if there is no file. Raises KilnError for a bad file."""
     path = file_of(target.tuned_for or target.cpu, target.vector.isa, folder)
     if not path.is_file():
@@ -88,7 +88,7 @@ def choices_of(target: Target, folder: Path = FOLDER) -> dict[str, Choice]:
     return {key: _choice(path, key, value) for key, value in read_json(path)["kernels"].items()}
 
 
-def _choice(path: Path, key: str, value: dict[str, Any]) -> Choice:
+def _choice(path: Path, key: str, value: dict[str, Any]) -> TuningRecord:
     if not is_key(key):
         raise KilnError(
             f"{path}: '{key}' is not the key of a kernel: 'conv2d NxHxWxC KHxKWxCxO s1x1 d1x1 g1' expected"
@@ -102,7 +102,7 @@ def _choice(path: Path, key: str, value: dict[str, Any]) -> Choice:
             raise KilnError(f"{path}: {key}: {name} = {item!r}, {_EXPECTED[name]} expected")
     if "tile" in decisions:
         decisions["tile"] = tuple(decisions["tile"])
-    return Choice(**decisions)
+    return TuningRecord(**decisions)
 
 
 _EXPECTED = {
@@ -116,7 +116,7 @@ _EXPECTED = {
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether `value` is allowed for the field `name` of a Choice (see _EXPECTED)."""
+    """Whether `value` is allowed for the field `name` of a TuningRecord (see _EXPECTED)."""
 
     def number(item: Any, least: int) -> bool:
         return isinstance(item, int) and not isinstance(item, bool) and item >= least

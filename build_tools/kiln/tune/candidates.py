@@ -14,7 +14,7 @@ from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine
-from kiln.tir.tuning_records import RULES, Choice, shapes_of
+from kiln.tir.tuning_records import RULES, TuningRecord, shapes_of
 
 # (rows, vectors) of register tiles for 16 and 32 vector registers: the sums, the vectors of weights and one
 # broadcast fit. With 16 registers 7x2 and 3x4 spill.
@@ -42,7 +42,7 @@ def takes_winograd(key: str) -> bool:
     return weights[:2] == [3, 3] and stride == dilation == [1, 1] and groups == 1
 
 
-def first_round(key: str, machine: Machine, packed: bool = True) -> list[Choice]:
+def first_round(key: str, machine: Machine, packed: bool = True) -> list[TuningRecord]:
     """The rules, and candidates with other methods: orders of the loops, and Winograd where it is allowed.
 
     The target's `weight_growth` limits Winograd. `packed`: whether candidates may pack weights in another way
@@ -50,17 +50,20 @@ def first_round(key: str, machine: Machine, packed: bool = True) -> list[Choice]
     """
     if is_depthwise(key):
         width = _matrix(key)[0]
-        return [RULES, *(Choice(strip=strip) for strip in _STRIPS if strip <= min(width, machine.registers))]
+        return [
+            RULES,
+            *(TuningRecord(strip=strip) for strip in _STRIPS if strip <= min(width, machine.registers)),
+        ]
     parts = _PARTS if _rows(key) > 1 else (0,)
-    found = [RULES, *(Choice(part=part) for part in parts)]
+    found = [RULES, *(TuningRecord(part=part) for part in parts)]
     if takes_winograd(key) and machine.winograd == "auto" and packed:
-        found[1:] = [Choice(winograd="off", part=part) for part in _PARTS]
-        found += [Choice(winograd="f2")] if growth(2) <= machine.weight_growth else []
-        found += [Choice(winograd="f4")] if growth(4) <= machine.weight_growth else []
+        found[1:] = [TuningRecord(winograd="off", part=part) for part in _PARTS]
+        found += [TuningRecord(winograd="f2")] if growth(2) <= machine.weight_growth else []
+        found += [TuningRecord(winograd="f4")] if growth(4) <= machine.weight_growth else []
     return found
 
 
-def second_round(key: str, best: Choice, machine: Machine, packed: bool = True) -> list[Choice]:
+def second_round(key: str, best: TuningRecord, machine: Machine, packed: bool = True) -> list[TuningRecord]:
     """Variants of `best`: other register tiles, prefetch distances, blocks of Winograd tiles."""
     if is_depthwise(key):
         return []

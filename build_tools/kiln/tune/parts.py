@@ -28,7 +28,7 @@ from kiln.lower.steps import LoweredTensor, Steps
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
 from kiln.tir.symbols import SymbolRanges, variables
-from kiln.tir.tuning_records import RULES, Choice
+from kiln.tir.tuning_records import RULES, TuningRecord
 from kiln.tune.subject import Call, Memory, Subject
 
 # Labels of steps between a subgraph's input and its kernels that do not exist in a network.
@@ -46,8 +46,8 @@ class Subgraph:
 
 
 @dataclass(frozen=True)
-class LibraryRecord(Choice):
-    """A Choice that means: the backend computes the subgraph, not Kiln's own kernels."""
+class LibraryRecord(TuningRecord):
+    """A TuningRecord that means: the backend computes the subgraph, not Kiln's own kernels."""
 
     backend: str = ""
 

@@ -21,7 +21,7 @@ from kiln.lower.pipeline import lower
 from kiln.lower.target_trial import check_together
 from kiln.params import store
 from kiln.stages.use import TuneStage
-from kiln.tir.tuning_records import FOLDER, MEASURED, Choice, is_key
+from kiln.tir.tuning_records import FOLDER, MEASURED, TuningRecord, is_key
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench, TimedSubject
 from kiln.tune.tuner import Tuner
@@ -102,7 +102,7 @@ def _one_of(names: Sequence[str], target: Target, where: str) -> str:
     )
 
 
-class _Recorder(dict[str, Choice]):
+class _Recorder(dict[str, TuningRecord]):
     """An empty set of tuning records that notes the keys that `lower` looks up."""
 
     def __init__(self) -> None:

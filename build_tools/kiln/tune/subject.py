@@ -1,4 +1,4 @@
-"""Subjects: operators that are lowered alone, each with one candidate (Choice), to be timed."""
+"""Subjects: operators that are lowered alone, each with one candidate (TuningRecord), to be timed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kiln.config import Target
 from kiln.config.sizes import ceil_div
 from kiln.lower.pipeline import lower
 from kiln.lower.schema import ExternalCode
-from kiln.tir.tuning_records import Choice, shapes_of
+from kiln.tir.tuning_records import TuningRecord, shapes_of
 
 Array = npt.NDArray[Any]
 
@@ -75,7 +75,7 @@ class Subject:
     opened: Sequence[Call] = ()
 
     def __init__(
-        self, name: str, key: str, choice: Choice, target: Target, threads: str, *, values: bool = False
+        self, name: str, key: str, choice: TuningRecord, target: Target, threads: str, *, values: bool = False
     ) -> None:
         """`values`: keep the values of the parameters, to compare results."""
         self.name, self.key, self.choice = name, key, choice

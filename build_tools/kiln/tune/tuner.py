@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kiln.config import Target
 from kiln.lower.pipeline import machine_of
-from kiln.tir.tuning_records import RULES, Choice
+from kiln.tir.tuning_records import RULES, TuningRecord
 from kiln.tune.candidates import first_round, second_round
 from kiln.tune.measure import MILLISECONDS, Bench, TimedSubject
 from kiln.tune.subject import Subject
@@ -24,7 +24,7 @@ class Tuner:
     target: Target
     threads: str
     packed: bool = True  # whether weights may be packed in another way; False where buckets share weights
-    _rules: dict[str, Choice] = field(default_factory=dict)  # the rules' own decision, spelt out
+    _rules: dict[str, TuningRecord] = field(default_factory=dict)  # the rules' own decision, spelt out
 
     def tuned(self, keys: Iterable[str]) -> dict[str, TimedSubject]:
         """The best candidate (or the rules) for each key, with its time and ratio; prints a line per key.
@@ -67,7 +67,7 @@ class Tuner:
         return result
 
     def _race(
-        self, candidates: Mapping[str, Sequence[Choice]], prefix: str, milliseconds: int = MILLISECONDS
+        self, candidates: Mapping[str, Sequence[TuningRecord]], prefix: str, milliseconds: int = MILLISECONDS
     ) -> dict[str, list[TimedSubject]]:
         """Time the candidates of each key; the first candidate must be the rules.
 

@@ -123,5 +123,5 @@ def test_sizes_of_uses_are_the_greatest() -> None:
             builder_result = builder.emit_output(conv)
         builder.emit_func_output(builder_result)
     (use,) = uses_of(builder.get(), "m")
-    assert use.is_open and not use.can_transform
+    assert use.is_dynamic and not use.can_transform
     assert (use.conv.height, use.conv.out_h, use.conv.rows) == (33, 16, 64)

@@ -17,7 +17,7 @@ from kiln.files import read_json, write_json
 from kiln.kernels.cpu.gemm import choose_tile
 from kiln.lower.pipeline import lower, machine_of
 from kiln.params import store
-from kiln.tir.tuning_records import RULES, Choice, choices_of, file_of, is_key, key_of, shapes_of
+from kiln.tir.tuning_records import RULES, TuningRecord, choices_of, file_of, is_key, key_of, shapes_of
 from kiln.tune.candidates import first_round, second_round
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench
@@ -35,7 +35,7 @@ KEYS = (SQUARE, DENSE, DEPTHWISE, ODD)
 TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7", "host")
 
 
-def candidates(key: str, target: Target) -> list[Choice]:
+def candidates(key: str, target: Target) -> list[TuningRecord]:
     """All that could be tried, whatever is fastest."""
     machine = machine_of(target, "pthread", "auto")
     first = first_round(key, machine)
@@ -79,7 +79,7 @@ def test_winograd_is_tried_where_weights_may_grow() -> None:
 
 def test_what_is_kept(tmp_path: Path) -> None:
     target = load_target("x86_64").for_variant("v3")
-    choice = Choice(winograd="f4", block=12, tile=(5, 2))
+    choice = TuningRecord(winograd="f4", block=12, tile=(5, 2))
     found = {SQUARE: {**choice.describe(), "us": 1.0, "ratio": 0.5}, DENSE: {"us": 1.0, "ratio": 1.0}}
     path = merge(tmp_path, "x86-64-v3", target, found)
     assert path == file_of("x86-64-v3", "avx2", tmp_path)
@@ -98,7 +98,7 @@ def test_a_file_counts_for_its_cpu_and_vector_unit(tmp_path: Path) -> None:
     merge(tmp_path, "znver3", target, {SQUARE: {"winograd": "off", "us": 1.0, "ratio": 0.9}})
     assert choices_of(target, tmp_path) == {}
     own = target.model_copy(update={"tuned_for": "znver3"})
-    assert choices_of(own, tmp_path) == {SQUARE: Choice(winograd="off")}
+    assert choices_of(own, tmp_path) == {SQUARE: TuningRecord(winograd="off")}
     other = own.model_copy(update={"vector": load_target("x86_64_v2").vector})
     assert choices_of(other, tmp_path) == {}
 
@@ -123,28 +123,31 @@ def test_a_damaged_file_is_named(tmp_path: Path, key: str, entry: dict[str, obje
 def test_lowering_follows_a_choice() -> None:
     target = load_target("x86_64").for_variant("v3")
 
-    def kernels(key: str, choice: Choice, winograd: str = "auto") -> list[str]:
+    def kernels(key: str, choice: TuningRecord, winograd: str = "auto") -> list[str]:
         steps = lower(module_of(key), "m", target, "pthread", winograd=winograd, choices={key: choice})
         return [kernel.family for kernel in steps.kernels]
 
-    assert kernels(SQUARE, Choice(winograd="off")) == ["conv2d"]
-    assert kernels(SQUARE, Choice(winograd="f4", block=6)) == ["winograd"]
-    assert kernels(SQUARE, Choice(winograd="f2", block=0)) == ["winograd"] * 3
-    assert kernels(SQUARE, Choice(winograd="f4"), winograd="off") == ["conv2d"]
-    assert kernels(DEPTHWISE, Choice(strip=3)) == ["depthwise"]
+    assert kernels(SQUARE, TuningRecord(winograd="off")) == ["conv2d"]
+    assert kernels(SQUARE, TuningRecord(winograd="f4", block=6)) == ["winograd"]
+    assert kernels(SQUARE, TuningRecord(winograd="f2", block=0)) == ["winograd"] * 3
+    assert kernels(SQUARE, TuningRecord(winograd="f4"), winograd="off") == ["conv2d"]
+    assert kernels(DEPTHWISE, TuningRecord(strip=3)) == ["depthwise"]
 
 
 @pytest.mark.parametrize(
     ("key", "choices"),
     [
-        (DEPTHWISE, [RULES, Choice(strip=3), Choice(strip=5)]),
-        (SQUARE, [Choice(winograd="off", part=part) for part in (0, 1, 4)]),
-        (SQUARE, [Choice(winograd="off", fetch=fetch) for fetch in (0, 1, 2)]),
-        (SQUARE, [Choice(winograd="f4", fetch=fetch) for fetch in (0, 1, 2)]),
-        (DENSE, [Choice(fetch=0), Choice(fetch=1), Choice(fetch=2), Choice(tile=(1, 3))]),
+        (DEPTHWISE, [RULES, TuningRecord(strip=3), TuningRecord(strip=5)]),
+        (SQUARE, [TuningRecord(winograd="off", part=part) for part in (0, 1, 4)]),
+        (SQUARE, [TuningRecord(winograd="off", fetch=fetch) for fetch in (0, 1, 2)]),
+        (SQUARE, [TuningRecord(winograd="f4", fetch=fetch) for fetch in (0, 1, 2)]),
+        (
+            DENSE,
+            [TuningRecord(fetch=0), TuningRecord(fetch=1), TuningRecord(fetch=2), TuningRecord(tile=(1, 3))],
+        ),
     ],
 )
-def test_each_decision_changes_the_kernel(key: str, choices: Sequence[Choice]) -> None:
+def test_each_decision_changes_the_kernel(key: str, choices: Sequence[TuningRecord]) -> None:
     target = load_target("x86_64").for_variant("v3")
     contents = {Subject(f"s{i}", key, choice, target, "pthread").content for i, choice in enumerate(choices)}
     assert len(contents) == len(choices)
@@ -179,7 +182,7 @@ def test_every_candidate_computes_what_the_rules_do(key: str) -> None:
 def test_candidates_race_in_pairs_and_the_best_is_kept() -> None:
     target, runner = here("host")
     bench = Bench(target, runner, 1 << 20)
-    choices = [RULES, Choice(winograd="f2"), Choice(winograd="off", tile=(4, 3), fetch=0)]
+    choices = [RULES, TuningRecord(winograd="f2"), TuningRecord(winograd="off", tile=(4, 3), fetch=0)]
     subjects = [Subject(f"s{i}", SQUARE, choice, target, "pthread") for i, choice in enumerate(choices)]
     timed = bench.race(subjects, 1)
     assert [one.subject for one in timed] == subjects
@@ -205,7 +208,9 @@ class Told:
 
 def test_a_slow_round_slows_all_and_decides_nothing() -> None:
     target, _ = here("host")
-    subjects = [Subject(f"s{i}", DENSE, c, target, "none") for i, c in enumerate([RULES, Choice(fetch=0)])]
+    subjects = [
+        Subject(f"s{i}", DENSE, c, target, "none") for i, c in enumerate([RULES, TuningRecord(fetch=0)])
+    ]
     runner = Told({"s0": [100, 900, 110, 100, 100], "s1": [90, 810, 99, 90, 300]})
     rules, other = Bench(target, runner, 0).race(subjects)
     assert rules.ratio == 1

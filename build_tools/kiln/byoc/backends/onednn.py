@@ -196,21 +196,23 @@ def _batched(match: Match, facts: Facts) -> Code:
     batch = product(x[:-2])
     alone = facts.threads == 1 or (isinstance(batch, int) and batch == 1)
     sizes = {"batch": batch if alone else 1, "rows": x[-2], "depth": x[-1], "columns": w[-1]}
-    is_open = [name for name, size in sizes.items() if not isinstance(size, int)]
+    is_dynamic = [name for name, size in sizes.items() if not isinstance(size, int)]
     names = {
-        "PARTS": 1, "TAKES_STORED": 1, "BATCHED": 1, "IS_OPEN": int(bool(is_open)),
-        **{name.upper(): size if name not in is_open else "ANY" for name, size in sizes.items()
+        "PARTS": 1, "TAKES_STORED": 1, "BATCHED": 1, "IS_OPEN": int(bool(is_dynamic)),
+        **{name.upper(): size if name not in is_dynamic else "ANY" for name, size in sizes.items()
            if name != "rows"},
     }  # fmt: skip
-    at = {name: name if name in is_open else str(size) for name, size in sizes.items()}
+    at = {name: name if name in is_dynamic else str(size) for name, size in sizes.items()}
     call = (
         f"&parts[0], x + task * {at['rows']} * {at['depth']}, w + task * {at['depth']} * {at['columns']}, "
         f"NULL, y + task * {at['rows']} * {at['columns']}"
     )
     extents = ", ".join(at[name] for name in ("batch", "rows", "depth", "columns"))
-    body = [f"const dnnl_status_t status = {f'run_open({call}, {extents})' if is_open else f'run({call})'};"]
-    table = _rows_table([None if "rows" in is_open else x[-2]])
-    given = [(name, sizes[name]) for name in is_open]
+    body = [
+        f"const dnnl_status_t status = {f'run_open({call}, {extents})' if is_dynamic else f'run({call})'};"
+    ]
+    table = _rows_table([None if "rows" in is_dynamic else x[-2]])
+    given = [(name, sizes[name]) for name in is_dynamic]
     return _code(match, facts, names, None, table, "product", body, 1 if alone else batch, given, {})
 
 

@@ -154,17 +154,17 @@ def _batched(match: Match, facts: Facts) -> Code:
 
     x, w = match.operands["x"].shape, match.operands["w"].shape
     sizes = {"m": x[-2], "n": w[-1], "k": x[-1], "batch": product(x[:-2])}
-    is_open = {name: size for name, size in sizes.items() if not isinstance(size, int)}
+    is_dynamic = {name: size for name, size in sizes.items() if not isinstance(size, int)}
     alone = facts.threads == 1 or (isinstance(sizes["batch"], int) and sizes["batch"] == 1)
     tasks = None if alone else sizes["batch"]
-    given = {name: size for name, size in is_open.items() if name != "batch" or tasks is None}
+    given = {name: size for name, size in is_dynamic.items() if name != "batch" or tasks is None}
     lines = [_TEXT, _signature(["x", "w"], list(given), tasks is not None), "    one_thread();"]
     lines += [
-        f"    const int64_t {name}_ = {name if name in is_open else size};"
+        f"    const int64_t {name}_ = {name if name in is_dynamic else size};"
         for name, size in sizes.items()
         if name != "batch"
     ]
-    last = "end" if tasks is not None else "batch" if "batch" in is_open else str(sizes["batch"])
+    last = "end" if tasks is not None else "batch" if "batch" in is_dynamic else str(sizes["batch"])
     lines += [
         f"    for (int64_t i = {'begin' if tasks is not None else '0'}; i < {last}; i++)",
         "        BLAS(cblas_sgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)m_, (int)n_, (int)k_,",

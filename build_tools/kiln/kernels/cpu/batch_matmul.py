@@ -47,7 +47,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_open
+from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 
@@ -62,14 +62,14 @@ class StridedOperand:
     def has(self, axis: Any) -> bool:
         """Whether the operand varies along `axis`."""
         stride = self.strides[axis.var]
-        return is_open(stride) or bool(stride)
+        return is_dynamic(stride) or bool(stride)
 
     def offset(self, indices: dict[Any, Expr]) -> Expr:
         """The position in memory of the element at `indices`; an axis that is left out has index 0."""
         total: Expr = int64(self.start)
         for variable, index in indices.items():
             stride = self.strides[variable]
-            if is_open(stride) or stride:
+            if is_dynamic(stride) or stride:
                 total = total + index * int64(stride)
         return total
 
@@ -258,7 +258,7 @@ class _Result:
 
     def store(self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile) -> None:
         """Store the sums of one row, without the columns that only pad the panel."""
-        if is_open(self.columns):
+        if is_dynamic(self.columns):
             self._store_open(row, vectors, sums, tile)
             return
         for (offset, width), total in zip(vectors, sums, strict=True):

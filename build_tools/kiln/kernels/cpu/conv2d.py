@@ -44,9 +44,9 @@ from kiln.tir.builder import (
     unravel,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import NO_RANGES, Extent, ceil_div, extent, is_open
+from kiln.tir.symbols import NO_RANGES, Extent, ceil_div, extent, is_dynamic
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
-from kiln.tir.tuning_records import RULES, Choice, key_of
+from kiln.tir.tuning_records import RULES, TuningRecord, key_of
 
 
 class Convolution:
@@ -133,9 +133,9 @@ class Convolution:
         column = w * int64(self.stride_w) + int64(self.left)
         return (line + column) * int64(self.pitch) + group * int64(self.depth)
 
-    def choice(self, machine: Machine) -> Choice:
+    def choice(self, machine: Machine) -> TuningRecord:
         """The tuning record for this shape; RULES (heuristics decide) where the shape was not measured."""
-        if is_open(self.rows):
+        if is_dynamic(self.rows):
             return RULES
         x = (self.batch, self.height, self.width, self.channels)
         weights = (self.kernel_h, self.kernel_w, self.depth, self.out_channels)

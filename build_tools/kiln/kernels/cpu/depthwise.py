@@ -40,7 +40,7 @@ from kiln.tir.builder import (
     serial,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import ceil_div, is_open
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 
@@ -75,7 +75,7 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
 
     def row(length: int) -> float:
         """Estimated cycles of an output row, or per pixel where its width is dynamic."""
-        if is_open(conv.out_w):
+        if is_dynamic(conv.out_w):
             return _cycles(conv, length) / length
         rest = width % length
         return width // length * _cycles(conv, length) + (_cycles(conv, rest) if rest else 0)
@@ -94,7 +94,7 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
     are as fast or faster as long as x stays in the L2 cache. Measured on a Zen 5: with AVX-512 112x112x32
     1.35 times as fast and 7x7 on 64x64x256 1.5 times, with AVX2 14x14x384 1.2 and 7x7x960 1.5 times.
     """
-    if is_open(conv.out_w) or is_open(conv.out_h) or conv.dilation_h > 1 or conv.stride_h > 1:
+    if is_dynamic(conv.out_w) or is_dynamic(conv.out_h) or conv.dilation_h > 1 or conv.stride_h > 1:
         return None
     if machine.vector_bits // 8 >= CACHE_LINE and not _is_outside(machine, conv):
         return None

@@ -41,7 +41,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.inline import Expanded
-from kiln.tir.symbols import SymbolRanges, extent, is_open, variables
+from kiln.tir.symbols import SymbolRanges, extent, is_dynamic, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
@@ -59,7 +59,7 @@ def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
 
     None where no tensor is read so, or where the nest is too small for tiles.
     """
-    if nest.reduced or len(nest.axes) < 2 or any(is_open(size) for size in nest.extents):
+    if nest.reduced or len(nest.axes) < 2 or any(is_dynamic(size) for size in nest.extents):
         return None
     inner = nest.axes[-1]
     if math.prod(nest.extents) < SMALL or nest.extents[-1] < _TILE:
@@ -212,7 +212,7 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
     # Vectors run along the last axis whose extent is not 1.
-    wide = [axis for axis in nest.axes if is_open(axis.dom.extent) or int(axis.dom.extent) != 1]
+    wide = [axis for axis in nest.axes if is_dynamic(axis.dom.extent) or int(axis.dom.extent) != 1]
     alone = {axis.var: int64(0) for axis in nest.axes if axis not in wide}
     in_place = fused.same_index(nest, stored, inputs)
     nest = replace_fields(nest, axes=wide)
@@ -243,7 +243,7 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
                     with serial(length) as index:
                         writer.across({**bound, inner.var: index})
                 return
-            if is_open(length):
+            if is_dynamic(length):
                 blocks(length, lanes, lambda first, width: writer.points(bound, inner, first, width))
                 return
 

@@ -190,7 +190,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Later:
+class LaterPrefetch:
     """Prefetches on behalf of later kernels: `lines` cache lines, starting at element `first`.
 
     A tile issues them whenever it prefetches its own panel; the address advances every `turns` times.
@@ -201,7 +201,7 @@ class Later:
     turns: int
 
 
-def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> Later:
+def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> LaterPrefetch:
     """The prefetches of `region` that tile number `share` of `shares` issues for later kernels.
 
     `region`: first byte and end, counted from the beginning of the weights. `times`: how often a tile
@@ -213,11 +213,11 @@ def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> Late
     while each * turns < 0.7 and turns * 2 <= times:  # each line twice costs less than half of them skipped
         turns *= 2
     lines_per_tile = ceil_div(times, turns) * lines
-    return Later(bind(int64(begin // 4) + share * int64(lines_per_tile * LINE)), lines, turns)
+    return LaterPrefetch(bind(int64(begin // 4) + share * int64(lines_per_tile * LINE)), lines, turns)
 
 
 @dataclass(frozen=True)
-class Ahead:
+class PanelPrefetch:
     """Prefetches of weights while a tile is computed: reading cold weights costs as much time as the sums.
 
     From element `first` on, `lines` cache lines for every `steps` iterations of the innermost loop. The
@@ -228,13 +228,13 @@ class Ahead:
     first: Expr
     steps: int
     lines: int
-    later: Later | None = None
+    later: LaterPrefetch | None = None
 
-    def by_pairs(self) -> Ahead:
+    def by_pairs(self) -> PanelPrefetch:
         """Prefetches at this rate for a loop that does two steps per iteration, without `later`."""
         if self.steps > 1:
-            return Ahead(self.first, self.steps // 2, self.lines)
-        return Ahead(self.first, 1, 2 * self.lines)
+            return PanelPrefetch(self.first, self.steps // 2, self.lines)
+        return PanelPrefetch(self.first, 1, 2 * self.lines)
 
 
 LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, every second is prefetched
@@ -243,7 +243,7 @@ LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, ev
 def ahead(
     tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1,
     inside: Expr | None = None,
-) -> Ahead:  # fmt: skip
+) -> PanelPrefetch:  # fmt: skip
     """The prefetches that tile `index` of `tiles` at `panel` issues for the panels `distance` tile widths on.
 
     `loops`: the reduction, outermost first. `inside`: first column of the tile in its panel; None: 0.
@@ -262,7 +262,7 @@ def ahead(
     )
     if inside is not None:
         first = first + inside * int64(depth)
-    return Ahead(bind(first), steps, lines)
+    return PanelPrefetch(bind(first), steps, lines)
 
 
 def _prefetch(weights: Any, at: Expr) -> None:
@@ -302,7 +302,7 @@ def product(
     loops: Sequence[Loop],
     accumulator: str,
     finish: Finish,
-    fetch: Ahead | None = None,
+    fetch: PanelPrefetch | None = None,
     paired: bool = False,
     inside: Expr | None = None,
 ) -> None:

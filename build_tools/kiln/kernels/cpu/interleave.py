@@ -34,7 +34,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest, replace
-from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_open, variables
+from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 from kiln.tir.vector_expr import i32, ramp
 
@@ -129,9 +129,9 @@ class Interleaving:
         """[stride along outer, stride along inner, constant] of `read`; None where it cannot be reordered."""
         position = flat_position(read.indices, read.source.shape)
         factors = _linear(position, [self.outer, self.inner], self.ranges)
-        if factors is None or str(read.source.dtype) == "bool" or is_open(factors[0]):
+        if factors is None or str(read.source.dtype) == "bool" or is_dynamic(factors[0]):
             return None
-        if not is_open(factors[0]) and not is_open(factors[1]) and not factors[0] and not factors[1]:
+        if not is_dynamic(factors[0]) and not is_dynamic(factors[1]) and not factors[0] and not factors[1]:
             return None  # a broadcast of one element
         return factors
 
@@ -145,9 +145,9 @@ class Interleaving:
         where: list[tuple[int, int]] = []
         for at in range(self.count * self.lanes):
             outer, inner = divmod(at, self.count)
-            group = inner if is_open(apart) else 0
-            groups.setdefault(group, int64(group) * apart if is_open(apart) else int64(0))
-            where.append((group, outer * step + (0 if is_open(apart) else inner * apart)))
+            group = inner if is_dynamic(apart) else 0
+            groups.setdefault(group, int64(group) * apart if is_dynamic(apart) else int64(0))
+            where.append((group, outer * step + (0 if is_dynamic(apart) else inner * apart)))
         # (group, position) → the register that holds the element, and the lane.
         pieces: dict[tuple[int, int], tuple[Any, int]] = {}
         for group, more in groups.items():
@@ -207,15 +207,15 @@ def _reads(value: Expr) -> list[Any]:
 
 def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Interleaving | None:
     """How to interleave the last axes of `nest`, which stores `value`; None where this does not apply."""
-    wide = [axis for axis in nest.axes if is_open(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
+    wide = [axis for axis in nest.axes if is_dynamic(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
     if nest.reduced or len(wide) < 2 or str(nest.buffer.dtype) == "bool":
         return None
     outer, inner = wide[-2:]
     count, steps = extent(inner.dom.extent), extent(outer.dom.extent)
-    if is_open(count) or count >= lanes or (not is_open(steps) and steps < lanes):
+    if is_dynamic(count) or count >= lanes or (not is_dynamic(steps) and steps < lanes):
         return None
     stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner], ranges)
-    if stored is None or [factor for factor in stored[:2] if is_open(factor)] or stored[:2] != [count, 1]:
+    if stored is None or [factor for factor in stored[:2] if is_dynamic(factor)] or stored[:2] != [count, 1]:
         return None
     weave = Interleaving(nest, outer, inner, count, lanes, ranges)
     reads = _reads(value)

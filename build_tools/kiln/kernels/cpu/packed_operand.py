@@ -15,7 +15,7 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.gemm import Tile
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, serial, store, vector
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_open
+from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.transpose import transpose_block
 
@@ -36,10 +36,10 @@ class Panels:
         """
         self.tile, self.depth, self.count = tile, depth, count
         self.step, self.column_step = step, column_step
-        close = not is_open(self.step) and self.step <= 2 * tile.columns
+        close = not is_dynamic(self.step) and self.step <= 2 * tile.columns
         near = close or ceil_div(ranges.greatest(rows), tile.rows) <= _TILES_IN_PLACE
-        neighbours = not is_open(self.column_step) and self.column_step == 1
-        self.packed = is_open(self.count) or not (neighbours and near)
+        neighbours = not is_dynamic(self.column_step) and self.column_step == 1
+        self.packed = is_dynamic(self.count) or not (neighbours and near)
 
     @property
     def number(self) -> Extent:
@@ -54,7 +54,7 @@ class Panels:
     def vectors(self, columns: Extent) -> list[tuple[int, int]]:
         """(offset, width) of each vector of a panel with `columns` columns."""
         lanes = self.tile.lanes
-        if is_open(columns):
+        if is_dynamic(columns):
             columns = self.tile.columns
         if self.packed:
             return [(offset, lanes) for offset in range(0, columns, lanes)]
@@ -64,10 +64,10 @@ class Panels:
         """Copy the panel that begins at source[start] to target[at] as [k][NR], zeros after its columns."""
         width, lanes = self.tile.columns, self.tile.lanes
         for offset, _ in self.vectors(columns):
-            if is_open(columns) or offset + lanes > columns:
+            if is_dynamic(columns) or offset + lanes > columns:
                 with serial(self.depth) as k, vector(lanes) as lane:
                     store(target, [at + k * int64(width) + int64(offset) + lane], tirx.const(0, "float32"))
-        if not is_open(self.column_step) and self.column_step == 1:
+        if not is_dynamic(self.column_step) and self.column_step == 1:
             with serial(self.depth) as k:
                 from_row, to_row = start + k * int64(self.step), at + k * int64(width)
 
@@ -75,9 +75,9 @@ class Panels:
                     with vector(size) as lane:
                         store(target, [to_row + first + lane], load(source, [from_row + first + lane]))
 
-                blocks(columns, lanes, visit) if is_open(columns) else _cut(columns, lanes, visit)
+                blocks(columns, lanes, visit) if is_dynamic(columns) else _cut(columns, lanes, visit)
             return
-        square = lanes if not is_open(self.step) and self.step == 1 else 1
+        square = lanes if not is_dynamic(self.step) and self.step == 1 else 1
         whole_columns, whole_depth = _rounded_down(columns, square), _rounded_down(self.depth, square)
         if square > 1:
             across = serial(_quotient(whole_columns, square))
@@ -101,7 +101,7 @@ class Panels:
         depth: tuple[Extent, Extent],
     ) -> None:
         """Copy the elements in a range of columns and a range of depth, one at a time."""
-        if any(not is_open(b) and not is_open(a) and a == b for a, b in (columns, depth)):
+        if any(not is_dynamic(b) and not is_dynamic(a) and a == b for a, b in (columns, depth)):
             return
         with (
             serial(columns[1] - columns[0], columns[0]) as column,
@@ -113,13 +113,15 @@ class Panels:
 
 def _quotient(size: Extent, step: int) -> Extent:
     """size / step, for a size that is a multiple of `step`."""
-    return divide(size, step) if is_open(size) else size // step
+    return divide(size, step) if is_dynamic(size) else size // step
 
 
 def _rounded_down(size: Extent, step: int) -> Extent:
     """`size` rounded down to a multiple of `step`."""
     return (
-        size - modulo(size, step) if is_open(size) and step > 1 else size - (0 if step == 1 else size % step)
+        size - modulo(size, step)
+        if is_dynamic(size) and step > 1
+        else size - (0 if step == 1 else size % step)
     )
 
 
@@ -132,7 +134,7 @@ def _cut(size: int, lanes: int, visit: Any) -> None:
 def one_panel(panels: Panels, number: Expr, visit: Callable[[Expr, Extent], None]) -> None:
     """Emit visit(first column, columns) for panel `number`; the last panel may be narrower."""
     width = panels.tile.columns
-    if is_open(panels.count):
+    if is_dynamic(panels.count):
         whole = divide(panels.count, width)
         with builder.If(number < whole), builder.Then():
             visit(bind(number * int64(width)), width)

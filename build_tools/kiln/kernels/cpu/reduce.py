@@ -10,7 +10,7 @@ from tvm.ir import TensorLoad
 
 from kiln.tir.builder import Expr, chunks, divide, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import Extent, SymbolRanges, int64, is_open
+from kiln.tir.symbols import Extent, SymbolRanges, int64, is_dynamic
 from kiln.tir.tiled_loops import remainder
 
 # Vectors of partial results: enough to hide the latency of an addition.
@@ -40,10 +40,10 @@ def sweep(
     step = parts * lanes
     most = ranges.greatest(length)
     if most >= step:
-        with serial(divide(length, step) if is_open(length) else length // step) as block:
+        with serial(divide(length, step) if is_dynamic(length) else length // step) as block:
             for number in range(parts):
                 visit(block * int64(step) + int64(number * lanes), lanes, number)
-    if is_open(length):
+    if is_dynamic(length):
         if parts > 1 and most >= lanes:
             done = length - modulo(length, step)
             with serial(divide(modulo(length, step), lanes)) as block:
@@ -66,7 +66,7 @@ class Partials:
     ) -> None:
         self.operation, self.dtype, self.length, self.lanes = operation, dtype, length, lanes
         self._ranges = ranges
-        if is_open(length):
+        if is_dynamic(length):
             widths = [(number, lanes) for number in range(PARTIAL)]
             widths += [(PARTIAL, 1 << power) for power in range(lanes.bit_length() - 1)]
         else:

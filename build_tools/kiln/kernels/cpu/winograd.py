@@ -55,7 +55,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, is_open
+from kiln.tir.symbols import Extent, ceil_div, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 from kiln.tir.vector_expr import ramp
 
@@ -67,7 +67,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     attrs, x, weights = op["attrs"], fused.params[0], fused.params[1]
     if any(str(item.dtype) != "float32" for item in (x, weights, anchor.buffer)):
         return False
-    if any(is_open(size) for size in [*weights.shape, x.shape[-1]]):
+    if any(is_dynamic(size) for size in [*weights.shape, x.shape[-1]]):
         return False
     steps = [*attrs["strides"], *attrs["dilation"], attrs["groups"]]
     square = [int(size) for size in weights.shape[:2]] == [3, 3] and all(int(step) == 1 for step in steps)
@@ -127,7 +127,7 @@ class Phases:
     def _rest(self, extent: Extent) -> int:
         """Lower bound, at most m, on the outputs of the last tile along an axis of `extent` outputs."""
         rest = self.conv.ranges.simplify(modulo(extent, self.m))
-        return 1 if is_open(rest) else int(rest) or self.m
+        return 1 if is_dynamic(rest) else int(rest) or self.m
 
     def _channels(self, count: int, visit: Any) -> None:
         """Emit visit(first channel, width) for vectors that cover `count` channels."""
@@ -321,7 +321,7 @@ class _Group:
             data = builder.alloc_buffer([slots * phases.data_size], "float32")
             products = builder.alloc_buffer([slots * phases.product_size], "float32")
             element = self._epilogue(buffers[2:])
-            exact = not is_open(phases.tiles) and slots * form.rounds * form.block == phases.tiles
+            exact = not is_dynamic(phases.tiles) and slots * form.rounds * form.block == phases.tiles
 
             def block(first: Expr, data_start: Expr, start: Expr, again: tuple[Expr, int] | None) -> None:
                 """Emit all phases of the block of tiles that begins at tile `first`."""
@@ -343,16 +343,16 @@ class _Group:
                 start = bind(task * int64(phases.product_size))
                 first = bind((task * int64(form.rounds) + turn) * int64(form.block))
                 # At small sizes some tasks have no tile.
-                some = [first < int64(phases.tiles)] if is_open(phases.tiles) else []
+                some = [first < int64(phases.tiles)] if is_dynamic(phases.tiles) else []
                 again = None
-                if not is_open(form.rounds):
+                if not is_dynamic(form.rounds):
                     again = (bind(task * int64(form.rounds) + turn), slots * form.rounds)
                 phases.when(some, functools.partial(block, first, data_start, start, again))
 
         arguments = [self.x_argument, self.weights_argument, *(argument(p) for p in self.read[2:])]
         tasks = form.tasks if form.tasks > 1 else None
         func = define(arguments, tasks, body, bool(self.overwritten), self.ranges)
-        fetches = phases.fetch > 0 and not is_open(form.rounds)
+        fetches = phases.fetch > 0 and not is_dynamic(form.rounds)
         kernel = Kernel(
             func,
             tasks,

@@ -19,7 +19,7 @@ from kiln.kernels.cpu.conv2d import Convolution
 from kiln.kernels.cpu.gemm import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine, Packing
-from kiln.tir.symbols import Extent, ceil_div, is_open
+from kiln.tir.symbols import Extent, ceil_div, is_dynamic
 
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
 _TRANSFORM = {2: (60, 45), 4: (150, 170)}
@@ -112,7 +112,7 @@ def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None
     `block`: tiles in a block; 0: all tiles in one; None: the heuristic decides.
     """
     all_tiles = tiles_of(conv, m)
-    tiles, open_ = conv.ranges.greatest(all_tiles), is_open(all_tiles)
+    tiles, open_ = conv.ranges.greatest(all_tiles), is_dynamic(all_tiles)
     weights = (m + 2) ** 2 * conv.channels * conv.out_channels * 4
     each = (m + 2) ** 2 * (conv.channels + conv.out_channels) * 4  # bytes of a tile between phases
     rows = choose_tile(machine, tiles, conv.out_channels).rows

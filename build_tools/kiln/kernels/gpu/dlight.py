@@ -27,7 +27,7 @@ from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
 from kiln.kernels.gpu.tensor_cores import TensorProduct, with_tf32_fragments
 from kiln.tir import abi
-from kiln.tir.symbols import is_open
+from kiln.tir.symbols import is_dynamic
 
 _TENSOR = TensorProduct()
 _TILED = dlight.gpu.Matmul()
@@ -178,7 +178,7 @@ def _short(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     buffers = [param for param in func.params if tirx.is_buffer_var(param)]
     is_long = any(str(buffer.dtype) == "int64" for buffer in buffers)
-    if is_long or not any(is_open(extent) for buffer in buffers for extent in buffer.shape):
+    if is_long or not any(is_dynamic(extent) for buffer in buffers for extent in buffer.shape):
         return func
     return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"kernel": func}))["kernel"]
 
@@ -192,7 +192,7 @@ def _longest_sum(func: tirx.PrimFunc) -> int:
         count = 1
         for axis in block.iter_vars:
             if int(axis.iter_type) == tirx.IterVar.CommReduce:
-                count *= _LONG_SUM if is_open(axis.dom.extent) else int(axis.dom.extent)
+                count *= _LONG_SUM if is_dynamic(axis.dom.extent) else int(axis.dom.extent)
         longest = max(longest, count)
 
     structural_walk(func.body, [(s_tir.SBlock, on_block)])
@@ -217,9 +217,9 @@ def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> KernelLa
     sizes = {}
     for word, extent in zip(words, extents, strict=True):
         kind, _, axis = word.partition(".")
-        if kind not in ("blockIdx", "threadIdx") or (kind == "threadIdx" and is_open(extent)):
+        if kind not in ("blockIdx", "threadIdx") or (kind == "threadIdx" and is_dynamic(extent)):
             raise ValueError(f"its launch needs {word} {extent}, which the runtime does not set")
-        sizes[kind, axis] = extent if is_open(extent) else int(extent)
+        sizes[kind, axis] = extent if is_dynamic(extent) else int(extent)
     written = abi.written(func)
     arguments = []
     for param, tensor in zip(func.params, tensors, strict=True):

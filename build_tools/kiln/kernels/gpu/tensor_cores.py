@@ -30,7 +30,7 @@ from kiln.callbacks import structural_map, structural_walk
 from kiln.config.sizes import ceil_div
 from kiln.kernels.gpu import half
 from kiln.kernels.gpu.wmma import EDGE, intrinsics
-from kiln.tir.symbols import is_open
+from kiln.tir.symbols import is_dynamic
 
 _WARP = 32
 # With fewer rows or columns, most of a fragment would be padding: one thread per element does less work.
@@ -135,7 +135,7 @@ def _rounds(schedule: Any, block: Any) -> bool:
 
 def _tile(i: Any, j: Any) -> BlockTile | None:
     """The tile for `i` rows and `j` columns; None if there are too few. Dynamic sizes count as large."""
-    sizes = [1 << 20 if is_open(size) else int(size) for size in (i, j)]
+    sizes = [1 << 20 if is_dynamic(size) else int(size) for size in (i, j)]
     if min(sizes) < LEAST:
         return None
     padded = [ceil_div(size, EDGE) * EDGE for size in sizes]

@@ -27,7 +27,7 @@ from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
 from kiln.tir import loop_nest
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import is_open
+from kiln.tir.symbols import is_dynamic
 
 _PURE = 1  # CallEffectKind::kPure
 _ON_GPU = "nvcuda::wmma::__float_to_tf32"  # of mma.h
@@ -107,5 +107,5 @@ def _extent(axes: Sequence[Any]) -> int:
     """Product of the extents of `axes`; a dynamic extent counts as LEAST, which is large enough."""
     count = 1
     for axis in axes:
-        count *= LEAST if is_open(axis.dom.extent) else int(axis.dom.extent)
+        count *= LEAST if is_dynamic(axis.dom.extent) else int(axis.dom.extent)
     return count

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from kiln.tir.builder import Expr, divide, load, modulo, registers, serial, store
-from kiln.tir.symbols import extent, int64, is_open
+from kiln.tir.symbols import extent, int64, is_dynamic
 from kiln.tir.vector_expr import ramp
 
 Combine = Callable[[Any, Any], Any]
@@ -39,7 +39,7 @@ def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
         data, dtype, exclusive = call.args[0], str(call.ty.dtype), bool(attrs.exclusive)
         sizes = [extent(size) for size in data.ty.shape]
         axis = None if attrs.axis is None else int(attrs.axis) % len(sizes)
-        if any(is_open(size) for size in sizes) or str(data.ty.dtype) != dtype:
+        if any(is_dynamic(size) for size in sizes) or str(data.ty.dtype) != dtype:
             return builder.call_te(compute, data, axis, dtype, exclusive)
         if axis is None:
             data = builder.emit(relax.op.reshape(data, list(call.ty.shape)))

@@ -25,7 +25,7 @@ from kiln.graph.bindings import operator
 from kiln.lower.views.in_place_padding import OPAQUE, used_otherwise
 from kiln.opinfo.attach import OpInfo, of
 from kiln.tir.fused import Fused, NotSimple
-from kiln.tir.symbols import is_open
+from kiln.tir.symbols import is_dynamic
 from kiln.tir.view import TensorView
 
 # A group with one of these operators computes whole rows, or reads its operands as flat memory.
@@ -246,7 +246,7 @@ def _peak(
 
 def _sizes(ty: Any) -> tuple[int, ...] | None:
     """The shape of a tensor of type `ty`; None for a dynamic shape, or for a type other than a tensor."""
-    if not isinstance(ty, relax.TensorType) or any(is_open(extent) for extent in ty.shape):
+    if not isinstance(ty, relax.TensorType) or any(is_dynamic(extent) for extent in ty.shape):
         return None
     return tuple(int(extent) for extent in ty.shape)
 

@@ -35,7 +35,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, NotSimple
-from kiln.tir.symbols import Extent, SymbolRanges, is_open
+from kiln.tir.symbols import Extent, SymbolRanges, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.view import TensorView
 
@@ -210,7 +210,7 @@ def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int, ra
                 store(buffers[0], [first + lane], fill)
 
         def run(first: Expr, count: Extent) -> None:
-            if is_open(count):
+            if is_dynamic(count):
                 blocks(count, lanes, lambda offset, size: fill_vector(first + offset, size))
                 return
             vectors = count // lanes
@@ -225,14 +225,14 @@ def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int, ra
             # The end of one row and the start of the next are adjacent in memory.
             sides = (left + view.after[2]) * channels
             start = ranges.simplify((top * width + left) * channels)
-            if is_open(start) or start:
+            if is_dynamic(start) or start:
                 run(base, start)
-            if sides and (is_open(rows) or rows > 1):
+            if sides and (is_dynamic(rows) or rows > 1):
                 with serial(rows - 1) as row:
                     run(base + (row + int64(top)) * int64(line) + int64((left + inner[2]) * channels), sides)
             rest = ranges.simplify(start + (rows - 1) * line + inner[2] * channels)
             end = ranges.simplify(height * line - rest)
-            if is_open(end) or end:
+            if is_dynamic(end) or end:
                 run(base + int64(rest), end)
 
     size = ranges.greatest(ranges.product([images, height, width, channels]))

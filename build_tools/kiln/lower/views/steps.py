@@ -12,8 +12,8 @@ import tvm
 from tvm import tirx
 
 from kiln.config.sizes import SizeExpr
-from kiln.kernels.families import Part
-from kiln.lower.fused_steps import Groups
+from kiln.kernels.families import GroupKernel
+from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.steps import LoweredTensor
 from kiln.lower.views.in_place_concat import find_joins
 from kiln.lower.views.in_place_padding import border, copy_of, find_views, padded_view
@@ -24,7 +24,7 @@ from kiln.tir.view import TensorView
 class Placement:
     """Adds the steps of calls whose results are stored inside larger tensors."""
 
-    def __init__(self, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], groups: Groups) -> None:
+    def __init__(self, mod: tvm.IRModule, ops: dict[str, list[OpInfo]], groups: GroupLowering) -> None:
         self.groups, self.steps = groups, groups.steps
         self._views = find_views(mod, ops, groups.machine)
         self._joins = find_joins(mod, ops, self._views)
@@ -134,7 +134,7 @@ class Placement:
             border(view, extents, whole.dtype, build.machine.lanes(whole.dtype), ranges)
             for build in groups.builds
         ]
-        parts = [Part(kernel, [kernel.func.params[0]], 0) for kernel in made]
+        parts = [GroupKernel(kernel, [kernel.func.params[0]], 0) for kernel in made]
         groups.step(groups.kernels(parts, [info]), [info], [whole.name], [whole.name], values)
 
     def _whole_of(self, concat: Any) -> LoweredTensor:
