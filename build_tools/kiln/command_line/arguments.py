@@ -82,10 +82,8 @@ def parse(given: Sequence[str]) -> Command:
 
 def completion(shell: str) -> str:
     """A completion script for `shell`, made by shtab."""
-    try:
-        import shtab
-    except ModuleNotFoundError:
-        raise KilnError("completion: the package shtab is not installed: pip install shtab") from None
+    import shtab
+
     text: str = shtab.complete(_parser(), shell)
     return text
 

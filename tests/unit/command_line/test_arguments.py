@@ -87,7 +87,6 @@ def test_a_backend_of_the_users_that_fails_is_one_line(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("shtab")
     assert command_line.main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert "profile" in script
