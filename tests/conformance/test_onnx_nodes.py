@@ -8,6 +8,7 @@ import pytest
 
 from .onnx_nodes.cases import collect, collect_from
 from .onnx_nodes.expected import expected, read_expected
+from .onnx_nodes.table import PAGE, table, with_table
 from .onnx_nodes.worker import PASS, Result, run_all
 
 # By module of onnx.backend.test.case.node, tests of ONNX. Each one stands for an attribute, a type or an
@@ -87,3 +88,5 @@ def test_all_node_tests() -> None:
     agree(results)
     stale = [name for name in read_expected() if name not in results]
     assert not stale, f"refused.txt names cases that ONNX no longer has: {stale}"
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_table(page, table(cases, read_expected())), "docs/onnx.md: run with --write"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .cases import VARIANTS, collect
 from .expected import read_expected, write_expected
+from .table import write_table
 from .worker import CRASH, REFUSED, WRONG, Result, counts, reason_of, run_all
 
 
@@ -23,7 +24,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--json", type=Path, help="a file for all results")
     parser.add_argument("--refused", action="store_true", help="only cases of refused.txt")
-    parser.add_argument("--write", action="store_true", help="write refused.txt")
+    parser.add_argument(
+        "--write", action="store_true", help="write refused.txt and the table of docs/onnx.md"
+    )
     args = parser.parse_args()
     cases = [
         case
@@ -47,6 +50,7 @@ def main() -> None:
     print(f"{len(results)} cases in {time.monotonic() - began:.0f} s")
     if args.write:
         write_expected(results.values())
+        write_table(collect(), read_expected())
     if args.json:
         args.json.write_text(
             json.dumps({n: [r.outcome, r.detail] for n, r in sorted(results.items())}, indent=0)
