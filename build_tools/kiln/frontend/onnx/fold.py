@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-import onnxsim
 from onnx import numpy_helper
 
 from kiln.errors import KilnError
@@ -31,6 +30,8 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     folded too; otherwise kiln.frontend.onnx.shapes evaluates it during the import. Raises KilnError for a
     node with wrong types or with a constant beyond the limits (kiln.frontend.onnx.predict).
     """
+    import onnxsim  # it starts a thread, which a process that forks must not have
+
     opened = _opened(model, sizes)
     prediction = Prediction(path, opened)
     prediction.walk(opened.graph)
