@@ -39,9 +39,16 @@ from kiln.tir.vector_expr import (
     trunc,
 )
 
+_LARGEST = 3.4028234663852886e38  # of float32
+
 # Without this attribute, TVM 0.27 turns vectors of these functions back into loops over single elements.
 for _name in ("erf", "log1p", "nearbyint", "rsqrt", *inverse_functions.NAMES):
     Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
+
+
+def _clamped(x: Expr, low: float, high: float) -> Expr:
+    """x between two limits. NaN stays NaN: a comparison with it is false, and chooses the second operand."""
+    return tirx.max(f32(low), tirx.min(f32(high), x))
 
 
 def exp(x: Expr) -> Expr:
@@ -72,11 +79,11 @@ def exp(x: Expr) -> Expr:
 
         return let(rest, "r", value)
 
-    return let(tirx.max(tirx.min(x, f32(88.3762626647949)), f32(-88.0)), "x", reduced)
+    return let(_clamped(x, -88.0, 88.3762626647949), "x", reduced)
 
 
 def log(x: Expr) -> Expr:
-    """Natural logarithm of x > 0; -inf at 0 and NaN below."""
+    """Natural logarithm of x > 0; -inf at 0, infinity at infinity, NaN below 0 and for NaN."""
     terms = (
         7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
         -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
@@ -97,8 +104,8 @@ def log(x: Expr) -> Expr:
             square = f * f
             tail = polynomial(f, terms) * f * square + exponent * f32(-2.12194440e-4) - square * f32(0.5)
             result = f + tail + exponent * f32(0.693359375)
-            invalid = select(x < f32(0.0), f32(math.nan), f32(-math.inf))
-            return select(x > f32(0.0), result, invalid)
+            invalid = select(x >= f32(0.0), f32(-math.inf), f32(math.nan))
+            return select(x > f32(0.0), select(x > f32(_LARGEST), x, result), invalid)
 
         return let(fraction, "f", series)
 
@@ -116,8 +123,7 @@ def _odd_ratio(x: Expr, limit: float, above: Sequence[float], below: Sequence[fl
     def ratio(x: Expr) -> Expr:
         return let(x * x, "square", lambda s: x * polynomial(s, above) / polynomial(s, below))
 
-    inside = tirx.max(tirx.min(x, f32(limit)), f32(-limit))
-    return tirx.max(tirx.min(let(inside, "x", ratio), f32(1.0)), f32(-1.0))
+    return _clamped(let(_clamped(x, -limit, limit), "x", ratio), -1.0, 1.0)
 
 
 def tanh(x: Expr) -> Expr:

@@ -240,3 +240,23 @@ def test_float64(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(
             evaluate(getattr(tirx, name), ends, tmp_path / "ends"), exact(ends), rtol=2e-15
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "want"),
+    [
+        ("exp", tirx.exp, [np.nan, np.inf, 0.0]),
+        ("log", tirx.log, [np.nan, np.inf, np.nan]),
+        ("tanh", tirx.tanh, [np.nan, 1.0, -1.0]),
+        ("sigmoid", tirx.sigmoid, [np.nan, 1.0, 0.0]),
+        ("erf", tirx.erf, [np.nan, 1.0, -1.0]),
+    ],
+)
+def test_nan_and_infinities(name: str, function: Function, want: list[float], tmp_path: Path) -> None:
+    """On vectors and on the elements after them; the greatest result of exp stands for infinity."""
+    x = np.array([np.nan, np.inf, -np.inf] * 7, np.float32)
+    got = evaluate(function, x, tmp_path).reshape(7, 3)
+    if name == "exp":
+        assert (got[:, 1] > 2e38).all()
+        got[:, 1] = np.inf
+    assert np.allclose(got, [want] * 7, atol=1e-6, equal_nan=True), got[0]
