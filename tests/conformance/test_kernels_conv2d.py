@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import load_target
-from kiln.kernels.cpu import conv2d, gemm
+from kiln.kernels.cpu import conv2d, gemm_tile
 from kiln.lower.pipeline import lower
 from tvm import relax
 
@@ -158,11 +158,11 @@ def test_half_empty_vectors_take_two_steps_at_a_time(
     target_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1x1 convolutions as on AVX-512: no vector or several before the last one, groups, one pixel."""
-    monkeypatch.setattr(gemm, "_PAIRS", ("avx2", "sse4"))
+    monkeypatch.setattr(gemm_tile, "_PAIRS", ("avx2", "sse4"))
     taken: list[bool] = []
 
     def pairs_pay(*sizes: Any) -> bool:
-        taken.append(gemm.pairs_pay(*sizes))
+        taken.append(gemm_tile.pairs_pay(*sizes))
         return taken[-1]
 
     monkeypatch.setattr(conv2d, "pairs_pay", pairs_pay)

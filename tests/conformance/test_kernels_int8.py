@@ -18,8 +18,8 @@ from kiln.config import Target, load_target
 from kiln.device.check.host_cpu import obstacle
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_user import open_runner
-from kiln.kernels.cpu.gemm import Loop
 from kiln.kernels.cpu.gemm_int8 import GROUP, integer_product, merged, narrow
+from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.lower.pipeline import machine_of
 from kiln.tir.builder import Machine
 from tvm import relax

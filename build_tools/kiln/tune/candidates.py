@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu.gemm import choose_tile
+from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import RULES, TuningRecord, shapes_of

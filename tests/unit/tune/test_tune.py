@@ -14,7 +14,7 @@ from kiln.device.check.runners import Completed, Runner, open_runner
 from kiln.device.deploy.registry import device_config, load_device
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.kernels.cpu.gemm import choose_tile
+from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.lower.pipeline import lower, machine_of
 from kiln.params import store
 from kiln.tir.tuning_records import RULES, TuningRecord, choices_of, file_of, is_key, key_of, shapes_of

@@ -7,8 +7,8 @@ Packing      The right operand, whose n is the last axis of the result, is read 
              are contiguous and few rows of the result use them. Otherwise each task packs its panel of
              columns as [k][NR] into scratch memory of its own; where k is contiguous, by transposing blocks
              in registers.
-Schedule     Tile by kernels/cpu/gemm.py. A task is one panel of one batch: it packs the panel, then computes
-             all rows.
+Schedule     Tile by kernels/cpu/gemm_tile.py. A task is one panel of one batch: it packs the panel, then
+             computes all rows.
 Applies      matmul and einsum of two float32 operands, one reduced axis; the last axis of the result must
              belong to one operand only.
 Accuracy     Sums run in order of k: the error of plain summation in float32.
@@ -24,7 +24,7 @@ from tvm import sym, tirx
 from tvm.ir import TensorLoad
 
 from kiln.kernels.cpu.epilogue import Epilogue
-from kiln.kernels.cpu.gemm import Tile, choose_tile
+from kiln.kernels.cpu.gemm_tile import Tile, choose_tile
 from kiln.kernels.cpu.packed_operand import Panels, one_panel
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (

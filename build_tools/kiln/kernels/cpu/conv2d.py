@@ -2,10 +2,10 @@
 
 Computation  y[n,h,w,o] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,c,o]), f = the fused epilogue.
              Rows of the matmul are output pixels, flattened, so that 7x7 or 14x14 images waste nothing.
-Packing      [KH,KW,C,O] → [group][panel][KH][KW][C][NR]; `pack` of gemm.py may pack the last panel by
+Packing      [KH,KW,C,O] → [group][panel][KH][KW][C][NR]; `pack` of gemm_tile.py may pack the last panel by
              pairs.
-Schedule     Tile by kernels/cpu/gemm.py. Each panel of weights is used for all tiles of pixels or, where x
-             exceeds the cache and the weights do not, for some of the tiles at a time (`part_of`). Groups
+Schedule     Tile by kernels/cpu/gemm_tile.py. Each panel of weights is used for all tiles of pixels or, where
+             x exceeds the cache and the weights do not, for some of the tiles at a time (`part_of`). Groups
              are a loop, the tasks where there is one for each core, else around each tile.
 Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride and dilation; groups, unless
              each has one output channel (see depthwise.py). float32, or (u)int8 with int32 sums.
@@ -23,8 +23,10 @@ import tvm
 from tvm import tirx
 
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
-from kiln.kernels.cpu.gemm import Loop, Tile, ahead, choose_tile, later, pack, pairs_pay, product
+from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, integer_product
+from kiln.kernels.cpu.gemm_prefetch import ahead, later
+from kiln.kernels.cpu.gemm_tile import Loop, Tile, choose_tile, pack, pairs_pay
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Argument,

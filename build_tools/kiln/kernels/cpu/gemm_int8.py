@@ -31,7 +31,8 @@ import numpy as np
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu.gemm import Finish, Loop, Tile, fitted, panels_beside
+from kiln.kernels.cpu.gemm import Finish
+from kiln.kernels.cpu.gemm_tile import Loop, Tile, fitted, panels_beside
 from kiln.tir.builder import (
     Array,
     Expr,

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
-from kiln.kernels.cpu.gemm import Tile
+from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, serial, store, vector
 from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks

@@ -21,8 +21,6 @@ Accuracy     On data of unit scale, against a convolution in float64: F2 up to 4
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -30,9 +28,9 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.conv2d import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
-from kiln.kernels.cpu.gemm import Loop, ahead, choose_tile, later, product
 from kiln.kernels.cpu.winograd_cost import Form, form_of
-from kiln.kernels.cpu.winograd_transforms import data_line, output_line, pack_weights
+from kiln.kernels.cpu.winograd_phases import Phases
+from kiln.kernels.cpu.winograd_transforms import pack_weights
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Argument,
@@ -43,21 +41,15 @@ from kiln.tir.builder import (
     Packing,
     argument,
     bind,
-    chunks,
     define,
     divide,
     int64,
-    load,
     modulo,
-    registers,
     serial,
-    store,
-    vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
-from kiln.tir.tiled_loops import blocks, tasks_of
-from kiln.tir.vector_expr import ramp
+from kiln.tir.symbols import is_dynamic
+from kiln.tir.tiled_loops import tasks_of
 
 
 def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
@@ -78,200 +70,6 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
 def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
     """Whether Winograd convolution is allowed and estimated to be faster than kernels/cpu/conv2d.py."""
     return form_of(Convolution(op, fused, anchor), machine) is not None
-
-
-class Phases:
-    """Emits the three phases of a convolution. Tiles are numbered consecutively over all images."""
-
-    def __init__(self, conv: Convolution, form: Form, machine: Machine) -> None:
-        self.conv, self.m, self.size = conv, form.m, form.m + 2
-        self.down, self.across = ceil_div(conv.out_h, form.m), ceil_div(conv.out_w, form.m)
-        self.tiles: Extent = conv.ranges.product([conv.batch, self.down, self.across])
-        self.lanes, self.line = machine.lanes("float32"), 16
-        self.held = form.block  # tiles in the buffers of transformed data
-        self.data_plane = self.held * conv.channels + self.line
-        self.product_plane = self.held * conv.out_channels + self.line
-        best = choose_tile(machine, self.held, conv.out_channels, conv.choice(machine).tile)
-        rows = ceil_div(self.held, ceil_div(self.held, best.rows))  # of equal height: no low last tile
-        self.tile = replace(best, rows=rows, beside=1)
-        self.panels = ceil_div(conv.out_channels, self.tile.columns)
-        self.strips = ceil_div(conv.out_channels, self.tile.width)  # tiles across: a panel has one or several
-        measured = conv.choice(machine).fetch
-        # Panels prefetched ahead; 0: none. In networks even few weights are cold: 10 to 50 % faster on Zen 5.
-        self.fetch = 1 if measured is None else measured
-        self.upcoming = machine.upcoming
-
-    @property
-    def planes(self) -> int:
-        """Number of matmuls: one for each position in an input tile."""
-        return self.size * self.size
-
-    @property
-    def data_size(self) -> int:
-        """Elements of a buffer of transformed inputs."""
-        return int(self.planes * self.data_plane)
-
-    @property
-    def product_size(self) -> int:
-        """Elements of a buffer of matmul results."""
-        return self.planes * self.product_plane
-
-    def _place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
-        """(image, first output row, first output column) of tile number `tile`."""
-        tiles_of_image = self.down * self.across
-        single_image = self.conv.ranges.same(self.conv.batch, 1)
-        inside = tile if single_image else modulo(tile, tiles_of_image)
-        image = int64(0) if single_image else divide(tile, tiles_of_image)
-        return image, divide(inside, self.across) * int64(self.m), modulo(inside, self.across) * int64(self.m)
-
-    def _rest(self, extent: Extent) -> int:
-        """Lower bound, at most m, on the outputs of the last tile along an axis of `extent` outputs."""
-        rest = self.conv.ranges.simplify(modulo(extent, self.m))
-        return 1 if is_dynamic(rest) else int(rest) or self.m
-
-    def _channels(self, count: int, visit: Any) -> None:
-        """Emit visit(first channel, width) for vectors that cover `count` channels."""
-        whole = count // self.lanes
-        if whole:
-            with serial(whole) as block:
-                visit(block * int64(self.lanes), self.lanes)
-        for offset, width in chunks(count - whole * self.lanes, self.lanes):
-            visit(int64(whole * self.lanes + offset), width)
-
-    def transform_inputs(self, x: Any, data: Any, start: Expr, tile: Expr, slot: Expr) -> None:
-        """Emit the transform of tile `tile` of `x` into slot `slot` of `data`, which begins at `start`."""
-        conv, size = self.conv, self.size
-        image, row, column = self._place(tile)
-
-        def clamped(first: Expr, offset: int, extent: Extent) -> Expr:
-            """first + offset, limited to the last input of an axis of `extent` outputs."""
-            position = first + int64(offset)
-            # n outputs read n + 2 inputs.
-            beyond = offset - 1 > self._rest(extent)
-            return tirx.min(position, int64(extent + 1)) if beyond else position
-
-        def line_of(i: int) -> Expr:
-            height = clamped(row, i, conv.out_h) + int64(conv.top)
-            line = (image * int64(conv.height) + height) * int64(conv.width) + int64(conv.left)
-            return line * int64(conv.pitch)
-
-        rows = [bind(line_of(i)) for i in range(size)]
-        columns = [bind(clamped(column, j, conv.out_w) * int64(conv.pitch)) for j in range(size)]
-        first = bind(start + slot * int64(conv.channels))
-
-        def channels(channel: Expr, width: int) -> None:
-            lines: list[list[Expr]] = []
-            for j in range(size):
-                line = [bind(_read(x, rows[i] + columns[j] + channel, width)) for i in range(size)]
-                lines.append([bind(value) for value in data_line(line)])
-            for i in range(size):
-                for j, value in enumerate(data_line([line[i] for line in lines])):
-                    plane = (i * size + j) * self.data_plane
-                    _write(data, first + int64(plane) + channel, width, value)
-
-        self._channels(conv.channels, channels)
-
-    def multiply(
-        self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, strip: Expr,
-        again: tuple[Expr, int] | None = None,
-    ) -> None:  # fmt: skip
-        """Emit the matmul of one plane and one strip of columns, for all tiles in the buffers.
-
-        `again`: (index of this pass over the weights, number of passes); None: one pass, or a dynamic number.
-        """
-        conv, tile = self.conv, self.tile
-        first_data = bind(data_start + plane * int64(self.data_plane))
-        first_product = bind(start + plane * int64(self.product_plane))
-
-        def finish(row: Expr, column: Expr, value: Expr) -> None:
-            store(products, [first_product + row * int64(conv.out_channels) + column], value)
-
-        def strip_of(columns: int) -> None:
-            def tile_at(first_row: Expr, count: int) -> None:
-                rows = [bind(first_row + int64(index)) for index in range(count)]
-                bases = [bind(first_data + row * int64(conv.channels)) for row in rows]
-                panel = divide(strip, tile.parts)
-                inside = modulo(strip, tile.parts) * int64(tile.width) if tile.parts > 1 else None
-                number, loops = bind(plane * int64(self.panels) + panel), [Loop(conv.channels, 1)]
-                index, tiles = divide(first_row, tile.rows), ceil_div(self.held, tile.rows)
-                next_one = None
-                if self.fetch:
-                    next_one = ahead(tile, loops, number, index, tiles, self.fetch, inside)
-                # Where weights are read only once, reading them leaves no time for prefetches of others.
-                if next_one is not None and self.upcoming is not None and again is not None:
-                    turn, turns = again
-                    here = turn * int64(self.planes * self.strips) + plane * int64(self.strips) + strip
-                    share = bind(here * int64(tiles) + index)
-                    shares = turns * self.planes * self.strips * tiles
-                    other = later(self.upcoming, share, shares, conv.channels // next_one.steps)
-                    next_one = replace(next_one, later=other)
-                product(
-                    tile, rows, strip * int64(tile.width), columns, data, bases, weights, number, loops,
-                    "float32", finish, next_one, inside=inside,
-                )  # fmt: skip
-
-            blocks(self.held, tile.rows, tile_at)
-
-        rest = conv.out_channels % tile.width
-        if not rest:
-            strip_of(tile.width)
-        elif self.strips == 1:
-            strip_of(rest)
-        else:
-            with builder.If(strip < int64(self.strips - 1)):
-                with builder.Then():
-                    strip_of(tile.width)
-                with builder.Else():
-                    strip_of(rest)
-
-    def transform_outputs(
-        self, products: Any, start: Expr, tile: Expr, slot: Expr, element: Epilogue
-    ) -> None:
-        """Emit the transform of slot `slot` of `products` to the outputs of tile `tile`, and the epilogue."""
-        conv, size, m = self.conv, self.size, self.m
-        image, row, column = (bind(value) for value in self._place(tile))
-        first = bind(start + slot * int64(conv.out_channels))
-
-        def channels(channel: Expr, width: int) -> None:
-            lines = []
-            for j in range(size):
-                planes = [(i * size + j) * self.product_plane for i in range(size)]
-                line = [bind(_read(products, first + int64(plane) + channel, width)) for plane in planes]
-                lines.append([bind(value) for value in output_line(line)])
-            for i in range(m):
-                for j, value in enumerate(output_line([line[i] for line in lines])):
-                    kept = registers([width], "float32")
-                    _write(kept, int64(0), width, value)
-                    inside = []
-                    if i >= self._rest(conv.out_h):
-                        inside.append(row + int64(i) < int64(conv.out_h))
-                    if j >= self._rest(conv.out_w):
-                        inside.append(column + int64(j) < int64(conv.out_w))
-                    self.when(inside, functools.partial(put, i, j, channel, width, kept))
-
-        def put(i: int, j: int, channel: Expr, width: int, kept: Any) -> None:
-            with vector(width) as lane:
-                where = [image, row + int64(i), column + int64(j), channel + lane]
-                element.store(where, load(kept, [lane]))
-
-        self._channels(conv.out_channels, channels)
-
-    @staticmethod
-    def when(conditions: list[Expr], then: Callable[[], None]) -> None:
-        """Emit `then()`, executed where all conditions hold."""
-        if not conditions:
-            then()
-            return
-        with builder.If(conditions[0] if len(conditions) == 1 else tirx.all(*conditions)), builder.Then():
-            then()
-
-
-def _read(buffer: Any, at: Expr, width: int) -> Expr:
-    return load(buffer, [ramp(at, width) if width > 1 else at])
-
-
-def _write(buffer: Any, at: Expr, width: int, value: Expr) -> None:
-    store(buffer, [ramp(at, width) if width > 1 else at], value)
 
 
 def make(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from kiln.kernels.cpu.gemm import Tile, pack
+from kiln.kernels.cpu.gemm_tile import Tile, pack
 from kiln.tir.builder import Array, Expr, bind
 
 # G by m: maps three weights to m + 2 values.

@@ -1,0 +1,104 @@
+"""Prefetches of weights while the packed matmul computes: of its own next panels, and of later kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as script
+from tvm.tirx.script.builder import ir as builder
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.gemm_tile import Loop, Tile
+from kiln.tir.builder import (
+    CACHE_LINE,
+    Expr,
+    bind,
+    int64,
+    load,
+)
+
+
+@dataclass(frozen=True)
+class LaterPrefetch:
+    """Prefetches on behalf of later kernels: `lines` cache lines, starting at element `first`.
+
+    A tile issues them whenever it prefetches its own panel; the address advances every `turns` times.
+    """
+
+    first: Expr
+    lines: int
+    turns: int
+
+
+def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> LaterPrefetch:
+    """The prefetches of `region` that tile number `share` of `shares` issues for later kernels.
+
+    `region`: first byte and end, counted from the beginning of the weights. `times`: how often a tile
+    prefetches.
+    """
+    begin, end = region
+    each = (end - begin) / (4 * LINE) / shares / times
+    lines, turns = max(1, round(each)), 1
+    while each * turns < 0.7 and turns * 2 <= times:  # each line twice costs less than half of them skipped
+        turns *= 2
+    lines_per_tile = ceil_div(times, turns) * lines
+    return LaterPrefetch(bind(int64(begin // 4) + share * int64(lines_per_tile * LINE)), lines, turns)
+
+
+@dataclass(frozen=True)
+class PanelPrefetch:
+    """Prefetches of weights while a tile is computed: reading cold weights costs as much time as the sums.
+
+    From element `first` on, `lines` cache lines for every `steps` iterations of the innermost loop. The
+    address may be past the end of the weights, where the next layer's begin: a prefetch never faults.
+    `later`: prefetches on behalf of later kernels.
+    """
+
+    first: Expr
+    steps: int
+    lines: int
+    later: LaterPrefetch | None = None
+
+    def by_pairs(self) -> PanelPrefetch:
+        """Prefetches at this rate for a loop that does two steps per iteration, without `later`."""
+        if self.steps > 1:
+            return PanelPrefetch(self.first, self.steps // 2, self.lines)
+        return PanelPrefetch(self.first, 1, 2 * self.lines)
+
+
+LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, every second is prefetched
+
+
+def ahead(
+    tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1,
+    inside: Expr | None = None,
+) -> PanelPrefetch:  # fmt: skip
+    """The prefetches that tile `index` of `tiles` at `panel` issues for the panels `distance` tile widths on.
+
+    `loops`: the reduction, outermost first. `inside`: first column of the tile in its panel; None: 0.
+    """
+    depth = 1
+    for loop in loops:
+        depth *= loop.extent
+    inner = next((loop.extent for loop in reversed(loops) if loop.extent > 1), 1)
+    each = max(1, tile.width // LINE)  # cache lines per step of k
+    steps = 1
+    while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
+        steps *= 2
+    lines = max(1, -(-each * steps // tiles))
+    first = (panel + int64(tile.beside * distance)) * int64(depth * tile.columns) + index * int64(
+        depth // steps * lines * LINE
+    )
+    if inside is not None:
+        first = first + inside * int64(depth)
+    return PanelPrefetch(bind(first), steps, lines)
+
+
+def prefetch(weights: Any, at: Expr) -> None:
+    """Emit a prefetch of weights[at] into the second-level cache."""
+    address = script.address_of(load(weights, [at]))
+    read, second_level, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
+    builder.evaluate(script.call_llvm_intrin("void", "llvm.prefetch", address, read, second_level, data))

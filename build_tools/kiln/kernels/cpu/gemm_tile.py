@@ -1,0 +1,160 @@
+"""The register tile of the packed matmul: its size for a processor, and the packing of weights for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiln.config.sizes import ceil_div
+from kiln.tir.builder import (
+    CACHE_LINE,
+    CACHE_SETS,
+    Array,
+    Machine,
+    padded,
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: `rows` rows by `vectors` vectors of `lanes` elements, times `beside`.
+
+    The tile is `beside` adjacent panels wide, or a panel is divided into `parts` tiles; one of them is 1. The
+    packing of weights depends on the panel alone: kernels for one row and for many rows share weights, and so
+    do processors with vectors of different widths.
+    """
+
+    rows: int
+    vectors: int
+    lanes: int
+    beside: int = 1
+    parts: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Columns of a panel (NR)."""
+        return self.vectors * self.lanes * self.parts
+
+    @property
+    def width(self) -> int:
+        """Columns of the tile, over all adjacent panels."""
+        return self.vectors * self.lanes * self.beside
+
+    def in_one(self) -> Tile:
+        """The tile of equal width that has a single panel."""
+        return Tile(self.rows, self.vectors * self.beside, self.lanes)
+
+
+# Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
+# Measured on Zen 5: 5 % faster on AVX-512, 8 to 12 % on AVX2.
+_ROWS_OF_THREE_VECTORS = {"avx2": 4, "avx512": 8}
+# Up to so many tiles along the rows, a low last tile still counts: tiles get equal heights.
+_FEW_TILES = 16
+# Ways of each set of the L1 cache that weights and results need in addition to the rows of x.
+_OTHER_WAYS = 2
+
+
+def choose_tile(
+    machine: Machine, rows: int, columns: int, wanted: tuple[int, int] | None = None, apart: int = 0
+) -> Tile:
+    """Choose the register tile for `rows` by `columns` outputs with a 32-bit accumulator.
+
+    `wanted`: rows and vectors from a measurement, used instead of the heuristic. `apart`: bytes between
+    consecutive rows of the left operand where that distance is constant, else 0.
+
+    Sizes leave registers for the NV weight vectors and one broadcast. Measured on AVX2: 6x2 vectors
+    reaches 96 % of the peak, while 7x2 spills and tiles one vector wide are slow.
+    """
+    lanes = machine.lanes("float32")
+    if machine.registers >= 32 and machine.vector_bits >= 512:
+        best, vectors = 14, 2
+    elif machine.registers >= 32:
+        best, vectors = (6, 3) if machine.in_order else (8, 3)
+    else:
+        best, vectors = 6, 2
+    across = ceil_div(columns, lanes)
+    threes = machine.packing is None or machine.packing.columns % (3 * lanes) == 0
+    if machine.isa in _ROWS_OF_THREE_VECTORS and across % 3 == 0 and across % 2 and threes:
+        best, vectors = _ROWS_OF_THREE_VECTORS[machine.isa], 3
+    period = CACHE_LINE * CACHE_SETS
+    if machine.isa == "avx512" and apart and apart % period == 0:
+        # All rows map to one set of the L1 cache, which has to hold a line of each row until it is read.
+        # Zen 5: 3 to 6 % faster with 10 rows than with 14.
+        best = max(1, min(best, machine.l1_bytes // period - _OTHER_WAYS))
+    if wanted is not None:
+        best, vectors = wanted
+    vectors = min(vectors, ceil_div(columns, lanes))
+    tiles = ceil_div(rows, best)
+    if wanted is None and tiles <= _FEW_TILES:
+        # As many tiles, of equal height: a tile of two rows waits for its own sums.
+        best = ceil_div(rows, tiles)
+    tile = Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
+
+
+def fitted(tile: Tile, panel: int, columns: int) -> Tile:
+    """The tile nearest to `tile` in width that reads panels of `panel` columns, of `columns` in all.
+
+    `tile` itself where the panel is not a multiple of its vectors: such a tile reads other panels.
+    """
+    if panel % tile.lanes:
+        return tile
+    whole, wide = panel // tile.lanes, tile.vectors * tile.beside
+    if whole <= wide:
+        return Tile(tile.rows, whole, tile.lanes, max(1, min(wide // whole, ceil_div(columns, panel))))
+    vectors = max(count for count in range(1, wide + 1) if whole % count == 0)
+    return Tile(tile.rows, vectors, tile.lanes, parts=whole // vectors)
+
+
+# Vectors of a tile of one row: a vector-matrix product needs independent sums to hide their latency.
+_VECTORS_OF_ONE_ROW = 4
+
+
+def panels_beside(rows: int, columns: int, vectors: int, lanes: int) -> int:
+    """Number of adjacent panels of `vectors` vectors in a tile: 1 unless there is only one row."""
+    if rows > 1:
+        return 1
+    return min(ceil_div(_VECTORS_OF_ONE_ROW, vectors), ceil_div(columns, vectors * lanes))
+
+
+# ISAs where one load broadcasts two adjacent numbers, and registers suffice for a third kind of operand.
+_PAIRS = ("avx512",)
+
+
+def pairs_pay(machine: Machine, rows: int, columns: int, depth: int) -> bool:
+    """Whether the last vector of columns, half empty, should process two steps of k at a time.
+
+    Its lanes alternate between an even k and the following odd k, and are added up at the end: half the
+    multiply-adds. Only for rows of x at equal distances: otherwise the row addresses do not fit the
+    registers, and loading them takes longer than the time saved.
+    """
+    lanes = machine.lanes("float32")
+    half_empty = 0 < columns % lanes <= lanes // 2
+    return machine.isa in _PAIRS and half_empty and rows > 1 and depth % 2 == 0 and depth >= lanes
+
+
+def pack(weights: Array, tile: Tile, paired: bool = False) -> Array:
+    """Pack weights [K, N] as [panels][K][NR], flat; N is padded with zeros.
+
+    `paired` (see `pairs_pay`): the last panel is [K/2][2 * its full vectors, a vector of pairs], then zeros.
+    """
+    full = padded(weights, 1, tile.columns)
+    depth, columns = full.shape
+    panels: Array = full.reshape(depth, columns // tile.columns, tile.columns).transpose(1, 0, 2)
+    if not paired:
+        return panels.reshape(-1)
+    lanes, last = tile.lanes, panels[-1].reshape(depth // 2, 2, tile.columns)
+    unpaired = (weights.shape[1] - 1) % tile.columns // lanes * lanes
+    pairs = last[:, :, unpaired : unpaired + lanes // 2].transpose(0, 2, 1).reshape(depth // 2, lanes)
+    last_packed = np.concatenate([last[:, 0, :unpaired], last[:, 1, :unpaired], pairs], axis=1).reshape(-1)
+    rest = depth * tile.columns - last_packed.size
+    return np.concatenate([panels[:-1].reshape(-1), last_packed, np.zeros(rest, weights.dtype)])
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop of the reduction: `extent` iterations, `x_stride` elements of x apart."""
+
+    extent: int
+    x_stride: int
