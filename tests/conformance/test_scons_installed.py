@@ -112,6 +112,7 @@ def test_a_program_of_the_users_links_the_bundle(python: Path, project: Path) ->
     assert again.returncode == 0 and "kiln:" not in again.stdout
 
 
+@pytest.mark.heavy
 def test_tests_and_files_of_the_users_own(python: Path, project: Path) -> None:
     done = scons(python, project, "check", "own")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

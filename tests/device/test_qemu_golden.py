@@ -12,8 +12,15 @@ from . import sized, tiny
 from .conftest import Made, Maker
 
 
-@pytest.mark.parametrize("storage", ["embedded", "file"])
-@pytest.mark.parametrize("name", ["aarch64", "armv7"])
+@pytest.mark.parametrize(
+    ("name", "storage"),
+    [
+        ("aarch64", "embedded"),
+        ("armv7", "file"),
+        pytest.param("aarch64", "file", marks=pytest.mark.heavy),
+        pytest.param("armv7", "embedded", marks=pytest.mark.heavy),
+    ],
+)
 def test_a_right_bundle_passes(make: Maker, name: str, storage: str) -> None:
     target = load_target(name)
     assert target.emulator is not None

@@ -232,6 +232,7 @@ def _run(library: Any, steps: Steps, inputs: list[Array], dims: dict[str, int]) 
     return values[steps.outputs[0]]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.parametrize("order", ["0", "1"])
 def test_a_kernel_computes_what_the_graph_says(
@@ -245,10 +246,8 @@ def test_a_kernel_computes_what_the_graph_says(
     np.testing.assert_allclose(_run(library, steps[name], inputs, {}), want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("precision", "name"),
-    [pytest.param(*pair, marks=[pytest.mark.heavy] if pair in HEAVY else []) for pair in TENSORS],
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize(("precision", "name"), TENSORS)
 def test_tensor_cores_multiply_what_the_type_holds(
     request: pytest.FixtureRequest, precision: str, name: str
 ) -> None:
@@ -262,6 +261,7 @@ def test_tensor_cores_multiply_what_the_type_holds(
     np.testing.assert_allclose(_run(library, steps[case], inputs, {}), want, rtol=place, atol=1e-4)
 
 
+@pytest.mark.heavy
 def test_tf32_is_rounded_to_nearest(made: Any) -> None:
     """Not cut off, which would cost another bit."""
     mods, steps, library = made
@@ -274,6 +274,7 @@ def test_tf32_is_rounded_to_nearest(made: Any) -> None:
     assert np.abs(got - exact).max() > 1e-4
 
 
+@pytest.mark.heavy
 def test_between_two_products_nothing_is_converted(made: Any) -> None:
     mods, steps, library = made
     labels = [step.label.split("+")[0] for step in steps["chain"].steps]
@@ -283,6 +284,7 @@ def test_between_two_products_nothing_is_converted(made: Any) -> None:
     np.testing.assert_allclose(_run(library, steps["chain"], [x], {}), want, rtol=5e-3, atol=5e-2)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_open_sizes(made: Any, count: int) -> None:
     mods, steps, library = made
@@ -292,6 +294,7 @@ def test_open_sizes(made: Any, count: int) -> None:
     np.testing.assert_allclose(_run(library, steps["open"], [x], {"n": count}), want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.heavy
 def test_machine_code_for_every_architecture(made: Any, tmp_path: Path) -> None:
     """ptxas accepts a product and a convolution, of floats and of halves."""
     _, steps, _ = made

@@ -16,6 +16,7 @@ a fused function has the entries of the functions that were fused. The keys of a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -207,4 +208,7 @@ def refusal(ops: list[OpInfo], error: Exception) -> str:
     names = " + ".join(dict.fromkeys(op["name"] for op in ops)) or "a group without operators"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if not line.startswith("File ")), type(error).__name__)
+    unknown = re.search(r'[Uu]nknown intrinsic .*name="tirx\.(\w+)"', reason)
+    if unknown:  # the text of TVM's code generator
+        reason = f"the function {unknown[1]} has no code for this type; cast its operands to float32"
     return f"operator '{names}' cannot be compiled: {reason}"

@@ -56,16 +56,22 @@ def _compiler(target: Target) -> list[Missing]:
 
 
 def _runner(target: Target) -> list[Missing]:
-    """Missing programs and libraries for running the target's programs here.
+    """Missing programs and libraries for running the programs of the target and of its variants here.
+
+    A variant that neither this machine nor an emulator can run is not run.
 
     Raises KilnError where this machine cannot run them and the target names no emulator.
     """
+    variants = [target.for_variant(variant.name) for variant in target.variants]
+    of_variants = [
+        missing for variant in variants if variant.emulator is not None for missing in _runner(variant)
+    ]
     obstacle = host_cpu.obstacle(target)
     if obstacle is None:
-        return []
+        return of_variants
     if target.emulator is None:
         raise KilnError(f"target '{target.name}' cannot run here: {obstacle}, and it names no emulator")
-    found = []
+    found = of_variants
     command = target.emulator.command
     if shutil.which(command) is None:
         found.append(Missing(f"'{command}', which runs '{target.name}'", packages.package_of(command)))

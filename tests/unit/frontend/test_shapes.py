@@ -131,11 +131,6 @@ N: Dims = {"n": (1, 9)}
             ["Squeeze", "size n is 1 for some sizes only"],
         ),
         (
-            "g (float[1,n,4] x) => (float[?,?,?] y) { y = Resize(x, , k) }",
-            {"k": np.array([1, 2, 2], np.float32)},
-            ["Resize", "only height and width can be resized"],
-        ),
-        (
             "g (float[n,4] x) => (float[?,?] y) { y = Expand(x, shape) }",
             {"shape": [3, 4]},
             ["Expand", "do not broadcast for all sizes"],
