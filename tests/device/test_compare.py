@@ -47,6 +47,7 @@ def test_tensors_of_a_tflite_file_become_outputs(tmp_path: Path) -> None:
     assert len({value.tobytes() for value in probed}) > len(probes) // 2
 
 
+@pytest.mark.heavy
 def test_evaluate(at_home: Project, tmp_path: Path) -> None:
     """The bundle and the reference agree on random inputs; all outputs of the bundle are written."""
     x = np.random.default_rng(0).integers(-128, 128, (40, 32, 32, 3)).astype(np.int8)

@@ -33,7 +33,6 @@ _GIVEN_BACK = {
     _OF_CUDNN,
 }
 # bfloat16 takes the same way as float16, with another type.
-PRECISIONS = ["fp16", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("bf16", "tf32"))]
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,8 @@ def test_golden_vectors_with_cublas(cublas: Project) -> None:
     assert "matmul 4x5x5 4x5x24" in library["subgraphs"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.heavy
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 def test_other_precisions_with_cublas(precision: str, tmp_path: Path) -> None:
     project = build(tmp_path, "attention", _CUBLAS, "byoc=cublas", f"precision={precision}")
     assert "checks of repeated runs, guards and wrong arguments ok" in project.golden()

@@ -86,11 +86,11 @@ def test_a_runtime_source_counts(project: Project) -> None:
     "lost",
     [
         "aarch64/resnet/golden/golden.json",
-        "aarch64/resnet/manifest.json",
         "aarch64/resnet.tar.gz",
         ".stages/aarch64/resnet/objects/two.o",
-        ".stages/models/resnet/golden/a.bin",
-        ".stages/aarch64/resnet/plan/params.raw",
+        pytest.param("aarch64/resnet/manifest.json", marks=pytest.mark.heavy),
+        pytest.param(".stages/models/resnet/golden/a.bin", marks=pytest.mark.heavy),
+        pytest.param(".stages/aarch64/resnet/plan/params.raw", marks=pytest.mark.heavy),
     ],
 )
 def test_a_lost_file_is_made_again(project: Project, lost: str) -> None:
