@@ -155,6 +155,7 @@ def cudnn(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return build(folder, "convolutions", _CUDNN, "byoc=cudnn")
 
 
+@pytest.mark.heavy
 def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
     assert "checks of repeated runs, guards and wrong arguments ok" in cudnn.golden()
     manifest = read_json(cudnn.folder / "build" / TARGET / "convolutions" / "manifest.json")
@@ -167,6 +168,7 @@ def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
     }
 
 
+@pytest.mark.heavy
 def test_what_cudnn_is_asked(cudnn: Project) -> None:
     said, calls = cudnn.run(1, 4, 6, 6, 3)
     assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
@@ -177,7 +179,7 @@ def test_what_cudnn_is_asked(cudnn: Project) -> None:
     assert count["cudnnConvolutionBiasActivationForward"] == 4 * (2 + 2 + 3 * 2)
 
 
-@pytest.mark.parametrize("library", ["cublas", "cudnn"])
+@pytest.mark.parametrize("library", ["cublas", pytest.param("cudnn", marks=pytest.mark.heavy)])
 def test_every_failure_is_told_and_nothing_is_left(library: str, request: pytest.FixtureRequest) -> None:
     project: Project = request.getfixturevalue(library)
     words = {"cublas": "the requested functionality is not supported", "cudnn": "CUDNN_STATUS_NOT_SUPPORTED"}
