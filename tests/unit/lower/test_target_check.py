@@ -10,6 +10,10 @@ from kiln.errors import KilnError
 from kiln.lower import target_check
 from kiln.lower.target_trial import check_together
 
+# The trial forks, as in a stage, whose process has one thread. In a process that earlier tests gave threads
+# the child may wait for ever, so these tests run where their file is named, and in ./kiln test all.
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize(
     ("name", "keys", "told"),
