@@ -3,6 +3,7 @@
 from unicodedata import category
 
 MOST_CHARACTERS = 2000
+INTERRUPTED = "kiln: interrupted"  # printed after Ctrl-C
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # Unicode's categories
 
 

@@ -1,4 +1,4 @@
-"""Reports an unexpected exception of a stage in one line, and with KILN_TRACEBACK its traceback."""
+"""Reports an unexpected exception of a stage or a command in one line; KILN_TRACEBACK adds its traceback."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kiln.errors import KilnError
 
 VARIABLE = "KILN_TRACEBACK"
 
-# Options that name the subject of a stage, those that a user knows best first.
-_SUBJECTS = ("called", "source", "bundle", "config", "plan", "out")
+# Options that name the subject of a stage or command, those that a user knows best first.
+_SUBJECTS = ("called", "name", "model", "source", "bundle", "config", "plan", "out")
 
 
 def tell(stage: str, arguments: object, error: BaseException) -> None:

@@ -26,10 +26,15 @@ def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_model_beside_its_reference(at_home: Project, tmp_path: Path) -> None:
+    """On this machine as a device, which names the target and is found by its name."""
     network(tmp_path / "net.onnx")
+    (tmp_path / "devices").mkdir()
+    here = f"target: x86_64\nfolder: {tmp_path}/device\ntransport: {{kind: local}}\n"
+    (tmp_path / "devices" / "here.yaml").write_text(f"description: this machine\n{here}")
     np.savez(tmp_path / "x.npz", x=np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
-    done = compare(tmp_path, "net.onnx", "--target", "x86_64", "--inputs", "x.npz")
+    done = compare(tmp_path, "net.onnx", "--device", "here", "--inputs", "x.npz")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.startswith("net on x86_64 (device 'here', ")
     assert done.stdout.splitlines()[-1] == "all 5 tensors are within their limits"
     result = json.loads((tmp_path / "build/.compare/x86_64/net/compare.json").read_text())
     assert [row["tensor"] for row in result["tensors"]] == ["scaled", "positive", "left", "right", "y"]
@@ -66,8 +71,12 @@ def test_evaluate(at_home: Project, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("absent.onnx",), "kiln: error: model 'absent.onnx': no such file\n"),
-        (("net.onnx", "--inputs", "absent.npz"), "kiln: error: absent.npz: not a .npz file of arrays: "),
+        (
+            ("net.onnx", "--inputs", "absent.npz"),
+            "kiln: error: absent.npz: not a .npz file of arrays: No such file",
+        ),
         (("net.onnx", "--target", "x86_65"), "kiln: error: unknown target 'x86_65'; did you mean 'x86_64'"),
+        (("net.onnx", "--device", "lokal"), "kiln: error: unknown device 'lokal'; did you mean 'local'"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -2,51 +2,72 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from kiln import __version__
-from kiln.command_line import arguments, listing
-from kiln.errors import KilnError
+from kiln import __version__, unforeseen
+from kiln.command_line import listing
+from kiln.command_line.arguments import Command, completion, model_of, parse
+from kiln.errors import INTERRUPTED, KilnError
 from kiln.paths import data_file
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status: 0, or 2 after an error of one line."""
+    """Run one command; returns its exit status.
+
+    0: done. 1: `compare` found a tensor beyond its limit. 2: an error, of which one line was printed.
+    """
+    words = list(sys.argv[1:] if given is None else given)
+    command = Command()
     try:
-        command = arguments.parse(sys.argv[1:] if given is None else given)
-        if command.version:
-            print(f"kiln {__version__}")
-        elif command.listed is not None:
-            print(listing.listing(command.listed, command.json))
-        elif command.completion is not None:
-            print(arguments.completion(command.completion))
-        elif command.quantised is not None:
-            _quantise(command.quantised)
-        elif command.evaluated is not None:
-            _evaluate(command.evaluated)
-        elif command.compared is not None:
-            return _compare(command.compared)
-        elif command.reduced is not None:
-            _reduce(command.reduced)
-        else:
+        command = parse(words)
+        if command.question is None:
             return _scons(command.words)
+        status = _QUESTIONS[command.question.command](command.question)
+        sys.stdout.flush()  # a closed pipe is noticed here, not at the end of the process
+        return status
+    except BrokenPipeError:  # the reader of the output has ended: `kiln list models | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except KilnError as error:
         print(f"kiln: error: {error}", file=sys.stderr)
-        return 2
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"kiln: error: {place}{error.strerror or error}", file=sys.stderr)
+    except Exception as error:
+        name = "kiln" if command.question is None else f"kiln {command.question.command}"
+        unforeseen.tell(name, command.question, error)
+    return 2
+
+
+def _version(_: Namespace) -> int:
+    print(f"kiln {__version__}")
     return 0
 
 
-def _compare(given: argparse.Namespace) -> int:
+def _list(given: Namespace) -> int:
+    print(listing.listing(given.kind, given.json))
+    return 0
+
+
+def _completion(given: Namespace) -> int:
+    print(completion(given.shell))
+    return 0
+
+
+def _compare(given: Namespace) -> int:
     from kiln.command_line.compare.run import as_json, compare_model, save
     from kiln.command_line.compare.show import show
+    from kiln.command_line.running import destination_of
 
-    options = {} if given.byoc is None else {"byoc": given.byoc}
-    inputs = None if given.inputs is None else Path(given.inputs)
-    compared = compare_model(given.model, given.target, given.device, inputs, **options)
+    destination = destination_of(given.target, given.device)
+    compared = compare_model(model_of(given), destination, _path(given.inputs), **_options(given))
     path = save(compared)
     if given.json:
         print(json.dumps(as_json(compared), indent=1))
@@ -55,44 +76,57 @@ def _compare(given: argparse.Namespace) -> int:
     return show(compared, path, given.all)
 
 
-def _quantise(given: argparse.Namespace) -> None:
+def _quantise(given: Namespace) -> int:
     from kiln.command_line.quantise.run import Goal, quantise
     from kiln.command_line.quantise.show import show
 
-    name = _one_model("quantise", given)
-    data = None if given.data is None else Path(given.data)
-    out = None if given.out is None else Path(given.out)
     goal = Goal(given.min_snr, given.max_drop)
-    show(quantise(name, data, out, given.method, given.activations, goal))
+    data, out = _path(given.data), _path(given.out)
+    show(quantise(model_of(given), data, out, given.method, given.activations, goal))
+    return 0
 
 
-def _evaluate(given: argparse.Namespace) -> None:
+def _evaluate(given: Namespace) -> int:
     from kiln.command_line.evaluate import evaluate, show
+    from kiln.command_line.running import destination_of
 
-    name = _one_model("evaluate", given)
+    name = model_of(given)
     if given.data is None:
         raise KilnError("evaluate: data is missing: --data FOLDER, FILE.csv or FILE.npz")
-    options = {} if given.byoc is None else {"byoc": given.byoc}
-    outputs = None if given.outputs is None else Path(given.outputs)
-    result = evaluate(name, Path(given.data), given.target, given.device, outputs, **options)
-    show(name, given.target, result)
+    destination = destination_of(given.target, given.device)
+    result = evaluate(name, Path(given.data), destination, _path(given.outputs), **_options(given))
+    show(name, destination.target.name, result)
+    return 0
 
 
-def _one_model(command: str, given: argparse.Namespace) -> str:
-    names = [name for name in (given.name, given.model) if name is not None]
-    if len(names) != 1:
-        raise KilnError(f"{command}: one model is needed: kiln {command} net.onnx --data FILE.npz")
-    return str(names[0])
-
-
-def _reduce(given: argparse.Namespace) -> None:
+def _reduce(given: Namespace) -> int:
     from kiln.command_line.compare.reduce import reduce_model
 
-    inputs = None if given.inputs is None else Path(given.inputs)
-    found = reduce_model(given.model, given.target, inputs, Path(given.out))
+    found = reduce_model(model_of(given), given.target, _path(given.inputs), Path(given.out))
     with_inputs = "" if found.inputs is None else f", with the inputs {found.inputs}"
     print(f"{found.model}: {found.nodes} of {found.of_nodes} nodes{with_inputs}")
     print(f"fails with: {found.failure}")
+    return 0
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _options(given: Namespace) -> dict[str, str]:
+    """Options of the build among those of a question."""
+    return {} if given.byoc is None else {"byoc": given.byoc}
+
+
+_QUESTIONS: Mapping[str, Callable[[Namespace], int]] = {
+    "version": _version,
+    "list": _list,
+    "completion": _completion,
+    "quantise": _quantise,
+    "evaluate": _evaluate,
+    "compare": _compare,
+    "reduce": _reduce,
+}
 
 
 def _scons(words: Sequence[str]) -> int:

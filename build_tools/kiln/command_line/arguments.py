@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
@@ -20,23 +20,20 @@ from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
-_OTHERS = ("quantise", "evaluate", "compare", "reduce", "list", "completion")
+_OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
+_OTHERS = (*_OF_MODELS, "list", "completion")
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A parsed command: words for SCons, or one of the questions that need no build."""
+    """A parsed command: words for SCons, or else a question, whose attribute `command` is its name.
 
-    words: Sequence[str] = field(default_factory=list)
-    version: bool = False
-    listed: str | None = None
-    json: bool = False
-    completion: str | None = None
-    compared: argparse.Namespace | None = None
-    reduced: argparse.Namespace | None = None
-    quantised: argparse.Namespace | None = None
-    evaluated: argparse.Namespace | None = None
+    The other attributes of `question` are the options of that command in `_add_questions`.
+    """
+
+    words: Sequence[str] = ()
+    question: argparse.Namespace | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,10 +47,10 @@ def parse(given: Sequence[str]) -> Command:
     """The command of `given`, the arguments without the program's name. Raises KilnError for wrong ones."""
     words = list(given)
     if words in (["--version"], ["-V"]):
-        return Command(version=True)
+        return Command(question=argparse.Namespace(command="version"))
     if not words or words[0] in ("-h", "--help", "help"):
         return Command(["-h"])
-    for goal in ("quantise", "evaluate"):
+    for goal in _OF_MODELS:
         if goal in words:  # also in SCons's form: model=net.onnx quantise data=calibration.npz
             rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
             words = [goal, *(word for word in rest if word != goal)]
@@ -65,18 +62,8 @@ def parse(given: Sequence[str]) -> Command:
     if verb in ALIASES and not any(word.startswith("--") or _is_file(word) for word in words[1:]):
         return Command(words)  # a goal of SCons, which is also a command
     parsed = _parser().parse_args(words)
-    if verb == "list":
-        return Command(listed=parsed.kind, json=parsed.json)
-    if verb == "completion":
-        return Command(completion=parsed.shell)
-    if verb == "quantise":
-        return Command(quantised=parsed)
-    if verb == "evaluate":
-        return Command(evaluated=parsed)
-    if verb == "reduce":
-        return Command(reduced=parsed)
-    if verb == "compare":
-        return Command(compared=parsed, json=parsed.json)
+    if verb in _OTHERS:
+        return Command(question=parsed)
     return Command(_words(verb, parsed))
 
 
@@ -124,11 +111,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_model(command: argparse.ArgumentParser) -> None:
+    """Add the model in both forms; `model_of` reads it."""
+    command.add_argument("name", nargs="?", metavar="MODEL", help=OPTIONS["model"])
+    command.add_argument("--model", metavar="MODEL", help="the same")
+
+
+def model_of(question: argparse.Namespace) -> str:
+    """The one model of a question. Raises KilnError for none and for two."""
+    names = [name for name in (question.name, question.model) if name is not None]
+    if len(names) != 1:
+        raise KilnError(f"{question.command}: one model is needed: kiln {question.command} net.onnx")
+    return str(names[0])
+
+
 def _add_questions(commands: Any) -> None:
     """Add the commands that are not goals of the build."""
     command = commands.add_parser("quantise", help="a float ONNX model to int8, as NAME_int8.onnx in QDQ")
-    command.add_argument("name", nargs="?", metavar="MODEL", help=OPTIONS["model"])
-    command.add_argument("--model", metavar="MODEL", help="the same")
+    _add_model(command)
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
     command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
     command.add_argument("--activations", choices=ACTIVATIONS, default="int8", help="type; default: int8")
@@ -138,23 +138,22 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--max-drop", "--max_drop", type=float, metavar="POINTS", help=text)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
     command = commands.add_parser("evaluate", help="accuracy of a bundle and of its reference on your data")
-    command.add_argument("name", nargs="?", metavar="MODEL", help=OPTIONS["model"])
-    command.add_argument("--model", metavar="MODEL", help="the same")
+    _add_model(command)
     command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
-    command.add_argument("--target", default="host", help="a target; default: host")
+    command.add_argument("--target", help="a target; default: the device's, or host")
     command.add_argument("--device", help=OPTIONS["device"])
     command.add_argument("--byoc", help=OPTIONS["byoc"])
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     command = commands.add_parser("compare", help="every tensor of a model beside the reference's, in order")
-    command.add_argument("model", metavar="MODEL", help=OPTIONS["model"])
-    command.add_argument("--target", default="host", help="a target; default: host")
+    _add_model(command)
+    command.add_argument("--target", help="a target; default: the device's, or host")
     command.add_argument("--device", help=OPTIONS["device"])
     command.add_argument("--byoc", help=OPTIONS["byoc"])
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
     command = commands.add_parser("reduce", help="the smallest part of an ONNX model that fails as it does")
-    command.add_argument("model", metavar="MODEL", help=OPTIONS["model"])
+    _add_model(command)
     command.add_argument("--target", default="host", help="a target; default: host")
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")

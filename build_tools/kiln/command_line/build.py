@@ -13,7 +13,7 @@ from typing import Any
 from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.runtime import Network
+from kiln.runtime import Network, load
 from kiln.scons.options import OPTIONS
 
 _COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
@@ -27,8 +27,6 @@ class BuiltBundle:
 
     def load(self, threads: int = 1, gpu: int = 0, variant: str | None = None) -> Network:
         """Load the bundle as a Python function; see `kiln.load`."""
-        from kiln.runtime import load
-
         return load(self.folder, threads, gpu, variant)
 
     def _repr_html_(self) -> str:

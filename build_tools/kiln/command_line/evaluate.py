@@ -4,7 +4,6 @@ disagree."""
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,21 +14,18 @@ from rich.console import Console
 from rich.table import Table
 
 from kiln.command_line.build import build
+from kiln.command_line.outputs import save_npz, writable
 from kiln.command_line.quantise.search import snr_db
+from kiln.command_line.running import Destination, running
 from kiln.command_line.samples import SamplePort, Samples, from_images, from_npz
-from kiln.config import Model, load_model, load_target
+from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
-from kiln.device.bundle import Bundle, open_bundle
-from kiln.device.check.execute import execute
-from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import Array
 from kiln.golden.reference import open_reference
 from kiln.sources import fetch
 
-_BATCH = 32  # samples of one start of the program
-_TIMEOUT = 3600.0  # seconds of one start
 _MOST = 20  # disagreements that are printed
 
 
@@ -58,14 +54,9 @@ class Evaluation:
 
 
 def evaluate(
-    name: str,
-    data: Path,
-    target: str = "host",
-    device: str | None = None,
-    outputs: Path | None = None,
-    **options: str,
+    name: str, data: Path, destination: Destination, outputs: Path | None = None, **options: str
 ) -> Evaluation:
-    """Run the bundle of the model `name`, and the reference, on all samples of `data`.
+    """Run the bundle of the model `name` at `destination`, and the reference here, on all samples of `data`.
 
     `data` is a .npz file (arrays by input, and `labels`), a folder of images, whose subfolders are classes,
     or a .csv file with the columns image and class. `outputs` is a .npz file for all outputs of the bundle.
@@ -76,12 +67,15 @@ def evaluate(
         raise KilnError(f"model '{model.name}': evaluate accepts model files, not a Python function")
     if not data.exists():
         raise KilnError(f"{data}: no such file or folder")
-    bundle = open_bundle(build(name, target, **options).folder)
-    manifest = read_json(bundle.folder / "manifest.json")
+    if outputs is not None:
+        writable("outputs", outputs)
+    folder = build(name, destination.named, **options).folder
+    manifest = read_json(folder / "manifest.json")
     samples = _samples(model, data, [_port(entry) for entry in manifest["inputs"]])
     names = [entry["name"] for entry in manifest["inputs"]]
     inputs = [[run[name] for name in names] for run in samples.runs]
-    got = _bundle_outputs(bundle, target, device, inputs, [entry["dtype"] for entry in manifest["outputs"]])
+    with running(folder, destination) as bundle:
+        got = bundle.outputs(inputs)
     reference = open_reference(fetch(model.source), model.golden.reference)
     want = [reference.run(run) for run in inputs]
     if outputs is not None:
@@ -89,7 +83,7 @@ def evaluate(
             entry["name"]: np.stack([run[index] for run in got])
             for index, entry in enumerate(manifest["outputs"])
         }
-        np.savez(outputs, **arrays)  # type: ignore[arg-type]
+        save_npz(outputs, arrays)
     return _figures(samples, _scores_index(model, manifest), got, want)
 
 
@@ -104,22 +98,6 @@ def _port(entry: dict[str, Any]) -> SamplePort:
     shape = tuple(size if isinstance(size, int) else None for size in entry["shape"])
     known = (quant["scale"], quant["zero_point"]) if quant else None
     return SamplePort(entry["name"], np.dtype(entry["dtype"]), shape, known)
-
-
-def _bundle_outputs(
-    bundle: Bundle, target: str, device: str | None, inputs: Sequence[list[Array]], dtypes: Sequence[str]
-) -> list[list[Array]]:
-    """The bundle's outputs for each run, on the target's runner or on a device."""
-    loaded, found = load_target(target), []
-    with (
-        tempfile.TemporaryDirectory(prefix="kiln-evaluate-") as work,
-        chosen_runner(loaded, None if device is None else Path(device), bundle.name) as runner,
-    ):
-        program = bundle.link_program(loaded, Path(work))
-        for start in range(0, len(inputs), _BATCH):
-            batch = inputs[start : start + _BATCH]
-            found += execute(bundle, program, runner, batch, dtypes, timeout=_TIMEOUT).outputs
-    return found
 
 
 def _scores_index(model: Model, manifest: dict[str, Any]) -> int:

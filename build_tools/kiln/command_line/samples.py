@@ -14,6 +14,7 @@ import numpy as np
 from kiln.config import Model
 from kiln.errors import KilnError
 from kiln.golden.compare import Array
+from kiln.sources.npy import load_npz
 
 LABELS = "labels"
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -53,11 +54,7 @@ def from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
     batch 1, or with one more axis in front. An array `labels` that is no input holds class numbers. Raises
     KilnError for a missing input, another shape or type, NaN or infinity, and different numbers of samples.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise KilnError(f"{path}: not a .npz file of arrays: {error}") from error
+    arrays = load_npz(path)
     names = [port.name for port in ports]
     missing = [name for name in names if name not in arrays]
     if missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from kiln.device.link import PROGRAMS, link, link_flags
 from kiln.device.vector_files import Array
 from kiln.errors import KilnError
 from kiln.files import read_json
-from kiln.golden.compare import read_tensor
+from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
 
 _PROGRAM = ("run_vectors.c", "check_errors.c", "check_shapes.c", "harness.c")
 
@@ -33,6 +33,13 @@ class GoldenVector:
     output_entries: list[Mapping[str, Any]]
     bucket: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
+
+    def beside(
+        self, outputs: Sequence[Array], tolerance: Mapping[str, Any]
+    ) -> Iterator[tuple[Array, Array, ErrorLimits, bool]]:
+        """The arguments of `kiln.golden.compare.compare` for each of `outputs`, the results of a run."""
+        for got, want, entry in zip(outputs, self.outputs, self.output_entries, strict=True):
+            yield got, want, entry_limits(tolerance, entry), bool(entry.get("quantised"))
 
 
 @dataclass(frozen=True)

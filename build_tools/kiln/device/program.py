@@ -18,7 +18,7 @@ from kiln.device.deploy.transports import Loads, open_transport, printable
 from kiln.device.microcontroller.image import Image, read_image
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.golden.compare import compare, entry_limits
+from kiln.golden.compare import compare
 from kiln.stages.use import ProgramStage
 
 
@@ -110,13 +110,8 @@ def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunne
         raise KilnError(f"{args.program}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
     errors, faults = [], []
     for vector, outputs in zip(vectors, outcome.outputs, strict=True):
-        for entry, got, want in zip(vector.output_entries, outputs, vector.outputs, strict=True):
-            found = compare(
-                got,
-                want,
-                entry_limits(limits, entry),
-                bool(entry.get("quantised")),
-            )
+        for entry, pair in zip(vector.output_entries, vector.beside(outputs, limits), strict=True):
+            found = compare(*pair)
             verdict, unit = "ok" if found.passed else "FAILED", f" {found.unit}" if found.unit else ""
             print(
                 f"  vector {vector.name}, output {entry['name']}: max error {found.error:.3g}{unit}, "

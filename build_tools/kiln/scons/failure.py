@@ -15,7 +15,7 @@ import SCons.SConsign
 import SCons.Script.Main
 import SCons.Taskmaster.Job
 
-INTERRUPTED = "kiln: interrupted"
+from kiln.errors import INTERRUPTED
 
 
 class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]

@@ -22,10 +22,10 @@ from SCons.Script import GetOption
 
 from kiln import limits, unforeseen
 from kiln.config.model import StageLimits
-from kiln.errors import KilnError
+from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import atomic_write
 from kiln.scons import digest, listing
-from kiln.scons.failure import INTERRUPTED, StageFailed
+from kiln.scons.failure import StageFailed
 from kiln.scons.server import stage_environment
 from kiln.scons.session import session
 from kiln.stage import Input, Output, Silent, Stage

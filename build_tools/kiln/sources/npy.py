@@ -1,7 +1,8 @@
-"""Reads one tensor from a .npy file, which is untrusted input."""
+"""Reads tensors from .npy and .npz files, which are untrusted input."""
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,38 @@ def load_npy(path: Path) -> npt.NDArray[Any]:
             return np.array(np.lib.format.open_memmap(path, mode="r"))
     except Exception as error:  # the header is parsed as Python, which raises many kinds of exceptions
         raise KilnError(f"{path}: not a .npy tensor: {error}") from error
+
+
+def load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Load all arrays of a .npz file, by name. Raises KilnError, with the array's name, for a damaged one.
+
+    Arrays must hold numbers or booleans: Python objects would have to be unpickled, which runs code.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        reason = "it is no archive of numpy.savez, or damaged"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    raise KilnError(f"{path}: not a .npz file of arrays: {reason}")
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """An array in a .npz file. Raises ValueError, whose text names it, if it is none or damaged."""
+    called = name.removesuffix(".npy")
+    if called == name:
+        raise ValueError(f"'{name}' in it is no array")
+    try:
+        with archive.open(name) as stream, np.errstate(over="ignore"):
+            array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    except Exception as error:  # of zipfile, zlib, and of the header, which is parsed as Python
+        if "Object arrays" in str(error):
+            raise ValueError(f"array '{called}' holds Python objects, allowed are numbers") from error
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"array '{called}' is damaged: {text}") from error
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"array '{called}' is of type {array.dtype}, allowed are numbers")
+    return array

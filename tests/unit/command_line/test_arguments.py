@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -83,6 +87,62 @@ def test_a_backend_of_the_users_that_fails_is_one_line(
     monkeypatch.chdir(tmp_path)
     assert command_line.main(["list", "backends"]) == 2
     assert "mine.py: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KilnError("net.onnx: wrong"), "kiln: error: net.onnx: wrong"),
+        (PermissionError(13, "Permission denied", "/out.npz"), "kiln: error: /out.npz: Permission denied"),
+        (OSError(28, "No space left on device"), "kiln: error: No space left on device"),
+        (KeyboardInterrupt(), "kiln: interrupted"),
+        (MemoryError(), "kiln: error: kiln evaluate of resnet: out of memory (a fault of Kiln; "),
+        (
+            ZeroDivisionError("1 / 0"),
+            "kiln: error: kiln evaluate of resnet: ZeroDivisionError: 1 / 0 (a fault",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_error_is_one_line(
+    error: BaseException, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Namespace) -> int:
+        raise error
+
+    monkeypatch.setitem(command_line._QUESTIONS, "evaluate", fail)  # type: ignore[index]
+    assert command_line.main(["evaluate", "resnet", "--data", "x.npz"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(line) and said.count("\n") == 1
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = [sys.executable, str(Path(__file__).parents[3] / "build_tools/command.py"), "list", "models"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate resnet --data x.npz --outputs build/y.npz",
+        "compare resnet",
+        "quantise net.onnx --out build/y.onnx",
+    ],
+)
+def test_results_that_cannot_be_written(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is built for a result that has no place: `build` is a file."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.npz", "net.onnx", "build"):
+        Path(name).touch()
+    assert command_line.main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("kiln: error: ") and "build" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

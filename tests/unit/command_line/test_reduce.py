@@ -12,6 +12,7 @@ from kiln.command_line.compare import reduce
 from kiln.command_line.compare.figures import difference
 from kiln.command_line.compare.probes import Probe
 from kiln.command_line.compare.run import Compared, Row
+from kiln.command_line.running import Destination
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
 
@@ -47,13 +48,15 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     `scaled`."""
     given: dict[str, Any] = {}
 
-    def compare(name: str, target: str, device: None, inputs: Path | None) -> Compared:
+    def compare(name: str, place: Destination, inputs: Path | None) -> Compared:
         wrong = {"Split", "Relu"} <= set(operators(Path(name)))
         if inputs is not None:
             given.update(np.load(inputs))
         want = np.array([1.0, 2.0])
         found = difference(want + (0.5 if wrong else 0.0), want, ErrorLimits())
-        return Compared("net", target, "host CPU", [Row(Probe("split", "Split", "left"), "v", found)], [])
+        return Compared(
+            "net", place.named, "host CPU", [Row(Probe("split", "Split", "left"), "v", found)], []
+        )
 
     values = {name: np.full((2, 4), 3.0, np.float32) for name in ("x", "scaled", "positive", "left", "right")}
     monkeypatch.setattr(reduce, "compare_model", compare)
@@ -72,3 +75,20 @@ def test_nothing_to_reduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         reduce.reduce_model(str(network(tmp_path / "net.onnx")), "host", None, tmp_path / "out.onnx")
     with pytest.raises(KilnError, match=r"model 'resnet': reduce accepts \.onnx files"):
         reduce.reduce_model("resnet", "host", None, tmp_path / "out.onnx")
+
+
+def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the user that are wrong are named before anything is built; no part is left behind."""
+    monkeypatch.setattr(reduce, "compare_model", lambda *given: pytest.fail("it was built"))
+    net, damaged = network(tmp_path / "net.onnx"), tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"damaged")
+    (tmp_path / "bad.npz").write_bytes(b"PK")
+    for model, inputs, out, message in (
+        (net, tmp_path / "bad.npz", "out.onnx", r"bad\.npz: not a \.npz file of arrays"),
+        (damaged, None, "out.onnx", r"damaged\.onnx: not a valid ONNX model"),
+        (net, None, "net.onnx/out.onnx", r"--out .*: .*net\.onnx is no folder"),
+        (net, None, ".", r"--out .*: a folder, the path of a file is wanted"),
+    ):
+        with pytest.raises(KilnError, match=message):
+            reduce.reduce_model(str(model), "host", inputs, tmp_path / out)
+    assert not (tmp_path / "out.onnx").exists()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiln.golden.compare import Array, ErrorLimits, compare
+from kiln.golden.compare import Array, ErrorLimits, compare, weakness
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class Difference:
 
     `snr` is the signal-to-noise ratio 10 log10(sum(want²) / sum((got - want)²)) in dB; None for equal
     tensors. `where` is the index of the greatest difference, with the values `got` and `want`; `detail`
-    describes a wrong type or shape. `weak` is set for a tensor whose reference is constant or not finite: it
-    shows little.
+    describes a wrong type or shape. `weak` is set for a tensor whose reference shows little, see
+    `kiln.golden.compare.weakness`.
     """
 
     passed: bool
@@ -33,9 +33,7 @@ class Difference:
 def difference(got: Array, want: Array, limits: ErrorLimits, quantised: bool = False) -> Difference:
     """Compare one tensor with the reference's by the rule of `kiln.golden.compare`."""
     result = compare(got, want, limits, quantised)
-    weak = (
-        not want.size or not np.isfinite(want.astype(np.float64)).all() or bool((want == want.flat[0]).all())
-    )
+    weak = bool(weakness(want, quantised))
     if got.shape != want.shape or not want.size:
         return Difference(result.passed, result.error, result.limit, None, (), 0.0, 0.0, result.detail, weak)
     left, right = got.astype(np.float64), want.astype(np.float64)

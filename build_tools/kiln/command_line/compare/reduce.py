@@ -10,8 +10,9 @@ onnx.utils.Extractor cuts the graph. Each trial is a build of its own below buil
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,16 @@ import onnx.utils
 
 from kiln.command_line.build import build
 from kiln.command_line.compare.run import compare_model
+from kiln.command_line.outputs import writable
+from kiln.command_line.running import Destination, destination_of
 from kiln.config import load_model
 from kiln.config.source import PythonSource
 from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
+from kiln.files import atomic_write
 from kiln.golden.compare import Array
 from kiln.sources import fetch
+from kiln.sources.npy import load_npz
 
 
 @dataclass(frozen=True)
@@ -86,28 +91,55 @@ class Parts:
 
 
 def reduce_model(name: str, target: str, inputs: Path | None, out: Path) -> Reduced:
-    """Write the smallest failing part of the model `name` to `out`. Raises KilnError where nothing fails."""
-    model = load_model(name)
+    """Write the smallest failing part of the model `name` to `out`, and its inputs next to it.
+
+    Raises KilnError where nothing fails.
+    """
+    writable("out", out)
+    model, destination = load_model(name), destination_of(target, None)
     source = Path() if isinstance(model.source, PythonSource) else fetch(model.source)
     if source.suffix.lower() != ".onnx":
         raise KilnError(f"model '{model.name}': reduce accepts .onnx files")
-    parts = Parts(onnx.load(str(source)))
+    if inputs is not None:
+        load_npz(inputs)  # a damaged file is no fault of the model
+    parts = Parts(_loaded(source))
+    with tempfile.TemporaryDirectory(prefix="kiln-reduce-") as folder:
+        trial = Path(folder, f"{out.stem}.onnx")
+        found = _reduce(parts, name, destination, inputs, trial)
+        given = None if found.inputs is None else out.with_suffix(".npz")
+        if found.inputs is not None and given is not None:
+            atomic_write(given, found.inputs.read_bytes())
+        atomic_write(out, trial.read_bytes())
+        return replace(found, model=out, inputs=given)
+
+
+def _loaded(source: Path) -> onnx.ModelProto:
     try:
-        compared = compare_model(name, target, None, inputs)
+        return onnx.load(str(source))
+    except Exception as error:  # protobuf and onnx raise exceptions of their own classes
+        raise KilnError(f"{source}: not a valid ONNX model: {error}") from error
+
+
+def _reduce(parts: Parts, name: str, destination: Destination, inputs: Path | None, out: Path) -> Reduced:
+    """The smallest failing part, with the files `out` and `out` with the suffix .npz."""
+    try:
+        compared = compare_model(name, destination, inputs)
     except KilnError as error:
-        return _of_error(parts, target, str(error), out)
+        return _of_error(parts, destination.named, str(error), out)
     culprit = compared.culprit
     if culprit is None:
-        raise KilnError(f"model '{model.name}': all its tensors are within their limits on {target}")
+        raise KilnError(
+            f"model '{compared.model}': all its tensors are within their limits on {compared.target}"
+        )
     last = next(number for number, node in enumerate(parts.nodes) if culprit.probe.tensor in node.output)
-    values = _reference_values(compared.model, target, culprit.vector)
+    values = _reference_values(compared.model, compared.target, culprit.vector)
 
     def fails(path: Path, entering: Sequence[str]) -> str:
         if not set(entering) <= values.keys():
             return ""
         given = path.with_suffix(".npz")
         np.savez(given, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
-        found = compare_model(str(path), target, None, given).culprit
+        found = compare_model(str(path), destination, given).culprit
         return "" if found is None else f"tensor {found.probe.tensor}: {found.difference.detail}"
 
     reduced = _grow(parts, last, fails, out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,15 @@ import numpy as np
 from kiln.command_line.build import build
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probes import Probe, write_probed
-from kiln.config import Model, load_model, load_target
+from kiln.command_line.running import Destination, running
+from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
-from kiln.device.bundle import Bundle, GoldenVector, limits_of, open_bundle
-from kiln.device.check.execute import execute
-from kiln.device.check.runners import Runner
-from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import write_json
-from kiln.golden.compare import entry_limits
 from kiln.sources import fetch
+from kiln.sources.npy import load_npz
 
 WORK = Path("build", ".compare")
-_TIMEOUT = 3600.0  # seconds
 _DROPPED = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name")
 
 
@@ -57,16 +52,16 @@ class Compared:
 
 
 def compare_model(
-    name: str, target: str, device: str | None = None, inputs: Path | None = None, **options: str
+    name: str, destination: Destination, inputs: Path | None = None, **options: str
 ) -> Compared:
-    """Compare the model `name` (a name or a path) on `target` with its reference, tensor by tensor.
+    """Compare the model `name` (a name or a path) at `destination` with its reference, tensor by tensor.
 
     `inputs` is a .npz file with an array for each input of the model; without it, the golden inputs are
     used. The model is built twice below build/.compare: as it is, whose outputs tell whether it is right at
     all, and with all intermediate tensors as outputs. Raises KilnError for what cannot be built or run.
     """
     model = load_model(name)
-    folder = WORK / target / model.name
+    folder = WORK / destination.target.name / model.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if isinstance(model.source, PythonSource):
@@ -79,30 +74,23 @@ def compare_model(
     golden = _golden_inputs(model, inputs, folder)
     plain = _configuration(model, source, model.name, golden, folder)
     whole = _configuration(model, probed, f"{model.name}_probed", golden, folder)
-    runner, outputs = _run(plain, target, device, options)
-    _, tensors = _run(whole, target, device, options)
-    by_tensor = {row.probe.tensor: row.probe for row in tensors}
+    runner, outputs = _run(plain, destination, options)
+    _, tensors = _run(whole, destination, options)
     known = {probe.tensor: probe for probe in probes}
     order = {probe.tensor: number for number, probe in enumerate(probes)}
     rows = [
         Row(known.get(row.probe.tensor, row.probe), row.vector, row.difference)
         for row in sorted(tensors, key=lambda row: order.get(row.probe.tensor, len(order)))
-        if row.probe.tensor in by_tensor
     ]
-    return Compared(model.name, target, runner, rows, outputs)
+    return Compared(model.name, destination.target.name, runner, rows, outputs)
 
 
 def _golden_inputs(model: Model, inputs: Path | None, folder: Path) -> list[dict[str, Any]] | None:
     """The section golden.inputs for a .npz file: a .npy file for each array; None for no file."""
     if inputs is None:
         return None
-    try:
-        arrays = np.load(inputs, allow_pickle=False)
-        tensors = {name: np.asarray(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise KilnError(f"{inputs}: not a .npz file of arrays: {error}") from error
     sources = {}
-    for number, (name, array) in enumerate(tensors.items()):
+    for number, (name, array) in enumerate(load_npz(inputs).items()):
         path = folder / f"input_{number}.npy"
         np.save(path, array)
         sources[name] = {"kind": "file", "path": str(path.resolve())}
@@ -124,52 +112,18 @@ def _configuration(
     return path
 
 
-def _run(
-    configuration: Path, target: str, device: str | None, options: dict[str, str]
-) -> tuple[str, list[Row]]:
+def _run(configuration: Path, destination: Destination, options: dict[str, str]) -> tuple[str, list[Row]]:
     """Build and run a copy; returns the runner and a row for each output of each golden vector."""
-    built = build(str(configuration), target, **options)
-    bundle = open_bundle(built.folder)
-    loaded = load_target(target)
-    work = configuration.parent / "programs"
-    work.mkdir(exist_ok=True)
-    with chosen_runner(loaded, None if device is None else Path(device), bundle.name) as runner:
-        rows = _rows(bundle, runner, bundle.link_program(loaded, work))
-        description = runner.description
-    with suppress(OSError):
-        shutil.rmtree(work)
-    return description, rows
-
-
-def _rows(bundle: Bundle, runner: Runner, program: Path) -> list[Row]:
-    vectors = bundle.vectors()
-    tolerance = limits_of(bundle.tolerance())
-    dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
-    outcome = execute(
-        bundle, program, runner, [vector.inputs for vector in vectors], dtypes, timeout=_TIMEOUT
-    )
-    return [
-        Row(Probe("", "", entry["name"]), vector.name, found)
-        for vector, outputs in zip(vectors, outcome.outputs, strict=True)
-        for entry, found in _differences(vector, outputs, tolerance)
-    ]
-
-
-def _differences(
-    vector: GoldenVector, outputs: Sequence[Any], tolerance: Any
-) -> list[tuple[Any, Difference]]:
-    return [
-        (
-            entry,
-            difference(
-                got,
-                want,
-                entry_limits(tolerance, entry),
-                bool(entry.get("quantised")),
-            ),
-        )
-        for got, want, entry in zip(outputs, vector.outputs, vector.output_entries, strict=True)
-    ]
+    built = build(str(configuration), destination.named, **options)
+    with running(built.folder, destination) as found:
+        vectors, tolerance = found.bundle.vectors(), found.bundle.tolerance()
+        results = found.outputs([vector.inputs for vector in vectors])
+        rows = [
+            Row(Probe("", "", entry["name"]), vector.name, difference(*pair))
+            for vector, outputs in zip(vectors, results, strict=True)
+            for entry, pair in zip(vector.output_entries, vector.beside(outputs, tolerance), strict=True)
+        ]
+        return found.runner.description, rows
 
 
 def as_json(compared: Compared) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from kiln.command_line import samples as sample_data
+from kiln.command_line.outputs import writable
 from kiln.command_line.quantise.quantiser import Activations, Method, Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import SamplePort, Samples
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
-from kiln.files import write_json
+from kiln.files import atomic_write, write_json
 from kiln.golden.compare import Array
 from kiln.golden.inputs import make_set
 from kiln.golden.reference import open_reference
@@ -75,6 +76,7 @@ def quantise(
     if source.suffix.lower() != ".onnx":
         raise KilnError(f"model '{model.name}': quantise accepts .onnx files")
     out = Path(f"{model.name}_int8.onnx") if out is None else out
+    writable("out", out)
     with tempfile.TemporaryDirectory(prefix="kiln-quantise-") as scratch:
         folder = Path(scratch)
         quantiser = Quantiser(source, folder)
@@ -96,8 +98,7 @@ def quantise(
         quantiser.write(folder / "chosen.onnx", without=chosen.kept)
         content = (folder / "chosen.onnx").read_bytes()
         float_bytes = quantiser.prepared.stat().st_size
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(content)
+    atomic_write(out, content)
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
         len(quantiser.weighted()), layers, frontier, samples.warning,

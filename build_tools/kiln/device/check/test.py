@@ -17,7 +17,7 @@ from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner, runners_of_variants
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.golden.compare import Comparison, compare, entry_limits, weakness
+from kiln.golden.compare import Comparison, compare, weakness
 from kiln.stages.use import DeviceTestStage, GoldenCheck
 
 
@@ -59,7 +59,8 @@ def _check_variant(
     if forced is not None and outcome.variant != forced:
         raise KilnError(f"{bundle.folder}: variant '{outcome.variant}' ran in place of '{forced}'")
     compared = [
-        _compare(vector, outputs, tolerance) for vector, outputs in zip(vectors, outcome.outputs, strict=True)
+        [compare(*pair) for pair in vector.beside(outputs, tolerance)]
+        for vector, outputs in zip(vectors, outcome.outputs, strict=True)
     ]
     golden, shown = bundle.golden(), ""
     for index in in_order(golden, vectors):
@@ -121,18 +122,6 @@ def _execute(
         raise KilnError(f"{bundle.folder}: the test program checked nothing")
     outcome.checks += judge(cases, outcome.refused) + check_buckets(vectors, outcome)
     return outcome
-
-
-def _compare(vector: GoldenVector, outputs: Sequence[Any], tolerance: Mapping[str, Any]) -> list[Comparison]:
-    return [
-        compare(
-            got,
-            want,
-            entry_limits(tolerance, entry),
-            bool(entry.get("quantised")),
-        )
-        for got, want, entry in zip(outputs, vector.outputs, vector.output_entries, strict=True)
-    ]
 
 
 def _print_vector(vector: GoldenVector, results: Sequence[Comparison], took: str) -> None:

@@ -1,0 +1,86 @@
+"""Runs the bundle of a built model on inputs, on its target's runner or on a device that the user names."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.config import Device, Target, load_target
+from kiln.device.bundle import Bundle, open_bundle
+from kiln.device.check.execute import execute
+from kiln.device.check.runners import Runner, runner_for
+from kiln.device.check.runners.remote import remote_runner
+from kiln.files import read_json
+from kiln.golden.compare import Array
+
+DEFAULT_TARGET = "host"
+_BATCH = 32  # inputs of one start of the program
+_TIMEOUT = 3600.0  # seconds of one start
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where bundles run: on the runner of `target`, or on `device`.
+
+    `named` is the target as the user gave it, a name or the path of a YAML file.
+    """
+
+    named: str
+    target: Target
+    device: Device | None = None
+
+
+def destination_of(target: str | None, device: str | None) -> Destination:
+    """The destination of the options --target and --device.
+
+    Without --target it is the target of the device, and without a device the host. Raises KilnError for an
+    unknown name, and for a mistake in the target's or the device's file.
+    """
+    if device is None:
+        named = target or DEFAULT_TARGET
+        return Destination(named, load_target(named))
+    from kiln.device.deploy.registry import load_device  # imports the transports, which only devices need
+
+    found = load_device(device)
+    named = target or found.target
+    return Destination(named, load_target(named), found)
+
+
+@dataclass(frozen=True)
+class RunningBundle:
+    """A bundle, and its linked program on a runner."""
+
+    bundle: Bundle
+    runner: Runner
+    program: Path
+
+    def outputs(self, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """The outputs for each of `inputs` (one tensor for each input of the model, in its order).
+
+        Raises KilnError where the program fails.
+        """
+        dtypes = [entry["dtype"] for entry in read_json(self.bundle.folder / "manifest.json")["outputs"]]
+        found: list[list[Array]] = []
+        for start in range(0, len(inputs), _BATCH):
+            batch = inputs[start : start + _BATCH]
+            found += execute(self.bundle, self.program, self.runner, batch, dtypes, timeout=_TIMEOUT).outputs
+        return found
+
+
+@contextmanager
+def running(folder: Path, destination: Destination) -> Iterator[RunningBundle]:
+    """Link the program of the bundle in `folder`, and connect to the device, whose lock is held meanwhile.
+
+    Raises KilnError where the destination cannot run the target's programs.
+    """
+    bundle, target = open_bundle(folder), destination.target
+    with tempfile.TemporaryDirectory(prefix="kiln-program-") as work:
+        program = bundle.link_program(target, Path(work))
+        if destination.device is None:
+            yield RunningBundle(bundle, runner_for(target), program)
+            return
+        with remote_runner(destination.device, target, bundle.name) as runner:
+            yield RunningBundle(bundle, runner, program)
