@@ -3,7 +3,8 @@
 Runs before anything is installed, so it uses the standard library only.
 
 1. Take a file lock: if two processes start at the same time, the second one waits and finds .venv complete.
-2. Create .venv again, unless it is complete for the basic lock file and only packages are to be added.
+2. Create .venv again, unless it is complete for the basic lock file and only packages are to be added. If it
+   had the packages of the developers' lock file, it gets them again.
 3. Install with pip, with required hashes and binary wheels only. Where Python has no pip (Debian's python3
    without python3-venv), pip's wheel is downloaded first, checked, and run from the archive.
 4. Copy the lock file into .venv as the last action: the copy marks the environment as complete.
@@ -33,6 +34,7 @@ PIP_WHEEL = (
     "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13",
 )
 BASIC = "requirements.lock"
+DEVELOPERS = "requirements-dev.lock"  # the packages of the basic lock file and more
 
 
 class SetupError(Exception):
@@ -72,6 +74,8 @@ def make(root: Path, lock: str) -> None:
     """Create .venv, or add the packages of the lock file to a complete one."""
     venv, started = root / ".venv", time.monotonic()
     if not is_whole(root, BASIC):
+        if (venv / DEVELOPERS).is_file() and (root / DEVELOPERS).is_file():
+            lock = DEVELOPERS  # else what ./kiln test had installed would be lost
         say(f"making a private Python environment in {venv} (once; about 1 GB of disk)")
         shutil.rmtree(venv, ignore_errors=True)
         run_venv(venv)

@@ -42,12 +42,13 @@ class Reference:
     """One model in a reference runtime.
 
     `about`: name, version and settings for golden.json. `precision`: fp16 or bf16 where it computes with 16
-    bits, so that rounding is coarser than float32's.
+    bits, so that rounding is coarser than float32's. `graph`: the model without external data, for ONNX.
     """
 
     path: Path
     about: dict[str, Any]
     precision: str | None = None
+    graph: onnx.ModelProto | None = None
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the model's own order. Raises KilnError if the run fails."""
@@ -105,7 +106,8 @@ class OnnxRuntime(Reference):
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._names = [value.name for value in self._session.get_inputs()]
-        self.precision = _coarsest(half_types(onnx.load(path, load_external_data=False)))
+        self.graph = onnx.load(path, load_external_data=False)
+        self.precision = _coarsest(half_types(self.graph))
         self.about = {
             "name": "onnxruntime",
             "version": onnxruntime.__version__,

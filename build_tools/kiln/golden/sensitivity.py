@@ -34,34 +34,30 @@ _LARGEST = 1 << 30  # bytes of a model whose scales are changed in memory
 
 
 class Sensitivity:
-    """Measures the sensitivity of the outputs of one model file."""
+    """Measures the sensitivity of the outputs of the model that `reference` runs."""
 
-    def __init__(self, source: Path) -> None:
-        self._model = (
-            onnx.load(str(source), load_external_data=False) if source.suffix.lower() == ".onnx" else None
-        )
+    def __init__(self, reference: Reference) -> None:
+        self._reference, self._model = reference, reference.graph
         nodes = list(self._model.graph.node) if self._model else []
         self.applies = any(node.op_type in ROUNDING for node in nodes)
-        self._source = source
         self._steps = self._input_steps() if self.applies else {}
         self._generator = np.random.default_rng(0)
 
     def _input_steps(self) -> dict[str, float]:
         """The scale with which each input is quantised, where a QuantizeLinear reads it directly."""
         assert self._model is not None
+        folder = str(self._reference.path.parent)  # of external data
         constants = {tensor.name: tensor for tensor in self._model.graph.initializer}
         return {
-            node.input[0]: float(np.max(onnx.numpy_helper.to_array(constants[node.input[1]])))
+            node.input[0]: float(np.max(onnx.numpy_helper.to_array(constants[node.input[1]], folder)))
             for node in self._model.graph.node
             if node.op_type == "QuantizeLinear" and node.input[1] in constants
         }
 
-    def measure(
-        self, names: Sequence[str], inputs: Sequence[Array], outputs: Sequence[Array], reference: Reference
-    ) -> list[float]:
+    def measure(self, names: Sequence[str], inputs: Sequence[Array], outputs: Sequence[Array]) -> list[float]:
         """The greatest change of each output, in its own unit; `names` are those of the inputs."""
         changed = [
-            reference.run([self._moved(name, value) for name, value in zip(names, inputs, strict=True)])
+            self._reference.run([self._moved(name, value) for name, value in zip(names, inputs, strict=True)])
             for _ in range(_RUNS)
             if any(value.dtype.kind == "f" for value in inputs)
         ]
@@ -82,7 +78,7 @@ class Sensitivity:
 
     def _variants(self) -> list[Reference]:
         """The model with changed scales and embeddings, twice."""
-        model = onnx.load(str(self._source))
+        model = onnx.load(str(self._reference.path))
         if model.ByteSize() > _LARGEST:
             return []
         found: list[Reference] = []
@@ -91,7 +87,7 @@ class Sensitivity:
                 path = Path(folder, f"variant{sign}.onnx")
                 onnx.save(self._changed(model, sign), str(path))
                 variant = OnnxRuntime(path)
-                variant.path = self._source
+                variant.path = self._reference.path
                 found.append(variant)
         return found
 

@@ -14,7 +14,7 @@ from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
 from kiln.golden.padding import PaddingChecks
-from kiln.golden.reference import Reference, open_reference
+from kiln.golden.reference import open_reference
 from kiln.golden.sensitivity import Sensitivity
 
 Array = npt.NDArray[Any]
@@ -101,7 +101,7 @@ def make_vectors(
     reference = open_reference(source, golden.get("reference") or "auto", shapes)
     proofs = padding["buckets"] if padding else {}
     checks = PaddingChecks(config, source, interface, reference, masks, proofs)
-    vectors, sensitivity = Vectors(reference.precision), Sensitivity(source)
+    vectors, sensitivity = Vectors(reference.precision), Sensitivity(reference)
     for test in chosen:
         sizes = {**least, **test.sizes}
         entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}
@@ -109,7 +109,7 @@ def make_vectors(
         if tensors is None:
             continue
         results = reference.run(tensors)
-        moved = _sensitivities(sensitivity, entries["inputs"], tensors, results, reference)
+        moved = _sensitivities(sensitivity, entries["inputs"], tensors, results)
         _check(source, test.name, results, entries["outputs"])
         checks.check(test, listed[test.bucket], tensors, results)
         sides = {
@@ -134,12 +134,11 @@ def _sensitivities(
     entries: Sequence[Mapping[str, Any]],
     inputs: Sequence[Array],
     outputs: Sequence[Array],
-    reference: Reference,
 ) -> list[float]:
     """The sensitivity of each output of a quantised model; empty for other models."""
     if not sensitivity.applies:
         return []
-    return sensitivity.measure([entry["name"] for entry in entries], inputs, outputs, reference)
+    return sensitivity.measure([entry["name"] for entry in entries], inputs, outputs)
 
 
 def _inputs(

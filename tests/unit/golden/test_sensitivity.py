@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from kiln.golden.compare import ErrorLimits, entry_limits, weakness
-from kiln.golden.reference import open_reference
+from kiln.golden.reference import Reference, open_reference
 from kiln.golden.sensitivity import Sensitivity
 from onnx import TensorProto, helper, numpy_helper
 
@@ -49,13 +49,13 @@ def model(path: Path, *, quantised: bool = True, tokens: bool = False) -> Path:
 
 def measured(path: Path, x: np.ndarray[Any, Any]) -> list[float]:
     reference = open_reference(path)
-    return Sensitivity(path).measure(["x"], [x], reference.run([x]), reference)
+    return Sensitivity(reference).measure(["x"], [x], reference.run([x]))
 
 
 def test_inputs_move_by_one_level(tmp_path: Path) -> None:
     """Three elements move by one level each: the sum changes by one or three levels."""
     path = model(tmp_path / "net.onnx")
-    assert Sensitivity(path).applies
+    assert Sensitivity(open_reference(path)).applies
     x = np.array([[0.1, 0.2, 0.3], [-0.5, 0.5, 1.0]], np.float32)
     found = measured(path, x)
     assert found == measured(path, x)
@@ -68,8 +68,21 @@ def test_embeddings_move_where_inputs_are_tokens(tmp_path: Path) -> None:
 
 
 def test_float_models_have_none(tmp_path: Path) -> None:
-    assert not Sensitivity(model(tmp_path / "net.onnx", quantised=False)).applies
-    assert not Sensitivity(tmp_path / "net.tflite").applies
+    assert not Sensitivity(open_reference(model(tmp_path / "net.onnx", quantised=False))).applies
+    assert not Sensitivity(Reference()).applies  # of another format
+
+
+def test_scales_in_another_file(tmp_path: Path) -> None:
+    """The step of an input is read where its scale is external data, and the graph is loaded once."""
+    path, x = model(tmp_path / "net.onnx"), np.array([[0.1, 0.2, 0.3], [-0.5, 0.5, 1.0]], np.float32)
+    within = measured(path, x)
+    loaded = onnx.load(str(path))
+    onnx.external_data_helper.set_external_data(loaded.graph.initializer[0], "scales.bin")
+    onnx.save(loaded, str(path))
+    assert (tmp_path / "scales.bin").stat().st_size == 4
+    reference = open_reference(path)
+    path.unlink()
+    assert Sensitivity(reference).measure(["x"], [x], reference.run([x])) == within
 
 
 def test_limits_that_a_model_sets_are_kept() -> None:

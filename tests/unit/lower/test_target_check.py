@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,10 +12,6 @@ from kiln.config import load_target
 from kiln.errors import KilnError
 from kiln.lower import target_check
 from kiln.lower.target_trial import check_together
-
-# The trial forks, as in a stage, whose process has one thread. In a process that earlier tests gave threads
-# the child may wait for ever, so these tests run where their file is named, and in ./kiln test all.
-pytestmark = pytest.mark.heavy
 
 
 @pytest.mark.parametrize(
@@ -30,17 +29,26 @@ def test_refused_in_one_line(
 ) -> None:
     monkeypatch.setenv("KILN_CACHE", str(tmp_path))
     target = load_target(name).model_copy(update=keys)
-    for _ in range(2):  # a failure is not remembered as a success
-        with pytest.raises(KilnError) as caught:
-            target_check.check(target)
-            check_together(target)
-        assert told in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(KilnError) as caught:
+        target_check.check(target)
+        check_together(target)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "targets").exists()  # a failure is not remembered as a success
 
 
-def test_success_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_threads_does_not_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork may wait for ever for a lock that another thread held. Success is remembered."""
     monkeypatch.setenv("KILN_CACHE", str(tmp_path))
-    for name in ("cortex_m0plus", "cortex_m55", "riscv32_imafc"):
-        target = load_target(name)
-        check_together(target)
-        check_together(target)
-    assert len(list((tmp_path / "targets").iterdir())) == 3
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        check_together(load_target("cortex_m55"))
+    finally:
+        ended.set()
+        thread.join()
+    (remembered,) = (tmp_path / "targets").iterdir()
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+    check_together(load_target("cortex_m55"))
+    assert remembered.read_bytes() == b""
