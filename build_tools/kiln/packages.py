@@ -29,6 +29,7 @@ PROGRAMS = {
     "pkg-config": "pkg-config",
     "qemu-aarch64": "qemu-user",
     "qemu-arm": "qemu-user",
+    "qemu-riscv64": "qemu-user",
     "qemu-system-aarch64": "qemu-system-arm",
     "qemu-system-arm": "qemu-system-arm",
     "qemu-system-riscv32": "qemu-system-misc",
@@ -43,9 +44,12 @@ LIBRARIES = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
 # Files → packages: the keys with which Debian's packages for an emulated machine are checked.
 FILES = {"/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring"}
 # Architecture → package with its C library, which programs under user-mode QEMU load.
-CROSS_LIBC = {"aarch64": "libc6-arm64-cross", "armv7": "libc6-armhf-cross", "x86_64": "libc6-amd64-cross"}
+CROSS_LIBC = {
+    "aarch64": "libc6-arm64-cross", "armv7": "libc6-armhf-cross", "riscv64": "libc6-riscv64-cross",
+    "x86_64": "libc6-amd64-cross",
+}  # fmt: skip
 # Architecture → Debian's name for it.
-DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7": "armhf"}
+DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7": "armhf", "riscv64": "riscv64"}
 # Programs on every Debian and Ubuntu: those of the essential packages, of apt and of mount.
 EVERYWHERE = frozenset({
     "apt-cache", "apt-get", "bash", "cat", "chroot", "cmp", "dpkg-deb", "echo", "mount", "printf", "rm", "sh",

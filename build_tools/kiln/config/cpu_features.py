@@ -32,6 +32,10 @@ BITS = {
         "v7", "v8", "dsp", "neon", "vfp3", "vfp4", "hwdiv-arm", "hwdiv", "d32", "fullfp16", "dotprod",
         "fp16fml", "bf16", "i8mm",
     ),
+    "riscv64": (
+        "v", "zba", "zbb", "zbs", "zbc", "zbkb", "zvbb", "zvbc", "zvkb", "zfh", "zfhmin", "zvfh", "zvfhmin",
+        "zfa", "zacas", "zicond", "zcb", "zvl256b", "zvl512b", "zvl1024b",
+    ),
 }  # fmt: skip
 
 # Bits that stand for several of LLVM's features: a regular expression of the features' names.
@@ -43,6 +47,7 @@ _SAME = {
         "vfp4": "vfp4d16|vfp4d16sp|vfp4sp",
         "v8": "fp-armv8|fp-armv8d16|fp-armv8d16sp|fp-armv8sp|acquire-release",
     },
+    "riscv64": {},
 }
 
 # Features of LLVM's CPUs that are not checked: a regular expression of their names.
@@ -87,6 +92,18 @@ _NOT_ASKED = {
         r"a\d+\w*|[mr]\d+\w*|cortex-.*|exynos|krait|kryo|swift|avoid-.*|branch-.*|cheap-.*|disable-.*|dont-.*|"
         "expand-.*|fix-.*|fuse-.*|loop-align|muxed-units|neon-fpmovs|neonfp|no-.*|nonpipelined-vfp|prefer-.*|"
         "prof-unpr|ret-addr-stack|slow.*|splat-.*|strict-align|use-.*|vldn-align|vmlx-.*|wide-stride-vfp|zcz"
+    ),
+    "riscv64": (
+        # RV64GC, which Kiln's own programs need, and what it or a feature with a bit implies
+        "64bit|[imafdcb]|za64rs|zaamo|zalrsc|zca|zcd|zicsr|zifencei|zmmul|zicntr|zihpm|zicclsm|zve(32|64)[xfd]|"
+        "zvl(32|64|128)b|"
+        # only by intrinsics that Kiln does not use, or by an operating system, or hints
+        "zawrs|zama16b|zbkc|zbkx|zcmop|zic64b|zicbo[mpz]|zicca.*|ziccif|ziccrse|zihint.*|zimop|zk.*|zvk[gnst].*|"
+        "h|sha|sh[cgv].*|sm.*|ss.*|su.*|sv.*|experimental-.*|"
+        # tuning, the names of CPUs among them
+        "andes45|sifive7|mips-p8700|ventana-veyron|.*-fusion|disable-.*|dlen-factor-2|log-vrgather|no-.*|"
+        "optimized-.*|prefer-.*|short-forward-branch-.*|single-element-.*|unaligned-.*|use-postra-scheduler|"
+        "vl-dependent-latency|vxrm-pipeline-flush"
     ),
 }
 

@@ -13,7 +13,7 @@ from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.memory import Region, check_regions
 
-Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32"]
+Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32", "riscv64"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _VARIANT = r"[a-z][a-z0-9_]*"
 _OLDEST_GPU = 75  # oldest architecture that CUDA 13 compiles for
@@ -22,7 +22,7 @@ _TRIPLES = {
     "x86_64": ("x86_64-",), "aarch64": ("aarch64-",),
     "armv7": ("armv7-", "armv7a-", "armv7l-", "armv7ve-", "thumbv7-", "thumbv7a-"),
     "arm_m": ("thumbv6m-", "thumbv7m-", "thumbv7em-", "thumbv8m.base-", "thumbv8m.main-", "thumbv8.1m.main-"),
-    "riscv32": ("riscv32-",),
+    "riscv32": ("riscv32-",), "riscv64": ("riscv64-",),
 }  # fmt: skip
 _BARE = ("arm_m", "riscv32")  # supported without an operating system only
 
@@ -44,8 +44,8 @@ CpuName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 class Vector(Section):
     """Properties of one core's vector unit, on which the kernels' schedules depend."""
 
-    isa: Literal["sse4", "avx2", "avx512", "neon", "mve", "dsp", "none"] = Field(
-        description="the vector instruction set; mve: Arm's Helium; dsp: Arm's products of two 16-bit "
+    isa: Literal["sse4", "avx2", "avx512", "neon", "rvv", "mve", "dsp", "none"] = Field(
+        description="the vector instruction set; rvv: RISC-V's; mve: Arm's Helium; dsp: Arm's products of two 16-bit "
         "numbers in a register of 32; none: a core without vector instructions"
     )
     bits: Literal[32, 64, 128, 256, 512] = Field(
@@ -94,6 +94,9 @@ class Emulator(Section):
     command: str = Field(description="the emulator's program")
     args: list[str] = Field(description="arguments, which set the CPU so that code for a newer one fails")
     env: dict[str, str] = Field(description="environment variables of the emulator")
+    since: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] | None = Field(
+        default=None, description="oldest version of the program that emulates the CPU right; null: any"
+    )
 
 
 class Budget(Section):

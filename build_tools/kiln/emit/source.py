@@ -79,8 +79,10 @@ def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu:
 
 
 def _cpu_policy(deployment: str, arch: str | None) -> str:
-    """C file that reads the processor's features: by an instruction on x86-64, from the system on ARM."""
+    """C file that reads the processor's features: by an instruction on x86-64, from the system on ARM and RISC-V."""
     if arch == "x86_64":
         return "platform/cpu_x86.c"
+    if arch == "riscv64":
+        return "platform/cpu_riscv_linux.c"
     asked = arch in ("aarch64", "armv7") and deployment == "hosted"
     return "platform/cpu_arm_linux.c" if asked else "platform/cpu_none.c"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 
 from kiln import packages
 from kiln.config import Target
+from kiln.config.target import Emulator
 from kiln.device.check import host_cpu
 from kiln.device.check.runners.local import LocalRunner
 from kiln.errors import KilnError
@@ -14,7 +17,7 @@ from kiln.errors import KilnError
 def open_runner(target: Target) -> LocalRunner:
     """The runner of targets that name an emulator.
 
-    Raises KilnError, with the command that installs the emulator, when it is missing.
+    Raises KilnError when the emulator is too old, and, with the command that installs it, when it is missing.
     """
     emulator = target.emulator
     if emulator is None:
@@ -22,11 +25,32 @@ def open_runner(target: Target) -> LocalRunner:
     path = shutil.which(emulator.command)
     if path is None:
         raise KilnError(f"target '{target.name}': its emulator {packages.missing_program(emulator.command)}")
+    if (old := too_old(emulator)) is not None:
+        raise KilnError(f"target '{target.name}': {old}")
     return LocalRunner(
         " ".join([emulator.command, *emulator.args]),
         [path, *emulator.args, *_sysroot(target)],
         emulator.env,
     )
+
+
+def too_old(emulator: Emulator) -> str | None:
+    """The reason why the installed version of an emulator cannot run the target's code.
+
+    None if it can, if any version can, and if the emulator is not installed or does not tell its version.
+    """
+    path = shutil.which(emulator.command)
+    if emulator.since is None or path is None:
+        return None
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
+    found = re.search(r"\d+(\.\d+)+", said.stdout)
+    if found is None or _numbers(found.group()) >= _numbers(emulator.since):
+        return None
+    return f"{emulator.command} is version {found.group()}, and {emulator.since} or later is needed"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def _sysroot(target: Target) -> list[str]:

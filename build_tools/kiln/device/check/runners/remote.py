@@ -11,7 +11,7 @@ from typing import Any
 
 from kiln.config import Device, Target
 from kiln.device.check import host_cpu
-from kiln.device.check.runners import Completed, Runner, runner_for
+from kiln.device.check.runners import Completed, Runner, qemu_user, runner_for
 from kiln.device.check.runners.local import signal_name
 from kiln.device.deploy.copies import file_of
 from kiln.device.deploy.facts import read_facts, short
@@ -127,8 +127,10 @@ def runners_of_variants(target: Target, runner: Runner) -> Iterator[tuple[str, R
         variant = target.for_variant(name)
         if isinstance(runner, RemoteRunner):
             yield name, runner.obstacle(variant) or runner
-        elif (why := host_cpu.obstacle(variant)) is None or variant.emulator is not None:
+        elif (why := host_cpu.obstacle(variant)) is None:
             yield name, runner_for(variant)
+        elif variant.emulator is not None:
+            yield name, qemu_user.too_old(variant.emulator) or runner_for(variant)
         else:
             yield name, f"{why}, and there is no emulator of one that has it"
 
