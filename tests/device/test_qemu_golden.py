@@ -17,6 +17,7 @@ from .conftest import Made, Maker
     [
         ("aarch64", "embedded"),
         ("armv7", "file"),
+        ("riscv64", "file"),
         pytest.param("aarch64", "file", marks=pytest.mark.heavy),
         pytest.param("armv7", "embedded", marks=pytest.mark.heavy),
     ],

@@ -22,12 +22,14 @@ EMULATED = [
 EXIT = {
     "x86_64": r"mov $60, %eax\nxor %edi, %edi\nsyscall",
     "aarch64": r"mov x0, #0\nmov x8, #93\nsvc #0",
+    "riscv64": r"li a0, 0\nli a7, 93\necall",
     "armv7": r"mov r0, #0\nmov r7, #1\nsvc #0",
 }
 AVX2 = r"vpabsb %ymm0, %ymm0"
 SSE42 = r"pcmpgtq %xmm0, %xmm0"
 DOT = r".arch_extension dotprod\nsdot v0.4s, v1.16b, v2.16b"
 NEON = r"vmla.f32 q0, q1, q2"
+VECTORS = r".word 0x0c7072d7"  # vsetvli t0, zero, e8, mf2, ta, ma
 DIVIDE = r".arch_extension idiv\nsdiv r1, r2, r3"
 
 
@@ -78,6 +80,7 @@ def test_programs_run(name: str, folder: Path) -> None:
         ("aarch64", DOT, False),
         ("aarch64_a53", DOT, False),
         ("aarch64_a76", DOT, True),
+        ("riscv64", VECTORS, False),
         ("armv7", NEON, True),
         ("armv7", DIVIDE, False),
     ],

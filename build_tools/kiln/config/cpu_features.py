@@ -99,7 +99,7 @@ _NOT_ASKED = {
         "zvl(32|64|128)b|"
         # only by intrinsics that Kiln does not use, or by an operating system, or hints
         "zawrs|zama16b|zbkc|zbkx|zcmop|zic64b|zicbo[mpz]|zicca.*|ziccif|ziccrse|zihint.*|zimop|zk.*|zvk[gnst].*|"
-        "h|sha|sh[cgv].*|sm.*|ss.*|su.*|sv.*|experimental-.*|"
+        "h|sha|sh[cgtv].*|sm.*|ss.*|su.*|sv.*|experimental-.*|"
         # tuning, the names of CPUs among them
         "andes45|sifive7|mips-p8700|ventana-veyron|.*-fusion|disable-.*|dlen-factor-2|log-vrgather|no-.*|"
         "optimized-.*|prefer-.*|short-forward-branch-.*|single-element-.*|unaligned-.*|use-postra-scheduler|"

@@ -17,9 +17,12 @@ TRIPLES = {
     "x86_64": "x86_64-unknown-linux-gnu",
     "aarch64": "aarch64-unknown-linux-gnu",
     "armv7": "armv7a-unknown-linux-gnueabihf",
+    "riscv64": "riscv64-unknown-linux-gnu",
 }
 V2 = ["sse3", "cx16", "ssse3", "sse4.1", "sse4.2", "popcnt", "sahf"]
 V3 = [*V2, "fma", "movbe", "avx", "f16c", "bmi", "avx2", "bmi2", "lzcnt"]
+# Features of RISC-V cores, those of one vendor among them, that Linux does not tell of or Kiln does not know.
+REFUSED = {"riscv64": r"x.*|32bit|zcmp|zv?fbf.*"}
 A76 = ["fp-armv8", "neon", "lse", "fullfp16", "rdm", "rcpc", "dotprod"]
 
 
@@ -28,12 +31,13 @@ def test_every_feature_of_every_cpu_is_asked_for_or_listed(arch: str) -> None:
     """None of LLVM's is forgotten: a new one fails here until it is put into one of the two lists."""
     plain = {"kind": "llvm", "mtriple": TRIPLES[arch]}
     cpus = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(TvmTarget(plain))]
-    assert len(cpus) > 50
+    assert len(cpus) > 40
     features = {
         str(feature)
         for cpu in cpus
         for feature in codegen.llvm_get_cpu_features(TvmTarget({**plain, "mcpu": cpu}))
     }
+    features = {one for one in features if not re.fullmatch(REFUSED.get(arch, ""), one)}
     assert set(cpu_features.asked(arch, features)) <= set(cpu_features.BITS[arch])
     for name in cpu_features.BITS[arch]:
         assert re.fullmatch(cpu_features._NOT_ASKED[arch], name) is None, f"{name} is in both lists"
@@ -49,6 +53,7 @@ def test_every_feature_of_every_cpu_is_asked_for_or_listed(arch: str) -> None:
         ("aarch64_a53", ["fp-armv8", "neon"]),
         ("aarch64_a76", A76),
         ("armv7", ["v7", "dsp", "neon", "vfp3", "d32"]),
+        ("riscv64", []),
         ("cuda", []),
         ("cuda_sm87", []),
     ],
@@ -70,18 +75,19 @@ def test_the_runtime_has_the_same_bits() -> None:
     folder = data_dir("runtime_c") / "platform"
     arm64, arm32 = (folder / "cpu_arm_linux.c").read_text().split("#else")
     tables = {"x86_64": (folder / "cpu_x86.c").read_text(), "aarch64": arm64, "armv7": arm32}
+    tables["riscv64"] = (folder / "cpu_riscv_linux.c").read_text()
     for arch, text in tables.items():
         assert tuple(re.findall(r'\{"([\w.-]+)", [A-Z0-9_]+, \d+[,}]', text)) == cpu_features.BITS[arch]
         assert len(cpu_features.BITS[arch]) <= 64
     assert cpu_features.mask("armv7", ["v7", "neon", "v7"]) == 0b1001
 
 
-@pytest.mark.parametrize("name", ["x86_64", "aarch64_a76", "armv7", "x86_64_v2", "aarch64_musl"])
+@pytest.mark.parametrize("name", ["x86_64", "aarch64_a76", "armv7", "x86_64_v2", "aarch64_musl", "riscv64"])
 def test_what_asks_is_compiled_for_the_oldest_cpu(name: str) -> None:
     target = load_target(name)
     command = toolchain.oldest_cpu_command(target)
     assert [flag for flag in command if flag.startswith("-m") and flag != "-m"] == command[-1:]
-    assert command[-1] in ("-mcpu=x86_64", "-mcpu=generic", "-mcpu=generic+v7a-neon-d32")
+    assert command[-1] in ("-mcpu=x86_64", "-mcpu=generic", "-mcpu=generic+v7a-neon-d32", "-mcpu=baseline_rv64")
 
 
 def test_flags_that_choose_a_cpu_are_left_out() -> None:
