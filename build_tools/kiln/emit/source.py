@@ -79,7 +79,7 @@ def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu:
 
 
 def _cpu_policy(deployment: str, arch: str | None) -> str:
-    """C file that reads the processor's features: by an instruction on x86-64, from the system on ARM and RISC-V."""
+    """C file that reads the processor's features: by an instruction on x86-64, from the system on others."""
     if arch == "x86_64":
         return "platform/cpu_x86.c"
     if arch == "riscv64":

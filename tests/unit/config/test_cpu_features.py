@@ -87,7 +87,8 @@ def test_what_asks_is_compiled_for_the_oldest_cpu(name: str) -> None:
     target = load_target(name)
     command = toolchain.oldest_cpu_command(target)
     assert [flag for flag in command if flag.startswith("-m") and flag != "-m"] == command[-1:]
-    assert command[-1] in ("-mcpu=x86_64", "-mcpu=generic", "-mcpu=generic+v7a-neon-d32", "-mcpu=baseline_rv64")
+    oldest = ("x86_64", "generic", "generic+v7a-neon-d32", "baseline_rv64")
+    assert command[-1].removeprefix("-mcpu=") in oldest
 
 
 def test_flags_that_choose_a_cpu_are_left_out() -> None:
