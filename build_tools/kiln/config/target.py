@@ -45,8 +45,8 @@ class Vector(Section):
     """Properties of one core's vector unit, on which the kernels' schedules depend."""
 
     isa: Literal["sse4", "avx2", "avx512", "neon", "rvv", "mve", "dsp", "none"] = Field(
-        description="the vector instruction set; rvv: RISC-V's; mve: Arm's Helium; dsp: Arm's products of two 16-bit "
-        "numbers in a register of 32; none: a core without vector instructions"
+        description="the vector instruction set; rvv: RISC-V's; mve: Arm's Helium; dsp: Arm's products of "
+        "two 16-bit numbers in a register of 32; none: a core without vector instructions"
     )
     bits: Literal[32, 64, 128, 256, 512] = Field(
         description="width of a vector register; 32 for a core without vector registers"
