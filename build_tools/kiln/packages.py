@@ -18,6 +18,7 @@ PROGRAMS = {
     "adb": "adb",
     "ar": "binutils",
     "cc": "gcc",
+    "chromium": "chromium",
     "clang": "clang",
     "cmake": "cmake",
     "g++": "g++",

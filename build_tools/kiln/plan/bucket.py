@@ -57,14 +57,14 @@ def plan_function(
         if isinstance(argument, SizeArgument):
             return ExpressionArgument(at="dim", expr=argument.dim)
         root = root_of(tensors, argument)
-        size = tensors[root].bytes
+        size, shape = tensors[root].bytes, tensors[argument].shape
         if root in inputs:
-            return PortArgument(at="input", index=inputs[root], bytes=size)
+            return PortArgument(at="input", index=inputs[root], bytes=size, shape=shape)
         if root in outputs:
-            return PortArgument(at="output", index=outputs[root], bytes=size)
+            return PortArgument(at="output", index=outputs[root], bytes=size, shape=shape)
         if root in parameter_offsets:
-            return MemoryArgument(at="params", offset=parameter_offsets[root], bytes=size)
-        return MemoryArgument(at="arena", offset=offsets[root], bytes=size)
+            return MemoryArgument(at="params", offset=parameter_offsets[root], bytes=size, shape=shape)
+        return MemoryArgument(at="arena", offset=offsets[root], bytes=size, shape=shape)
 
     return PlannedFunction(
         arena,

@@ -68,20 +68,32 @@ class Interface(Record):
 
 
 class PortArgument(Record):
-    """The argument is an input or output of the model, from byte `offset` on."""
+    """The argument is an input or output of the model, from byte `offset` on.
+
+    `shape`: of the tensor that the step reads or writes there, for reports.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"shape"})
 
     at: Literal["input", "output"]
     index: int
     offset: int = 0
     bytes: Count = 0
+    shape: list[Size] | None = None
 
 
 class MemoryArgument(Record):
-    """The argument is `bytes` bytes of the arena or of the parameters, from byte `offset` on."""
+    """The argument is `bytes` bytes of the arena or of the parameters, from byte `offset` on.
+
+    `shape`: of the tensor that the step reads or writes there, for reports.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"shape"})
 
     at: Literal["arena", "params"]
     offset: int
     bytes: Count = 0
+    shape: list[Size] | None = None
 
 
 class ExpressionArgument(Record):

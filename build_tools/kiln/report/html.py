@@ -1,10 +1,10 @@
-"""Write report.html: the model, its sizes, arena, steps and checks, on one page without scripts."""
+"""Write report.html: the model, its sizes, arena, graph, steps and checks, on one page that loads nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,10 +16,14 @@ from kiln import __version__
 from kiln.config import sizes
 from kiln.errors import printable
 from kiln.files import atomic_write, read_json
+from kiln.lower.schema import KernelArgument
 from kiln.plan.schema import ExpressionArgument, MemoryArgument, Plan, PlannedBucket, StepArgument, read_plan
 from kiln.report import arena, budget
 from kiln.report.buckets import has_buckets, plan_rows
+from kiln.report.graph import graph
 from kiln.report.measure import operators, peak_step
+from kiln.report.measured import Measured, asset, tested_variants, worst_rows
+from kiln.report.origins import SourceNode, origins, source_nodes
 from kiln.report.size import CODE
 from kiln.stages.target import ReportStage
 
@@ -42,6 +46,9 @@ def run(args: ReportStage) -> None:
         padding=_read(folder / "padding.json"),
         precision=read_json(args.precision) if args.precision else {},
         byoc=read_json(args.byoc) if args.byoc else {},
+        profile=read_json(args.profile) if args.profile else {},
+        compared=read_json(args.compare) if args.compare else {},
+        nodes=source_nodes(args.source) if args.source else [],
     )
     atomic_write(args.out, page)
 
@@ -63,11 +70,16 @@ def render(
     padding: Mapping[str, Any] = MappingProxyType({}),
     precision: Mapping[str, Any] = MappingProxyType({}),
     byoc: Mapping[str, Any] = MappingProxyType({}),
+    profile: Mapping[str, Any] = MappingProxyType({}),
+    compared: Mapping[str, Any] = MappingProxyType({}),
+    nodes: Sequence[SourceNode] = (),
 ) -> str:
     """The text of the page.
 
-    Arguments other than plan, target and size may be empty; then their section is omitted.
+    Arguments other than plan, target and size may be empty; then their section or column is omitted. `nodes`:
+    the nodes of the model's file.
     """
+    given = Measured(profile, worst_rows(compared), nodes)
     used = budget.used_bytes(size)
     code = {row["name"]: row for row in (size.get("linked") or {}).get("buckets", [])}
     rows: list[Mapping[str, Any]] = [{**row, **code.get(row["name"], {})} for row in plan_rows(plan)]
@@ -88,7 +100,21 @@ def render(
             byoc=byoc,
             measured=_errors(precision),
             tools=manifest.get("tools") or _tools(),
-            buckets=[_bucket(plan, size, *pair) for pair in zip(plan.buckets, rows, strict=True)],
+            buckets=(
+                buckets := [_bucket(plan, size, *p, given) for p in zip(plan.buckets, rows, strict=True)]
+            ),
+            profiled=bool(profile),
+            compared=bool(compared),
+            time_unit=profile.get("time_unit", "ms"),
+            named=any(bucket["named"] for bucket in buckets),
+            variants=tested_variants(size, test),
+            ran={**test, **profile} if "variant" in {**test, **profile} else None,
+            data={
+                "time_unit": profile.get("time_unit", "ms"),
+                "buckets": [bucket["graph"] for bucket in buckets],
+            },
+            dagre=Markup(asset("dagre.min.js").partition("\n//# sourceMappingURL=")[0]),
+            dagre_licence=Markup(asset("dagre.LICENSE").replace("--", "- -")),
             has_buckets=has_buckets(rows),
             padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
             flash=_flash(plan, size),
@@ -124,6 +150,7 @@ def environment() -> jinja2.Environment:
     made.filters["many"] = many
     made.filters["shape"] = lambda shape: " × ".join(map(sizes.show, shape)) or "scalar"
     made.filters["time"] = lambda milliseconds: f"{milliseconds:.4g}"
+    made.filters["passed"] = lambda found: found["error"] is not None and found["error"] <= found["limit"]
     made.filters["percent"] = lambda share: "" if share is None else f"{100 * share:.1f} %"
     return made
 
@@ -154,14 +181,21 @@ def many(value: int) -> str:
 
 
 def _bucket(
-    plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket, row: Mapping[str, Any]
+    plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket, row: Mapping[str, Any], measured: Measured
 ) -> dict[str, Any]:
-    """A bucket of plan.json with its row of the size table, its steps and the drawing of its arena."""
+    """A bucket of plan.json with its row of the size table, its steps, its graph and its drawn arena."""
     steps = _steps(plan, size, bucket)
     most = max((step["flops"] for step in steps), default=0) or 1
+    known, times = origins(plan, bucket.steps, measured.nodes), measured.times(bucket)
+    drawn = graph(plan, bucket, steps, known, times, measured.errors)
+    of_step = {node["step"]: node for node in drawn["nodes"] if "step" in node}
     for step in steps:
         step["share"] = f"{100 * step['flops'] / most:.1f}"
+        step["origin"] = known.get(step["index"])
+        step["time"], step["error"] = of_step[step["index"]]["time"], of_step[step["index"]]["error"]
     return {
+        "named": bool(known),
+        "graph": drawn,
         **row,
         "tensors": bucket.tensors,
         "sizes": sizes.ranges_text(row["dims"]),
@@ -181,7 +215,7 @@ def _steps(plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket) -> list[d
         kernel = kernels[step.kernel]
         ops = [{"name": short(op.name), "attrs": attributes(op.attrs)} for op in kernel.ops]
         pairs = zip(step.args, kernel.args, strict=True)
-        places = [_place(given, declared.const) for given, declared in pairs]
+        places = [_place(given, declared) for given, declared in pairs]
         rows.append(
             {
                 "index": index,
@@ -232,12 +266,15 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _place(arg: StepArgument, const: bool) -> dict[str, Any]:
-    """Location and bytes of a kernel's argument; `where` is text: `arena+4096`, `input 0`."""
+def _place(arg: StepArgument, declared: KernelArgument) -> dict[str, Any]:
+    """Location, bytes, type and shape of a kernel's argument; `where` is text: `arena+4096`, `input 0`."""
     if isinstance(arg, ExpressionArgument):
-        return {"at": arg.at, "where": sizes.show(arg.expr), "bytes": None, "written": False}
+        where = sizes.show(arg.expr)
+        return {"at": arg.at, "where": where, "bytes": None, "written": False, "dtype": "", "shape": ""}
     where = f"{arg.at}+{arg.offset}" if isinstance(arg, MemoryArgument) else f"{arg.at} {arg.index}"
-    return {"at": arg.at, "where": where, "bytes": arg.bytes or None, "written": not const}
+    shape = "" if arg.shape is None else " × ".join(map(sizes.show, arg.shape)) or "scalar"
+    return {"at": arg.at, "where": where, "bytes": arg.bytes or None, "written": not declared.const,
+            "dtype": declared.dtype, "shape": shape}  # fmt: skip
 
 
 def _flash(plan: Plan, size: Mapping[str, Any]) -> list[dict[str, Any]]:

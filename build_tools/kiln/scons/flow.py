@@ -288,7 +288,7 @@ def bundle(unit: ModelBuild) -> BundleNodes:
     sizes = size(unit, made)
     plan, target, tolerance = made.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
 
-    report = declare(
+    page = declare(
         of_target.ReportStage(
             bundle=made.link,
             plan=plan,
@@ -298,10 +298,11 @@ def bundle(unit: ModelBuild) -> BundleNodes:
             tolerance=tolerance,
             precision=measured,
             byoc=external.choice,
+            source=given.graph,
             out=unit.folder / "report.html",
         ),
         unit.subject,
-    ).out
+    )
 
     # The manifest lists every file of the bundle: when one is missing, the bundle is built again.
     listing.check(unit.bundle, unit.bundle / "manifest.json")
@@ -318,14 +319,14 @@ def bundle(unit: ModelBuild) -> BundleNodes:
             size=sizes,
             precision=measured,
             byoc=external.choice,
-            report=report,
+            report=page.out,
             out=unit.bundle,
             archive=unit.bundle.with_name(f"{unit.name}.tar.gz"),
         ),
         unit.subject,
         model=unit.name,
     )
-    return BundleNodes(stage.out, stage.archive, plan)
+    return BundleNodes(stage.out, stage.archive, plan, page)
 
 
 def tested(unit: ModelBuild) -> Any:

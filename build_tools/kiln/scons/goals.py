@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.place import RunPlace
 from kiln.scons.session import session
-from kiln.scons.stage import declare, nodes, text_file
+from kiln.scons.stage import declare, measured, nodes, text_file
 from kiln.stages import use
 from kiln.stages.target import SizeStage
 
@@ -67,6 +68,27 @@ def timed(unit: ModelBuild, steps: bool) -> Any:
     trace = unit.bundle.with_name(f"{unit.name}{suffix}.trace.json")
     declare(use.ProfileStage(profile=measured, out=page, trace=trace), place.subject)
     return nodes(page)[0]
+
+
+def reported(unit: ModelBuild) -> Any:
+    """Declare the bundle's report with what was measured: test, times of steps, errors of tensors.
+
+    A test that was done before is done again where the bundle has changed; the results of the goal `profile`
+    and of the command `compare` are taken as they are.
+    """
+    place, page = RunPlace(unit), flow.bundle(unit).report
+    test = place.folder / "test.json"
+    if test.is_file():
+        flow.tested(unit)
+    suffix = f".{place.device.name}" if place.device else ""
+    stage = replace(
+        page,
+        test=measured(test),
+        profile=measured(place.folder / "profile.json"),
+        compare=measured(Path(session().build, ".compare", unit.target.name, unit.name, "compare.json")),
+        out=unit.bundle.with_name(f"{unit.name}{suffix}.report.html"),
+    )
+    return nodes(declare(stage, place.subject).out)[0]
 
 
 def tuned(unit: ModelBuild) -> Any:

@@ -47,6 +47,11 @@ def KilnBench(  # noqa: N802
     return goals.timed(_unit(model, target, more), steps)
 
 
+def KilnReport(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
+    """Declare the report of a bundle with what was measured before: its test, times, errors of tensors."""
+    return goals.reported(_unit(model, target, more))
+
+
 def KilnDevice(  # noqa: N802
     env: Any, goal: str, model: str, target: str = "host", device: str = "local", **more: Any
 ) -> Any:
@@ -102,7 +107,7 @@ def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
     """Add nodes to the goal `name`; bundle and test print a summary after their last node."""
-    says = {"bundle": summary.bundles, "test": summary.tests}.get(name)
+    says = {"bundle": summary.bundles, "test": summary.tests, "report": summary.pages}.get(name)
     first = name not in _aliases
     _aliases.add(name)
     action = env.Action(says, strfunction=None) if says and first else None
@@ -137,6 +142,7 @@ METHODS = (
     KilnSize,
     KilnTune,
     KilnBench,
+    KilnReport,
     KilnDevice,
     KilnProgram,
     KilnDevices,

@@ -35,6 +35,7 @@ ALIASES = {
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",
     "profile": "the same, step by step, each with its share of the peak: build/<target>/<model>.profile.html",
+    "report": "build/<target>/<model>.report.html: the report with the results of test, profile and compare",
     "flash": "the bundle to a device, checked and tried there, then switched to; -n lists what would be run",
     "rollback": "use the bundle again that was on the device before",
     "status": "what is installed on the device, compared with the bundle built here",

@@ -9,6 +9,7 @@ from typing import Any
 
 from kiln.scons.session import session
 from kiln.scons.stage import nodes
+from kiln.stages.target import ReportStage
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,13 @@ class BundleNodes(list[Any]):
     """A bundle's SCons nodes, manifest first, and by name those that a program is built with.
 
     `include` is the folder of the headers, for CPPPATH; `library`, `header`, `manifest` and `archive` are
-    nodes. `plan` is the path of its plan.json.
+    nodes. `plan` is the path of its plan.json, `report` the stage that writes its report.
     """
 
-    def __init__(self, folder: Path, archive: Path, plan: Path) -> None:
+    def __init__(self, folder: Path, archive: Path, plan: Path, report: ReportStage) -> None:
         super().__init__([*nodes(folder), *nodes(archive)])
         self.manifest, self.library, self.header, self.archive = self
         self.include = session().folder(str(folder / "include"))
         self.folder = session().folder(str(folder))
         self.plan = plan
+        self.report = report

@@ -117,6 +117,19 @@ def nodes(path: Path) -> list[Any]:
     raise LookupError(f"{path}: no stage writes it")
 
 
+def measured(path: Path) -> Path | None:
+    """`path` if a declared stage writes it or an earlier build has written it, else None.
+
+    A file of an earlier build becomes an input as it is, and is not made again.
+    """
+    current = session()
+    if str(path) not in current.declared:
+        if not path.is_file():
+            return None
+        current.declared[str(path)] = [current.file(str(path))]
+    return path
+
+
 def _inputs(stage: Stage) -> list[Path]:
     """The files and folders that a stage reads."""
     return [path for one, values in stage.values() if isinstance(one.kind, Input) for path in values]

@@ -20,6 +20,12 @@ def bundles(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
             session().console.line(f"{Path(str(node)).parent}: {seconds}")
 
 
+def pages(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
+    """Print the path of each report."""
+    for node in source:
+        session().console.line(f"{node}: report")
+
+
 def tests(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     """Print the tests that passed in an earlier build and did not run again."""
     if not session().console.stages:

@@ -157,6 +157,9 @@ class ReportStage(Stage, spec=StageSpec("report", "kiln.report.html", cached=Tru
     test: Annotated[Path | None, Input("test.json, to show measured errors beside what is allowed")] = None
     precision: Annotated[Path | None, Input("precision.json, of a model below float32")] = None
     byoc: Annotated[Path | None, Input("with byoc=auto, the choice for each subgraph")] = None
+    source: Annotated[Path | None, Input("the model's file, for the names of its nodes")] = None
+    profile: Annotated[Path | None, Input("profile.json, for the times of steps")] = None
+    compare: Annotated[Path | None, Input("compare.json, for the errors of tensors")] = None
     out: Annotated[Path, Output("report.html")]
 
 

@@ -171,6 +171,6 @@ def test_what_cannot_be_installed_is_one_line(
         for arguments, status, kind in (([], 2, "error"), (["tests/unit"], 0, "warning")):
             assert system.main(arguments) == status  # type: ignore[attr-defined]
             line = capsys.readouterr().err.splitlines()[-1]
-            assert line.startswith(f"kiln: {kind}: the tests need adb, ar, cc, clang, ")
-            assert f"{reason}; install with: as root: apt-get install adb binutils clang cmake " in line
+            assert line.startswith(f"kiln: {kind}: the tests need adb, ar, cc, chromium, clang, ")
+            assert f"{reason}; install with: as root: apt-get install adb binutils chromium clang " in line
     assert shutil.which("sudo") is None

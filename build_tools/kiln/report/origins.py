@@ -1,0 +1,296 @@
+"""Which nodes of the model's file a step computes, found by the order, the operator and the size of results.
+
+Passes rewrite the graph and keep no names of nodes. A step that computes, for instance, a convolution with
+4096 results belongs to a convolution with as many results in the file: where the plan and the file have
+equally many of these, they are paired in order. Where the numbers differ, as after a rewrite that splits or
+removes nodes, the step is left without a node: a report shows no name of another kind or size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.lower.schema import KernelRecord, OperatorRecord
+from kiln.plan.schema import ExpressionArgument, Plan, PlannedStep, PortArgument
+
+# Kind → operators of Relax, and operators of model files in lower case without "_".
+_KINDS: dict[str, tuple[set[str], set[str]]] = {
+    "conv": (
+        {"conv1d", "conv2d", "conv3d", "conv1d_transpose", "conv2d_transpose", "conv3d_transpose"},
+        {"conv", "convtranspose", "qlinearconv", "convinteger", "fusedconv", "conv2d", "conv3d",
+         "depthwiseconv2d", "transposeconv", "nhwcconv"},
+    ),
+    "matmul": (
+        {"matmul"},
+        {"matmul", "gemm", "qlinearmatmul", "matmulinteger", "qgemm", "fullyconnected", "batchmatmul",
+         "fusedmatmul", "matmulnbits"},
+    ),
+    "average": (
+        {"avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "mean"},
+        {"averagepool", "averagepool2d", "globalaveragepool", "reducemean", "mean", "qlinearaveragepool",
+         "qlinearglobalaveragepool"},
+    ),
+    "max_pool": (
+        {"max_pool1d", "max_pool2d", "max_pool3d"}, {"maxpool", "maxpool2d", "globalmaxpool"},
+    ),
+    "softmax": ({"softmax", "log_softmax"}, {"softmax", "logsoftmax", "qlinearsoftmax"}),
+    "norm": ({"layer_norm", "rms_norm", "group_norm", "instance_norm"},
+             {"layernormalization", "rmsnormalization", "simplifiedlayernormalization", "groupnormalization",
+              "instancenormalization", "skiplayernormalization"}),
+    "take": ({"take", "gather_nd", "gather_elements"}, {"gather", "gathernd", "gatherelements"}),
+    "concat": ({"concat"}, {"concat", "concatenation", "qlinearconcat"}),
+    "resize": ({"resize2d", "resize3d"},
+               {"resize", "upsample", "resizebilinear", "resizenearestneighbor"}),
+    "attention": ({"attention"}, {"attention", "multiheadattention", "scaleddotproductattention"}),
+    "pad": ({"pad"}, {"pad", "padv2", "mirrorpad"}),
+    "sum": ({"sum"}, {"sum", "reducesum"}),
+    "reduce_max": ({"max"}, {"reducemax"}), "reduce_min": ({"min"}, {"reducemin"}),
+    "argmax": ({"argmax"}, {"argmax"}), "argmin": ({"argmin"}, {"argmin"}),
+    "transpose": ({"permute_dims"}, {"transpose"}),
+    "lookahead": (set(), set()),
+}  # fmt: skip
+# The same for operators without weights that are fused behind another one.
+_FUSED: dict[str, set[str]] = {
+    "add": {"add", "sum", "biasadd"}, "subtract": {"sub"}, "multiply": {"mul"}, "divide": {"div"},
+    "relu": {"relu", "clip"}, "maximum": {"max", "maximum", "clip", "relu", "relu6"},
+    "minimum": {"min", "minimum", "clip", "relu6"}, "clip": {"clip", "relu6"},
+    "sigmoid": {"sigmoid", "logistic"}, "tanh": {"tanh"}, "exp": {"exp"}, "log": {"log"}, "sqrt": {"sqrt"},
+    "rsqrt": {"rsqrt"}, "erf": {"erf", "gelu"}, "gelu": {"gelu"}, "silu": {"silu", "swish"},
+    "leakyrelu": {"leakyrelu"}, "prelu": {"prelu"}, "negative": {"neg"}, "abs": {"abs"}, "power": {"pow"},
+    "where": {"where", "select"}, "astype": {"cast"}, "quantize": {"quantizelinear", "quantize"},
+    "dequantize": {"dequantizelinear", "dequantize"},
+}  # fmt: skip
+_CONVERSIONS = {"astype", "quantize", "dequantize"}
+# Nodes that leave no operator behind: their constants are part of the node before.
+_ABSORBED = {"batchnormalization", "identity", "dropout", "quantizelinear", "dequantizelinear", "quantize",
+             "dequantize", "reshape", "flatten", "squeeze", "unsqueeze"}  # fmt: skip
+
+# Kind and number of results.
+_Key = tuple[str, "int | None"]
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """A node of the model's file; `elements` of its first result, None where a size is not known."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    elements: int | None
+
+    @property
+    def key(self) -> str:
+        """The operator in lower case and without "_", as the tables have it."""
+        return self.op.lower().replace("_", "")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The nodes that a step computes, in order, and the tensor of the file that it writes."""
+
+    nodes: tuple[str, ...]
+    tensor: str
+
+
+def source_nodes(path: Path) -> list[SourceNode]:
+    """The nodes of an .onnx or .tflite file in its order; none for a file of another format."""
+    readers = {".onnx": _onnx_nodes, ".tflite": _tflite_nodes}
+    reader = readers.get(path.suffix.lower())
+    return [] if reader is None else list(reader(path))
+
+
+def _onnx_nodes(path: Path) -> Iterator[SourceNode]:
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # a model that only Kiln's own inference understands, or one of more than 2 GB
+        graph = model.graph
+    known = {}
+    for value in (*graph.value_info, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
+            known[value.name] = math.prod(d.dim_value for d in dims)
+    for node in graph.node:
+        outputs = tuple(name for name in node.output if name)
+        name = node.name or (outputs[0] if outputs else node.op_type)
+        first = known.get(outputs[0]) if outputs else None
+        yield SourceNode(name, node.op_type, tuple(filter(None, node.input)), outputs, first)
+
+
+def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
+    import numpy as np
+    import tflite
+
+    model = tflite.Model.GetRootAsModel(path.read_bytes(), 0)
+    graph = model.Subgraphs(0)
+
+    def names(indices: Any) -> tuple[str, ...]:
+        return tuple(
+            graph.Tensors(int(index)).Name().decode() for index in np.atleast_1d(indices) if index >= 0
+        )
+
+    for position in range(graph.OperatorsLength()):
+        operator = graph.Operators(position)
+        code = model.OperatorCodes(operator.OpcodeIndex())
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        custom = code.CustomCode()
+        op = custom.decode() if custom else str(tflite.opcode2name(number))
+        outputs = names(operator.OutputsAsNumpy())
+        shape = np.atleast_1d(graph.Tensors(int(np.atleast_1d(operator.OutputsAsNumpy())[0])).ShapeAsNumpy())
+        elements = int(np.prod(shape, dtype=np.int64)) if (shape > 0).all() else None
+        yield SourceNode(f"operator {position}", op, names(operator.InputsAsNumpy()), outputs, elements)
+
+
+def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode]) -> dict[int, Origin]:
+    """The origin of each step of a bucket, by its index; steps whose origin is not known are left out."""
+    kernels = {kernel.symbol: kernel for kernel in plan.kernels}
+    of_file: dict[_Key, list[SourceNode]] = defaultdict(list)
+    kinds = {key: kind for kind, (_, keys) in _KINDS.items() for key in keys}
+    for node in nodes:
+        if node.key in kinds:
+            of_file[kinds[node.key], node.elements].append(node)
+    of_plan: dict[_Key, list[int]] = defaultdict(list)
+    for index, step in enumerate(steps):
+        kind = _kind(kernels[step.kernel])
+        if kind is not None:
+            if index > 0 and _continues(steps, index, kernels):
+                for indices in of_plan.values():
+                    if indices[-1:] == [index - 1]:
+                        indices.pop()
+            of_plan[kind, _written(step, kernels[step.kernel])].append(index)
+    readers, data = _readers(nodes), {name for node in nodes for name in node.outputs}
+    found: dict[int, Origin] = {}
+    for index, node in _pairs(of_plan, of_file):
+        step = steps[index]
+        found[index] = _with_fused(node, kernels[step.kernel], _data_read(step, kernels), readers, data)
+    taken = {name for origin in found.values() for name in origin.nodes}
+    return {**_elementwise(steps, kernels, [n for n in nodes if n.name not in taken], found), **found}
+
+
+def _pairs(
+    of_plan: Mapping[_Key, Sequence[int]], of_file: Mapping[_Key, Sequence[SourceNode]]
+) -> Iterator[tuple[int, SourceNode]]:
+    """Steps and nodes of equal kind and size in order, where there are equally many of both."""
+    for key, indices in of_plan.items():
+        candidates = of_file.get(key, [])
+        if len(candidates) == len(indices):
+            yield from zip(indices, candidates, strict=True)
+
+
+def _elementwise(
+    steps: Sequence[PlannedStep],
+    kernels: Mapping[str, KernelRecord],
+    left: Sequence[SourceNode],
+    found: Mapping[int, Origin],
+) -> dict[int, Origin]:
+    """Origins of the steps without an operator of _KINDS, among the nodes `left` by other steps."""
+    of_plan: dict[_Key, list[int]] = defaultdict(list)
+    of_file: dict[_Key, list[SourceNode]] = defaultdict(list)
+    names = {key: name for name, keys in _FUSED.items() if name not in _CONVERSIONS for key in keys}
+    for node in left:
+        if node.key in names:
+            of_file[names[node.key], node.elements].append(node)
+    for index, step in enumerate(steps):
+        kernel = kernels[step.kernel]
+        if index in found or _kind(kernel) is not None:
+            continue
+        name = next((name for name in map(short, kernel.ops) if name in set(names.values())), None)
+        if name is not None:
+            of_plan[name, _written(step, kernel)].append(index)
+    return {
+        index: Origin((node.name,), node.outputs[0] if node.outputs else "")
+        for index, node in _pairs(of_plan, of_file)
+    }
+
+
+def short(op: OperatorRecord) -> str:
+    """The name of an operator without the prefixes of Relax."""
+    return op.name.removeprefix("relax.").removeprefix("nn.").removeprefix("image.")
+
+
+def _data_read(step: PlannedStep, kernels: Mapping[str, KernelRecord]) -> int:
+    """Number of tensors, other than parameters, that a step reads."""
+    kernel = kernels[step.kernel]
+    return len({place for place in _places(step, kernel, const=True) if place[0] != "params"})
+
+
+def _kind(kernel: KernelRecord) -> str | None:
+    """The kind of the first operator of a kernel that has one."""
+    for op in kernel.ops:
+        name = short(op)
+        for kind, (operators, _) in _KINDS.items():
+            if name in operators:
+                return kind
+    return None
+
+
+def _written(step: PlannedStep, kernel: KernelRecord) -> int | None:
+    """Number of elements of the first tensor that a step writes; None where its size is open."""
+    for given, declared in zip(step.args, kernel.args, strict=True):
+        if not declared.const and not isinstance(given, ExpressionArgument) and given.shape is not None:
+            known = all(isinstance(size, int) for size in given.shape)
+            return math.prod(int(str(size)) for size in given.shape) if known else None
+    return None
+
+
+def _places(step: PlannedStep, kernel: KernelRecord, const: bool) -> set[tuple[str, int]]:
+    return {
+        (given.at, given.index if isinstance(given, PortArgument) else given.offset)
+        for given, declared in zip(step.args, kernel.args, strict=True)
+        if declared.const is const and not isinstance(given, ExpressionArgument)
+    }
+
+
+def _continues(steps: Sequence[PlannedStep], index: int, kernels: Mapping[str, KernelRecord]) -> bool:
+    """Whether a step is the next kernel of the group of the step before: the last one has the result."""
+    earlier, step = kernels[steps[index - 1].kernel], kernels[steps[index].kernel]
+    written = _places(steps[index - 1], earlier, const=False)
+    read = _places(steps[index], step, const=True) | _places(steps[index], step, const=False)
+    return earlier.symbol != step.symbol and earlier.ops == step.ops and bool(written & read)
+
+
+def _readers(nodes: Iterable[SourceNode]) -> Mapping[str, Sequence[SourceNode]]:
+    readers: dict[str, list[SourceNode]] = defaultdict(list)
+    for node in nodes:
+        for name in dict.fromkeys(node.inputs):
+            readers[name].append(node)
+    return readers
+
+
+def _with_fused(
+    first: SourceNode,
+    kernel: KernelRecord,
+    data_read: int,
+    readers: Mapping[str, Sequence[SourceNode]],
+    data: set[str],
+) -> Origin:
+    """The origin of a step that begins with `first`: the nodes behind it that the kernel computes too.
+
+    `data_read`: number of tensors that the step reads; `data`: the tensors that nodes of the file compute.
+    """
+    left = list(map(short, kernel.ops))[1:]
+    if len(first.inputs) > 2 and "add" in left:  # its bias
+        left.remove("add")
+    chain, node = [first], first
+    while node.outputs and len(readers.get(node.outputs[0], ())) == 1:
+        before, node = node, readers[node.outputs[0]][0]
+        match = next((name for name in left if node.key in _FUSED.get(name, ())), None)
+        more = sum(name in data for name in node.inputs if name not in before.outputs)
+        if match is not None and more < data_read:
+            left.remove(match)
+            data_read -= more
+        elif node.key not in _ABSORBED or not left:
+            break
+        chain.append(node)
+    while len(chain) > 1 and chain[-1].key in _ABSORBED:  # the next step may compute it
+        chain.pop()
+    outputs = chain[-1].outputs
+    return Origin(tuple(node.name for node in chain), outputs[0] if outputs else "")
