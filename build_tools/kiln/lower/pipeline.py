@@ -36,12 +36,23 @@ from kiln.params import store
 from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import TuningRecords, choices_of
 
+# By architecture: what switches its vectors of unknown length off, whatever the CPU implies. Where TVM sees
+# them, it turns every vectorised loop into one with masks, over vectors of that kind; kernels have vectors of
+# a known width, which LLVM compiles to the same instructions.
+_WITHOUT_SCALABLE = {"aarch64": "-sve", "riscv64": "-zve32x"}
 
-def tvm_target(target: Target) -> tvm.target.Target:
-    """TVM's description of a target: LLVM for its triple, cpu and features."""
+
+def tvm_target(target: Target, *, lowering: bool = False) -> tvm.target.Target:
+    """TVM's description of a target: LLVM for its triple, cpu and features.
+
+    `lowering`: for TVM's passes rather than for LLVM: vectors have the width that schedules chose.
+    """
     description: dict[str, object] = {"kind": "llvm", "mtriple": _whole(target.triple), "mcpu": target.cpu}
-    if target.features:
-        description["mattr"] = list(target.features)
+    features = list(target.features)
+    if lowering and target.arch in _WITHOUT_SCALABLE:
+        features.append(_WITHOUT_SCALABLE[target.arch])
+    if features:
+        description["mattr"] = features
     if target.triple.endswith("hf"):  # else objects do not link with hard-float code
         description["mfloat-abi"] = "hard"
     return tvm.target.Target(description)
@@ -161,7 +172,9 @@ def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     assert lowering.target is not None
     machine = machine_of(lowering.target, lowering.threads, lowering.winograd, lowering.choices)
     dims, ops = Dims(lowering.model, mod), attach.of_functions(mod)
-    groups = GroupLowering(dims, machine, tvm_target(lowering.target), lowering.packings, _further(lowering))
+    groups = GroupLowering(
+        dims, machine, tvm_target(lowering.target, lowering=True), lowering.packings, _further(lowering)
+    )
     Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups)).build()
     return _kernels_of(lowering, groups)
 
@@ -174,7 +187,7 @@ def _further(lowering: Lowering) -> list[Build]:
         target = lowering.target.for_variant(name)
         choices = None if lowering.choices is None else choices_of(target)
         machine = machine_of(target, lowering.threads, lowering.winograd, choices)
-        builds.append(Build(name, machine, tvm_target(target)))
+        builds.append(Build(name, machine, tvm_target(target, lowering=True)))
     return builds
 
 

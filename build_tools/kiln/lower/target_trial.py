@@ -16,7 +16,6 @@ from importlib import metadata
 from pathlib import Path
 
 import tvm
-from tvm.target import Target as TvmTarget
 
 import kiln
 from kiln.config import Target, canonical_json, target_config
@@ -44,7 +43,7 @@ def _check(target: Target) -> None:
     passed = cache_dir() / "targets" / hashlib.sha256(facts.encode()).hexdigest()[:32]
     if passed.is_file():
         return
-    status, text = _trial_fork(description) if _threads() == 1 else _trial_process(target)
+    status, text = _trial_fork(target) if _threads() == 1 else _trial_process(target)
     if status == 0:
         atomic_write(passed, "")
         return
@@ -67,7 +66,7 @@ def _threads() -> int:
         return 2
 
 
-def _trial_fork(description: TvmTarget) -> tuple[int, str]:
+def _trial_fork(target: Target) -> tuple[int, str]:
     """Compile in a fork of this process, the quickest way; returns its status and its stderr.
 
     Only for a process of one thread: in the fork, a lock that another thread holds is never released.
@@ -78,7 +77,7 @@ def _trial_fork(description: TvmTarget) -> tuple[int, str]:
             os.dup2(said.fileno(), 2)
             status = 1
             try:
-                _compile_trial(description)
+                _compile_trial(target)
                 status = 0
             finally:
                 os._exit(status)
@@ -100,8 +99,9 @@ def _trial_process(target: Target) -> tuple[int, str]:
     return done.returncode, done.stderr.decode("utf-8", "replace")
 
 
-def _compile_trial(description: TvmTarget) -> None:
+def _compile_trial(target: Target) -> None:
     """Compile y[i] = x[i] * x[i] on float32 and on int64, which between them use an ABI's registers."""
+    description, lowering = tvm_target(target), tvm_target(target, lowering=True)
     functions = {}
     for dtype in ("float32", "int64"):
 
@@ -112,7 +112,7 @@ def _compile_trial(description: TvmTarget) -> None:
 
         function = define([Argument("x", [16], dtype), Argument("y", [16], dtype)], None, body, aliases=False)
         name = f"trial_{dtype}"
-        lowered = abi.lower(Kernel(function), description).func
+        lowered = abi.lower(Kernel(function), lowering).func
         functions[name] = lowered.with_attr("global_symbol", name)
     build = tvm.get_global_func("target.build.llvm")
     with tempfile.NamedTemporaryFile(suffix=".o") as out:
@@ -120,4 +120,4 @@ def _compile_trial(description: TvmTarget) -> None:
 
 
 if __name__ == "__main__":
-    _compile_trial(tvm_target(Target.model_validate_json(sys.stdin.read())))
+    _compile_trial(Target.model_validate_json(sys.stdin.read()))
