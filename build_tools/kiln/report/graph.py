@@ -9,7 +9,7 @@ from typing import Any
 from kiln.config import sizes
 from kiln.lower.schema import KernelArgument, KernelRecord
 from kiln.plan.schema import ExpressionArgument, Plan, PlannedBucket, PortArgument, StepArgument
-from kiln.report.origins import Origin
+from kiln.report.origins import StepOrigin
 
 # What steps exchange: an input or output by its number, a tensor in the arena by its offset and first step.
 _Place = tuple[str, int, int]
@@ -19,7 +19,7 @@ def graph(
     plan: Plan,
     bucket: PlannedBucket,
     rows: Sequence[Mapping[str, Any]],
-    origins: Mapping[int, Origin],
+    origins: Mapping[int, StepOrigin],
     times: Mapping[int, Mapping[str, Any]],
     errors: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _shown(place: Mapping[str, Any]) -> dict[str, Any]:
     return {key: place[key] for key in ("where", "bytes", "dtype", "shape")}
 
 
-def _error(origin: Origin | None, errors: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def _error(origin: StepOrigin | None, errors: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """The entry of compare.json for the tensor that a step writes."""
     row = errors.get(origin.tensor) if origin is not None else None
     if row is None:

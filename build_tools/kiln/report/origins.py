@@ -91,7 +91,7 @@ class SourceNode:
 
 
 @dataclass(frozen=True)
-class Origin:
+class StepOrigin:
     """The nodes that a step computes, in order, and the tensor of the file that it writes."""
 
     nodes: tuple[str, ...]
@@ -149,7 +149,7 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
         yield SourceNode(f"operator {position}", op, names(operator.InputsAsNumpy()), outputs, elements)
 
 
-def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode]) -> dict[int, Origin]:
+def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode]) -> dict[int, StepOrigin]:
     """The origin of each step of a bucket, by its index; steps whose origin is not known are left out."""
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     of_file: dict[_Key, list[SourceNode]] = defaultdict(list)
@@ -167,7 +167,7 @@ def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode
                         indices.pop()
             of_plan[kind, _written(step, kernels[step.kernel])].append(index)
     readers, data = _readers(nodes), {name for node in nodes for name in node.outputs}
-    found: dict[int, Origin] = {}
+    found: dict[int, StepOrigin] = {}
     for index, node in _pairs(of_plan, of_file):
         step = steps[index]
         found[index] = _with_fused(node, kernels[step.kernel], _data_read(step, kernels), readers, data)
@@ -189,8 +189,8 @@ def _elementwise(
     steps: Sequence[PlannedStep],
     kernels: Mapping[str, KernelRecord],
     left: Sequence[SourceNode],
-    found: Mapping[int, Origin],
-) -> dict[int, Origin]:
+    found: Mapping[int, StepOrigin],
+) -> dict[int, StepOrigin]:
     """Origins of the steps without an operator of _KINDS, among the nodes `left` by other steps."""
     of_plan: dict[_Key, list[int]] = defaultdict(list)
     of_file: dict[_Key, list[SourceNode]] = defaultdict(list)
@@ -206,7 +206,7 @@ def _elementwise(
         if name is not None:
             of_plan[name, _written(step, kernel)].append(index)
     return {
-        index: Origin((node.name,), node.outputs[0] if node.outputs else "")
+        index: StepOrigin((node.name,), node.outputs[0] if node.outputs else "")
         for index, node in _pairs(of_plan, of_file)
     }
 
@@ -271,7 +271,7 @@ def _with_fused(
     data_read: int,
     readers: Mapping[str, Sequence[SourceNode]],
     data: set[str],
-) -> Origin:
+) -> StepOrigin:
     """The origin of a step that begins with `first`: the nodes behind it that the kernel computes too.
 
     `data_read`: number of tensors that the step reads; `data`: the tensors that nodes of the file compute.
@@ -293,4 +293,4 @@ def _with_fused(
     while len(chain) > 1 and chain[-1].key in _ABSORBED:  # the next step may compute it
         chain.pop()
     outputs = chain[-1].outputs
-    return Origin(tuple(node.name for node in chain), outputs[0] if outputs else "")
+    return StepOrigin(tuple(node.name for node in chain), outputs[0] if outputs else "")

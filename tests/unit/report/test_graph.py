@@ -9,7 +9,7 @@ import onnx
 from kiln.plan.schema import Plan
 from kiln.report import graph
 from kiln.report.measured import Measured, worst_rows
-from kiln.report.origins import Origin, SourceNode, origins, source_nodes
+from kiln.report.origins import StepOrigin, SourceNode, origins, source_nodes
 from networks import normal, save_network
 from onnx import helper
 from plans import plan_of
@@ -102,7 +102,7 @@ def test_steps_get_the_nodes_of_their_kind_and_size_in_order() -> None:
     steps[1][3][1] = arena(128, 8)  # the second tensor that it reads
     given = plan(steps, [(0, 0, 1), (64, 1, 2), (128, 0, 1)])
     assert origins(given, given.buckets[0].steps, nodes) == {
-        0: Origin(("c1",), "a"), 1: Origin(("c2", "sum", "r"), "t"), 2: Origin(("c3",), "y"),
+        0: StepOrigin(("c1",), "a"), 1: StepOrigin(("c2", "sum", "r"), "t"), 2: StepOrigin(("c3",), "y"),
     }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_of_the_kernels_of_a_group_the_last_has_the_node() -> None:
         ("exp", ["relax.nn.softmax"], "rrw", [port("input", 8), arena(0, 1), port("output", 8)]),
     ]
     given = plan(steps, [(0, 0, 1)])
-    assert origins(given, given.buckets[0].steps, nodes) == {1: Origin(("s",), "y")}
+    assert origins(given, given.buckets[0].steps, nodes) == {1: StepOrigin(("s",), "y")}
 
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:
