@@ -9,7 +9,7 @@ import onnx
 from kiln.plan.schema import Plan
 from kiln.report import graph
 from kiln.report.measured import Measured, worst_rows
-from kiln.report.origins import StepOrigin, SourceNode, origins, source_nodes
+from kiln.report.origins import SourceNode, StepOrigin, origins, source_nodes
 from networks import normal, save_network
 from onnx import helper
 from plans import plan_of

@@ -1,0 +1,92 @@
+"""The answer of a command as JSON: one object for every command and goal, on stdout, also after an error.
+
+`kiln schema result` prints its JSON Schema; docs/json.md explains it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kiln import __version__
+
+ErrorCode = Literal[
+    "usage",
+    "unknown-name",
+    "no-such-file",
+    "not-installed",
+    "budget",
+    "limit",
+    "test-failed",
+    "device",
+    "system",
+    "interrupted",
+    "fault",
+    "rejected",
+]
+# The first pattern that is found in an error's line decides its code.
+_CODES: tuple[tuple[ErrorCode, str], ...] = (
+    ("interrupted", r"^kiln: interrupted"),
+    ("fault", r"a fault of Kiln|crashed"),
+    ("test-failed", r"test failed|first beyond its limit"),
+    ("budget", r"budget exceeded|over its budget"),
+    ("limit", r"needs more than .* of memory|not done after .* seconds"),
+    ("not-installed", r"not installed|install (it|them) with|pip install"),
+    ("unknown-name", r"unknown (model|target|device|command|option|goal|key|backend|variant|stage)"),
+    ("usage", r"lists the arguments|is missing: |is given twice|one model is needed|expected one argument"),
+    ("no-such-file", r"no such (model )?(file|folder)|No such file"),
+    ("device", r"^device |ssh|adb|gdb server|cannot run here"),
+    ("system", r"No space left|Permission denied|cannot (write|read|save)|another build"),
+)
+
+
+class _Described(BaseModel):
+    """Base of the parts of an answer: no other keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class AnswerError(_Described):
+    """An error: the line that the command prints without --json, and its kind."""
+
+    code: ErrorCode = Field(description="the kind of the error; docs/json.md lists them")
+    text: str = Field(description="one line: file, key or axis, value, what is allowed, what to do")
+
+
+class AnswerPart(_Described):
+    """The result of one goal for one model on one target."""
+
+    goal: str = Field(description="build, test, run, size, …: the command")
+    model: str | None = Field(None, description="the model's name; null where the goal has none")
+    target: str | None = Field(None, description="the target's name; null where the goal has none")
+    device: str | None = Field(None, description="the device's name; null: the target's own runner")
+    files: dict[str, str] = Field(default_factory=dict, description="what was written, by its purpose")
+    data: Any = Field(None, description="the figures; docs/json.md has the keys of each goal")
+
+
+class Answer(_Described):
+    """What a command prints with --json."""
+
+    format: Literal[1] = Field(1, description="rises when a key is removed or changes its meaning")
+    kiln: str = Field(__version__, description="version of Kiln")
+    command: str = Field(description="the command, or the goals of a build joined by spaces")
+    status: int = Field(0, description="exit status: 0 done, 1 compare or test found a difference, 2 error")
+    error: AnswerError | None = Field(None, description="null unless the command failed")
+    results: list[AnswerPart] = Field(default_factory=list, description="one entry for each result")
+    messages: list[str] = Field(
+        default_factory=list, description="the lines that a goal of the build prints without --json"
+    )
+
+
+def error_of(line: str) -> AnswerError:
+    """The error of a line that a command has printed on stderr."""
+    code = next((code for code, pattern in _CODES if re.search(pattern, line)), "rejected")
+    text = re.sub(r"^kiln: (error: )?", "", line)
+    return AnswerError(code=code, text=text)
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of an answer."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Answer.model_json_schema()}

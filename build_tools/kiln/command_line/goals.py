@@ -1,0 +1,93 @@
+"""Runs goals of the build and collects their results, which the build lists in a file, as an answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from kiln.command_line.answer import Answer, AnswerPart, error_of
+from kiln.errors import INTERRUPTED, KilnError
+from kiln.files import read_json
+from kiln.scons.options import ALIASES, RESULTS
+
+_COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
+
+
+def answer_of_goals(words: Sequence[str]) -> Answer:
+    """Run SCons with `words` in a process of its own; its lines go to stderr as they come."""
+    goals = [word for word in words if word in ALIASES] or ["bundle"]
+    command = " ".join("build" if goal == "bundle" else goal for goal in goals)
+    package = str(Path(__file__).resolve().parents[2])
+    program = [sys.executable, "-c", f"import sys; sys.path[0] = {package!r}; {_COMMAND}", *words]
+    started = time.time()
+    with tempfile.TemporaryDirectory(prefix="kiln-json-") as folder:
+        listed = Path(folder, "results.json")
+        done = subprocess.Popen(
+            program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            env={**os.environ, RESULTS: str(listed)},
+        )  # fmt: skip
+        said, errors = _copied(done, quiet="-s" in words)
+        parts = read_json(listed) if listed.is_file() else []
+    status = done.returncode
+    line = next((one for one in reversed(errors) if one.startswith("kiln: ")), None)
+    if line is None and errors:
+        line = errors[-1]
+    failed = error_of(line or f"kiln: error: ended with status {status}") if status else None
+    # After an error, files of an earlier build say nothing about this one.
+    oldest = started if status else 0.0
+    results = [
+        _part(one, oldest) for one in parts if one["goal"] in goals and _is_written(one, oldest, "-n" in words)
+    ]
+    return Answer(command=command, status=status, error=failed, results=results, messages=said)
+
+
+def _copied(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], list[str]]:
+    """The lines of stdout and of stderr, copied to stderr; with `quiet`, those of stdout are not copied."""
+    lines: tuple[list[str], list[str]] = ([], [])
+
+    def copy(stream: IO[str], kept: list[str], shown: bool) -> None:
+        for line in stream:
+            kept.append(line.rstrip("\n"))
+            if shown:
+                print(line, end="", file=sys.stderr, flush=True)
+
+    assert process.stdout is not None and process.stderr is not None
+    # Errors are part of the answer, and not printed twice.
+    threads = [
+        threading.Thread(target=copy, args=(process.stdout, lines[0], not quiet)),
+        threading.Thread(target=copy, args=(process.stderr, lines[1], False)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        process.wait()
+    except KeyboardInterrupt:  # the build got the signal too, and ends by itself
+        process.wait()
+        lines[1].append(INTERRUPTED)
+    for thread in threads:
+        thread.join()
+    return [line for line in lines[0] if not line.startswith("kiln: ")], lines[1]
+
+
+def _is_written(part: Any, oldest: float, dry: bool) -> bool:
+    """Whether the files of a result exist, and none of them is older than `oldest` (seconds)."""
+    paths = [Path(path) for path in part["files"].values()]
+    return not dry and all(path.exists() and path.stat().st_mtime >= oldest for path in paths)
+
+
+def _part(part: Any, oldest: float) -> AnswerPart:
+    goal = "build" if part["goal"] == "bundle" else part["goal"]
+    data = None
+    if part["data"] is not None:
+        try:
+            data = read_json(Path(part["files"][part["data"]]))
+        except KilnError:  # removed since: the build has ended well, and another one has begun
+            data = None
+    return AnswerPart(**{**part, "goal": goal, "data": data})
