@@ -16,11 +16,16 @@ _SUBJECTS = ("called", "name", "model", "source", "bundle", "config", "plan", "o
 
 def tell(stage: str, arguments: object, error: BaseException) -> None:
     """Print the error line to stderr, after the traceback if KILN_TRACEBACK is set in the environment."""
+    print(told(stage, arguments, error), file=sys.stderr)
+
+
+def told(stage: str, arguments: object, error: BaseException) -> str:
+    """The error line; prints the traceback to stderr if KILN_TRACEBACK is set in the environment."""
     shown = bool(os.environ.get(VARIABLE))
     if shown:
         traceback.print_exception(error)
     hint = "" if shown else f" (a fault of Kiln; {VARIABLE}=1 in the environment shows where)"
-    print(f"kiln: error: {line(stage, arguments, error)}{hint}", file=sys.stderr)
+    return f"kiln: error: {line(stage, arguments, error)}{hint}"
 
 
 def line(stage: str, arguments: object, error: BaseException) -> str:

@@ -2,111 +2,182 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kiln import __version__, unforeseen
 from kiln.command_line import listing
+from kiln.command_line.answer import AnswerPart, CommandAnswer, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.paths import data_file
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What a question finds: `part` for --json, and `show`, which prints it as text.
+
+    `wrong`: a comparison found a difference beyond its limit.
+    """
+
+    part: AnswerPart
+    show: Callable[[], object]
+    wrong: bool = False
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status.
 
-    0: done. 1: `compare` found a tensor beyond its limit. 2: an error, of which one line was printed.
+    0: done. 1: `compare` found a tensor beyond its limit. 2: an error, of which one line was printed. With
+    --json, stdout has one JSON object and nothing else, also after an error.
     """
     words = list(sys.argv[1:] if given is None else given)
-    command = Command()
+    command, line = Command(json="--json" in words), ""
     try:
         command = parse(words)
+        if command.json:
+            answer = _answer(command)
+            _print(answer)
+            return answer.status
         if command.question is None:
             return _scons(command.words)
-        status = _QUESTIONS[command.question.command](command.question)
+        reply = _QUESTIONS[command.question.command](command.question)
+        reply.show()
         sys.stdout.flush()  # a closed pipe is noticed here, not at the end of the process
-        return status
+        return int(reply.wrong)
     except BrokenPipeError:  # the reader of the output has ended: `kiln list models | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except KilnError as error:
-        print(f"kiln: error: {error}", file=sys.stderr)
+        line = f"kiln: error: {error}"
     except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
+        line = INTERRUPTED
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        print(f"kiln: error: {place}{error.strerror or error}", file=sys.stderr)
+        line = f"kiln: error: {place}{error.strerror or error}"
     except Exception as error:
         name = "kiln" if command.question is None else f"kiln {command.question.command}"
-        unforeseen.tell(name, command.question, error)
+        line = unforeseen.told(name, command.question, error)
+    if command.json:
+        name = next((word for word in words if "=" not in word and not word.startswith("-")), "")
+        _print(CommandAnswer(command=name, status=2, error=error_of(line)))
+    else:
+        print(line, file=sys.stderr)
     return 2
 
 
-def _version(_: Namespace) -> int:
-    print(f"kiln {__version__}")
-    return 0
+def _answer(command: Command) -> CommandAnswer:
+    """Run a command whose answer is printed as JSON; its text, if it prints any, goes to stderr."""
+    if command.question is None:
+        from kiln.command_line.goals import answer_of_goals
+
+        return answer_of_goals(command.words)
+    with contextlib.redirect_stdout(sys.stderr):
+        reply = _QUESTIONS[command.question.command](command.question)
+    return CommandAnswer(command=command.question.command, status=int(reply.wrong), results=[reply.part])
 
 
-def _list(given: Namespace) -> int:
-    print(listing.listing(given.kind, given.json))
-    return 0
+def _print(answer: CommandAnswer) -> None:
+    print(answer.model_dump_json(indent=1), flush=True)
 
 
-def _completion(given: Namespace) -> int:
-    print(completion(given.shell))
-    return 0
+def _version(_: Namespace) -> Reply:
+    part = AnswerPart(goal="version", data={"version": __version__})
+    return Reply(part, lambda: print(f"kiln {__version__}"))
 
 
-def _compare(given: Namespace) -> int:
+def _list(given: Namespace) -> Reply:
+    entries = listing.LISTS[given.kind]()
+    part = AnswerPart(goal="list", data={"kind": given.kind, "entries": entries})
+    return Reply(part, lambda: print(listing.listing(entries)))
+
+
+def _completion(given: Namespace) -> Reply:
+    script = completion(given.shell)
+    part = AnswerPart(goal="completion", data={"shell": given.shell, "script": script})
+    return Reply(part, lambda: print(script))
+
+
+def _schema(given: Namespace) -> Reply:
+    from kiln.command_line.schemas import schema_of
+
+    text = json.dumps(found := schema_of(given.kind), indent=1)
+    return Reply(AnswerPart(goal="schema", data=found), lambda: print(text))
+
+
+def _compare(given: Namespace) -> Reply:
     from kiln.command_line.compare.run import as_json, compare_model, save
     from kiln.command_line.compare.show import show
     from kiln.command_line.running import destination_of
 
     destination = destination_of(given.target, given.device)
     compared = compare_model(model_of(given), destination, _path(given.inputs), **_options(given))
-    path = save(compared)
-    if given.json:
-        print(json.dumps(as_json(compared), indent=1))
-        wrong = [row for row in (*compared.rows, *compared.outputs) if not row.difference.passed]
-        return 1 if wrong else 0
-    return show(compared, path, given.all)
+    path, data = save(compared), as_json(compared)
+    wrong = any(not row.difference.passed for row in (*compared.rows, *compared.outputs))
+    part = _part(given, data["target"], {"tensors": path}, data, model=data["model"])
+    return Reply(part, lambda: show(compared, path, given.all), wrong)
 
 
-def _quantise(given: Namespace) -> int:
-    from kiln.command_line.quantise.run import Goal, quantise
+def _quantise(given: Namespace) -> Reply:
+    from kiln.command_line.quantise.run import Goal, as_json, quantise
     from kiln.command_line.quantise.show import show
 
     goal = Goal(given.min_snr, given.max_drop)
     data, out = _path(given.data), _path(given.out)
-    show(quantise(model_of(given), data, out, given.method, given.activations, goal))
-    return 0
+    result = quantise(model_of(given), data, out, given.method, given.activations, goal)
+    part = _part(given, None, {"model": result.model}, as_json(result))
+    return Reply(part, lambda: show(result))
 
 
-def _evaluate(given: Namespace) -> int:
-    from kiln.command_line.evaluate import evaluate, show
+def _evaluate(given: Namespace) -> Reply:
+    from kiln.command_line.evaluate import as_json, evaluate, show
     from kiln.command_line.running import destination_of
 
     name = model_of(given)
     if given.data is None:
         raise KilnError("evaluate: data is missing: --data FOLDER, FILE.csv or FILE.npz")
     destination = destination_of(given.target, given.device)
-    result = evaluate(name, Path(given.data), destination, _path(given.outputs), **_options(given))
-    show(name, destination.target.name, result)
-    return 0
+    outputs = _path(given.outputs)
+    result = evaluate(name, Path(given.data), destination, outputs, **_options(given))
+    files = {} if outputs is None else {"outputs": outputs}
+    part = _part(given, destination.target.name, files, as_json(result))
+    return Reply(part, lambda: show(name, destination.target.name, result))
 
 
-def _reduce(given: Namespace) -> int:
+def _reduce(given: Namespace) -> Reply:
     from kiln.command_line.compare.reduce import reduce_model
 
     found = reduce_model(model_of(given), given.target, _path(given.inputs), Path(given.out))
-    with_inputs = "" if found.inputs is None else f", with the inputs {found.inputs}"
-    print(f"{found.model}: {found.nodes} of {found.of_nodes} nodes{with_inputs}")
-    print(f"fails with: {found.failure}")
-    return 0
+    files = {"model": found.model} if found.inputs is None else {"model": found.model, "inputs": found.inputs}
+    data = {"nodes": found.nodes, "of_nodes": found.of_nodes, "failure": found.failure}
+
+    def show() -> None:
+        with_inputs = "" if found.inputs is None else f", with the inputs {found.inputs}"
+        print(f"{found.model}: {found.nodes} of {found.of_nodes} nodes{with_inputs}")
+        print(f"fails with: {found.failure}")
+
+    return Reply(_part(given, given.target, files, data), show)
+
+
+def _part(
+    given: Namespace, target: str | None, files: Mapping[str, Path], data: Any, model: str | None = None
+) -> AnswerPart:
+    """The result of a question about one model."""
+    return AnswerPart(
+        goal=given.command,
+        model=model or model_of(given),
+        target=target,
+        device=getattr(given, "device", None),
+        files={purpose: str(path) for purpose, path in files.items()},
+        data=data,
+    )
 
 
 def _path(text: str | None) -> Path | None:
@@ -118,9 +189,10 @@ def _options(given: Namespace) -> dict[str, str]:
     return {} if given.byoc is None else {"byoc": given.byoc}
 
 
-_QUESTIONS: Mapping[str, Callable[[Namespace], int]] = {
+_QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
     "version": _version,
     "list": _list,
+    "schema": _schema,
     "completion": _completion,
     "quantise": _quantise,
     "evaluate": _evaluate,

@@ -59,34 +59,37 @@ class AnswerPart(_Described):
     """The result of one goal for one model on one target."""
 
     goal: str = Field(description="build, test, run, size, …: the command")
-    model: str | None = Field(None, description="the model's name; null where the goal has none")
-    target: str | None = Field(None, description="the target's name; null where the goal has none")
-    device: str | None = Field(None, description="the device's name; null: the target's own runner")
+    model: str | None = Field(default=None, description="the model's name; null where the goal has none")
+    target: str | None = Field(default=None, description="the target's name; null where the goal has none")
+    device: str | None = Field(default=None, description="the device's name; null: the target's own runner")
     files: dict[str, str] = Field(default_factory=dict, description="what was written, by its purpose")
-    data: Any = Field(None, description="the figures; docs/json.md has the keys of each goal")
+    data: Any = Field(default=None, description="the figures; docs/json.md has the keys of each goal")
 
 
-class Answer(_Described):
+class CommandAnswer(_Described):
     """What a command prints with --json."""
 
-    format: Literal[1] = Field(1, description="rises when a key is removed or changes its meaning")
-    kiln: str = Field(__version__, description="version of Kiln")
+    format: Literal[1] = Field(default=1, description="rises when a key is removed or changes its meaning")
+    kiln: str = Field(default=__version__, description="version of Kiln")
     command: str = Field(description="the command, or the goals of a build joined by spaces")
-    status: int = Field(0, description="exit status: 0 done, 1 compare or test found a difference, 2 error")
-    error: AnswerError | None = Field(None, description="null unless the command failed")
+    status: int = Field(
+        default=0, description="exit status: 0 done, 1 compare or test found a difference, 2 error"
+    )
+    error: AnswerError | None = Field(default=None, description="null unless the command failed")
     results: list[AnswerPart] = Field(default_factory=list, description="one entry for each result")
     messages: list[str] = Field(
-        default_factory=list, description="the lines that a goal of the build prints without --json"
+        default_factory=list, description="what goals without figures print: devices, status, rollback"
     )
 
 
 def error_of(line: str) -> AnswerError:
     """The error of a line that a command has printed on stderr."""
-    code = next((code for code, pattern in _CODES if re.search(pattern, line)), "rejected")
+    found = (code for code, pattern in _CODES if re.search(pattern, line))
+    code: ErrorCode = next(found, "rejected")
     text = re.sub(r"^kiln: (error: )?", "", line)
     return AnswerError(code=code, text=text)
 
 
 def schema() -> dict[str, Any]:
     """JSON Schema of an answer."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Answer.model_json_schema()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **CommandAnswer.model_json_schema()}

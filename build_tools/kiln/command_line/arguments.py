@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
@@ -22,6 +22,7 @@ from kiln.scons.options import ALIASES, OPTIONS
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
 _OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
 _OTHERS = (*_OF_MODELS, "list", "completion")
+SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
@@ -29,11 +30,13 @@ _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 class Command:
     """A parsed command: words for SCons, or else a question, whose attribute `command` is its name.
 
-    The other attributes of `question` are the options of that command in `_add_questions`.
+    The other attributes of `question` are the options of that command in `_add_questions`. `json`: the answer
+    is printed as JSON.
     """
 
     words: Sequence[str] = ()
     question: argparse.Namespace | None = None
+    json: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,6 +48,9 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(given: Sequence[str]) -> Command:
     """The command of `given`, the arguments without the program's name. Raises KilnError for wrong ones."""
+    if "--json" in given:
+        command = parse([word for word in given if word != "--json"])
+        return replace(command, json=True)
     words = list(given)
     if words in (["--version"], ["-V"]):
         return Command(question=argparse.Namespace(command="version"))
@@ -59,6 +65,8 @@ def parse(given: Sequence[str]) -> Command:
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
             return Command(words)
         raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *_OTHERS])}")
+    if verb == "schema" and len(words) == 2 and words[1] in SCHEMAS:
+        return Command(question=argparse.Namespace(command="schema", kind=words[1]))
     if verb in ALIASES and not any(word.startswith("--") or _is_file(word) for word in words[1:]):
         return Command(words)  # a goal of SCons, which is also a command
     parsed = _parser().parse_args(words)
@@ -107,8 +115,14 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
         command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
+        _add_json(command)
     _add_questions(commands)
     return parser
+
+
+def _add_json(command: argparse.ArgumentParser) -> None:
+    """Add --json, which `parse` reads in every form of a command, for the help and for completion."""
+    command.add_argument("--json", action="store_true", help="print one JSON object, see docs/json.md")
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:
@@ -137,6 +151,7 @@ def _add_questions(commands: Any) -> None:
     text = "keep nodes in float until accuracy drops by no more percentage points"
     command.add_argument("--max-drop", "--max_drop", type=float, metavar="POINTS", help=text)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
+    _add_json(command)
     command = commands.add_parser("evaluate", help="accuracy of a bundle and of its reference on your data")
     _add_model(command)
     command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
@@ -144,6 +159,7 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--device", help=OPTIONS["device"])
     command.add_argument("--byoc", help=OPTIONS["byoc"])
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
+    _add_json(command)
     command = commands.add_parser("compare", help="every tensor of a model beside the reference's, in order")
     _add_model(command)
     command.add_argument("--target", help="a target; default: the device's, or host")
@@ -151,14 +167,15 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--byoc", help=OPTIONS["byoc"])
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
-    command.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_json(command)
     command = commands.add_parser("reduce", help="the smallest part of an ONNX model that fails as it does")
     _add_model(command)
     command.add_argument("--target", default="host", help="a target; default: host")
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
+    _add_json(command)
     command = commands.add_parser("list", help="names and descriptions of targets, models, devices, backends")
     command.add_argument("kind", choices=tuple(LISTS))
-    command.add_argument("--json", action="store_true", help="print JSON: objects with name and description")
+    _add_json(command)
     command = commands.add_parser("completion", help="print a completion script for a shell")
     command.add_argument("shell", choices=_SHELLS)

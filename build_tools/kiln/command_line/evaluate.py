@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,22 @@ def _accuracy(scores: Array, labels: Array) -> tuple[float, float]:
     order = np.argsort(-scores, axis=1, kind="stable")
     hits = order == labels[:, None]
     return float(hits[:, 0].mean()), float(hits[:, :5].any(1).mean())
+
+
+def as_json(result: Evaluation) -> dict[str, Any]:
+    """The figures as JSON: fractions of samples; an infinite SNR and unknown accuracies are null."""
+
+    def accuracy(found: tuple[float, float] | None) -> dict[str, float] | None:
+        return None if found is None else {"top_1": found[0], "top_5": found[1]}
+
+    return {
+        "format": 1,
+        "samples": result.samples,
+        "reference": accuracy(result.reference),
+        "bundle": accuracy(result.bundle),
+        "snr_db": result.snr if np.isfinite(result.snr) else None,
+        "disagreements": [asdict(one) for one in result.disagreements],
+    }
 
 
 def show(name: str, target: str, result: Evaluation) -> None:

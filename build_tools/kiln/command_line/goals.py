@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from kiln.command_line.answer import Answer, AnswerPart, error_of
+from kiln.command_line.answer import AnswerPart, CommandAnswer, error_of
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import read_json
 from kiln.scons.options import ALIASES, RESULTS
@@ -20,10 +20,10 @@ from kiln.scons.options import ALIASES, RESULTS
 _COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
 
 
-def answer_of_goals(words: Sequence[str]) -> Answer:
+def answer_of_goals(words: Sequence[str]) -> CommandAnswer:
     """Run SCons with `words` in a process of its own; its lines go to stderr as they come."""
     goals = [word for word in words if word in ALIASES] or ["bundle"]
-    command = " ".join("build" if goal == "bundle" else goal for goal in goals)
+    command = " ".join(map(_name, goals))
     package = str(Path(__file__).resolve().parents[2])
     program = [sys.executable, "-c", f"import sys; sys.path[0] = {package!r}; {_COMMAND}", *words]
     started = time.time()
@@ -42,10 +42,16 @@ def answer_of_goals(words: Sequence[str]) -> Answer:
     failed = error_of(line or f"kiln: error: ended with status {status}") if status else None
     # After an error, files of an earlier build say nothing about this one.
     oldest = started if status else 0.0
-    results = [
-        _part(one, oldest) for one in parts if one["goal"] in goals and _is_written(one, oldest, "-n" in words)
-    ]
-    return Answer(command=command, status=status, error=failed, results=results, messages=said)
+    dry = not {"-n", "-c"}.isdisjoint(words)
+    results = [_part(p) for p in parts if p["goal"] in goals and not dry and _is_written(p, oldest)]
+    told = {part.goal for part in results if part.data is not None or part.files}
+    lines = [] if {_name(goal) for goal in goals} <= told else said
+    return CommandAnswer(command=command, status=status, error=failed, results=results, messages=lines)
+
+
+def _name(goal: str) -> str:
+    """The command for a goal."""
+    return "build" if goal == "bundle" else goal
 
 
 def _copied(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], list[str]]:
@@ -76,18 +82,17 @@ def _copied(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], lis
     return [line for line in lines[0] if not line.startswith("kiln: ")], lines[1]
 
 
-def _is_written(part: Any, oldest: float, dry: bool) -> bool:
+def _is_written(part: Any, oldest: float) -> bool:
     """Whether the files of a result exist, and none of them is older than `oldest` (seconds)."""
     paths = [Path(path) for path in part["files"].values()]
-    return not dry and all(path.exists() and path.stat().st_mtime >= oldest for path in paths)
+    return all(path.exists() and path.stat().st_mtime >= oldest for path in paths)
 
 
-def _part(part: Any, oldest: float) -> AnswerPart:
-    goal = "build" if part["goal"] == "bundle" else part["goal"]
+def _part(part: Any) -> AnswerPart:
     data = None
     if part["data"] is not None:
         try:
             data = read_json(Path(part["files"][part["data"]]))
         except KilnError:  # removed since: the build has ended well, and another one has begun
             data = None
-    return AnswerPart(**{**part, "goal": goal, "data": data})
+    return AnswerPart(**{**part, "goal": _name(part["goal"]), "data": data})

@@ -1,8 +1,7 @@
-"""Lists of targets, models, devices and backends, as text or JSON."""
+"""Lists of targets, models, devices and backends, and their text."""
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -45,11 +44,8 @@ LISTS: dict[str, Callable[[], Sequence[dict[str, object]]]] = {
 }
 
 
-def listing(kind: str, as_json: bool) -> str:
-    """The entries of `kind`, one of LISTS: aligned text, or JSON as a list of objects."""
-    entries = LISTS[kind]()
-    if as_json:
-        return json.dumps(entries, indent=1, ensure_ascii=False)
+def listing(entries: Sequence[dict[str, object]]) -> str:
+    """The entries of a list as aligned text."""
     width = max((len(str(entry["name"])) for entry in entries), default=0) + 2
     lines = []
     for entry in entries:

@@ -63,11 +63,24 @@ def timed(unit: ModelBuild, steps: bool) -> Any:
     ).out
     if not steps:
         return nodes(measured)[0]
-    suffix = f".{place.device.name}" if place.device else ""
-    page = unit.bundle.with_name(f"{unit.name}{suffix}.profile.html")
-    trace = unit.bundle.with_name(f"{unit.name}{suffix}.trace.json")
+    page, trace = beside(unit, "profile.html"), beside(unit, "trace.json")
     declare(use.ProfileStage(profile=measured, out=page, trace=trace), place.subject)
     return nodes(page)[0]
+
+
+def beside(unit: ModelBuild, ending: str) -> Path:
+    """The path of a result next to the bundle: <model>.<ending>, on a device <model>.<device>.<ending>."""
+    device = RunPlace(unit).device
+    return unit.bundle.with_name(f"{unit.name}{f'.{device.name}' if device else ''}.{ending}")
+
+
+def planned(unit: ModelBuild) -> Any:
+    """Declare that the steps of the plan are printed, in every build with `plan`."""
+    given = flow.graphs(unit)
+    made = flow.code(unit, given, libraries(unit, given.folders))
+    marker = unit.folder / "plan.shown"
+    declare(use.PlanTextStage(plan=made.plan / "plan.json"), unit.subject, marker=marker, always=True)
+    return nodes(marker)[0]
 
 
 def reported(unit: ModelBuild) -> Any:
@@ -80,13 +93,12 @@ def reported(unit: ModelBuild) -> Any:
     test = place.folder / "test.json"
     if test.is_file():
         flow.tested(unit)
-    suffix = f".{place.device.name}" if place.device else ""
     stage = replace(
         page,
         test=measured(test),
         profile=measured(place.folder / "profile.json"),
         compare=measured(Path(session().build, ".compare", unit.target.name, unit.name, "compare.json")),
-        out=unit.bundle.with_name(f"{unit.name}{suffix}.report.html"),
+        out=beside(unit, "report.html"),
     )
     return nodes(declare(stage, place.subject).out)[0]
 

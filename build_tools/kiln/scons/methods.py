@@ -10,9 +10,10 @@ from typing import Any
 from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
-from kiln.scons import flow, goals, needs, options, summary
+from kiln.scons import flow, goals, listed, needs, options, summary
 from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
+from kiln.scons.place import RunPlace
 from kiln.scons.results import BundleNodes
 from kiln.scons.session import WORK
 
@@ -22,7 +23,17 @@ from kiln.scons.session import WORK
 
 def KilnBundle(env: Any, model: str, target: str = "host", **more: Any) -> BundleNodes:  # noqa: N802
     """Declare the bundle of `model` for `target`."""
-    return flow.bundle(_unit(model, target, more))
+    unit = _unit(model, target, more)
+    archive = unit.bundle.with_name(f"{unit.name}.tar.gz")
+    listed.add(
+        unit,
+        "bundle",
+        "manifest",
+        manifest=unit.bundle / "manifest.json",
+        folder=unit.bundle,
+        archive=archive,
+    )
+    return flow.bundle(unit)
 
 
 def KilnTest(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
@@ -30,26 +41,39 @@ def KilnTest(env: Any, model: str, target: str = "host", **more: Any) -> Any:  #
 
     The build fails where an output exceeds its tolerance.
     """
-    return flow.tested(_unit(model, target, more))
+    unit = _unit(model, target, more)
+    listed.add(unit, "test", "results", results=RunPlace(unit).folder / "test.json")
+    return flow.tested(unit)
 
 
 def KilnRun(  # noqa: N802
     env: Any, model: str, target: str = "host", image: str | None = None, **more: Any
 ) -> Any:
     """Declare a run on an image; it is done in every build."""
-    return goals.ran(_unit(model, target, more), image)
+    unit = _unit(model, target, more)
+    listed.add(unit, "run", "result", result=RunPlace(unit).folder / "run.json")
+    return goals.ran(unit, image)
 
 
 def KilnBench(  # noqa: N802
     env: Any, model: str, target: str = "host", steps: bool = False, **more: Any
 ) -> Any:
     """Declare the timing of runs, with `steps` of each step too; it is done in every build."""
-    return goals.timed(_unit(model, target, more), steps)
+    unit, name = _unit(model, target, more), "profile" if steps else "bench"
+    pages = (
+        {"page": goals.beside(unit, "profile.html"), "trace": goals.beside(unit, "trace.json")}
+        if steps
+        else {}
+    )
+    listed.add(unit, name, "times", times=RunPlace(unit).folder / f"{name}.json", **pages)
+    return goals.timed(unit, steps)
 
 
 def KilnReport(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare the report of a bundle with what was measured before: its test, times, errors of tensors."""
-    return goals.reported(_unit(model, target, more))
+    unit = _unit(model, target, more)
+    listed.add(unit, "report", None, page=goals.beside(unit, "report.html"))
+    return goals.reported(unit)
 
 
 def KilnDevice(  # noqa: N802
@@ -57,7 +81,11 @@ def KilnDevice(  # noqa: N802
 ) -> Any:
     """Declare `goal` (flash, rollback or status) on a device; it is done in every build."""
     unit = _unit(model, target, {"device": device, **more})
-    return goals.flashed(unit) if goal == "flash" else goals.installed(unit, goal)
+    if goal == "flash":
+        listed.add(unit, goal, "results", results=RunPlace(unit).folder / "flash.json")
+        return goals.flashed(unit)
+    listed.add(unit, goal, None)
+    return goals.installed(unit, goal)
 
 
 def KilnProgram(  # noqa: N802
@@ -83,12 +111,23 @@ def KilnDevices(env: Any) -> Any:  # noqa: N802
 
 def KilnSize(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the flash and RAM of a bundle are printed."""
-    return goals.shown(_unit(model, target, more))
+    unit = _unit(model, target, more)
+    listed.add(unit, "size", "figures", figures=unit.folder / "size.json")
+    return goals.shown(unit)
+
+
+def KilnPlan(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
+    """Declare that the plan of a bundle is printed."""
+    unit = _unit(model, target, more)
+    listed.add(unit, "plan", "plan", plan=unit.folder / "plan" / "plan.json")
+    return goals.planned(unit)
 
 
 def KilnTune(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the kernels of `model` are timed, here or on a device; later builds use the result."""
-    return goals.tuned(_unit(model, target, more))
+    unit = _unit(model, target, more)
+    listed.add(unit, "tune", "measurements", measurements=RunPlace(unit).folder / "tuned.json")
+    return goals.tuned(unit)
 
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
@@ -140,6 +179,7 @@ METHODS = (
     KilnTest,
     KilnRun,
     KilnSize,
+    KilnPlan,
     KilnTune,
     KilnBench,
     KilnReport,

@@ -31,6 +31,7 @@ ALIASES = {
     "bundle": "build/<target>/<model>/ and its .tar.gz: headers, libraries, manifest, report (the default)",
     "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
     "run": "the bundle on an image, with the names of the five best classes",
+    "plan": "the steps of each bucket in order, with the bytes that they read and write",
     "size": "what it takes of flash and RAM: code, parameters, arena",
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",
@@ -42,6 +43,8 @@ ALIASES = {
     "devices": "the devices known, and whether they answer",
     "schema": "JSON Schemas of the YAML files in build/schema/, for editors",
 }
+# Variable of the environment: the path of a file in which a build lists the files with its results.
+RESULTS = "KILN_RESULTS"
 _NEED_DEVICE = ("flash", "rollback", "status")
 _OF_PROGRAM = ("flash", "status", "run", "test")
 _OF_NO_MODEL = {"devices", "schema"}

@@ -80,6 +80,13 @@ class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cache
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanTextStage(Stage, spec=StageSpec("plan-text", "kiln.report.plan_text", cached=False, speaks=True)):
+    """Prints the steps of each bucket."""
+
+    plan: common.Plan
+
+
+@dataclass(frozen=True, kw_only=True)
 class TuneStage(Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, speaks=True, limited=False)):
     """Times candidates for each kernel, and records what is faster than the heuristics."""
 

@@ -70,7 +70,7 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
         ("backends", "onednn"),
     ):
         assert command_line.main(["list", kind, "--json"]) == 0
-        entries = json.loads(capsys.readouterr().out)
+        entries = json.loads(capsys.readouterr().out)["results"][0]["data"]["entries"]
         assert name in [entry["name"] for entry in entries]
         assert all(entry["description"] for entry in entries)
         assert command_line.main(["list", kind]) == 0

@@ -62,4 +62,9 @@ def _anchor(transport: Any, folder: Path) -> None:
 
 def run(args: DeviceSchemaStage) -> None:
     """Write the JSON Schema of a file in devices/, for editors that check YAML while it is typed."""
-    write_json(args.out, file_schema(device_type(), "a device for Kiln"))
+    write_json(args.out, device_schema())
+
+
+def device_schema() -> dict[str, Any]:
+    """JSON Schema of a file in devices/."""
+    return file_schema(device_type(), "a device for Kiln")

@@ -1,0 +1,55 @@
+"""Print a plan: the steps of each bucket in order, and the bytes that they read and write."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from kiln.config import sizes
+from kiln.lower.schema import KernelRecord
+from kiln.plan.schema import ExpressionArgument, PlannedStep, read_plan
+from kiln.stages.use import PlanTextStage
+
+
+def run(args: PlanTextStage) -> None:
+    """Print a table for each bucket."""
+    plan = read_plan(args.plan)
+    kernels = {kernel.symbol: kernel for kernel in plan.kernels}
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    print(f"{plan.name} on {plan.target}: {plan.params.bytes} bytes of parameters, {plan.params.storage}")
+    for bucket in plan.buckets:
+        print(
+            f"{bucket.name}: arena {bucket.arena_bytes} bytes, at least {bucket.lower_bound_bytes} are needed"
+        )
+        table = Table()
+        for title in ("#", "step", "reads", "writes", "bytes written", "multiply-adds"):
+            right = title not in ("step", "reads", "writes")
+            table.add_column(title, justify="right" if right else "left", overflow="fold")
+        for index, step in enumerate(bucket.steps):
+            kernel = kernels[step.kernel]
+            written = _bytes(step, kernel)
+            macs = kernel.flops // 2 if step.macs is None else step.macs
+            reads, writes = _shapes(step, kernel, True), _shapes(step, kernel, False)
+            table.add_row(str(index), step.label, reads, writes, str(written), str(macs or ""))
+        console.print(table)
+
+
+def _shapes(step: PlannedStep, kernel: KernelRecord, const: bool) -> str:
+    """Types and shapes of the tensors, other than parameters, that a step reads or writes."""
+    found = []
+    for given, declared in zip(step.args, kernel.args, strict=True):
+        if declared.const is not const or isinstance(given, ExpressionArgument) or given.at == "params":
+            continue
+        shape = "?" if given.shape is None else "x".join(map(sizes.show, given.shape)) or "scalar"
+        found.append(f"{declared.dtype} {shape}")
+    return ", ".join(found)
+
+
+def _bytes(step: PlannedStep, kernel: KernelRecord) -> int:
+    return sum(
+        given.bytes
+        for given, declared in zip(step.args, kernel.args, strict=True)
+        if not declared.const and not isinstance(given, ExpressionArgument)
+    )

@@ -1,0 +1,176 @@
+"""--json: one object of one schema on stdout for every command, also after every kind of error."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, get_args
+
+import fastjsonschema
+import pytest
+from kiln.command_line import __main__ as command_line
+from kiln.command_line import goals
+from kiln.command_line.answer import AnswerPart, ErrorCode, error_of, schema
+from kiln.command_line.arguments import parse
+from kiln.errors import KilnError
+from kiln.scons.options import ALIASES
+
+ROOT = Path(__file__).resolve().parents[3]
+VALID = fastjsonschema.compile(json.loads(json.dumps(schema()).replace("2020-12/schema", "draft-07/schema")))
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, the object on stdout, and stderr of a command."""
+    status = command_line.main(words)
+    out, err = capsys.readouterr()
+    found: dict[str, Any] = json.loads(out)
+    VALID(found)
+    assert found["status"] == status
+    return status, found, err
+
+
+@pytest.mark.parametrize("form", ["--json list targets", "list targets --json"])
+def test_a_question(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found, err = answer(capsys, *form.split())
+    assert (status, found["error"], err) == (0, None, "")
+    assert "host" in [entry["name"] for entry in found["results"][0]["data"]["entries"]]
+
+
+@pytest.mark.parametrize(
+    "form", ["run net.onnx --json", "target=host model=a.onnx size --json", "devices --json"]
+)
+def test_every_form_of_a_goal_accepts_it(form: str) -> None:
+    command = parse(form.split())
+    assert command.json and "--json" not in command.words
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (KilnError("net.onnx: wrong"), "rejected", "net.onnx: wrong"),
+        (KilnError("unknown model 'a'; did you mean 'b'?"), "unknown-name", "unknown model 'a'; did"),
+        (KeyboardInterrupt(), "interrupted", "interrupted"),
+        (OSError(28, "No space left on device"), "system", "No space left on device"),
+        (FileNotFoundError(2, "No such file or directory", "/x"), "no-such-file", "/x: No such file"),
+        (ZeroDivisionError("1 / 0"), "fault", "kiln evaluate of resnet: ZeroDivisionError: 1 / 0 (a fault"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors(
+    error: BaseException,
+    code: str,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: Namespace) -> command_line.Reply:
+        raise error
+
+    monkeypatch.setitem(command_line._QUESTIONS, "evaluate", fail)  # type: ignore[arg-type]
+    status, found, err = answer(capsys, "evaluate", "resnet", "--json")
+    assert (status, found["command"], err) == (2, "evaluate", "")
+    assert found["error"]["code"] == code and found["error"]["text"].startswith(text)
+
+
+def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, code in (("buidl x", "unknown-name"), ("build --jobs x", "usage"), ("list", "usage")):
+        status, found, err = answer(capsys, *words.split(), "--json")
+        assert (status, found["error"]["code"], err) == (2, code, "")
+
+
+def test_text_of_a_question_goes_to_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def talk(_: Namespace) -> command_line.Reply:
+        print("on the way")
+        return command_line.Reply(AnswerPart(goal="compare"), lambda: print("text"), wrong=True)
+
+    monkeypatch.setitem(command_line._QUESTIONS, "compare", talk)  # type: ignore[arg-type]
+    status, found, err = answer(capsys, "compare", "resnet", "--json")
+    assert (status, err, found["results"][0]["goal"]) == (1, "on the way\n", "compare")
+
+
+def build(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Make `answer_of_goals` run a Python program in place of a build."""
+    monkeypatch.setattr(goals, "_COMMAND", program)
+
+
+LISTED = """
+import json, os, sys; from pathlib import Path
+Path("old.json").touch(); os.utime("old.json", (1, 1)); Path("size.json").write_text('{"flash": 3}')
+entry = {"model": "m", "target": "t", "device": None}
+Path(os.environ["KILN_RESULTS"]).write_text(json.dumps([
+    {**entry, "goal": "bundle", "files": {"manifest": "size.json"}, "data": None},
+    {**entry, "goal": "size", "files": {"figures": "size.json"}, "data": "figures"},
+    {**entry, "goal": "test", "files": {"results": "old.json"}, "data": None}]))
+print("kiln: host/m: size"); print("a table"); print("kiln: warning", file=sys.stderr)
+"""
+
+
+def test_results_of_goals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    build(monkeypatch, LISTED)
+    status, found, err = answer(capsys, "size", "m", "--target", "t", "--json")
+    assert (status, found["command"], found["messages"]) == (0, "size", [])
+    assert [(part["goal"], part["data"]) for part in found["results"]] == [("size", {"flash": 3})]
+    assert "a table" in err
+    status, found, err = answer(capsys, "target=t", "model=m", "-s", "--json")
+    assert [part["goal"] for part in found["results"]] == ["build"] and err == ""
+
+
+def test_an_error_of_a_build_hides_older_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    build(monkeypatch, LISTED + "print('kiln: test failed: m differs', file=sys.stderr); sys.exit(2)")
+    status, found, _ = answer(capsys, "size", "test", "model=m", "target=t", "--json")
+    assert status == 2 and [part["goal"] for part in found["results"]] == ["size"]
+    assert found["error"] == {"code": "test-failed", "text": "test failed: m differs"}
+
+
+def test_the_page_explains_every_goal_and_code() -> None:
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    codes = set(re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Errors")[2], re.MULTILINE))
+    assert codes == set(get_args(ErrorCode))
+    named = set(re.findall(r"`([a-z]+)`", page))
+    assert {goal for goal in ALIASES if goal not in ("bundle", "schema")} <= named
+    assert set(command_line._QUESTIONS) - {"version", "completion", "schema"} <= named
+
+
+def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in ("result", "target", "model", "device"):
+        assert command_line.main(["schema", kind]) == 0
+        assert json.loads(capsys.readouterr().out)["type"] == "object"
+
+
+def test_the_line_decides_the_code() -> None:
+    assert error_of("kiln: error: not installed: 'qemu-arm'; install it with: x").code == "not-installed"
+    assert error_of("kiln: error: budget exceeded for m on t: …").code == "budget"
+    assert error_of("kiln: error: stage lower needs more than 2 GB of memory").code == "limit"
+
+
+def test_the_build_lists_the_results_of_every_goal(tmp_path: Path) -> None:
+    """Goals that need no device, for the variants of their names and places."""
+    wanted = ["bundle", "test", "run", "plan", "size", "tune", "bench", "profile", "report"]
+    command = [
+        sys.executable,
+        str(ROOT / "build_tools" / "command.py"),
+        "-n",
+        "target=x86_64",
+        "model=resnet",
+    ]
+    environment = {**os.environ, "KILN_RESULTS": str(tmp_path / "listed.json")}
+    subprocess.run([*command, *wanted], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    listed = json.loads((tmp_path / "listed.json").read_text())
+    assert sorted(part["goal"] for part in listed) == sorted(wanted)
+    for part in listed:
+        assert (part["model"], part["target"], part["device"]) == ("resnet", "x86_64", None)
+        assert all(path.startswith("build/") for path in part["files"].values())
+        assert part["data"] is None or part["data"] in part["files"]
