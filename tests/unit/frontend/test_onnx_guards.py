@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from kiln.config.dims import Segment
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_read
-from kiln.frontend.options import ImportOptions
+from kiln.frontend.options import DimRange, ImportOptions
 from tvm import relax
 
 from .test_onnx_ops import check, normal, write
@@ -62,6 +63,39 @@ def test_results_have_the_type_that_onnx_infers(dtype: str, shape: list[int], re
     else:
         with pytest.raises(ValueError, match=reason):
             types.check("z", result)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "float[2,8] x, int64[1] n) => (float[2,k] y, int64[2,k] z) { y, z = TopK(x, n) }",
+        "float[2,8] x, int64[2] n) => (float[2,a] y, float[2,b] z) { y, z = Split<axis = 1>(x, n) }",
+        "float[1,2,3] x, int64[4] n) => (float[1,h,w,2] y) { y = AffineGrid(x, n) }",
+    ],
+)
+def test_numbers_that_are_not_known(text: str, tmp_path: Path) -> None:
+    """Inputs that TVM's converters read as numbers are named where only the run knows them."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> g ({text}')
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    with pytest.raises(KilnError, match="its input 'n' is not known before the model runs"):
+        import_model(tmp_path / "net.onnx", ImportOptions("net"))
+
+
+@pytest.mark.parametrize("made", ["TopK(x, n)", "Split<axis = 1>(x, n)"])
+def test_numbers_that_depend_on_sizes(made: str, tmp_path: Path) -> None:
+    sizes = "s = Shape<start = 1, end = 2>(x) two = Constant<value_ints = [2]>() half = Div(s, two)"
+    last = "n = Concat<axis = 0>(half, half)" if made.startswith("Split") else "n = Identity(half)"
+    text = f"float[2,m] x) => (float[2,k] y, {'float' if made[0] == 'S' else 'int64'}[2,k] z) "
+    graph = f"g ({text} {{ {sizes} {last} y, z = {made} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> {graph}')
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    options = ImportOptions(
+        "net",
+        dims={"m": DimRange("m", 2, 16)},
+        bucket={"m": Segment(strategy="dynamic", min=2, max=16, multiple=1)},
+    )
+    with pytest.raises(KilnError, match=r"its input '(n|half)' depends on dynamic sizes, allowed"):
+        import_model(tmp_path / "net.onnx", options)
 
 
 def test_a_function_is_converted_by_its_body(tmp_path: Path) -> None:

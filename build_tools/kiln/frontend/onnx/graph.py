@@ -17,7 +17,7 @@ from kiln.frontend.importer import one_line, operators, tensor_type
 from kiln.frontend.onnx import ops, order
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
 from kiln.frontend.onnx.expansions import expansion_of
-from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_read
+from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
 from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
@@ -260,14 +260,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         attributes = Attributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         own = ops.OVERRIDES.get(node.op_type)
-        expression = inputs = None
-        if own is not None:
-            seen = Node(
-                node.op_type, node.input, attributes, self._values, self._tensor, self._symbols, self.bb,
-                self.opset,
-            )  # fmt: skip
-            expression = own(seen)
+        inputs = None
+        own_view = (self._values, self._tensor, self._symbols, self.bb, self.opset)
+        seen = Node(node.op_type, node.input, attributes, *own_view)
+        expression = None if own is None else own(seen)
         if expression is None:
+            check_numbers(seen)
             inputs = Inputs([self._tensor(name) if name else None for name in node.input])
             expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
         check_read(node, attributes, inputs, self.opset)

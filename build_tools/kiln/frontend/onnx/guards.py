@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from kiln.frontend.onnx.node import extents
+from kiln.frontend.onnx.node import Node, extents
 
 # Attributes that repeat what inputs say, or that only restrict a result which nothing reads.
 _REDUNDANT = {
@@ -36,6 +36,8 @@ _REDUNDANT = {
 }
 # Inputs that matter in training only, or whose elements the importer reads from the node itself.
 _UNUSED_INPUTS = {("Dropout", 1), ("Dropout", 2)}
+# Inputs that TVM's converters read as numbers, by operator.
+_NUMBERS = {"AffineGrid": 1, "Split": 1, "TopK": 1}
 # Operators for which ONNX 1.23 infers wrong shapes: of a one-sided STFT, all frequencies.
 _INFERRED_WRONGLY = {"STFT"}
 
@@ -130,6 +132,16 @@ def check_read(node: onnx.NodeProto, attributes: Attributes, inputs: Inputs | No
             raise ValueError(
                 f"its input {index} ('{node.input[index]}') is not supported, it must be left out"
             )
+
+
+def check_numbers(node: Node) -> None:
+    """Raise ValueError if an input of `node` that TVM's converter reads as numbers is none."""
+    index = _NUMBERS.get(node.op)
+    if index is None or not node.has(index) or node.constant(index) is not None:
+        return
+    if node.whole(index) is None:
+        raise ValueError(f"its input '{node.inputs[index]}' is not known before the model runs")
+    raise ValueError(f"its input '{node.inputs[index]}' depends on dynamic sizes, allowed are fixed numbers")
 
 
 class Types:
