@@ -14,7 +14,11 @@ from collections.abc import Sequence
 # Bytes of each unit in which configurations state sizes.
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2}
 
-MEMORY = "KILN_MEMORY"  # environment variable of a stage: the limit in bytes
+# Environment variables of a stage.
+MEMORY = "KILN_MEMORY"  # the limit in bytes
+JOBS = (
+    "KILN_JOBS"  # the number after the build's option -j, if given: processes that may work at the same time
+)
 
 # Messages of Python, NumPy, C++, LLVM and the C library about a failed allocation.
 _REFUSED = re.compile(

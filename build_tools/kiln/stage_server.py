@@ -42,6 +42,7 @@ from kiln.stages import STAGES
 LENGTH = struct.Struct("<q")  # bytes of the JSON text that follows on the request socket
 STATUS = struct.Struct("<i")
 _MOST_DESCRIPTORS = 16
+_COLLECT = (50_000, 50, 100)  # see gc.set_threshold: with the default a tenth of a stage's time is collection
 _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
@@ -108,6 +109,7 @@ class _Server:
         os.environ["KILN_PARENT"] = str(os.getpid())
         pid = os.fork()
         if pid == 0:
+            gc.set_threshold(*_COLLECT)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from kiln import forks
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
@@ -35,7 +37,8 @@ from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
 from kiln.opinfo.attach import refusal
-from kiln.plan.schema import read_plan
+from kiln.params.store import read_module
+from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
 
@@ -45,11 +48,9 @@ def run(args: ObjectsStage) -> None:
     target = Target.model_validate(read_json(args.target))
     plan = read_plan(args.plan / "plan.json")
     used = symbols_of(plan.buckets)
-    variant_of = {kernel.symbol: kernel.variant or target.base for kernel in plan.kernels}
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     for source in args.sources:
-        module = tvm.ir.load_json((source / "module.json").read_text(encoding="utf-8"))
-        for name, function in module.functions_items():
+        for name, function in read_module(source).functions_items():
             if name.name_hint in used:
                 functions.setdefault(name.name_hint, function)
     with atomic_dir(args.out) as folder:
@@ -57,18 +58,10 @@ def run(args: ObjectsStage) -> None:
             from kiln.emit.cuda_objects import device_object
 
             device_object(functions, target, plan, args.cache, folder)
-        vectors: dict[str, dict[str, int]] = {}
-        for name in sorted(functions) if target.cuda is None else ():
-            own = target.for_variant(variant_of[name])
-            cached = args.cache / _digest(own) / f"{name}.{_content(functions[name])}.o"
-            about = cached.with_suffix(".vectors.json")
-            if not _is_whole(cached, name) or not about.is_file():
-                compiled = folder / f"{name}.o"
-                ir = compile_all({name: functions[name]}, own, compiled, plan.name, plan.kernels)
-                write_json(about, read_loops(ir, name).describe())
-                atomic_write(cached, compiled.read_bytes())
-            shutil.copyfile(cached, folder / f"{name}.o")
-            vectors[name] = read_json(about)
+        cached = _compile(functions, target, plan, args.cache) if target.cuda is None else {}
+        for name, path in cached.items():
+            shutil.copyfile(path, folder / f"{name}.o")
+        vectors = {name: read_json(_about(path)) for name, path in cached.items()}
         write_json(folder / "vectors.json", vectors)
         libraries = [LibraryFolder.read(path) for path in args.libraries]
         called = {
@@ -82,6 +75,37 @@ def run(args: ObjectsStage) -> None:
             for source in load(name).runtime():
                 flags = [*c_flags(target), *include_flags()]
                 compile_file(flags, source, folder / f"kiln_{source.stem}.o")
+
+
+def _compile(
+    functions: Mapping[str, tvm.tirx.PrimFunc], target: Target, plan: Plan, cache: Path
+) -> dict[str, Path]:
+    """Compile the kernels that the cache lacks, on several cores; returns the objects of all, by name."""
+    targets = {name: target.for_variant(name) for name in target.variant_names}
+    folders = {name: cache / _digest(own) for name, own in targets.items()}
+    variants = {kernel.symbol: kernel.variant or target.base for kernel in plan.kernels}
+    texts = {name: tvm.ir.save_json(functions[name]) for name in sorted(functions)}
+    cached = {
+        name: folders[variants[name]] / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}.o"
+        for name, text in texts.items()
+    }
+    absent = [name for name, path in cached.items() if not (_is_whole(path, name) and _about(path).is_file())]
+
+    def compile_one(name: str) -> None:
+        with tempfile.TemporaryDirectory(prefix="kiln-object-") as folder:
+            own, compiled = targets[variants[name]], Path(folder, f"{name}.o")
+            ir = compile_all({name: functions[name]}, own, compiled, plan.name, plan.kernels)
+            write_json(_about(cached[name]), read_loops(ir, name).describe())
+            atomic_write(cached[name], compiled.read_bytes())
+
+    # The longest first, so that no process ends long after the others.
+    forks.each(compile_one, sorted(absent, key=lambda name: -len(texts[name])))
+    return cached
+
+
+def _about(cached: Path) -> Path:
+    """The file next to a cached object that describes its loops."""
+    return cached.with_suffix(".vectors.json")
 
 
 def compile_call(
@@ -103,10 +127,6 @@ def _digest(target: Target) -> str:
     """Digest of everything but the kernel that an object depends on; the name of its folder in the cache."""
     facts = [canonical_json(target_config(target)), metadata.version("apache-tvm")]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-
-
-def _content(func: tvm.tirx.PrimFunc) -> str:
-    return hashlib.sha256(tvm.ir.save_json(func).encode()).hexdigest()[:16]
 
 
 def _is_whole(path: Path, symbol: str) -> bool:

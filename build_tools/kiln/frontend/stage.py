@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
+from kiln.frontend import options
+from kiln.frontend.importer import import_model
+from kiln.params import store
 from kiln.stages.model import ImportStage
 
 
 def run(args: ImportStage) -> None:
     """Write module.json, params.safetensors and interface.json of the imported model, all or none."""
-    from kiln.frontend import options
-    from kiln.frontend.importer import import_model
-    from kiln.params import store
-
     settings = options.from_config(read_json(args.config), read_json(args.bucket) if args.bucket else None)
     try:
         module, interface = import_model(args.source, settings)

@@ -21,6 +21,7 @@ import kiln
 from kiln.config import Target, canonical_json, target_config
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.forks import threads
 from kiln.lower.pipeline import tvm_target
 from kiln.paths import cache_dir
 from kiln.tir import abi
@@ -43,7 +44,7 @@ def _check(target: Target) -> None:
     passed = cache_dir() / "targets" / hashlib.sha256(facts.encode()).hexdigest()[:32]
     if passed.is_file():
         return
-    status, text = _trial_fork(target) if _threads() == 1 else _trial_process(target)
+    status, text = _trial_fork(target) if threads() == 1 else _trial_process(target)
     if status == 0:
         atomic_write(passed, "")
         return
@@ -58,18 +59,10 @@ def _check(target: Target) -> None:
     )
 
 
-def _threads() -> int:
-    """The number of threads of this process; 2, the careful answer, where the system does not tell."""
-    try:
-        return len(list(Path("/proc/self/task").iterdir()))
-    except OSError:
-        return 2
-
-
 def _trial_fork(target: Target) -> tuple[int, str]:
     """Compile in a fork of this process, the quickest way; returns its status and its stderr.
 
-    Only for a process of one thread: in the fork, a lock that another thread holds is never released.
+    Only for a process of one thread (see `kiln.forks`).
     """
     with tempfile.TemporaryFile() as said:
         child = os.fork()

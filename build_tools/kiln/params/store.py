@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm import relax
+from tvm_ffi.serialization import from_json_graph_str
 
 from kiln.callbacks import mutator
 from kiln.errors import KilnError
@@ -87,6 +88,16 @@ def save(mod: tvm.IRModule, directory: str | Path) -> None:
     atomic_write(directory / "module.json", tvm.ir.save_json(module))
 
 
+def read_module(directory: Path) -> tvm.IRModule:
+    """Read module.json as `save_json` of the same version of TVM wrote it.
+
+    `tvm.ir.load_json` would parse and write the text in Python first, to rename the nodes of older versions:
+    most of the time of a large module. Raises exceptions of the reader's own kinds.
+    """
+    module: tvm.IRModule = from_json_graph_str((directory / "module.json").read_text(encoding="utf-8"))
+    return module
+
+
 def load(directory: str | Path) -> tvm.IRModule:
     """Read a module that `save` wrote, with its parameters bound as constants.
 
@@ -94,7 +105,7 @@ def load(directory: str | Path) -> tvm.IRModule:
     """
     directory = Path(directory)
     try:
-        module = tvm.ir.load_json((directory / "module.json").read_text(encoding="utf-8"))
+        module = read_module(directory)
         tensors = tensorfile.load((directory / "params.safetensors").read_bytes())
         main = module["main"]
         stored = list(main.params)[int(main.attrs["num_input"]) :] if tensors else []

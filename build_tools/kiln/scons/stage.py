@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import SCons.Script.Main
 from SCons.Script import GetOption
 
 from kiln import limits, unforeseen
@@ -217,7 +218,9 @@ def _process(stage: StageNode, run: Any) -> tuple[int, list[str]]:
     current = session()
     allowed = _limits(stage)
     columns = str(shutil.get_terminal_size().columns)
-    environment = stage_environment(**{"COLUMNS": columns, unforeseen.VARIABLE: "1"})
+    # The option of the command line; GetOption would return 1 where there is none.
+    jobs = str(vars(SCons.Script.Main.OptionsParser.values).get("num_jobs", ""))
+    environment = stage_environment(**{"COLUMNS": columns, unforeseen.VARIABLE: "1", limits.JOBS: jobs})
     if allowed is not None:
         environment[limits.MEMORY] = str(allowed.memory)
     process = current.server.start(stage.name, stage.stage.words(), environment, keep=[current.journal.lock])

@@ -42,12 +42,14 @@ _STRUCTURE = [
 ]
 _FLATTEN = tirx.transform.FlattenBuffer()
 
+_HOIST = s_tir.transform.HoistIfThenElse()
+
 _CODE = [
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
     tirx.transform.VectorizeLoop(True),
     tirx.transform.StorageRewrite(),
-    s_tir.transform.HoistIfThenElse(),
+    _HOIST,
     tirx.transform.UnrollLoop(),
     s_tir.transform.RenormalizeSplitPattern(),
     tirx.transform.StmtSimplify(),
@@ -168,8 +170,15 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     mod = _FLATTEN(mod) if kernel.family == "opaque" else flatten(mod)
     lowered = pointers(mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
-    mod = tvm.transform.Sequential(_CODE)(mod)
+    code = [item for item in _CODE if item is not _HOIST or _branches(mod["kernel"])]
+    mod = tvm.transform.Sequential(code)(mod)
     return Lowered(mod["kernel"], lowered.scratch)
+
+
+def _branches(func: tirx.PrimFunc) -> bool:
+    """Whether a function has a branch."""
+    found = structural_walk(func.body, [(tirx.IfThenElse, lambda _: tvm_ffi.VisitInterrupt())])
+    return found is not None
 
 
 def written(func: tirx.PrimFunc) -> set[Any]:
