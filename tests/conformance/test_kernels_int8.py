@@ -76,7 +76,7 @@ DIVIDED = {"x86_64": 0, "x86_64_v2": 1, "aarch64": 0, "armv7": 1, "avx_vnni": 0,
 _VALUES = {"least": -127, "most": 127}
 
 
-def _data(case: Case, seed: int) -> tuple[Array, Array]:
+def data_of(case: Case, seed: int) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     limits = np.iinfo(case.dtype)
     low, high = {
@@ -95,14 +95,14 @@ def _data(case: Case, seed: int) -> tuple[Array, Array]:
     return x, weights.astype("int8")
 
 
-def _sums(case: Case, x: Array, weights: Array) -> Array:
+def sums_of(case: Case, x: Array, weights: Array) -> Array:
     wide = x.astype("int64"), weights.astype("int64")
     if len(case.shape) == 2:
         return (wide[0] @ wide[1]).astype("int32")
     return arithmetic.conv2d(*wide, case.stride, dilation=case.dilation, groups=case.groups).astype("int32")
 
 
-def _expression(case: Case, x: Any, weights: Array) -> Any:
+def expression_of(case: Case, x: Any, weights: Array) -> Any:
     kernel = const(weights, str(weights.dtype))
     if len(case.shape) == 2:
         return relax.op.matmul(x, kernel, out_dtype="int32")
@@ -216,13 +216,13 @@ def _cases_of(name: str, grid: str) -> list[Case]:
 def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
     target, cases = TARGETS[name](), _cases_of(name, grid)
     runner = _runner(target)
-    data = [_data(case, seed) for seed, case in enumerate(cases)]
+    data = [data_of(case, seed) for seed, case in enumerate(cases)]
     made = module(
         [(x.shape, x.dtype.name) for x, _ in data],
-        lambda *xs: [_expression(case, x, w) for case, x, (_, w) in zip(cases, xs, data, strict=True)],
+        lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(cases, xs, data, strict=True)],
     )
     compiled = Compiled(made, target, tmp_path)
-    wanted = [_sums(case, *item) for case, item in zip(cases, data, strict=True)]
+    wanted = [sums_of(case, *item) for case, item in zip(cases, data, strict=True)]
     text, blob = _program(compiled, [(x, want) for (x, _), want in zip(data, wanted, strict=True)])
     source, program, values = tmp_path / "main.c", tmp_path / "main", tmp_path / "values"
     source.write_text(text)

@@ -116,9 +116,16 @@ def kernels_of(
             kernel, buffers = row_reduction.make(fused, over_rows, machine)
             return [GroupKernel(kernel, buffers, sum(_macs(nest, ranges) for nest in over_rows.nests))]
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
-        stored = [*fused.params, *done[-1:], *(nest.buffer for nest in nests)]
+        # A reduction whose sums only one other nest reads, element by element, is not stored.
+        ends = {nest.buffer: fused.epilogue(nest) for nest in nests if nest.reduced}
+        ends = {buffer: last for buffer, last in ends.items() if not last.buffer.same_as(buffer)}
+        ends = {buffer: last for buffer, last in ends.items() if any(last is nest for nest in nests)}
+        inner = [last.buffer for last in ends.values()]
+        nests = [nest for nest in nests if nest.buffer not in inner]
+        stored = [*fused.params, *done[-1:], *inner, *(n.buffer for n in nests if n.buffer not in ends)]
         for nest in nests:
-            kernel, buffers = elementwise.make(fused, nest, stored, machine)
+            end = ends.get(nest.buffer)
+            kernel, buffers = elementwise.make(fused, nest, stored, machine, end)
             parts.append(GroupKernel(kernel, buffers, _macs(nest, ranges)))
         return parts
     except NotSimple:

@@ -8,6 +8,8 @@ of them become integer arithmetic:
   contains half a unit of the result, for rounding (Jacob et al., 2018, section 2.2, with one shift for all
   channels). Limits (ReLU, ReLU6) are limits of q. The error is below 0.02 of a level.
 - Tables. A chain of elementwise operators on one int8 or uint8 tensor is a table of 256 entries.
+- Averages. The pooling of raw integers, rounded half away from zero, is (2 sum + n + (sum < 0 ? -1 : 0))
+  divided by 2 n and rounded down (kernels/operators/pooling.py).
 - Softmax. e = T[max - x] from a table of 256 entries in 22 bits, and (e 256 + sum / 2) / sum.
 
 Exact ties are rounded up, not to even. Other expressions stay as they are, in floats.
@@ -25,7 +27,17 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, operator, rewrite_calls, shape_of
+from kiln.graph.bindings import (
+    Array,
+    CallRewriter,
+    Rule,
+    const,
+    constant,
+    integers,
+    operator,
+    rewrite_calls,
+    shape_of,
+)
 
 _FACTOR_BITS = 30  # of the largest factor
 _LEAST_FACTOR = 1 << 13  # a smaller one would be too coarse
@@ -63,7 +75,32 @@ class _Sum:
 
 def fixed_point(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace float arithmetic between quantised tensors by integer arithmetic, as this file's text says."""
-    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.quantize": _quantize}))
+    rules: dict[str, Rule] = {"relax.quantize": _quantize, "relax.astype": _average}
+    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
+
+
+def _average(rewriter: CallRewriter, call: Any) -> Any:
+    """The average pooling of raw int8 or uint8 values m, stored as trunc(m + 0.5 sign(m)): on integers."""
+    dtype = str(call.ty.dtype)
+    total = rewriter.definition(call.args[0])
+    if dtype not in _BYTES or operator(total) != "relax.add":
+        return None
+    pooled, half = (rewriter.definition(argument) for argument in total.args)
+    if operator(pooled) != "relax.nn.avg_pool2d" or operator(half) != "relax.multiply":
+        return None
+    sign, fixed = rewriter.definition(half.args[0]), constant(half.args[1])
+    if operator(sign) != "relax.sign" or fixed is None or fixed.size != 1 or float(fixed.reshape(())) != 0.5:
+        return None
+    source = rewriter.definition(pooled.args[0])
+    if not rewriter.definition(sign.args[0]).same_as(pooled) or operator(source) != "relax.astype":
+        return None
+    if str(source.args[0].ty.dtype) != dtype:
+        return None
+    attrs = pooled.attrs
+    return relax.op.nn.avg_pool2d(
+        source.args[0], integers(attrs.pool_size), integers(attrs.strides), integers(attrs.padding),
+        integers(attrs.dilation), bool(attrs.ceil_mode), bool(attrs.count_include_pad), str(attrs.layout),
+    )  # fmt: skip
 
 
 def _quantize(rewriter: CallRewriter, call: Any) -> Any:
@@ -219,8 +256,16 @@ def _read_sum(rewriter: CallRewriter, expr: Any) -> _Sum | None:
     name, fixed = operator(call), constant(call)
     if fixed is not None:
         return _Sum((), fixed.astype("float64"))
+    if name == "relax.mean":
+        return _mean(rewriter, call)
     if name == "relax.astype" and str(call.args[0].ty.dtype) == "int32":
-        return _Sum(((call.args[0], np.array(1.0)),), np.array(0.0))
+        data, bias = call.args[0], np.array(0.0)
+        inner = rewriter.definition(data)
+        if operator(inner) == "relax.add":  # the bias of a matmul: added in 64 bits, with the other constants
+            fixed = constant(inner.args[1])
+            if fixed is not None and shape_of(inner.args[0]) == shape_of(inner):
+                data, bias = inner.args[0], fixed.astype("float64")
+        return _Sum(((data, np.array(1.0)),), bias)
     if name == "relax.nn.relu":
         inner = _read_sum(rewriter, call.args[0])
         return None if inner is None else replace(inner, low=max(inner.low, 0.0))
@@ -234,6 +279,22 @@ def _read_sum(rewriter: CallRewriter, expr: Any) -> _Sum | None:
         if name in ("relax.maximum", "relax.minimum")
         else _joined(name, left, right)
     )
+
+
+def _mean(rewriter: CallRewriter, call: Any) -> _Sum | None:
+    """The mean of a dequantised tensor: the sum of its levels times scale / count."""
+    leaf, before, after = _dequantised(rewriter, call.args[0]), shape_of(call.args[0]), shape_of(call)
+    sizes = [*(before or ()), *(after or ())]
+    if leaf is None or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    count = math.prod(before) // math.prod(after)
+    data, scale, zero = leaf
+    if count > 1 << 22:  # the sum must fit 32 bits
+        return None
+    axes = None if call.attrs.axis is None else integers(call.attrs.axis)
+    wide = rewriter.emit(relax.op.astype(data, "int32"))
+    total = rewriter.emit(relax.op.sum(wide, axes, bool(call.attrs.keepdims)))
+    return _Sum(((total, np.array(scale / count)),), np.array(-scale * zero))
 
 
 def _limited(name: str, left: _Sum, right: _Sum) -> _Sum | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import relaxed
 import tvm
+from kiln.kernels.operators.legalize import RULES
 from kiln.lower.fixed_point import fixed_point
 from relaxed import const, module, run_by_tvm
 from tvm import relax
@@ -18,8 +19,10 @@ RNG = np.random.default_rng(5)
 CHANNELS = 6
 FACTORS = (RNG.random((1, CHANNELS)) * 0.01 + 1e-4).astype("float32")
 BIAS = RNG.normal(0, 20, (1, CHANNELS)).astype("float32")
+INTEGERS = np.arange(CHANNELS, dtype="int32")[None] * 999
 WIDE = ((40, CHANNELS), "int32")
 NARROW = ((64, CHANNELS), "int8")
+IMAGE = ((2, 5, 7, CHANNELS), "int8")
 BYTES = ((64, CHANNELS), "uint8")
 
 
@@ -56,6 +59,11 @@ CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] =
             0.2, -100, "uint8",
         ),
     ),
+    "bias": (
+        [WIDE],
+        lambda x: quantised(accumulated(op.add(x, const(INTEGERS, "int32"))), 0.7, 3),
+    ),
+    "mean": ([IMAGE], lambda x: quantised(op.mean(real(x, 0.1, 9), [1, 2], True), 0.031, -70)),
     "softmax": ([NARROW], lambda x: quantised(op.nn.softmax(real(x, 0.05, 11), 1), 1 / 256, -128)),
     "softmax of the first axis": (
         [BYTES],
@@ -100,7 +108,7 @@ def test_levels(name: str) -> None:
     "body",
     [
         lambda x: quantised(op.multiply(real(x, 0.1, 1), real(x, 0.1, 2)), 0.1, 0),  # a table
-        lambda x: quantised(op.mean(real(x, 0.1, 1), [1], True), 0.1, 0),
+        lambda x: quantised(op.mean(op.nn.relu(real(x, 0.1, 1)), [1], True), 0.1, 0),
         lambda x: quantised(op.nn.softmax(real(x, 0.1, 1), 1), 1 / 300.5, 0),
         lambda x: quantised(op.add(op.nn.relu(real(x, 0.1, 1)), const(BIAS)), 0.1, 0),
         lambda x: op.nn.relu(real(x, 0.1, 1)),
@@ -117,3 +125,24 @@ def test_factors_too_far_apart_stay_in_floats() -> None:
     far = const(np.array([[1e-7, 1, 1, 1, 1, 1]]))
     mod = module([WIDE], lambda x: quantised(op.multiply(op.astype(x, "float32"), far), 0.5, 0))
     assert float_operators(fixed_point(mod))
+
+
+def averaged(x: Any, dtype: str, padding: list[int]) -> Any:
+    """TensorFlow Lite's AVERAGE_POOL_2D of quantised tensors, as the frontend writes it."""
+    mean = op.nn.avg_pool2d(
+        op.astype(x, "float32"), (2, 3), (2, 1), padding, layout="NHWC", count_include_pad=False
+    )
+    return op.astype(op.add(mean, op.multiply(op.sign(mean), const(0.5))), dtype)
+
+
+@pytest.mark.parametrize("padding", [[0, 0, 0, 0], [0, 1, 1, 1]])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_averages_are_those_of_floats(dtype: str, padding: list[int]) -> None:
+    shape = (IMAGE[0], dtype)
+    before = module([shape], lambda x: averaged(x, dtype, padding))
+    after = fixed_point(before)
+    assert float_operators(before) and float_operators(after) == []
+    after = relax.transform.LegalizeOps({"relax.nn.avg_pool2d": RULES["relax.nn.avg_pool2d"]})(after)
+    given = inputs_of([shape])
+    (want,), (got,) = run_by_tvm(before, given), run_by_tvm(after, given)
+    assert got.dtype == want.dtype and (got == want).all() and len(np.unique(want)) > 9

@@ -24,6 +24,7 @@ from tvm import tirx
 
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.gemm import product
+from kiln.kernels.cpu.gemm_dot import DotProduct
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, integer_product
 from kiln.kernels.cpu.gemm_prefetch import ahead, later
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, choose_tile, pack, pairs_pay
@@ -160,7 +161,9 @@ class Convolution:
         )
 
 
-def _packing(conv: Convolution, tile: Tile, integer: IntegerProduct | None, paired: bool) -> Pack:
+def _packing(
+    conv: Convolution, tile: Tile, integer: IntegerProduct | DotProduct | None, paired: bool
+) -> Pack:
     """The function that packs the weights of `conv` at build time, one group after the other."""
 
     def transform(weights: Array) -> Array:

@@ -23,6 +23,7 @@ from tvm import tirx
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu import interleave
+from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.reduce import Partials, combines, term_of
 from kiln.tir.builder import (
     Expr,
@@ -80,9 +81,19 @@ def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
 class _Writer:
     """Emits the loops of one nest into the kernel being defined."""
 
-    def __init__(self, fused: Fused, nest: Nest, buffers: dict[Any, Any], lanes: int) -> None:
+    def __init__(
+        self,
+        fused: Fused,
+        nest: Nest,
+        buffers: dict[Any, Any],
+        lanes: int,
+        last: Nest | None,
+        axes: list[Any],
+    ) -> None:
         self.fused, self.nest, self.buffers, self.lanes = fused, nest, buffers, lanes
-        self.output = buffers[nest.buffer]
+        self.output = buffers[(nest if last is None else last).buffer]
+        self.epilogue = None if last is None else Epilogue(fused, nest, last, buffers)
+        self.outputs = axes  # all axes of the nest, in the order of those of `last`
         self.expanded = fused.expanded(nest, list(buffers))
         self.stop = {
             buffer: lambda where, target=target: load(target, where)
@@ -113,7 +124,10 @@ class _Writer:
             yield at(lane)
 
     def store(self, bound: dict[Any, Expr], value: Expr) -> None:
-        """Store `value` as the output's element at the axes `bound`."""
+        """Store `value`, or what the epilogue makes of it, as the output's element at the axes `bound`."""
+        if self.epilogue is not None:
+            self.epilogue.store([bound[axis.var] for axis in self.outputs], value)
+            return
         store(self.output, [replace(index, bound, {}) for index in self.nest.store], value)
 
     def points(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> None:
@@ -202,10 +216,20 @@ def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -
         writer.points(bound, alone, int64(0), 1)
 
 
-def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> tuple[Kernel, list[Any]]:
-    """Make the kernel of one nest; return it with the buffers of its parameters (the output last)."""
+def make(
+    fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine, last: Nest | None = None
+) -> tuple[Kernel, list[Any]]:
+    """Make the kernel of one nest; return it with the buffers of its parameters (the output last).
+
+    `last`: for a reduction, the nest that is computed from each of its elements (Fused.epilogue), or None.
+    """
     inputs, ranges = fused.inputs(nest, stored), fused.ranges
-    dtypes = [str(nest.buffer.dtype), *(str(buffer.dtype) for buffer in inputs)]
+    output = nest if last is None else last
+    if last is not None:
+        others = fused.inputs(last, [*stored, nest.buffer])
+        inputs += [buffer for buffer in others if buffer not in inputs and not buffer.same_as(nest.buffer)]
+    outputs = list(nest.axes)
+    dtypes = [str(buffer.dtype) for buffer in (nest.buffer, output.buffer, *inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
     expanded = fused.expanded(nest, stored)
     interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes, ranges)
@@ -228,7 +252,8 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
     tasks = count if ranges.greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        writer = _Writer(fused, nest, dict(zip([*inputs, nest.buffer], buffers, strict=True)), lanes)
+        given = dict(zip([*inputs, output.buffer], buffers, strict=True))
+        writer = _Writer(fused, nest, given, lanes, last, outputs)
         with tasks_of(count, tasks is not None, begin, end) as task:
             bound: dict[Any, Expr] = dict(alone)
             bound |= {axis.var: index for axis, index in zip(outer, unravel(task, sizes), strict=True)}
@@ -265,6 +290,6 @@ def make(fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine) -> t
             for offset, width in chunks(length - whole * lanes, lanes):
                 points(int64(whole * lanes + offset), width)
 
-    arguments = [argument(buffer) for buffer in [*inputs, nest.buffer]]
+    arguments = [argument(buffer) for buffer in [*inputs, output.buffer]]
     func = define(arguments, tasks, body, bool(in_place), ranges)
-    return Kernel(func, tasks, {}, "loops", in_place, ranges=ranges), [*inputs, nest.buffer]
+    return Kernel(func, tasks, {}, "loops", in_place, ranges=ranges), [*inputs, output.buffer]

@@ -32,6 +32,7 @@ from tvm import tirx
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm import Finish
+from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, fitted, panels_beside
 from kiln.tir.builder import (
     Array,
@@ -294,14 +295,16 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
 def integer_product(
     machine: Machine, dtypes: Sequence[str], weights_narrow: bool, loops: Sequence[Loop], rows: int,
     columns: int, line: int,
-) -> IntegerProduct | None:  # fmt: skip
+) -> IntegerProduct | DotProduct | None:  # fmt: skip
     """How to compute `rows` x `columns` sums over `loops` with x and weights of `dtypes`.
 
     Returns None where gemm.product has to compute them. `weights_narrow`: the result of `narrow`. `line`:
     number of consecutive rows that are equally spaced in x.
     """
-    method = method_of(machine, weights_narrow)
     runs = merged(loops)
+    if machine.isa in METHODS:
+        return dot_product(machine, dtypes, weights_narrow, runs, rows, columns)
+    method = method_of(machine, weights_narrow)
     if method is None or dtypes[0] not in ("int8", "uint8") or dtypes[1] != "int8":
         return None
     if runs[-1].extent < GROUP or runs[-1].x_stride != 1:

@@ -12,6 +12,7 @@ from tvm.ir import Op
 from kiln.graph.bindings import constant
 from kiln.kernels.operators import indices
 from kiln.kernels.operators.non_max_suppression import all_class_non_max_suppression
+from kiln.kernels.operators.pooling import average_pool
 from kiln.kernels.operators.prefix_sum import scan_rule
 from kiln.kernels.operators.roi_align import roi_align
 from kiln.kernels.operators.topk import arg_extreme, topk
@@ -118,6 +119,7 @@ RULES = {
     "relax.argmax": arg_extreme(largest=True),
     "relax.argmin": arg_extreme(largest=False),
     "relax.einsum": einsum,
+    "relax.nn.avg_pool2d": average_pool,
     "relax.quantize": quantize,
     "relax.topk": topk,
     "relax.cumsum": scan_rule(topi.cumsum, operator.add, 0),

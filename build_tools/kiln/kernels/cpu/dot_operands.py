@@ -1,0 +1,55 @@
+"""Operands of the instructions of kernels/cpu/gemm_dot.py: words of bytes, pairs of halves, vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels.cpu.dot_packing import BLOCK, QUAD
+from kiln.tir.builder import Expr, bind, load
+from kiln.tir.vector_expr import i32, ramp
+
+
+def call(dtype: str, name: str, *operands: Expr) -> Expr:
+    return tirx.call_llvm_pure_intrin(dtype, name, *operands)
+
+
+def word_of(buffer: Any, at: Expr) -> Expr:
+    """The four bytes of `buffer` from `at` as an int32."""
+    return bind(tirx.reinterpret("int32", load(buffer, [ramp(at, QUAD)])))
+
+
+def extracted(word: Expr, odd: bool, signed: bool) -> Expr:
+    """Two bytes of `word` as 16-bit halves: bytes 1 and 3 where `odd`, else 0 and 2."""
+    if odd:  # LLVM makes one instruction of the rotation and the extraction
+        bits = tirx.reinterpret("uint32", word)
+        down = tirx.shift_right(bits, tirx.const(8, "uint32"))
+        word = tirx.bitwise_or(tirx.reinterpret("int32", down), tirx.shift_left(word, i32(24)))
+    return call("int32", "llvm.arm.sxtb16" if signed else "llvm.arm.uxtb16", word)
+
+
+def widened(buffer: Any, at: Expr) -> Expr:
+    return tirx.Cast("int32", load(buffer, [at]))
+
+
+def halves_of(buffer: Any, first: Expr | None, second: Expr | None) -> Expr:
+    """The elements of `buffer` at two positions as halves of a word; the half of None may hold anything."""
+    low = None if first is None else widened(buffer, first)
+    high = None if second is None else tirx.shift_left(widened(buffer, second), i32(16))
+    if low is None or high is None:
+        return bind(high if low is None else low)
+    return bind(tirx.bitwise_or(tirx.bitwise_and(low, i32(0xFFFF)), high))
+
+
+def mask_of(length: int) -> Expr:
+    return tirx.get_active_lane_mask(f"boolx{BLOCK}", i32(0), i32(length))
+
+
+def vector_of(buffer: Any, at: Expr, length: int) -> Expr:
+    """`length` bytes of `buffer` from `at`, followed by zeros."""
+    if length == BLOCK:
+        return bind(load(buffer, [ramp(at, BLOCK)]))
+    zeros = tirx.Broadcast(tirx.const(0, "int8"), BLOCK)
+    address = tirx.address_of(load(buffer, [at]))
+    return bind(call(f"int8x{BLOCK}", "llvm.masked.load.v16i8.p0", address, mask_of(length), zeros))

@@ -1,0 +1,115 @@
+"""The packing of int8 weights for kernels/cpu/gemm_dot.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiln.kernels.cpu.gemm_tile import Loop, Tile
+from kiln.tir.builder import Array, padded
+
+QUAD = 4  # values of k in a 32-bit word of x
+BLOCK = 16  # values of k in a vector of x
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Values of k that one step of a run multiplies: `first` and `second`, offsets in the run.
+
+    A value of -1 stands for nothing, with weight zero. `word`: offset of the four bytes of x that hold them,
+    at their places 0 and 2 or 1 and 3; -1: they are loaded byte by byte.
+    """
+
+    first: int
+    second: int
+    word: int = -1
+
+
+def slots_of(run: int) -> tuple[int, list[Slot]]:
+    """The number of whole quads of a run of `run` values, and the slots of the values after them."""
+    quads, rest = divmod(run, QUAD)
+    at = quads * QUAD
+    if rest == 3 and quads:
+        return quads, [Slot(-1, at + 1, run - QUAD), Slot(at, at + 2, run - QUAD)]
+    if rest == 3:
+        return quads, [Slot(0, 1), Slot(2, -1)]
+    return quads, [Slot(at, at + 1 if rest == 2 else -1)] if rest else []
+
+
+@dataclass(frozen=True)
+class DotPacking:
+    """An int8 matmul by `method` (see gemm_dot.py), and how its weights are packed.
+
+    `runs`: the reduction over x, innermost loop contiguous. `signed`: whether x is int8. `shared`: whether
+    two columns share the words of their weights. `offsets`: in x, of the values of a short reduction; empty
+    for others, which `runs` describes.
+    """
+
+    method: str
+    tile: Tile
+    runs: tuple[Loop, ...]
+    signed: bool
+    shared: bool
+    arrangement: str
+    offsets: tuple[int, ...] = ()
+    head_lanes: int = 0
+
+    @property
+    def run(self) -> int:
+        """Contiguous bytes of x in the innermost loop of the reduction; all of a short one."""
+        return len(self.offsets) or self.runs[-1].extent
+
+    @property
+    def run_bytes(self) -> int:
+        """Packed bytes of one run of one panel."""
+        if self.method != "smlad":
+            return self.run * self.tile.columns
+        quads, rest = slots_of(self.run)
+        return (2 * quads + len(rest)) * 2 * self.tile.columns
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of one packed panel."""
+        if self.offsets:  # the last vector of weights is read in full
+            beyond = BLOCK - self.run if self.method == "vmladava" else 0
+            return -(-(self.run_bytes + beyond) // 4) * 4
+        return self.run_bytes * int(np.prod([loop.extent for loop in self.runs[:-1]], dtype=np.int64))
+
+    @property
+    def limit(self) -> int:
+        """Values of k whose sum of products always fits 24 bits."""
+        return 508 if self.signed else 256
+
+    def pack(self, weights: Array) -> Array:
+        """Pack weights [K, N] as described under `Packing`, flat, int8."""
+        full = padded(weights, 1, self.tile.columns)
+        panels = full.reshape(-1, self.run, full.shape[1] // self.tile.columns, self.tile.columns)
+        panels = panels.transpose(2, 0, 1, 3)  # panel, run, k, column
+        if self.method != "smlad":
+            cuts = range(0, self.run, BLOCK)
+            parts = [panels[:, :, cut : cut + BLOCK].swapaxes(2, 3) for cut in cuts]
+        else:
+            parts = self._words(panels)
+        flat = np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=2)
+        flat = flat.reshape(flat.shape[0], -1)
+        flat = np.pad(flat, [(0, 0), (0, self.panel_bytes - flat.shape[1])])
+        return np.ascontiguousarray(flat).reshape(-1)
+
+    def _words(self, panels: Array) -> list[Array]:
+        """The packed groups of every run: a quad, or a slot of the rest; [panel, run, pair, slot, 4] each."""
+        quads, rest = slots_of(self.run)
+        groups = [
+            [Slot(at, at + 2), Slot(at + 1, at + 3)] for at in range(0, quads * QUAD, QUAD)
+        ] + ([rest] if rest else [])  # fmt: skip
+        beyond = np.zeros_like(panels[:, :, :1])
+        values = np.concatenate([panels, beyond], axis=2)  # k = -1 has zero weights
+        result = []
+        for group in groups:
+            chosen = values[:, :, [[slot.first, slot.second] for slot in group]]  # …, slot, half, column
+            pairs = chosen.reshape(*chosen.shape[:4], -1, 2).transpose(0, 1, 4, 2, 3, 5)
+            if self.shared:
+                low, high = pairs[..., 0], pairs[..., 1]
+                pairs = np.stack([low, high - (low < 0).astype("int8")], axis=-1)
+            result.append(pairs)
+        return result

@@ -1,0 +1,122 @@
+"""Short reductions of kernels/cpu/gemm_dot.py: all columns of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels.cpu.dot_operands import call, extracted, halves_of, mask_of, vector_of, widened, word_of
+from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, slots_of
+from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.vector_expr import i32, ramp
+
+
+class ShortRow:
+    """Emits all columns of one row, whose values of x stay in registers."""
+
+    def __init__(self, of: DotPacking, x: Any, base: Expr, weights: Any, panel: Expr) -> None:
+        self.of, self.x, self.base, self.weights, self.panel = of, x, base, weights, panel
+
+    def emit(self, columns: int, finish: Any) -> None:
+        """Emit the sums, and finish(column, sum) for each of them."""
+        of, wide = self.of, self.of.tile.columns
+        left = {"smlad": self._pairs, "vmladava": self._vector, "mla": self._values}[of.method]()
+        whole = columns // wide
+        with serial(whole) as number:
+            self._panel(left, number, wide, finish)
+        if columns % wide:
+            self._panel(left, int64(whole), columns % wide, finish)
+
+    def _panel(self, left: Any, number: Expr, columns: int, finish: Any) -> None:
+        of = self.of
+        start = bind((self.panel + number) * int64(of.panel_bytes))
+        first = number * int64(of.tile.columns)
+        if of.method == "smlad":
+            for column in range(0, columns, 2):
+                at = start + int64(column * 2 * len(left))
+                self._two(
+                    left, at, min(2, columns - column), lambda i, v, c=column: finish(first + int64(c + i), v)
+                )
+            return
+        for column in range(columns):
+            at = start + int64(column * of.run)
+            total = registers([1], "int32")
+            store(total, [int64(0)], i32(0))
+            if of.method == "vmladava":
+                right = bind(load(self.weights, [ramp(at, BLOCK)]))
+                zero = i32(0)
+                value = call("int32", "llvm.arm.mve.vmldava.v16i8", zero, zero, zero, zero, left, right)
+                store(total, [int64(0)], value)
+            else:
+                for k, value in enumerate(left):
+                    weight = tirx.Cast("int32", load(self.weights, [at + int64(k)]))
+                    store(total, [int64(0)], load(total, [int64(0)]) + value * weight)
+            finish(first + int64(column), load(total, [int64(0)]))
+
+    def _two(self, left: Sequence[Expr], at: Expr, columns: int, finish: Any) -> None:
+        """Emit two columns, whose weights begin at `at`; method `smlad`."""
+        of = self.of
+        sums = registers([2], "int32")
+        for column in range(columns):
+            store(sums, [int64(column)], i32(0))
+        for slot, value in enumerate(left):
+            word = word_of(self.weights, at + int64(4 * slot))
+            rights = [bind(extracted(word, False, True))]
+            if columns == 2:
+                rights.append(word if of.shared else bind(extracted(word, True, True)))
+            for column, right in enumerate(rights):
+                place = [int64(column)]
+                store(sums, place, call("int32", "llvm.arm.smlad", value, right, load(sums, place)))
+        first, second = load(sums, [int64(0)]), load(sums, [int64(1)])
+        finish(0, first)
+        if columns == 2:
+            finish(1, tirx.shift_right(second - first, i32(8)) if of.shared else second)
+
+    def _values(self) -> list[Expr]:
+        return [bind(widened(self.x, self.base + int64(offset))) for offset in self.of.offsets]
+
+    def _pairs(self) -> list[Expr]:
+        """The values of x as pairs of 16 bits, in the order of the slots."""
+        of = self.of
+        quads, rest = slots_of(of.run)
+        result = []
+        for quad in range(quads):
+            four = of.offsets[quad * QUAD : quad * QUAD + QUAD]
+            if four[-1] - four[0] == QUAD - 1:
+                word = word_of(self.x, self.base + int64(four[0]))
+                result += [bind(extracted(word, odd, of.signed)) for odd in (False, True)]
+            else:
+                result += [self._pair(four[0], four[2]), self._pair(four[1], four[3])]
+        for slot in rest:
+            first, second = (of.offsets[k] if k >= 0 else -1 for k in (slot.first, slot.second))
+            result.append(self._pair(first, second))
+        return result
+
+    def _pair(self, first: int, second: int) -> Expr:
+        """The values of x at two offsets as halves of a word; -1: any value."""
+        return halves_of(self.x, *(None if at < 0 else self.base + int64(at) for at in (first, second)))
+
+    def _vector(self) -> Expr:
+        """The values of x in a vector, followed by zeros."""
+        of = self.of
+        if of.offsets[-1] - of.offsets[0] == of.run - 1:
+            return vector_of(self.x, self.base + int64(of.offsets[0]), of.run)
+        places = [offset - of.offsets[0] for offset in of.offsets] + [0] * (BLOCK - of.run)
+        lanes = tirx.Shuffle(
+            [tirx.const(place, "uint8") for place in places], [i32(lane) for lane in range(BLOCK)]
+        )
+        address = tirx.address_of(load(self.x, [self.base + int64(of.offsets[0])]))
+        name = "llvm.arm.mve.vldr.gather.offset.predicated.v16i8.p0.v16i8.v16i1"
+        found = call(
+            f"int8x{BLOCK}",
+            name,
+            address,
+            tirx.reinterpret(f"int8x{BLOCK}", lanes),
+            i32(8),
+            i32(0),
+            i32(1),
+            mask_of(of.run),
+        )
+        return bind(found)

@@ -1,0 +1,211 @@
+"""Register tiles of kernels/cpu/gemm_dot.py: a few rows by a few columns, by words or by vectors of x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from kiln.kernels.cpu.dot_operands import call, extracted, halves_of, vector_of, word_of
+from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, Slot, slots_of
+from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.vector_expr import i32
+
+
+class _Tile:
+    """Emits the sums of one tile: `count` rows of x at `bases` by `columns` columns of the panels."""
+
+    def __init__(
+        self, of: DotPacking, count: int, columns: int, x: Any, bases: Sequence[Expr], weights: Any,
+        panel: Expr, inside: Expr | None,
+    ) -> None:  # fmt: skip
+        self.of, self.count, self.columns = of, count, columns
+        self.x, self.bases, self.weights, self.inside = x, bases, weights, inside
+        held = min(of.tile.columns, of.tile.vectors)
+        self.places = [divmod(column, held) for column in range(columns)]  # panel, column within the tile
+        self.starts = [
+            bind((panel + int64(beside)) * int64(of.panel_bytes)) for beside in range(self.places[-1][0] + 1)
+        ]
+        self.sums = [registers([columns], "int32") for _ in range(count)]
+
+    def clear(self, sums: Sequence[Any]) -> None:
+        for one in sums:
+            for column in range(self.columns):
+                store(one, [int64(column)], i32(0))
+
+    def add(self, row: int, column: int, name: str, left: Expr, right: Expr, *flags: Expr) -> None:
+        """sums[row][column] = name(…)."""
+        place = [int64(column)]
+        total = load(self.sums[row], place)
+        operands = (*flags, total, left, right) if flags else (left, right, total)
+        store(self.sums[row], place, call("int32", name, *operands))
+
+    def emit(self) -> Any:
+        raise NotImplementedError
+
+
+class Words(_Tile):
+    """Method `smlad`."""
+
+    def emit(self) -> Any:
+        """Emit the sums; returns the function that passes each of them on to its argument."""
+        of = self.of
+        depth = int(np.prod([loop.extent for loop in of.runs], dtype=np.int64))
+        self.parts = of.shared and depth > of.limit
+        if self.parts:
+            self.totals = [registers([self.columns], "int32") for _ in range(self.count)]
+            self.clear(self.totals)
+        else:
+            self.clear(self.sums)
+        self._reduce(of.runs, int64(0), int64(0), not self.parts)
+
+        def deliver(visit: Any) -> None:
+            for row in range(self.count):
+                for column in range(self.columns):
+                    held = self.totals if self.parts else self.sums
+                    value = load(held[row], [int64(column)])
+                    if of.shared and not self.parts and column % 2:
+                        value = self._of_second(row, column)
+                    visit(row, column, value)
+
+        return deliver
+
+    def _of_second(self, row: int, column: int) -> Expr:
+        """The sum of the second column of a pair."""
+        both, first = (load(self.sums[row], [int64(at)]) for at in (column, column - 1))
+        return tirx.shift_right(both - first, i32(8))
+
+    def _part(self, depth: int, body: Any) -> None:
+        """Emit `body`, then add the sums to the totals."""
+        self.clear(self.sums)
+        body()
+        for row in range(self.count):
+            for column in range(self.columns):
+                place = [int64(column)]
+                value = self._of_second(row, column) if column % 2 else load(self.sums[row], place)
+                store(self.totals[row], place, load(self.totals[row], place) + value)
+
+    def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr, counted: bool) -> None:
+        """Emit the loops `remaining`; `counted`: the caller adds the sums to the totals."""
+        of = self.of
+        depth = int(np.prod([loop.extent for loop in remaining], dtype=np.int64))
+        if not counted and depth <= of.limit:
+            self._part(depth, lambda: self._reduce(remaining, x_offset, step, True))
+            return
+        if len(remaining) > 1:
+            loop = remaining[0]
+            with serial(loop.extent) as k:
+                self._reduce(
+                    remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k, counted
+                )
+            return
+        quads, rest = slots_of(of.run)
+        first = step * int64(of.run_bytes)
+        size = 4 * of.tile.columns  # bytes of a quad of a panel
+
+        def loop_of(begin: Expr, extent: int) -> None:
+            with serial(extent) as k:
+                number = begin + k
+                self._quad(x_offset + number * int64(QUAD), first + number * int64(size))
+
+        def end() -> None:
+            if rest:
+                self._rest(x_offset, first + int64(quads * size), rest)
+
+        if counted:
+            loop_of(int64(0), quads)
+            end()
+            return
+        most = of.limit // QUAD
+        with serial(quads // most) as block:
+            self._part(of.limit, lambda: loop_of(block * int64(most), most))
+        begin = quads // most * most
+        self._part(of.limit, lambda: (loop_of(int64(begin), quads - begin), end()))  # type: ignore[func-returns-value]
+
+    def _quad(self, x_offset: Expr, place: Expr) -> None:
+        """Emit four values of k: `place`: offset of their weights in the panel."""
+        left = []
+        for row in range(self.count):
+            word = word_of(self.x, self.bases[row] + x_offset)
+            left.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
+        self._multiply(left, place)
+
+    def _rest(self, x_offset: Expr, place: Expr, slots: Sequence[Slot]) -> None:
+        """Emit the values of k after the last whole quad."""
+        left = []
+        for row in range(self.count):
+            base = self.bases[row] + x_offset
+            if slots[0].word >= 0:
+                word = word_of(self.x, base + int64(slots[0].word))
+                left.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
+                continue
+            left.append([
+                halves_of(self.x, *(None if k < 0 else base + int64(k) for k in (slot.first, slot.second)))
+                for slot in slots
+            ])  # fmt: skip
+        self._multiply(left, place)
+
+    def _multiply(self, left: Sequence[Sequence[Expr]], place: Expr) -> None:
+        """Add the products of x, `left` of each row and slot, and the weights at `place` of each panel."""
+        slots = len(left[0])
+        for column in range(0, self.columns, 2):
+            beside, within = self.places[column]
+            at = self.starts[beside] + place + int64(within * 2 * slots)
+            if self.inside is not None:
+                at = at + self.inside * int64(2 * slots)
+            for slot in range(slots):
+                word = word_of(self.weights, at + int64(slot * 4))
+                first, second = bind(extracted(word, False, True)), word
+                if not self.of.shared and column + 1 < self.columns:
+                    second = bind(extracted(word, True, True))
+                for row in range(self.count):
+                    self.add(row, column, "llvm.arm.smlad", left[row][slot], first)
+                    if column + 1 < self.columns:
+                        self.add(row, column + 1, "llvm.arm.smlad", left[row][slot], second)
+
+
+class Vectors(_Tile):
+    """Method `vmladava`."""
+
+    def emit(self) -> Any:
+        """Emit the sums; returns the function that passes each of them on to its argument."""
+        self.clear(self.sums)
+        self._reduce(self.of.runs, int64(0), int64(0))
+
+        def deliver(visit: Any) -> None:
+            for row in range(self.count):
+                for column in range(self.columns):
+                    visit(row, column, load(self.sums[row], [int64(column)]))
+
+        return deliver
+
+    def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
+        of = self.of
+        if len(remaining) > 1:
+            loop = remaining[0]
+            with serial(loop.extent) as k:
+                self._reduce(
+                    remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k
+                )
+            return
+        whole, rest = divmod(of.run, BLOCK)
+        first = step * int64(of.run_bytes)
+        with serial(whole) as k:
+            self._block(x_offset + k * int64(BLOCK), first + k * int64(BLOCK * of.tile.columns), BLOCK)
+        if rest:
+            self._block(x_offset + int64(whole * BLOCK), first + int64(whole * BLOCK * of.tile.columns), rest)
+
+    def _block(self, x_offset: Expr, place: Expr, length: int) -> None:
+        """Emit `length` values of k, at most BLOCK."""
+        left = [vector_of(self.x, base + x_offset, length) for base in self.bases]
+        for column, (beside, within) in enumerate(self.places):
+            at = self.starts[beside] + place + int64(within * length)
+            if self.inside is not None:
+                at = at + self.inside * int64(length)
+            right = vector_of(self.weights, at, length)
+            for row in range(self.count):
+                flags = [i32(0)] * 3  # signed; added; not exchanged
+                self.add(row, column, "llvm.arm.mve.vmldava.v16i8", left[row], right, *flags)

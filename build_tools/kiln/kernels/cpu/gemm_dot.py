@@ -1,0 +1,111 @@
+"""The matmul of gemm.py on 8-bit integers, for cores whose instructions add products to a scalar sum.
+
+Computation  sum[row][column] += x[row][k] * w[k][column], int8 or uint8 by int8, in int32.
+Packing      The reduction is cut into runs of contiguous bytes of x (a kernel row of an NHWC image).
+             smlad: [K,N] → [panel][run][pair of columns][slot][4], where a slot is two values of k. The four
+             bytes of columns a and b are a[k], b[k], a[k'], b[k']: SXTB16 extracts the two weights of a, and
+             the word itself, read as two halves of 16 bits, is 256 b + a. So one multiply-add of x by the
+             extracted weights adds to the sum of a, and one by the word itself to 256 (sum of b) + (sum of
+             a): half of the weights are never unpacked. b is stored less 1 where a is negative.
+             vmladava: [K,N] → [panel][run][block of 16 values of k][column][values of the block].
+Schedule     smlad: four bytes of x are a load and two SXTB16, which give k, k + 2 and k + 1, k + 3. What is
+             left of a run whose length is not a multiple of four is loaded byte by byte, or together with
+             bytes that were counted already and have zero weights: no byte outside is read.
+             The 32-bit sums of 256 b + a keep 24 bits of b's sum: every `limit` values of k they are
+             added to totals.
+             vmladava: 16 products for each instruction; the last block of a run is loaded under a mask.
+             Short reductions, such as the 9 values of a 3 x 3 kernel on a grey image, are loaded once for
+             each pixel, as one run, and the columns are the inner loop. mla: so on cores with neither.
+Applies      int8 weights. Weights of -128 need both columns to be unpacked. vmladava: int8 x. mla: short
+             reductions only.
+Accuracy     Exact: no step saturates or rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.dot_packing import BLOCK, DotPacking
+from kiln.kernels.cpu.dot_short import ShortRow
+from kiln.kernels.cpu.dot_tile import Vectors, Words
+from kiln.kernels.cpu.gemm import Finish
+from kiln.kernels.cpu.gemm_tile import Loop, Tile
+from kiln.tir.builder import Expr, Machine, int64
+
+METHODS = {"dsp": "smlad", "mve": "vmladava", "none": "mla"}  # by the target's instructions
+# The longest reduction of which all values of x stay in registers.
+_SHORT = {"smlad": 12, "vmladava": BLOCK, "mla": 9}
+
+
+@dataclass(frozen=True)
+class DotProduct(DotPacking):
+    """An int8 matmul by one of METHODS."""
+
+    def product(
+        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
+        weights: Any, panel: Expr, finish: Finish, inside: Expr | None = None,
+    ) -> None:  # fmt: skip
+        """Emit one tile of sums; parameters as in gemm.product."""
+        if self.offsets:
+            short = ShortRow(self, x, bases[0], weights, panel)
+            short.emit(columns, lambda column, value: finish(rows[0], first_column + column, value))
+            return
+        emitter = Vectors if self.method == "vmladava" else Words
+        emitter(self, len(rows), columns, x, bases, weights, panel, inside).emit()(
+            lambda row, column, value: finish(rows[row], first_column + int64(column), value)
+        )
+
+
+def _tile(rows: int, columns: int) -> Tile:
+    """The register tile: the sums and one row's operands fit the registers."""
+    panel = 4 if columns % 4 in (0, 3) else 2
+    if rows == 1:
+        return Tile(1, panel, 1, beside=min(4 // panel, ceil_div(columns, panel)))
+    return Tile(2, 2, 1, parts=panel // 2)
+
+
+def _whole_row(columns: int) -> Tile:
+    """The tile of a short reduction: all columns of one row."""
+    return Tile(1, 2, 1, beside=ceil_div(columns, 2))
+
+
+def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], columns: int) -> tuple[int, ...]:
+    """Offsets in x of the values of a short reduction; empty where `runs` is no such reduction."""
+    offsets = [0]
+    if int(np.prod([loop.extent for loop in runs], dtype=np.int64)) > _SHORT[method] or columns < 2:
+        return ()
+    for loop in runs:
+        offsets = [before + k * loop.x_stride for before in offsets for k in range(loop.extent)]
+    if machine.registers < 12 and method == "mla":
+        return ()
+    contiguous = len(runs) == 1
+    return () if method == "vmladava" and not contiguous and offsets[-1] > 255 else tuple(offsets)
+
+
+def dot_product(
+    machine: Machine, dtypes: Sequence[str], weights_narrow: bool, runs: tuple[Loop, ...], rows: int,
+    columns: int,
+) -> DotProduct | None:  # fmt: skip
+    """How to compute `rows` x `columns` sums over `runs`, of which the last has stride 1.
+
+    Parameters as of gemm_int8.integer_product. Returns None where another method has to compute them.
+    """
+    method = METHODS.get(machine.isa)
+    if method is None or dtypes[0] not in ("int8", "uint8") or dtypes[1] != "int8":
+        return None
+    if runs[-1].x_stride != 1 or (method == "vmladava" and dtypes[0] != "int8"):
+        return None
+    arrangement = f"{method}{' shared' if weights_narrow and method == 'smlad' else ''}"
+    if machine.packing is not None and machine.packing.arrangement != arrangement:
+        return None
+    offsets = _short_offsets(method, machine, runs, columns)
+    if method == "mla" and not offsets:
+        return None
+    tile = _whole_row(columns) if offsets else _tile(rows, columns)
+    shared = weights_narrow and method == "smlad"
+    return DotProduct(method, tile, runs, dtypes[0] == "int8", shared, arrangement, offsets)

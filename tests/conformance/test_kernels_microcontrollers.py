@@ -1,0 +1,167 @@
+"""Convolutions and dense layers on 8-bit integers on microcontrollers: every bit of the int32 sums, in QEMU.
+
+Where the machine has a region of memory apart, x lies at its end and then at its beginning: a read past
+either end stops the program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kiln.config import Target, load_target
+from kiln.device import bare
+from kiln.device.check.runners import runner_for
+from kiln.device.link import link, link_flags
+from kiln.kernels.cpu.dot_packing import Slot, slots_of
+
+from .lowered import Array, Compiled, module
+from .test_kernels_int8 import Case, data_of, expression_of, sums_of
+
+
+def _cases() -> Iterator[Case]:
+    # Reductions of more values than the 24 bits of a shared sum hold, at their greatest magnitudes.
+    for number, (x, w) in enumerate(itertools.product(("least", "most"), ("least", "most", "wide"))):
+        yield Case((1, 1100), (1100, 5), ("int8", "uint8")[number % 2], x=x, w=w, heavy=number > 2)
+        yield Case((1, 5, 4, 67), (3, 3, 67, 6), ("uint8", "int8")[number % 2], x=x, w=w, heavy=number < 3)
+    yield Case((3, 520), (520, 4), x="least", w="most")
+    # Short reductions, and runs of every length up to two quads or vectors and more.
+    yield Case((1, 9, 9, 1), (3, 3, 1, 7), stride=2)
+    yield Case((1, 9, 9, 1), (3, 3, 1, 4), "uint8", w="wide")
+    yield Case((1, 6, 150, 1), (3, 3, 1, 4))  # rows too far apart for offsets of one byte
+    yield Case((1, 5, 5, 3), (1, 1, 3, 8))
+    yield Case((2, 5, 5, 8), (1, 1, 8, 3), "uint8")
+    rng = np.random.default_rng(7)
+    for number, depth in enumerate((2, 3, 5, 6, 7, 13, 16, 17, 19, 32, 33)):
+        size, stride, dilation = (int(n) for n in rng.integers([2, 1, 1], [4, 3, 3]))
+        columns, groups = int(rng.integers(1, 12)), 2 if number == 4 else 1
+        least = (size - 1) * dilation + 1
+        height, width = (least + int(n) for n in rng.integers(0, 5, 2))
+        yield Case(
+            (1, height, width, depth * groups), (size, size, depth, columns * groups),
+            ("int8", "uint8")[number % 2], stride, dilation, groups, heavy=number % 2 > 0,
+        )  # fmt: skip
+        yield Case(
+            (1 + number % 2, depth), (depth, columns), w=("random", "wide")[number % 2], heavy=number % 3 > 0
+        )
+
+
+CASES = list(_cases())
+GATE = [case for case in CASES if not case.heavy]
+
+_PROGRAM = """
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static FILE *blob;
+static _Alignas(64) char memory[2][1 << 17];
+
+static void *given(char *at, long bytes) {
+    return fread(at, 1, (size_t)bytes, blob) == (size_t)bytes ? at : 0;
+}
+
+static int differs(const char *data, long bytes) {
+    char want[64];
+    int wrong = 0;
+    for (long i = 0; i < bytes; i += 64) {
+        const long part = bytes - i < 64 ? bytes - i : 64;
+        wrong |= !given(want, part) || memcmp(data + i, want, (size_t)part) != 0;
+    }
+    return wrong;
+}
+
+%(prototypes)s
+int main(int argc, char **argv) {
+    blob = argc > 1 ? fopen(argv[1], "rb") : 0;
+    if (!blob) return 2;
+%(calls)s
+    printf("end\\n");
+    return 0;
+}
+"""
+
+
+def _program(compiled: Compiled, cases: list[tuple[Array, Array]]) -> tuple[str, bytes]:
+    """C that runs each step twice, x at the end and at the beginning of a region; the data that it reads."""
+    region = next(r for r in compiled.target.memory or () if "heap" in r.holds)
+    prototypes, calls, blob = set(), [], b""
+    for number, (step, (x, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
+        source, weights, output = step.args
+        assert compiled.tensors[source].kind == "input" and output in step.writes and not step.extent
+        packed = np.ascontiguousarray(compiled.result.params[weights])
+        assert max(packed.nbytes, want.nbytes) <= 1 << 17
+        prototypes.add(f"void {step.kernel}(void *, void *, void *);\n")
+        for place in (region.origin + region.bytes - x.nbytes, region.origin):
+            calls.append(
+                f"    {{ void *x = given((char *){place:#x}u, {x.nbytes});\n"
+                f"      void *w = given(memory[0], {packed.nbytes});\n"
+                f"      if (!x || !w) return 3;\n"
+                f"      {step.kernel}(x, w, memory[1]);\n"
+                f'      if (differs(memory[1], {want.nbytes})) printf("case {number} differs\\n"); }}\n'
+            )
+            blob += x.tobytes() + packed.tobytes() + want.tobytes()
+    return _PROGRAM % {"prototypes": "".join(sorted(prototypes)), "calls": "".join(calls)}, blob
+
+
+def run_cases(target: Target, cases: list[Case], folder: Path) -> set[str]:
+    """Compare all cases with numpy on the target's machine; returns the families of the kernels."""
+    assert target.emulator is not None
+    if shutil.which(target.emulator.command) is None:
+        pytest.skip(f"{target.emulator.command} is not installed")
+    data = [data_of(case, seed) for seed, case in enumerate(cases)]
+    shapes = [(case.shape, case.dtype) for case in cases]
+    mod = module(
+        shapes,
+        lambda *xs: [expression_of(*item) for item in zip(cases, xs, [w for _, w in data], strict=True)],
+    )
+    compiled = Compiled(mod, target, folder, threads="none")
+    wanted = [(x, sums_of(case, x, w)) for case, (x, w) in zip(cases, data, strict=True)]
+    source, blob = folder / "program.c", folder / "blob"
+    text, data_read = _program(compiled, wanted)
+    source.write_text(text)
+    blob.write_bytes(data_read)
+    parts = bare.parts(target, folder)
+    flags = ["-Os", *link_flags(target, "none", entry=None), *parts.flags]
+    program = link(
+        target, [source, compiled.object, *parts.sources], flags,
+        include=parts.include, work=folder / "work", name="program",
+    )  # fmt: skip
+    done = runner_for(target).run(program, ["blob"], send={"blob": blob}, fetch={}, timeout=60)
+    assert (done.status, done.stdout) == (0, "end\n"), done.stdout + done.stderr
+    return set(compiled.families)
+
+
+@pytest.mark.parametrize("name", ["cortex_m4", "cortex_m55"])
+def test_sums_are_exact(name: str, tmp_path: Path) -> None:
+    assert run_cases(load_target(name), GATE, tmp_path) == {"conv2d"}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["cortex_m0plus", "cortex_m3", "cortex_m4", "cortex_m55", "riscv32_imac"])
+def test_sums_of_all_cases_are_exact(name: str, tmp_path: Path) -> None:
+    target = load_target(name)
+    assert target.memory is not None
+    if all("heap" not in region.holds for region in target.memory):
+        pytest.skip("the machine has no region apart from its variables")
+    run_cases(target, CASES, tmp_path)
+
+
+def test_the_rest_of_a_run() -> None:
+    """Every value of k is in one slot, and bytes are read of the run alone."""
+    for run in range(1, 40):
+        quads, rest = slots_of(run)
+        assert all(slot.word == -1 or 0 <= slot.word <= run - 4 for slot in rest)
+        found = [k for slot in rest for k in (slot.first, slot.second) if k >= 0]
+        assert sorted([*range(4 * quads), *found]) == list(range(run))
+        for number, slot in enumerate(rest):
+            if slot.word >= 0:
+                places = (slot.word + number, slot.word + number + 2)
+                assert all(
+                    k in (-1, place) for k, place in zip((slot.first, slot.second), places, strict=True)
+                )
+    assert slots_of(3) == (0, [Slot(0, 1), Slot(2, -1)])
