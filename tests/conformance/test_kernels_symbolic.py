@@ -14,7 +14,7 @@ import pytest
 import tvm
 from kiln.config import sizes
 from kiln.emit.objects import compile_all
-from kiln.errors import KilnError
+from kiln.golden.reference import open_reference
 from kiln.lower.pipeline import lower
 from kiln.plan.lifetimes import root_of
 from kiln.tir.kernel_name import digest
@@ -208,10 +208,52 @@ def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
         close(got, want, 2e-5)
 
 
-def test_what_has_no_loops_is_refused(tmp_path: Path) -> None:
-    mod = build([("n", 4)], lambda x: op.cumsum(x, axis=0))
-    with pytest.raises(KilnError, match="'cumsum' cannot be compiled: it does not support dynamic shapes"):
-        lower(mod, "m", runnable("x86_64"), "none")
+OPAQUE = """
+g (float[n,m] x, int64[k] rows, float[k,m] new, int64[k,1] places, int64[k,m] lines)
+=> (float[n,m] a, float[n,m] b, float[n,m] c, float[n,m] d, float[n,m] e, float[n,m] s, int64[n,m] t,
+    float[n,?] h, int64[n,?] i)
+{
+  a = CumSum(x, zero)
+  b = CumSum<reverse = 1>(x, one)
+  c = ScatterND<reduction: string = "add">(x, places, new)
+  d = ScatterElements<axis = 0, reduction: string = "max">(x, lines, new)
+  twice = Add(x, x)
+  f = ScatterElements<axis = 0, reduction: string = "add">(twice, lines, new)
+  e = Relu(f)
+  shape = Shape(x)
+  all = Slice(shape, ones, twos)
+  s, t = TopK<axis = 1, largest = 0>(x, all)
+  rest = Sub(all, ones)
+  half = Max(rest, ones)
+  h, i = TopK<axis = 1>(x, half)
+}
+"""
+
+
+def test_scans_and_scatters_of_open_sizes(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.onnx",
+        OPAQUE,
+        18,
+        zero=np.array(0),
+        one=np.array(1),
+        ones=np.array([1]),
+        twos=np.array([2]),
+    )
+    program = Program(path, {"n": (1, 20), "m": (1, 9), "k": (1, 33)})
+    reference = open_reference(path)
+    for n, m, k in ((1, 1, 1), (20, 9, 33), (7, 3, 20)):
+        rows = RNG.integers(0, n, k)
+        inputs = [
+            RNG.normal(size=(n, m)).astype("f4"),
+            rows,
+            RNG.normal(size=(k, m)).astype("f4"),
+            rows[:, None].copy(),
+            RNG.integers(0, n, (k, m)),
+        ]
+        want = reference.run(inputs)
+        for a, b in zip(program.run(inputs, {"n": n, "m": m, "k": k}), want, strict=True):
+            close(a, b)
 
 
 def test_names_do_not_make_a_kernel_another_one() -> None:

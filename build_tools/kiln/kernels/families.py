@@ -13,7 +13,7 @@ from kiln.kernels.operators import opaque
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Kernel, Machine
 from kiln.tir.fused import Fused, Nest, NotSimple
-from kiln.tir.symbols import NO_RANGES, SymbolRanges, is_dynamic
+from kiln.tir.symbols import NO_RANGES, SymbolRanges
 from kiln.tir.view import TensorView
 
 KernelAndBuffers = tuple[Kernel, list[Any]]
@@ -66,10 +66,6 @@ def macs_of(func: tirx.PrimFunc, ranges: SymbolRanges) -> int:
         return 0
 
 
-def _is_open(func: tirx.PrimFunc) -> bool:
-    return any(is_dynamic(size) for param in func.params if tirx.is_buffer_var(param) for size in param.shape)
-
-
 def kernels_of(
     func: tirx.PrimFunc,
     ops: list[OpInfo],
@@ -86,7 +82,7 @@ def kernels_of(
     positions of the int8 constants for which narrow() of kernels/cpu/gemm_int8.py holds. `ranges`: of the
     variables in the shapes of `func`. A group that no family handles becomes elementwise kernels or a row
     reduction; a function that is not made of loop nests is compiled unchanged. Raises ValueError if such a
-    function has dynamic shapes or calls TVM's runtime, and NotSimple if it has views.
+    function calls TVM's runtime, and NotSimple if it has views.
     """
     try:
         fused = Fused(func, ranges)
@@ -131,6 +127,4 @@ def kernels_of(
     except NotSimple:
         if views:  # not expected: in_place_padding.py checks before; TVM's own code for `func` would be wrong
             raise
-        if _is_open(func):
-            raise ValueError("it does not support dynamic shapes") from None
-        return [GroupKernel(opaque.make(func), list(func.params), 0)]
+        return [GroupKernel(opaque.make(func, ranges), list(func.params), 0)]

@@ -184,6 +184,19 @@ def define(
     return _with_values(ir.get(), values) if values else ir.get()
 
 
+def with_sizes(func: tirx.PrimFunc, ranges: SymbolRanges) -> tirx.PrimFunc:
+    """`func` with the values of its variables in `ranges` as int32 parameters after the others.
+
+    A variable that the body does not use gets no parameter.
+    """
+    values = {}
+    for variable, (least, most) in ranges.ranges.items():
+        value = tirx.Var(size_name(variable), "int32")
+        values[variable] = value, _between(value, least, most)
+    params = [*func.params, *(value for value, _ in values.values())]
+    return _with_values(tirx.PrimFunc(params, func.body, None, attrs=func.attrs), values)
+
+
 def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) -> tirx.PrimFunc:
     """Bind the dynamic sizes of `func` to its size parameters; drop the size parameters that it does not use.
 

@@ -116,9 +116,27 @@ def _numbers(node: Node, index: int) -> list[Extent]:
     return found
 
 
+def top_k(node: Node) -> Any:
+    """TopK whose `k` is computed from shapes, such as the whole axis of a sort; others are left to TVM."""
+    if len(node.inputs) < 2 or node.constant(1) is not None:
+        return None
+    (count,), shape = node.known(1, "k"), node.shape(0)
+    axis, largest = int(node.attributes.get("axis", -1)) % len(shape), bool(node.attributes.get("largest", 1))
+    if not node.attributes.get("sorted", 1):
+        raise ValueError("its attribute sorted is 0, allowed: 1")
+    both = node.builder.emit(relax.op.topk(node.tensor(0), -1, axis, "both", largest, "int64"))
+    found = [node.builder.emit(relax.TupleGetItem(both, index)) for index in (0, 1)]
+    if not node.symbols.equal(count, shape[axis]):
+        if not node.symbols.holds(count <= shape[axis]):
+            raise ValueError(f"k is {count} of {shape[axis]} elements, which is too many for some sizes")
+        found = [relax.op.strided_slice(item, [axis], prims([0]), prims([count])) for item in found]
+    return relax.Tuple(found)
+
+
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Col2Im": col2im,
     "DepthToSpace": depth_to_space,
     "ReverseSequence": reverse_sequence,
     "SpaceToDepth": space_to_depth,
+    "TopK": top_k,
 }

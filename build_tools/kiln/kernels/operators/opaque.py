@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import Call
+from tvm import s_tir, tirx
+from tvm.ir import Call, Range, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.opinfo.attach import ATTRIBUTE
-from kiln.tir.builder import Kernel
+from kiln.tir.builder import Kernel, Sized, with_sizes
+from kiln.tir.symbols import NO_RANGES, SymbolRanges, extent, int64, is_dynamic
 
 
 def _serial(loop: Any) -> Any:
@@ -30,12 +32,78 @@ def refuse_library(func: tirx.PrimFunc) -> None:
     structural_walk(func.body, ((Call, on_call),))
 
 
-def make(func: tirx.PrimFunc) -> Kernel:
+def make(func: tirx.PrimFunc, ranges: SymbolRanges = NO_RANGES) -> Kernel:
     """A kernel from a fused function: all of its loops become serial, its inner buffers scratch memory.
 
-    Op info is removed, so that equal code becomes one kernel, whatever operators it was made from. Raises
+    Buffers of dynamic shape become flat memory of their greatest size, for the `ranges` of the variables. Op
+    info is removed, so that equal code becomes one kernel, whatever operators it was made from. Raises
     ValueError if the code calls TVM's runtime (see `refuse_library`).
     """
     refuse_library(func)
-    body = structural_map(func.body, ((tirx.For, _serial),))
-    return Kernel(func.with_body(body).without_attr(ATTRIBUTE), None, {}, "opaque")
+    func = func.with_body(structural_map(func.body, ((tirx.For, _serial),))).without_attr(ATTRIBUTE)
+    if ranges.ranges:
+        func = with_sizes(_flat(func, ranges), ranges)
+    return Kernel(func, None, {}, "opaque", ranges=ranges)
+
+
+def _flat(func: tirx.PrimFunc, ranges: SymbolRanges) -> tirx.PrimFunc:
+    """`func` with each buffer of dynamic shape in a flat buffer of its greatest size."""
+    found: list[Any] = [param for param in func.params if tirx.is_buffer_var(param)]
+    structural_walk(func.body, ((s_tir.SBlock, lambda block: found.extend(block.alloc_buffers)),))
+    flat: dict[Any, Sized] = {}
+    for buffer in found:
+        shape = [extent(size) for size in buffer.shape]
+        if any(is_dynamic(size) for size in shape):
+            memory = tirx.decl_buffer(
+                [ranges.greatest(ranges.product(shape))], str(buffer.dtype), buffer.name
+            )
+            flat[buffer] = Sized(memory, shape)
+    body = structural_map(
+        func.body,
+        (
+            (TensorLoad, lambda node: _load(node, flat)),
+            (tirx.BufferStore, lambda node: _store(node, flat)),
+            (s_tir.SBlock, lambda node: _block(node, flat)),
+        ),
+    )
+    params = [flat[param].memory if param in flat else param for param in func.params]
+    return tirx.PrimFunc(params, body, None, attrs=func.attrs)
+
+
+def _place(sized: Sized, indices: Any) -> Any:
+    """The position of an element; code that is written for flat memory has one index already."""
+    return sized.place(indices) if len(indices) == len(sized.shape) else indices[0]
+
+
+def _load(node: Any, flat: Mapping[Any, Sized]) -> Any:
+    sized = flat.get(node.source)
+    return node if sized is None else tirx.BufferLoad(sized.memory, [_place(sized, node.indices)])
+
+
+def _store(node: Any, flat: Mapping[Any, Sized]) -> Any:
+    sized = flat.get(node.buffer)
+    return (
+        node if sized is None else tirx.BufferStore(sized.memory, node.value, [_place(sized, node.indices)])
+    )
+
+
+def _block(node: Any, flat: Mapping[Any, Sized]) -> Any:
+    """A block whose flat buffers are read and written in any place."""
+
+    def region(part: Any) -> Any:
+        sized = flat.get(part.source)
+        if sized is None:
+            return part
+        return tirx.BufferRegion(sized.memory, [Range(int64(0), int64(int(sized.memory.shape[0])))])
+
+    return s_tir.SBlock(
+        node.iter_vars,
+        [region(part) for part in node.reads],
+        [region(part) for part in node.writes],
+        node.name_hint,
+        node.body,
+        node.init,
+        [flat[buffer].memory if buffer in flat else buffer for buffer in node.alloc_buffers],
+        node.match_buffers,
+        node.annotations,
+    )

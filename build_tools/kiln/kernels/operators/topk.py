@@ -69,14 +69,17 @@ def arg_extreme(largest: bool) -> Any:
 
 
 def topk(builder: Any, call: Any) -> Any:
-    """Legalisation rule for relax.topk: the `k` largest or smallest elements along an axis, in order."""
+    """Legalisation rule for relax.topk: the `k` largest or smallest elements along an axis, in order.
+
+    A `k` below 1 means all elements.
+    """
     attrs = call.attrs
     axis, largest = int(attrs.axis) % len(call.args[0].ty.shape), bool(attrs.largest)
     wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
 
     def compute(x: Any) -> Any:
         size = x.shape[axis]
-        shape = _at(list(x.shape), axis, int64(int(attrs.k)))
+        shape = _at(list(x.shape), axis, int64(int(attrs.k)) if int(attrs.k) > 0 else size)
         j, e = te.reduce_axis((0, size), name="j"), te.reduce_axis((0, size), name="e")
 
         def rank(*i: Any) -> Any:
