@@ -11,7 +11,7 @@ import tvm
 from tvm import sym, tirx
 
 from kiln.config.dims import Segment
-from kiln.config.sizes import OPERATORS, SizeExpr, evaluate
+from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names
 
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
@@ -129,6 +129,27 @@ class Symbols(SizeComparisons):
         except (KeyError, ValueError, ZeroDivisionError):
             return None
 
+    def indivisible(self, total: Extent, divisor: Extent) -> dict[str, int] | None:
+        """Sizes of the dimensions for which `divisor` does not divide `total`; None if none are found.
+
+        What cannot be proven is tried with the two least, the middle and the two greatest sizes.
+        """
+        if isinstance(total, int) and isinstance(divisor, int):
+            return {} if divisor and total % divisor else None
+        if self.holds(tirx.floormod(int64_of(total), int64_of(divisor)) == 0):
+            return None
+        try:
+            sides = self.size(total), self.size(divisor)
+        except ValueError:
+            return None
+        used = sorted(names(sides[0]) | names(sides[1]))
+        for at in range(5):
+            tried = {name: _some_size(self._parts[name], at) for name in used}
+            top, bottom = (evaluate(side, tried) for side in sides)
+            if bottom and top % bottom:
+                return tried
+        return None
+
     def size(self, extent: Extent) -> SizeExpr:
         """`extent` as a size expression (kiln.config.sizes) of the dimensions' names.
 
@@ -137,6 +158,18 @@ class Symbols(SizeComparisons):
         values = {self._variables[name]: part_of(name, part.multiple) for name, part in self._parts.items()}
         multiples = {name: part.multiple for name, part in self._parts.items()}
         return to_size(self.simplify(extent), values, multiples)
+
+
+def _some_size(part: Segment, number: int) -> int:
+    """The size of the given number, 0..4, among some sizes of a range."""
+    least, greatest = part.min // part.multiple, part.max // part.multiple
+    one = (least, least + 1, (least + greatest) // 2, greatest - 1, greatest)[number]
+    return min(max(one, least), greatest) * part.multiple
+
+
+def int64_of(extent: Extent) -> Any:
+    """An extent as a TIR expression."""
+    return int64(extent) if isinstance(extent, int) else extent
 
 
 def part_of(dim: str, divide: int) -> SizeExpr:

@@ -131,6 +131,11 @@ N: Dims = {"n": (1, 9)}
             ["Squeeze", "size n is 1 for some sizes only"],
         ),
         (
+            "g (float[n,1,48] x) => (float[?,?,?] y) { y = Reshape(x, shape) }",
+            {"shape": [16, 4, -1]},
+            ["Reshape", "[16, 4, -1] does not fit", "n * 48 elements with n = 1", "dynamo=True"],
+        ),
+        (
             "g (float[n,4] x) => (float[?,?] y) { y = Expand(x, shape) }",
             {"shape": [3, 4]},
             ["Expand", "do not broadcast for all sizes"],

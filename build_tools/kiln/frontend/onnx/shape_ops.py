@@ -13,6 +13,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
+from kiln.config import sizes
 from kiln.frontend.onnx.node import Node, prims, shape_expr
 from kiln.frontend.symbols import Extent, Symbols
 
@@ -26,9 +27,34 @@ def reshape(node: Node) -> Any:
     symbols = node.symbols
     if any(_is(size, -1) for size in wanted):
         rest = symbols.product([size for size in wanted if not _is(size, -1)])
+        _check_whole(symbols, symbols.product(shape), rest, wanted)
         left = symbols.simplify(_floor_divide(symbols.product(shape), rest))
         wanted = [left if _is(size, -1) else size for size in wanted]
     return relax.op.reshape(data, shape_expr(wanted))
+
+
+def _check_whole(symbols: Symbols, total: Extent, rest: Extent, wanted: list[Extent]) -> None:
+    """Raise ValueError if a tensor of `total` elements has no shape `wanted`, for some sizes of dimensions.
+
+    `rest`: the product of `wanted` without its -1.
+    """
+    found = symbols.indivisible(total, rest)
+    if found is not None:
+        shown = ", ".join(_shown(symbols, size) for size in wanted)
+        where = ", ".join(f"{dim} = {size}" for dim, size in found.items()) or "any size"
+        raise ValueError(
+            f"its shape [{shown}] does not fit a tensor of {_shown(symbols, total)} elements with {where}: "
+            "an exporter that traces writes sizes of its example into the file; export with dynamo=True, or "
+            "fix the size in 'dims'"
+        )
+
+
+def _shown(symbols: Symbols, extent: Extent) -> str:
+    """An extent as text, in terms of the dimensions where possible."""
+    try:
+        return sizes.show(symbols.size(extent))
+    except ValueError:
+        return str(extent)
 
 
 def flatten(node: Node) -> Any:
@@ -36,8 +62,8 @@ def flatten(node: Node) -> Any:
     shape = node.shape(0)
     axis = int(node.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
-    sizes = [node.symbols.product(shape[:axis]), node.symbols.product(shape[axis:])]
-    return relax.op.reshape(node.tensor(0), shape_expr(sizes))
+    halves = [node.symbols.product(shape[:axis]), node.symbols.product(shape[axis:])]
+    return relax.op.reshape(node.tensor(0), shape_expr(halves))
 
 
 def squeeze(node: Node) -> Any:
@@ -85,8 +111,8 @@ def expand(node: Node) -> Any:
     rank = max(len(shape), len(wanted))
     ours = [1] * (rank - len(shape)) + shape
     theirs = [1] * (rank - len(wanted)) + wanted
-    sizes = [_broadcast(a, b, node.symbols) for a, b in zip(ours, theirs, strict=True)]
-    return relax.op.broadcast_to(node.tensor(0), shape_expr(sizes))
+    wanted = [_broadcast(a, b, node.symbols) for a, b in zip(ours, theirs, strict=True)]
+    return relax.op.broadcast_to(node.tensor(0), shape_expr(wanted))
 
 
 def slice_(node: Node) -> Any:
