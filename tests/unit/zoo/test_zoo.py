@@ -1,0 +1,80 @@
+"""The zoo's command, results and table; no PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from kiln.errors import KilnError
+
+from zoo import __main__, environment, table
+from zoo.record import Record, Result
+from zoo.run import Ended, call, state_of
+
+
+def test_an_environment_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["list", "--python", str(tmp_path / "python")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "./kiln zoo install" in said and str(tmp_path / "python") in said
+
+
+def test_an_environment_without_the_packages_is_named(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: timm' >&2\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(KilnError, match="cannot import the zoo's models: ModuleNotFoundError: timm"):
+        environment.listed(python)
+
+
+def test_an_unknown_form_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        __main__.parse(["--form", "onnx"])
+    assert "--form onnx: allowed are archive-static" in capsys.readouterr().err
+
+
+def test_a_model_that_the_zoo_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "listed", lambda _: {"bert": "text"})
+    assert __main__.main(["list", "--model", "bert,resnet"]) == 2
+    assert "--model resnet: the zoo has no such model" in capsys.readouterr().err
+    assert __main__.main(["list", "--model", "b*"]) == 0
+    assert capsys.readouterr().out.split() == ["bert", "text"]
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "state", "why"),
+    [
+        ("", 0, "ok", ""),
+        ("kiln: x\nkiln: error: m.onnx: Loop\n", 2, "refused", "m.onnx: Loop"),
+        ("kiln: test failed: m on host: 4 differ\n", 2, "wrong", "kiln: test failed: m on host: 4 differ"),
+        ("Traceback (most recent call last):\nKeyError: 1\n", 1, "crashed", "KeyError: 1"),
+        ("", -11, "crashed", "it printed nothing"),
+        ("", None, "slow", "stopped after 7 s"),
+    ],
+)
+def test_what_a_build_came_to(output: str, status: int | None, state: str, why: str) -> None:
+    assert state_of(Ended(output, status, 7.0)) == (state, why)
+
+
+def test_a_process_over_its_limit_ends_with_its_children(tmp_path: Path) -> None:
+    ended = call(
+        [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"], tmp_path, 1.0
+    )
+    assert ended.status is None and ended.seconds < 30
+
+
+def test_results_are_kept_and_shown(tmp_path: Path) -> None:
+    record = Record(tmp_path / "results.json", {}, {})
+    record.add("net", "text", "dynamo-static", Result("ok", "", 9.0, 2.0, 4000, 2.0))
+    record.add("net", "text", "dynamo-open", Result("refused", "Loop | If"))
+    record.add("other", "text", "dynamo-static", Result("ok", "", 9.0, 3.0, 5000, 0.5))
+    record.add("other", "text", "dynamo-open", Result("not exported", "no"))
+    again = Record.load(tmp_path / "results.json")
+    assert again.result("net", "dynamo-static") == Result("ok", "", 9.0, 2.0, 4000, 2.0)
+    assert again.result("net", "script-open") is None
+    lines = table.made(again).splitlines()
+    assert lines[2] == "| all | | 2 of 2 | 0 of 1 | | | 1.00 (mean) |"
+    assert lines[3] == "| net | text | ok | refused: Loop \\| If | 2 | 4 | 2.00 |"
+    assert lines[4] == "| other | text | ok | not exported | 3 | 5 | 0.50 |"

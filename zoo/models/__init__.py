@@ -1,0 +1,15 @@
+"""The models. Importing this package imports PyTorch and fills the catalogue."""
+
+import zoo.prepare  # noqa: F401  before timm and torchvision
+from zoo.models import (  # noqa: F401
+    classifiers,
+    decoders,
+    detection,
+    diffusion,
+    graphs,
+    images,
+    segmentation,
+    series,
+    speech,
+    text,
+)

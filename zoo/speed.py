@@ -1,0 +1,62 @@
+"""Times a bundle beside ONNX Runtime, in turns on one core: python -m zoo.speed FILE BUNDLE ROUNDS CPU.
+
+Prints the median over the rounds of ONNX Runtime's time divided by Kiln's. Both are called from Python with
+the first golden vector, in turns of at least 20 ms, whose fastest run counts: what interrupts a machine
+makes runs longer, never shorter.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import kiln
+import numpy as np
+import onnxruntime
+from kiln.files import read_json
+
+TURN = 0.02  # seconds
+
+
+def main(file: Path, bundle: Path, rounds: int, cpu: int) -> None:
+    """Measure and print."""
+    os.sched_setaffinity(0, {cpu})
+    golden = read_json(bundle / "golden/golden.json")
+    values = {}
+    for port, stored in zip(golden["inputs"], golden["vectors"][0]["inputs"], strict=True):
+        data = np.fromfile(bundle / "golden" / stored["file"], port["dtype"])
+        values[port["name"]] = data.reshape(stored["shape"])
+    net = kiln.load(bundle)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    bound = net.bind(values)
+    ratios = []
+    turns: list[Callable[[], object]] = [bound, lambda: session.run(None, values)]
+    for one in turns:
+        one()
+    for number in range(rounds):
+        times = {}
+        for which in (0, 1) if number % 2 else (1, 0):
+            times[which] = turn(turns[which])
+        ratios.append(times[1] / times[0])
+    print(f"{statistics.median(ratios):.4f}")
+
+
+def turn(run: Callable[[], object]) -> float:
+    """The time of the fastest of the runs in a turn, at least three."""
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - start < TURN:
+        before = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - before)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
