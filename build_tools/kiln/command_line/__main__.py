@@ -112,6 +112,14 @@ def _schema(given: Namespace) -> Reply:
     return Reply(AnswerPart(goal="schema", data=found), lambda: print(text))
 
 
+def _report(given: Namespace) -> Reply:
+    from kiln.command_line.two_reports import compare_reports, show
+
+    found = compare_reports(*map(Path, given.reports))
+    part = AnswerPart(goal="report", model=found["model"], data=found)
+    return Reply(part, lambda: show(found))
+
+
 def _compare(given: Namespace) -> Reply:
     from kiln.command_line.compare.run import as_json, compare_model, save
     from kiln.command_line.compare.show import show
@@ -198,6 +206,7 @@ _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
     "evaluate": _evaluate,
     "compare": _compare,
     "reduce": _reduce,
+    "report": _report,
 }
 
 

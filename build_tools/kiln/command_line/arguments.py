@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
@@ -65,6 +66,10 @@ def parse(given: Sequence[str]) -> Command:
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
             return Command(words)
         raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *_OTHERS])}")
+    if verb == "report" and any(word.endswith(".html") or Path(word).is_dir() for word in words[1:]):
+        parser = _Parser(prog="kiln report", description="two reports, side by side")
+        parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
+        return Command(question=argparse.Namespace(command="report", **vars(parser.parse_args(words[1:]))))
     if verb == "schema" and len(words) == 2 and words[1] in SCHEMAS:
         return Command(question=argparse.Namespace(command="schema", kind=words[1]))
     if verb in ALIASES and not any(word.startswith("--") or _is_file(word) for word in words[1:]):

@@ -42,6 +42,7 @@ def graph(
             "arena": sum(p["bytes"] or 0 for p in row["places"] if p["written"] and p["at"] == "arena"),
             "params": row["params"],
             "flops": row["flops"],
+            "code": row["code"],
             "nodes": list(origins[index].nodes) if index in origins else [],
             "tensor": origins[index].tensor if index in origins else "",
             "time": times[index]["time"] if index in times else None,
@@ -56,7 +57,8 @@ def graph(
         for side, given in (("input", plan.inputs), ("output", plan.outputs))
         for index, port in enumerate(given)
     ]  # fmt: skip
-    return {"name": bucket.name, "nodes": [*ports, *steps], "edges": edges}
+    figures = {"arena": bucket.arena_bytes, "lower_bound": bucket.lower_bound_bytes}
+    return {"name": bucket.name, **figures, "nodes": [*ports, *steps], "edges": edges}
 
 
 def _shown(place: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,6 +110,10 @@ def render(
             variants=tested_variants(size, test),
             ran={**test, **profile} if "variant" in {**test, **profile} else None,
             data={
+                "format": 1,
+                "model": plan.name,
+                "target": target["name"],
+                "bytes": {**used, "parameters": plan.params.bytes},
                 "time_unit": profile.get("time_unit", "ms"),
                 "buckets": [bucket["graph"] for bucket in buckets],
             },
