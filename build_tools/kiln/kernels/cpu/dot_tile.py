@@ -15,7 +15,7 @@ from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import i32
 
 
-class _Tile:
+class _DotTile:
     """Emits the sums of one tile: `count` rows of x at `bases` by `columns` columns of the panels."""
 
     def __init__(
@@ -47,7 +47,7 @@ class _Tile:
         raise NotImplementedError
 
 
-class Words(_Tile):
+class WordTile(_DotTile):
     """Method `smlad`."""
 
     def emit(self) -> Any:
@@ -167,7 +167,7 @@ class Words(_Tile):
                         self.add(row, column + 1, "llvm.arm.smlad", left[row][slot], second)
 
 
-class Vectors(_Tile):
+class VectorTile(_DotTile):
     """Method `vmladava`."""
 
     def emit(self) -> Any:

@@ -32,7 +32,7 @@ import numpy as np
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.dot_packing import BLOCK, DotPacking
 from kiln.kernels.cpu.dot_short import ShortRow
-from kiln.kernels.cpu.dot_tile import Vectors, Words
+from kiln.kernels.cpu.dot_tile import VectorTile, WordTile
 from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.tir.builder import Expr, Machine, int64
@@ -55,7 +55,7 @@ class DotProduct(DotPacking):
             short = ShortRow(self, x, bases[0], weights, panel)
             short.emit(columns, lambda column, value: finish(rows[0], first_column + column, value))
             return
-        emitter = Vectors if self.method == "vmladava" else Words
+        emitter = VectorTile if self.method == "vmladava" else WordTile
         emitter(self, len(rows), columns, x, bases, weights, panel, inside).emit()(
             lambda row, column, value: finish(rows[row], first_column + int64(column), value)
         )
