@@ -8,7 +8,15 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu import batch_matmul, conv2d, depthwise, elementwise, row_reduction, winograd
+from kiln.kernels.cpu import (
+    batch_matmul,
+    batch_matmul_int8,
+    conv2d,
+    depthwise,
+    elementwise,
+    row_reduction,
+    winograd,
+)
 from kiln.kernels.operators import opaque
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Kernel, Machine
@@ -39,6 +47,7 @@ FAMILIES = [
     Family(winograd.applies, winograd.make, winograd.pays),
     Family(conv2d.applies, conv2d.make),
     Family(batch_matmul.applies, batch_matmul.make),
+    Family(batch_matmul_int8.applies, batch_matmul_int8.make, batch_matmul_int8.pays),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.frontend.symbols import part_of, to_size
@@ -45,6 +46,13 @@ class Dims:
         Raises ValueError for an expression that sizes cannot represent.
         """
         return to_size(expr, self._values if values is None else values, self._multiples)
+
+    def greatest(self, expr: Any) -> int:
+        """The greatest value of a size in main; of one that cannot be computed, the greatest int64."""
+        try:
+            return sizes.bounds(self.size(expr), self.box)[1]
+        except (ValueError, KeyError):
+            return (1 << 63) - 1
 
     def shape(self, ty: Any) -> list[SizeExpr]:
         """The shape of a tensor of type `ty` in main. Raises KilnError where a size cannot be computed."""

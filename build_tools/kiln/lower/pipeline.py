@@ -13,6 +13,7 @@ from tvm import relax
 from kiln.byoc.external import External
 from kiln.config import Target
 from kiln.graph.pipeline import Pass, run
+from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels.gpu import dlight
 from kiln.kernels.operators.legalize import RULES
@@ -21,6 +22,7 @@ from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import Build, GroupLowering
 from kiln.lower.index_checks import index_checks
+from kiln.lower.integer_products import integer_products
 from kiln.lower.packings import Packings
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
@@ -138,6 +140,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         # Phase 0: subgraphs for libraries, found by patterns of operators
         *([] if external is None else external.before()),
         # Phase 1: the graph in the form that kernels need
+        ("integer_products", integer_products(lowering.model), CPU),  # GPUs compute them on tensor cores
+        ("requantise", requantise, CPU),
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),

@@ -75,7 +75,11 @@ class StridedOperand:
 
 
 def _operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> StridedOperand | None:
-    """The tensor that `expr` loads, with strides; None unless the position is linear in the axes."""
+    """The tensor that `expr` loads, with strides; None unless the position is linear in the axes.
+
+    A conversion of the loaded element is left out.
+    """
+    expr = expr.value if isinstance(expr, tirx.Cast) else expr
     if not isinstance(expr, TensorLoad):
         return None
     variables = [axis.var for axis in [*nest.axes, *nest.reduced]]
@@ -101,7 +105,8 @@ class MatmulNest:
     batch: list[Any]
 
 
-def _extent(axis: Any) -> Extent:
+def axis_extent(axis: Any) -> Extent:
+    """The extent of an axis; 1 for None."""
     return 1 if axis is None else extent(axis.dom.extent)
 
 
@@ -117,13 +122,13 @@ def read_product(nest: Nest, ranges: SymbolRanges) -> MatmulNest | None:
     first, second = _operand(term.a, nest, ranges), _operand(term.b, nest, ranges)
     if first is None or second is None:
         return None
-    wide = [axis for axis in nest.axes if ranges.greatest(_extent(axis)) != 1]
+    wide = [axis for axis in nest.axes if ranges.greatest(axis_extent(axis)) != 1]
     columns = wide[-1] if wide else nest.axes[-1]
     if first.has(columns) == second.has(columns):
         return None  # vectors along an axis of both operands need no tiles of a matmul
     left, right = (first, second) if second.has(columns) else (second, first)
     only_left = [axis for axis in wide if axis is not columns and left.has(axis) and not right.has(axis)]
-    rows = max(only_left, key=lambda axis: ranges.greatest(_extent(axis)), default=None)
+    rows = max(only_left, key=lambda axis: ranges.greatest(axis_extent(axis)), default=None)
     batch = [axis for axis in nest.axes if axis is not columns and axis is not rows]
     return MatmulNest(left, right, rows, columns, nest.reduced[0], batch)
 
@@ -144,13 +149,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     product = read_product(anchor, fused.ranges)
     assert product is not None, op
     left, right = product.left, product.right
-    rows, ranges, greatest = _extent(product.rows), fused.ranges, fused.ranges.greatest
-    tile = choose_tile(machine, greatest(rows), greatest(_extent(product.columns))).in_one()
+    rows, ranges, greatest = axis_extent(product.rows), fused.ranges, fused.ranges.greatest
+    tile = choose_tile(machine, greatest(rows), greatest(axis_extent(product.columns))).in_one()
     panels = Panels(
-        tile, rows, _extent(product.columns), _extent(product.depth),
+        tile, rows, axis_extent(product.columns), axis_extent(product.depth),
         right.strides[product.columns.var], right.strides[product.depth.var], ranges,
     )  # fmt: skip
-    sizes = [_extent(axis) for axis in product.batch]
+    sizes = [axis_extent(axis) for axis in product.batch]
     count = ranges.product([*sizes, panels.number])
     work = greatest(ranges.product([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
     tasks = count if machine.shares(work // tile.lanes) else None
@@ -160,8 +165,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         read = fused.inputs(last, [*fused.params, anchor.buffer])
         extra = [buffer for buffer in read if not buffer.same_as(anchor.buffer)]
     arguments = [
-        _flat(left.buffer, ranges),
-        _flat(right.buffer, ranges),
+        flat(left.buffer, ranges),
+        flat(right.buffer, ranges),
         *(argument(buffer) for buffer in extra),
     ]
     arguments.append(argument(last.buffer))
@@ -192,7 +197,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 vectors = panels.vectors(columns)
                 depth_step = left.strides[product.depth.var]
                 sums = _sums(panels.depth, data[0], bases, depth_step, source, right_start, step, vectors)
-                result = _Result(element, anchor, product, batch, first, columns)
+                result = TileResult(element, anchor, product, batch, first, columns)
                 for row, row_sums in zip(numbers, sums, strict=True):
                     result.store(row, vectors, row_sums, tile)
 
@@ -202,13 +207,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             *indices, number = unravel(task, [*sizes, panels.number])
             pairs = reversed(list(zip(product.batch, indices, strict=True)))
             batch = {axis.var: bind(index) for axis, index in pairs}
-            one_panel(panels, number, lambda first, n: panel(batch, first, n, task))
+            one_panel(panels.count, tile.columns, number, lambda first, n: panel(batch, first, n, task))
 
     func = define(arguments, tasks, body, False, ranges)
     return Kernel(func, tasks, {}, "contraction", ranges=ranges), buffers_read
 
 
-def _flat(buffer: Any, ranges: SymbolRanges) -> Argument:
+def flat(buffer: Any, ranges: SymbolRanges) -> Argument:
     """The kernel argument for `buffer`, as one-dimensional memory."""
     return Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype))
 
@@ -240,7 +245,7 @@ def _sums(
 
 
 @dataclass(frozen=True)
-class _Result:
+class TileResult:
     """Destination of the sums of a tile: `columns` columns from column `first` of one batch."""
 
     element: Epilogue
@@ -271,7 +276,7 @@ class _Result:
         self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile
     ) -> None:
         """Store a row whose number of columns is known only at run time: it is copied to memory first."""
-        line = registers([tile.columns], "float32")
+        line = registers([tile.columns], str(self.anchor.buffer.dtype))
         for (offset, width), total in zip(vectors, sums, strict=True):
             with vector(width) as lane:
                 store(line, [int64(offset) + lane], load(total, [lane]))

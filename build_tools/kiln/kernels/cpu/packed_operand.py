@@ -131,24 +131,23 @@ def _cut(size: int, lanes: int, visit: Any) -> None:
         visit(int64(offset), width)
 
 
-def one_panel(panels: Panels, number: Expr, visit: Callable[[Expr, Extent], None]) -> None:
-    """Emit visit(first column, columns) for panel `number`; the last panel may be narrower."""
-    width = panels.tile.columns
-    if is_dynamic(panels.count):
-        whole = divide(panels.count, width)
+def one_panel(count: Extent, width: int, number: Expr, visit: Callable[[Expr, Extent], None]) -> None:
+    """Emit visit(first column, columns) for panel `number` of `count` columns; the last may be narrower."""
+    if is_dynamic(count):
+        whole = divide(count, width)
         with builder.If(number < whole), builder.Then():
             visit(bind(number * int64(width)), width)
         with builder.If(number >= whole), builder.Then():
-            visit(bind(whole * int64(width)), modulo(panels.count, width))
+            visit(bind(whole * int64(width)), modulo(count, width))
         return
-    whole = panels.count // width
-    if not panels.count % width:
+    whole = count // width
+    if not count % width:
         visit(bind(number * int64(width)), width)
         return
     if not whole:
-        visit(int64(0), panels.count)
+        visit(int64(0), count)
         return
     with builder.If(number < int64(whole)), builder.Then():
         visit(bind(number * int64(width)), width)
     with builder.If(number >= int64(whole)), builder.Then():
-        visit(int64(whole * width), panels.count - whole * width)
+        visit(int64(whole * width), count - whole * width)

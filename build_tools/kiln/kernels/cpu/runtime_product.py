@@ -1,0 +1,68 @@
+"""The instructions that multiply packed 8-bit rows by packed 8-bit columns; see batch_matmul_int8.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from kiln.tir.builder import Expr, Machine, load
+from kiln.tir.vector_expr import ramp
+
+_PAIRS = {
+    4: "llvm.x86.sse2.pmadd.wd",
+    8: "llvm.x86.avx2.pmadd.wd",
+    16: "llvm.x86.avx512.pmaddw.d.512",
+}
+
+
+@dataclass(frozen=True)
+class RuntimeProduct:
+    """How a machine multiplies 8-bit operands: `group` products at a time, of `left` by `right` types.
+
+    `shift`: added to the rows before they are packed.
+    """
+
+    method: str
+    group: int
+    lanes: int
+    left: str
+    right: str
+    shift: int
+
+    def multiply(self, total: Expr, rows: Expr, columns: Expr) -> Expr:
+        """`total` plus the products of one group, in every lane."""
+        int32 = f"int32x{self.lanes}"
+        if self.method == "vnni":
+            name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+            return tirx.call_llvm_pure_intrin(int32, name, total, rows, columns)
+        if self.method == "sdot":
+            name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+            return tirx.call_llvm_pure_intrin(int32, name, total, columns, rows)
+        if self.method == "pairs":
+            return total + tirx.call_llvm_pure_intrin(int32, _PAIRS[self.lanes], rows, columns)
+        return total + tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
+
+    def row_group(self, memory: Any, at: Expr) -> Expr:
+        """One group of a packed row, in every lane."""
+        if self.group == 1:
+            return tirx.Broadcast(load(memory, [at]), self.lanes)
+        bits = tirx.reinterpret("int32", load(memory, [ramp(at, self.group)]))
+        return tirx.reinterpret(f"{self.left}x{self.group * self.lanes}", tirx.Broadcast(bits, self.lanes))
+
+    def ones(self) -> Expr:
+        """A group of rows that are 1."""
+        return tirx.Broadcast(tirx.const(1, self.left), self.group * self.lanes)
+
+
+def form_of(machine: Machine, left: str, right: str) -> RuntimeProduct:
+    """How `machine` multiplies rows of type `left` by columns of type `right`."""
+    lanes = machine.lanes("int32")
+    if machine.dot == "vnni" and right == "int8":
+        return RuntimeProduct("vnni", 4, lanes, "uint8", "int8", 128 if left == "int8" else 0)
+    if machine.dot == "sdot" and right == "int8":
+        return RuntimeProduct("sdot", 4, lanes, "int8", "int8", -128 if left == "uint8" else 0)
+    if machine.isa in ("sse4", "avx2", "avx512") and lanes in _PAIRS:
+        return RuntimeProduct("pairs", 2, lanes, "int16", "int16", 0)
+    return RuntimeProduct("plain", 1, lanes, "int16", "int16", 0)
