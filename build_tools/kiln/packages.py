@@ -27,6 +27,7 @@ PROGRAMS = {
     "make": "make",
     "mmdebstrap": "mmdebstrap",
     "nm": "binutils",
+    "node": "nodejs",
     "pkg-config": "pkg-config",
     "qemu-aarch64": "qemu-user",
     "qemu-arm": "qemu-user",

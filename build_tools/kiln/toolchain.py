@@ -27,10 +27,12 @@ _OLDEST_CPU = {
     "zig": {
         "x86_64": ["-mcpu=x86_64"], "aarch64": ["-mcpu=generic"],
         "armv7": ["-mcpu=generic+v7a-neon-d32"], "riscv64": ["-mcpu=baseline_rv64"],
+        "wasm32": [],
     },
     "other": {
         "x86_64": ["-march=x86-64"], "aarch64": ["-march=armv8-a"],
         "armv7": ["-march=armv7-a", "-mfpu=vfpv3-d16"], "riscv64": ["-march=rv64gc"],
+        "wasm32": [],
     },
 }  # fmt: skip
 _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C library

@@ -43,6 +43,7 @@ PAIRS = [
     *((target, model) for target in ("host", "x86_64_musl", "aarch64_a76") for model in SMALL),
     *((target, "resnet") for target in ("aarch64_a53", "aarch64_musl")),
     ("aarch64", "paraphrase_minilm_l3"),
+    *(("wasm32", model) for model in (*SMALL, "silero_vad")),
 ]
 
 # A step of fewer bytes is over before vectors would matter.

@@ -17,8 +17,10 @@ from .conftest import Made, Maker
     [
         ("aarch64", "embedded"),
         ("armv7", "file"),
-        ("riscv64", "file"),
         pytest.param("aarch64", "file", marks=pytest.mark.heavy),
+        pytest.param("riscv64", "embedded", marks=pytest.mark.heavy),
+        pytest.param("wasm32", "file", marks=pytest.mark.heavy),
+        pytest.param("wasm32", "embedded", marks=pytest.mark.heavy),
         pytest.param("armv7", "embedded", marks=pytest.mark.heavy),
     ],
 )

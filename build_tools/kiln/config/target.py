@@ -12,8 +12,9 @@ from kiln.config.byoc import ByocKey
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.memory import Region, check_regions
+from kiln.config.systems import System, system_of
 
-Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32", "riscv64"]
+Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32", "riscv64", "wasm32"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _VARIANT = r"[a-z][a-z0-9_]*"
 _OLDEST_GPU = 75  # oldest architecture that CUDA 13 compiles for
@@ -23,6 +24,7 @@ _TRIPLES = {
     "armv7": ("armv7-", "armv7a-", "armv7l-", "armv7ve-", "thumbv7-", "thumbv7a-"),
     "arm_m": ("thumbv6m-", "thumbv7m-", "thumbv7em-", "thumbv8m.base-", "thumbv8m.main-", "thumbv8.1m.main-"),
     "riscv32": ("riscv32-",), "riscv64": ("riscv64-",),
+    "wasm32": ("wasm32-",),
 }  # fmt: skip
 _BARE = ("arm_m", "riscv32")  # supported without an operating system only
 
@@ -44,9 +46,10 @@ CpuName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 class Vector(Section):
     """Properties of one core's vector unit, on which the kernels' schedules depend."""
 
-    isa: Literal["sse4", "avx2", "avx512", "neon", "rvv", "mve", "dsp", "none"] = Field(
-        description="the vector instruction set; rvv: RISC-V's; mve: Arm's Helium; dsp: Arm's products of "
-        "two 16-bit numbers in a register of 32; none: a core without vector instructions"
+    isa: Literal["sse4", "avx2", "avx512", "neon", "rvv", "simd128", "mve", "dsp", "none"] = Field(
+        description="the vector instruction set; rvv: RISC-V's; simd128: WebAssembly's; mve: Arm's Helium; "
+        "dsp: Arm's products of two 16-bit numbers in a register of 32; none: a core without vector "
+        "instructions"
     )
     bits: Literal[32, 64, 128, 256, 512] = Field(
         description="width of a vector register; 32 for a core without vector registers"
@@ -81,8 +84,8 @@ class CCompiler(Section):
 class Libc(Section):
     """The C library that programs for the target are linked with."""
 
-    name: Literal["glibc", "musl", "newlib", "none"] = Field(
-        description="which C library; none: freestanding"
+    name: Literal["glibc", "musl", "wasi", "newlib", "none"] = Field(
+        description="which C library; wasi: WebAssembly's; none: freestanding"
     )
     version: str | None = Field(description="oldest version that must be sufficient; null: any")
     static: bool = Field(description="programs are linked statically and load nothing at run time")
@@ -261,11 +264,15 @@ class Target(Section):
             names.append(variant.name)
         if self.variants and self.cuda is not None:
             raise PlacedError(("variants",), "kernels run on a GPU: no variants of the CPU expected")
-        asked = self.arch == "x86_64" or self.deployment == "hosted"
-        if self.variants and not asked:
-            raise PlacedError(("variants",), "only an operating system says what a processor of arch "
-                              f"{self.arch} has: a hosted target expected")  # fmt: skip
+        if self.variants and self.arch not in self.system.processors:
+            raise PlacedError(("variants",), f"system {self.system.name}: a processor of arch {self.arch} "
+                              "cannot be asked what it has: none expected")  # fmt: skip
         return self
+
+    @property
+    def system(self) -> System:
+        """The operating system that the triple names."""
+        return system_of(self.triple, self.deployment)
 
     @property
     def variant_names(self) -> list[str]:
@@ -310,6 +317,8 @@ class Target(Section):
             )
         if self.deployment == "freestanding" and self.threads != "none":
             raise PlacedError(("threads",), f"'{self.threads}' on a freestanding target: none expected")
+        if self.threads != "none" and not self.system.threads:
+            raise PlacedError(("threads",), f"'{self.threads}' on {self.system.name}: none expected")
         if self.memory is not None and self.deployment != "freestanding":
             raise PlacedError(
                 ("memory",), "a hosted target's memory is its operating system's: a freestanding one expected"

@@ -115,7 +115,7 @@ class Bundle:
         """
         flags = [
             "-O2",
-            *link_flags(target, "pthread" if target.deployment == "hosted" else "none", entry=None),
+            *link_flags(target, "pthread" if target.system.threads else "none", entry=None),
             f'-DKILN_HEADER="{self.name}.h"',
             f"-DKILN_MODEL={self.name}",
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",

@@ -16,7 +16,6 @@ from kiln.toolchain import run as run_tool
 
 # compile_file adds -ffile-prefix-map: an object must not contain paths of the build machine.
 _FLAGS = ("-std=c11", "-Os", "-g0", "-ffunction-sections", "-fdata-sections")
-_DEPLOYED = {"hosted": "-fPIC", "freestanding": "-ffreestanding"}  # a program in flash is not relocated
 _ZIG_FLAGS = ("-fno-sanitize=undefined", "-fno-stack-protector")
 
 
@@ -27,7 +26,7 @@ def run(args: CompileStage) -> None:
         from kiln.emit.source import runtime_sources
 
         gpu = target.cuda is not None
-        sources = runtime_sources(args.runtime, target.deployment, target.arch, gpu)
+        sources = runtime_sources(args.runtime, target.deployment, target.arch, gpu, target.system)
         prefix = "kiln_"
     else:
         assert args.source is not None  # else the flags are rejected
@@ -64,7 +63,7 @@ def c_flags(target: Target, oldest_cpu: bool = False) -> list[str]:
     """
     command = oldest_cpu_command(target) if oldest_cpu else compiler_command(target)
     own = _ZIG_FLAGS if target.c_compiler.kind == "zig" else ()
-    return [*command, *_FLAGS, _DEPLOYED[target.deployment], *own]
+    return [*command, *_FLAGS, *target.system.flags, *own]
 
 
 def compile_file(flags: Sequence[str], source: Path, out: Path) -> None:

@@ -56,8 +56,8 @@ def add_libraries(libraries: Sequence[LibraryFolder], plan: Plan, folder: Path) 
 
 
 def has_shared(target: Target) -> bool:
-    """Whether the target gets a shared library: it has an operating system and a dynamic C library."""
-    return target.deployment == "hosted" and not target.libc.static
+    """Whether the target gets a shared library: its system has them, and its C library is one."""
+    return target.system.shared is not None and not target.libc.static
 
 
 def archive(objects: Sequence[Path], out: Path) -> None:

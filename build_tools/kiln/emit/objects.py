@@ -14,10 +14,9 @@ import hashlib
 import io
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import tvm
 from elftools.common.exceptions import ELFError
@@ -28,6 +27,7 @@ from kiln import forks
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
+from kiln.emit import wasm
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import cuda_include_flag, include_flags
 from kiln.emit.run_time_library import is_available
@@ -41,6 +41,9 @@ from kiln.params.store import read_module
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
+
+# Symbols that every linker defines: tables of addresses, the stack and the memory of WebAssembly.
+_OF_LINKER = ("_GLOBAL_OFFSET_TABLE_", "__stack_pointer", "__memory_base", "__table_base", "__linear_memory")
 
 
 def run(args: ObjectsStage) -> None:
@@ -130,11 +133,10 @@ def _digest(target: Target) -> str:
 
 
 def _is_whole(path: Path, symbol: str) -> bool:
-    """Whether `path` is a readable ELF object that defines `symbol`."""
+    """Whether `path` is a readable object that defines `symbol`."""
     try:
-        elf = ELFFile(io.BytesIO(path.read_bytes()))
-        return any(entry.name == symbol and entry["st_shndx"] != "SHN_UNDEF" for entry in _symbols(elf))
-    except (OSError, ELFError):
+        return any(found.name == symbol and found.defined for found in _symbols(path.read_bytes()))
+    except (OSError, ELFError, ValueError):
         return False
 
 
@@ -183,15 +185,25 @@ def missing_symbols(path: Path, target: Target | None = None) -> list[str]:
     """Undefined symbols of an object that a device of `target` without an operating system lacks, sorted."""
     return sorted(
         symbol.name
-        for symbol in _symbols(ELFFile(io.BytesIO(path.read_bytes())))
-        if symbol["st_shndx"] == "SHN_UNDEF"
+        for symbol in _symbols(path.read_bytes())
+        if not symbol.defined
         and symbol.name
         and not is_available(symbol.name, target)
-        and not symbol.name.startswith("_GLOBAL_OFFSET_TABLE_")
+        and not symbol.name.startswith(_OF_LINKER)
     )
 
 
-def _symbols(elf: ELFFile) -> Iterator[Any]:
-    for section in elf.iter_sections():
-        if isinstance(section, SymbolTableSection):
-            yield from section.iter_symbols()
+def _symbols(content: bytes) -> list[wasm.ObjectSymbol]:
+    """The symbols of an object in ELF or WebAssembly. Raises ELFError or ValueError for damaged bytes."""
+    if content.startswith(wasm.MAGIC):
+        return wasm.symbols(content)
+    tables = [
+        one for one in ELFFile(io.BytesIO(content)).iter_sections() if isinstance(one, SymbolTableSection)
+    ]
+    return [
+        wasm.ObjectSymbol(
+            entry.name, entry["st_shndx"] != "SHN_UNDEF", entry["st_info"]["type"] == "STT_FUNC"
+        )
+        for table in tables
+        for entry in table.iter_symbols()
+    ]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jinja2
 
+from kiln.config.systems import LINUX, NONE, System
 from kiln.emit import c_text
 from kiln.emit.params_image import HEADER_BYTES, params_image
 from kiln.emit.plan_view import plan_view
@@ -55,34 +56,26 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     return {**files, "params.bin": image}
 
 
-def runtime_sources(threads: str, deployment: str, arch: str | None = None, gpu: bool = False) -> list[Path]:
+def runtime_sources(
+    threads: str, deployment: str, arch: str | None = None, gpu: bool = False, system: System | None = None
+) -> list[Path]:
     """C files of the runtime: the core, and one file for each policy.
 
     `threads`: none or pthread. `deployment`: hosted or freestanding. `arch`: the target's architecture;
     kiln_open then checks the processor's features if they can be read; None: no check. `gpu`: add the
-    functions that run models on an NVIDIA GPU. Raises KilnError for any other value.
+    functions that run models on an NVIDIA GPU. `system`: the target's; None: Linux where there is one. Raises
+    KilnError for any other value.
     """
     folder = data_dir("runtime_c")
     policies = {"none": "platform/threads_none.c", "pthread": "platform/threads_pthread.c"}
     if threads not in policies:
         raise KilnError(f"threads: '{threads}', allowed: {', '.join(policies)}")
-    platform = {
-        "hosted": ["platform/platform_posix.c", "platform/crc_sliced.c"],
-        "freestanding": ["platform/crc_small.c"],
-    }
-    if deployment not in platform:
-        raise KilnError(f"deployment: '{deployment}', allowed: {', '.join(platform)}")
+    allowed = ("hosted", "freestanding")
+    if deployment not in allowed:
+        raise KilnError(f"deployment: '{deployment}', allowed: {', '.join(allowed)}")
+    chosen = system or (LINUX if deployment == "hosted" else NONE)
+    files = [chosen.files, "crc_sliced.c"] if chosen.files else ["crc_small.c"]
+    processor = chosen.processors.get(arch or "", "cpu_none.c")
+    platform = [policies[threads], *(f"platform/{name}" for name in (processor, *files))]
     cuda = ["cuda/gpu_cuda.c"] if gpu else []
-    core = [f"core/{name}" for name in _CORE]
-    names = (*core, policies[threads], _cpu_policy(deployment, arch), *platform[deployment], *cuda)
-    return [folder / name for name in names]
-
-
-def _cpu_policy(deployment: str, arch: str | None) -> str:
-    """C file that reads the processor's features: by an instruction on x86-64, from the system on others."""
-    if arch == "x86_64":
-        return "platform/cpu_x86.c"
-    if arch == "riscv64":
-        return "platform/cpu_riscv_linux.c"
-    asked = arch in ("aarch64", "armv7") and deployment == "hosted"
-    return "platform/cpu_arm_linux.c" if asked else "platform/cpu_none.c"
+    return [folder / name for name in (*(f"core/{name}" for name in _CORE), *platform, *cuda)]

@@ -55,6 +55,8 @@ def tvm_target(target: Target, *, lowering: bool = False) -> tvm.target.Target:
         features.append(_WITHOUT_SCALABLE[target.arch])
     if features:
         description["mattr"] = features
+    if target.system.format == "wasm":  # else TVM warns that it has to guess
+        description["vector-width"] = target.vector.bits
     if target.triple.endswith("hf"):  # else objects do not link with hard-float code
         description["mfloat-abi"] = "hard"
     return tvm.target.Target(description)

@@ -89,10 +89,10 @@ def has_floats(target: Target) -> bool:
 def cpu_features_of(target: Target) -> list[str]:
     """The CPU features that kiln_open checks at run time, by their names in config/cpu_features.py.
 
-    Empty for kernels on a GPU, and for freestanding targets, which have no operating system to query. Raises
+    Empty for kernels on a GPU, for freestanding targets, and for architectures that cannot be queried. Raises
     KilnError for a feature that cannot be detected at run time.
     """
-    if target.cuda is not None or target.deployment == "freestanding":
+    if target.cuda is not None or target.deployment == "freestanding" or target.arch not in cpu_features.BITS:
         return []
     with quiet_stderr():
         closure = codegen.llvm_get_cpu_features(

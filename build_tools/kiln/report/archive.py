@@ -9,6 +9,7 @@ from pathlib import Path
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from kiln.emit import wasm
 from kiln.errors import KilnError
 from kiln.report.elf import functions_of
 
@@ -19,13 +20,16 @@ _HEADER = 60  # name 16, date 12, owner 6, group 6, mode 8, size 10, end 2
 def function_members(path: Path) -> dict[str, str]:
     """Function name → name of its object in the archive `path`; the last object where local names are equal.
 
-    Raises KilnError when the file is not an archive of ELF objects.
+    Raises KilnError when the file is not an archive of objects in ELF or WebAssembly.
     """
     found: dict[str, str] = {}
     try:
         for name, content in _members(path.read_bytes()):
-            for function in functions_of(ELFFile(io.BytesIO(content))):
-                found[function] = name
+            if content.startswith(wasm.MAGIC):
+                functions = [one.name for one in wasm.symbols(content) if one.defined and one.function]
+            else:
+                functions = list(functions_of(ELFFile(io.BytesIO(content))))
+            found.update(dict.fromkeys(functions, name))
     except (OSError, ELFError, ValueError) as error:
         raise KilnError(f"{path}: cannot be read as a static library: {error}") from error
     return found

@@ -1,4 +1,4 @@
-"""Sizes of the sections and functions of a linked program, read from its ELF file."""
+"""Sizes of the sections and functions of a linked program, read from its file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
+from kiln.emit import wasm
 from kiln.errors import KilnError
 
 
@@ -45,13 +46,16 @@ class ElfProgram:
 
 
 def read_program(path: Path) -> ElfProgram:
-    """Measure the ELF file `path`. Raises KilnError when it cannot be read as ELF."""
+    """Measure a program in ELF or WebAssembly, whose initial data all counts as rodata. Raises KilnError."""
     try:
         with path.open("rb") as stream:
+            if stream.read(len(wasm.MAGIC)) == wasm.MAGIC:
+                code, data, functions = wasm.code_and_data(path.read_bytes())
+                return ElfProgram(Sections(text=code, rodata=data, data=0, bss=0), functions)
             elf: Any = ELFFile(stream)
             return ElfProgram(_sections(elf), functions_of(elf))
-    except (OSError, ELFError) as error:
-        raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
+    except (OSError, ELFError, ValueError) as error:
+        raise KilnError(f"{path}: cannot be read as a program: {error}") from error
 
 
 def _sections(elf: Any) -> Sections:

@@ -126,7 +126,11 @@ class ModelBuild:
 
 
 def _can_be(model: Model, target: Target) -> None:
-    """Raise KilnError where the target does not support the model's precision."""
+    """Raise KilnError where the target does not support the model's threads or precision."""
+    if model.threads not in (None, "none") and not target.system.threads:
+        raise KilnError(
+            f"model '{model.name}': threads: '{model.threads}': target '{target.name}' has no threads: none"
+        )
     if model.precision == "fp32":
         return
     if target.cuda is None:

@@ -82,5 +82,5 @@ def runner_for(target: Target) -> Runner:
     if obstacle is None:
         return open_runner("local", target)
     if target.emulator is not None:
-        return open_runner("qemu_user" if target.deployment == "hosted" else "qemu_machine", target)
+        return open_runner(target.system.runner, target)
     raise KilnError(f"target '{target.name}' cannot run here: {obstacle}, and it names no emulator")

@@ -21,11 +21,16 @@ from kiln.errors import KilnError
 
 
 class LocalRunner:
-    """Runs `prefix + [program]` in a temporary folder, which is removed afterwards."""
+    """Runs `prefix + [program]` in a temporary folder, which is removed afterwards.
+
+    `links`: whether files are sent there as symbolic links rather than as copies.
+    """
 
     def __init__(
-        self, description: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
-    ) -> None:
+        self, description: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None,
+        *, links: bool = True,
+    ) -> None:  # fmt: skip
+        self._links = links
         self._description = description
         self._prefix = list(prefix)
         self._environment = dict(environment or {})
@@ -54,7 +59,10 @@ class LocalRunner:
         """See `kiln.device.check.runners.Runner.run`."""
         with tempfile.TemporaryDirectory(prefix="kiln-run-") as folder:
             for name, source in send.items():
-                Path(folder, name).symlink_to(source.resolve())
+                if self._links:
+                    Path(folder, name).symlink_to(source.resolve())
+                else:
+                    shutil.copyfile(source, Path(folder, name))
             done = self._start([str(program.resolve()), *arguments], folder, timeout)
             for name, destination in fetch.items():
                 with contextlib.suppress(FileNotFoundError):

@@ -1,0 +1,64 @@
+"""Operating systems of targets: what differs between them in the files of the runtime and in tools.
+
+This is the only place that names a system: each is chosen by the target's triple, and everything else asks
+for the properties below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Format = Literal["elf", "wasm"]
+
+
+@dataclass(frozen=True)
+class System:
+    """An operating system, or none.
+
+    `words`: beginnings of the part of an LLVM triple that names it. `files`: the runtime's source, in
+    runtime_c, for params.bin as a file; None: there are no files. `processors`: by architecture, the source
+    that asks a processor for its features; of others nothing can be asked. `flags`: for every object of a
+    library. `shared`: name of the shared library of a model, with {} for the model's; None: there is none.
+    `threads`: whether there are POSIX threads. `format`: of objects and programs.
+    `runner`: the module in device/check/runners that runs programs on another machine than the target's.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    files: str | None = None
+    processors: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    shared: str | None = None
+    threads: bool = True
+    format: Format = "elf"
+    runner: str = "qemu_user"
+
+
+_LINUX_PROCESSORS = {
+    "x86_64": "cpu_x86.c", "aarch64": "cpu_arm_linux.c", "armv7": "cpu_arm_linux.c",
+    "riscv64": "cpu_riscv_linux.c",
+}  # fmt: skip
+LINUX = System("Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so")
+_WASI = System("WebAssembly", ("wasi",), "platform_stdio.c", threads=False, format="wasm", runner="wasi")
+# A triple that begins with the architecture and ends with the ABI alone has no system.
+NONE = System(
+    "none",
+    (),
+    processors={"x86_64": "cpu_x86.c"},
+    flags=("-ffreestanding",),
+    threads=False,
+    runner="qemu_machine",
+)
+SYSTEMS = (_WASI, LINUX)
+
+
+def system_of(triple: str, deployment: str) -> System:
+    """The system of an LLVM triple; NONE for a freestanding target, and where no other fits."""
+    parts = triple.split("-")
+    if deployment == "freestanding":
+        return NONE
+    if parts[0].startswith("wasm"):
+        return _WASI
+    return next((one for one in SYSTEMS if any(p.startswith(one.words) for p in parts[1:])), LINUX)
