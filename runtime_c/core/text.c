@@ -135,7 +135,7 @@ static const char *message(kiln_status status) {
     case KILN_GPU_ABSENT:
         return "no GPU %v, %n found";
     case KILN_GPU_ARCH:
-        return "the model is built for these, the GPU is sm_%v";
+        return "the model is built for these, the GPU is sm_%v (error %n of its driver)";
     case KILN_GPU_MEMORY:
         return "%n bytes asked of the GPU's driver";
     case KILN_GPU_FAILED:

@@ -202,7 +202,7 @@ int32_t kiln_cublas_compute(kiln_cuda_call *call, const kiln_cublas_product *p,
             release(call); /* half made: the next call tries again */
         }
     }
-    if (status == 0 && call->launch)
+    if (status == 0)
         status = lt.multiply(call->handle, m->product, &one, w, m->w, x, m->x, &beta,
                              residual != NULL ? residual : y, m->y, y, m->y, &m->how, workspace,
                              m->workspace_bytes, call->stream);

@@ -175,8 +175,6 @@ static int make(const kiln_cuda_call *call, const kiln_cudnn_convolution *p, mad
         status = dnn.activation_create(&m->activation);
     if (status == 0)
         status = dnn.activation_set(m->activation, p->relu ? RELU : IDENTITY, PROPAGATE_NAN, 0);
-    if (status == 0)
-        status = dnn.set_stream(call->handle, call->stream);
     return status == 0 ? choose(call, p, m) : status;
 }
 
@@ -200,7 +198,9 @@ int32_t kiln_cudnn_compute(kiln_cuda_call *call, const kiln_cudnn_convolution *p
         if (status != 0)
             release(call); /* half made: the next call tries again */
     }
-    if (status == 0 && call->launch)
+    if (status == 0)
+        status = dnn.set_stream(call->handle, call->stream);
+    if (status == 0)
         status =
             dnn.convolve(call->handle, &one, m->x, x, m->w, w, m->convolution, m->algorithm,
                          workspace, m->workspace_bytes, &alpha2, m->y,

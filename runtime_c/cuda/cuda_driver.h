@@ -18,11 +18,18 @@ enum {
     CU_NO_DEVICE = 100,
     CU_INVALID_DEVICE = 101,
     CU_NO_BINARY = 209,
+    CU_INVALID_PTX = 218,
+    CU_NO_PTX_COMPILER = 221,
+    CU_PTX_VERSION = 222, /* of a newer toolkit than the driver */
+    CU_PTX_DISABLED = 223,
     CU_ATTRIBUTE_MAJOR = 75,
     CU_ATTRIBUTE_MINOR = 76,
     CU_STREAM_NON_BLOCKING = 1,
+    CU_EVENT_NO_TIMES = 2,
     CU_CAPTURE_RELAXED = 2
 };
+
+#define CU_DEFAULT_STREAM ((void *)1) /* CU_STREAM_LEGACY */
 
 /* F(member, symbol, parameters): every function returns a CUresult. */
 #define CU_FUNCTIONS(F)                                                                            \
@@ -42,6 +49,7 @@ enum {
     F(free, "cuMemFree_v2", (uint64_t address))                                                    \
     F(host_alloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                 \
     F(host_free, "cuMemFreeHost", (void *memory))                                                  \
+    F(zero, "cuMemsetD8Async", (uint64_t to, unsigned char value, size_t bytes, void *stream))     \
     F(copy_in, "cuMemcpyHtoDAsync_v2",                                                             \
       (uint64_t to, const void *from, size_t bytes, void *stream))                                 \
     F(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, uint64_t from, size_t bytes, void *stream))     \
@@ -50,10 +58,15 @@ enum {
     F(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                            \
     F(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                        \
     F(stream_wait, "cuStreamSynchronize", (void *stream))                                          \
+    F(stream_after, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))              \
+    F(event_create, "cuEventCreate", (void **event, unsigned flags))                               \
+    F(event_destroy, "cuEventDestroy_v2", (void *event))                                           \
+    F(event_record, "cuEventRecord", (void *event, void *stream))                                  \
     F(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                          \
     F(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                             \
     F(graph_make, "cuGraphInstantiateWithFlags",                                                   \
       (void **executable, void *graph, unsigned long long flags))                                  \
+    F(graph_upload, "cuGraphUpload", (void *executable, void *stream))                             \
     F(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                             \
     F(graph_free, "cuGraphDestroy", (void *graph))                                                 \
     F(executable_free, "cuGraphExecDestroy", (void *executable))                                   \

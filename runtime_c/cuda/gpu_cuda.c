@@ -4,13 +4,14 @@
  *     1. libcuda.so.1, once for the process;
  *     2. what all sessions of the model on that GPU share: context, module, kernels, parameters;
  *     3. pinned memory: the session's state, then a place for each tensor that is copied;
- *     4. memory on the GPU: the arena of the largest bucket, inputs, outputs; a stream;
+ *     4. memory on the GPU: the arena of the largest bucket, inputs, outputs; a stream, an event;
  *     5. handles of the libraries that compute steps;
  *     6. for each bucket whose launches are always the same a graph, captured from the
- *        plan's steps.
+ *        plan's steps and uploaded, after each call of a library was made once.
  *
  * A run copies the inputs, launches the bucket's graph or its steps, copies the outputs, waits.
- * Steps that are asked for one by one are launched one by one.
+ * Steps that are asked for one by one are launched one by one. Runs are put on the caller's stream
+ * where there is one; what is done when a session is opened, on the session's own.
  *
  * Shared state is changed under one lock; afterwards it is only read. No heap: all memory is the
  * driver's.
@@ -34,8 +35,10 @@ typedef struct state {
     const kiln_cuda_model *cuda;
     kiln_cuda_shared *shared;
     uint64_t memory; /* on the GPU */
-    void *stream;
-    int failed; /* CUresult of the launch that failed, or a library's status */
+    void *stream;    /* for what is launched now */
+    void *own;       /* the session's own stream */
+    void *event;     /* what was put on the default stream before a run */
+    int failed;      /* CUresult of the launch that failed, or a library's status */
     bool by_library;
     DLTensor *tensors;                  /* (inputs, then outputs) on the GPU */
     unsigned char **pinned;             /* (inputs, then outputs) */
@@ -43,7 +46,8 @@ typedef struct state {
     kiln_cuda_call *calls;              /* (calls of the model) */
     void *handles[KILN_CUDA_LIBRARIES]; /* of the libraries; null: none */
     const char *library_text; /* where `failed` is a library's status and not the driver's */
-    bool preparing;           /* steps are not to be launched */
+    bool libraries_only;      /* launch the steps that libraries compute, no kernels */
+    bool wait;                /* the run is to be waited for */
     int32_t gpu;
 } state;
 
@@ -178,8 +182,9 @@ static kiln_status fill_shared(kiln_session *session, const kiln_model *model,
                                const kiln_cuda_model *cuda, kiln_cuda_shared *shared, int arch) {
     void **kernels = cuda->functions + (size_t)session->config.gpu * cuda->kernels_count;
     int result = driver.module_load(&shared->module, cuda->image);
-    if (result == CU_NO_BINARY)
-        return fail(session, KILN_GPU_ARCH, cuda->archs, arch, 0);
+    if (result == CU_NO_BINARY || result == CU_INVALID_PTX || result == CU_NO_PTX_COMPILER ||
+        result == CU_PTX_VERSION || result == CU_PTX_DISABLED)
+        return fail(session, KILN_GPU_ARCH, cuda->archs, arch, result);
     for (uint32_t i = 0; result == CU_OK && i < cuda->kernels_count; i++)
         result = driver.module_function(&kernels[i], shared->module, cuda->kernels[i]);
     shared->kernels = kernels;
@@ -267,8 +272,10 @@ static void drop_state(state *s) {
     for (uint32_t i = 0; i < s->cuda->libraries_count; i++)
         if (s->handles[i] != NULL)
             s->cuda->libraries[i]->close(s->handles[i]);
-    if (s->stream != NULL)
-        (void)driver.stream_destroy(s->stream);
+    if (s->event != NULL)
+        (void)driver.event_destroy(s->event);
+    if (s->own != NULL)
+        (void)driver.stream_destroy(s->own);
     if (s->memory != 0)
         (void)driver.free(s->memory);
     (void)driver.host_free(s);
@@ -329,7 +336,13 @@ static kiln_status make_device(kiln_session *session, state *s) {
     at += padded(arena);
     for (uint32_t i = 0; i < count; at += padded(s->cuda->tensor_bytes[i]), i++)
         s->tensors[i].data = at;
-    return check(session, driver.stream_create(&s->stream, CU_STREAM_NON_BLOCKING), 0);
+    int result = driver.stream_create(&s->own, CU_STREAM_NON_BLOCKING);
+    if (result == CU_OK)
+        result = driver.event_create(&s->event, CU_EVENT_NO_TIMES);
+    if (result == CU_OK && bytes > 0)
+        result = driver.zero(s->memory, 0, bytes, s->own);
+    s->stream = s->own;
+    return check(session, result, 0);
 }
 
 static kiln_status open_libraries(kiln_session *session, state *s) {
@@ -350,21 +363,28 @@ static int launch_step(state *s, uint32_t bucket, uint32_t step) {
     return s->failed;
 }
 
+static int launch_steps(state *s, uint32_t bucket) {
+    int result = CU_OK;
+    for (uint32_t step = 0; result == CU_OK && step < s->model->buckets[bucket].steps; step++)
+        result = launch_step(s, bucket, step);
+    return result;
+}
+
 static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
     void *graph = NULL;
-    int result = CU_OK;
-    s->preparing = true;
-    for (uint32_t step = 0; result == CU_OK && step < s->model->buckets[bucket].steps; step++)
-        result = launch_step(s, bucket, step);
-    s->preparing = false;
+    s->libraries_only = true;
+    int result = s->cuda->calls_count == 0 ? CU_OK : launch_steps(s, bucket);
+    s->libraries_only = false;
     if (result != CU_OK)
         return check_steps(session, s, result);
+    /* Before the capture, so that what fails there is not taken for a failure of the capture. */
+    result = driver.stream_wait(s->stream);
     /* Relaxed: the driver may load a kernel when it first sees it launched. */
-    result = driver.capture_begin(s->stream, CU_CAPTURE_RELAXED);
+    if (result == CU_OK)
+        result = driver.capture_begin(s->stream, CU_CAPTURE_RELAXED);
     if (result != CU_OK)
         return check(session, result, 0);
-    for (uint32_t step = 0; result == CU_OK && step < s->model->buckets[bucket].steps; step++)
-        result = launch_step(s, bucket, step);
+    result = launch_steps(s, bucket);
     const int ended = driver.capture_end(s->stream, &graph);
     if (result == CU_OK)
         result = ended;
@@ -372,6 +392,8 @@ static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
         result = driver.graph_make(&s->graphs[bucket], graph, 0);
     if (graph != NULL)
         (void)driver.graph_free(graph);
+    if (result == CU_OK)
+        result = driver.graph_upload(s->graphs[bucket], s->stream);
     return check_steps(session, s, result);
 }
 
@@ -393,6 +415,8 @@ static kiln_status open_session(kiln_session *session, const kiln_model *model) 
         for (uint32_t i = 0; status == KILN_OK && i < model->buckets_count; i++)
             if (cuda->has_graph[i])
                 status = capture(session, s, i);
+        if (status == KILN_OK) /* the caller's stream does not wait for the session's own */
+            status = check(session, driver.stream_wait(s->own), 0);
         if (status != KILN_OK)
             drop_state(s);
     }
@@ -401,6 +425,8 @@ static kiln_status open_session(kiln_session *session, const kiln_model *model) 
         return status;
     }
     (void)driver.context_pop(&(void *){NULL});
+    s->stream = session->config.gpu_stream != NULL ? session->config.gpu_stream : s->own;
+    s->wait = true;
     session->gpu = s;
     return KILN_OK;
 }
@@ -444,46 +470,67 @@ static int move(state *s, const kiln_session *session, uint32_t i) {
               : driver.copy_out(caller, here, bytes, s->stream);
 }
 
-/* A tensor on a GPU must be on this one. */
-static kiln_status check_place(kiln_session *session, const state *s) {
+/* A tensor on a GPU must be on this one; one that is copied without waiting must be pinned or
+ * there. *on_gpu: whether any is on the GPU. */
+static kiln_status check_places(kiln_session *session, const state *s, bool *on_gpu) {
+    *on_gpu = false;
     for (uint32_t i = 0; i < tensors_of(s->model); i++) {
         const bool in = i < s->model->inputs_count;
         const uint32_t index = in ? i : i - s->model->inputs_count;
         const DLTensor *given = in ? &session->frame.inputs[index] : &session->frame.outputs[index];
-        const kiln_detail error = {.status = KILN_BAD_GPU,
-                                   .where = in ? KILN_AT_INPUT : KILN_AT_OUTPUT,
-                                   .name = about(s->model, i)->name,
-                                   .index = (int32_t)index,
-                                   .axis = -1,
-                                   .value = given->device.device_id,
-                                   .min = s->gpu,
-                                   .max = s->gpu};
-        if (given->device.device_type == kDLCUDA && given->device.device_id != s->gpu)
+        const DLDevice device = given->device;
+        kiln_detail error = {.status = KILN_BAD_GPU,
+                             .where = in ? KILN_AT_INPUT : KILN_AT_OUTPUT,
+                             .name = about(s->model, i)->name,
+                             .index = (int32_t)index,
+                             .axis = -1,
+                             .value = device.device_id,
+                             .min = s->gpu,
+                             .max = s->gpu};
+        if (device.device_type == kDLCUDA && device.device_id != s->gpu)
             return kiln_fail(&session->detail, &error);
+        *on_gpu |= device.device_type == kDLCUDA;
+        if (device.device_type != kDLCPU || s->wait ||
+            kiln_tensor_shape(about(s->model, i), session->dims, NULL) == 0)
+            continue;
+        error.status = KILN_BAD_DEVICE;
+        error.value = device.device_type;
+        error.min = kDLCUDA;
+        error.max = kDLCUDAHost;
+        return kiln_fail(&session->detail, &error);
     }
     return KILN_OK;
 }
 
 static kiln_status begin_run(kiln_session *session) {
     state *s = session->gpu;
-    kiln_status status = check_place(session, s);
+    bool on_gpu;
+    kiln_status status = check_places(session, s, &on_gpu);
     if (status != KILN_OK)
         return status;
     int result = driver.context_push(s->shared->context);
     if (result != CU_OK)
         return check(session, result, 0);
     s->frame.dims = session->dims;
+    if (on_gpu && s->stream == s->own) {
+        result = driver.event_record(s->event, CU_DEFAULT_STREAM);
+        if (result == CU_OK)
+            result = driver.stream_after(s->own, s->event, 0);
+    }
     for (uint32_t i = 0; result == CU_OK && i < s->model->inputs_count; i++)
         result = move(s, session, i);
     (void)driver.context_pop(&(void *){NULL});
     return check(session, result, 0);
 }
 
-/* After the last launch, with the context current: copy the outputs, wait, and hand them out. */
+/* After the last launch, with the context current: copy the outputs, wait if the run is to be
+ * waited for, and hand them out. */
 static int end_run(state *s, const kiln_session *session) {
     int result = CU_OK;
     for (uint32_t i = s->model->inputs_count; result == CU_OK && i < tensors_of(s->model); i++)
         result = move(s, session, i);
+    if (!s->wait)
+        return result;
     const int waited = driver.stream_wait(s->stream);
     if (result == CU_OK)
         result = waited;
@@ -519,8 +566,7 @@ static kiln_status run_all(kiln_session *session) {
     if (s->graphs[session->bucket] != NULL)
         result = driver.graph_launch(s->graphs[session->bucket], s->stream);
     else
-        for (uint32_t step = 0; result == CU_OK && step < session->steps; step++)
-            result = launch_step(s, session->bucket, step);
+        result = launch_steps(s, session->bucket);
     if (result == CU_OK)
         result = end_run(s, session);
     (void)driver.context_pop(&(void *){NULL});
@@ -540,7 +586,7 @@ int32_t kiln_cuda_launch(const kiln_frame *frame, uint32_t kernel, const uint32_
     state *s = (state *)(void *)frame; /* the frame is the state's first member */
     void *parameters[MAX_ARGS];
     const uint32_t *size = grid_and_block;
-    if (s->preparing || size[0] == 0 || size[1] == 0 || size[2] == 0) /* nothing to compute */
+    if (s->libraries_only || size[0] == 0 || size[1] == 0 || size[2] == 0) /* nothing to do */
         return 0;
     for (uint32_t i = 0; i < count && i < MAX_ARGS; i++)
         parameters[i] = (void *)&args[i];
@@ -555,7 +601,6 @@ int32_t kiln_cuda_compute(const kiln_frame *frame, uint32_t call, uint32_t libra
     kiln_cuda_call *one = &s->calls[call];
     one->stream = s->stream;
     one->handle = s->handles[library];
-    one->launch = !s->preparing;
     one->library = library + 1;
     s->failed = function(one, args);
     s->by_library = s->failed != 0;
@@ -570,6 +615,22 @@ static const state *state_of(const kiln_session *session) {
     const bool open =
         session != NULL && session->model != NULL && session->model->gpu == &kiln_cuda_functions;
     return open ? session->gpu : NULL;
+}
+
+kiln_status kiln_cuda_enqueue(kiln_session *session, const DLTensor *inputs,
+                              const DLTensor *outputs) {
+    if (session == NULL || session->model == NULL || session->in_on_step)
+        return kiln_begin(session, inputs, outputs); /* it says what is wrong */
+    if (session->model->gpu != &kiln_cuda_functions)
+        return fail(session, KILN_WRONG_MODEL, NULL, 0, 0);
+    state *s = session->gpu;
+    s->wait = false;
+    kiln_status status = kiln_begin(session, inputs, outputs);
+    if (status == KILN_OK)
+        status = run_all(session);
+    s->wait = true;
+    kiln_cancel(session);
+    return status;
 }
 
 void *kiln_cuda_input(const kiln_session *session, uint32_t index) {

@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          7u /* raised whenever kiln_model or kiln_frame change */
+#define KILN_ABI          8u /* raised whenever kiln_model, kiln_frame or kiln_config change */
 #define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
@@ -251,7 +251,8 @@ typedef struct kiln_config {
      * may call is listed under "states of a session". */
     int32_t (*on_step)(void *user, uint32_t step);
     void *user;
-    int32_t gpu;         /* which one, as its driver counts them; only for models that run on one */
+    int32_t gpu;      /* which one, as its driver counts them; only for models that run on one */
+    void *gpu_stream; /* CUstream that runs are put on, see kiln_cuda.h; null: the session's own */
     const char *variant; /* the name of the one to run; null: the last that the processor can run */
 } kiln_config;
 

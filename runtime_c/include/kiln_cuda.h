@@ -17,6 +17,18 @@
  * Tensors may be in this processor's memory, pinned (kDLCUDAHost) or on the session's GPU
  * (kDLCUDA). What is already where kiln_cuda_input says is not copied, nor an output that is to
  * stay where kiln_cuda_output says.
+ *
+ * Order: config.gpu_stream is the stream of a caller who uses the GPU too. All work of a run is put
+ * on it, after what is there already and before what is put there later. Without it a session has a
+ * stream of its own: a run with a tensor on the GPU starts after all work that was put on the
+ * default stream, or on a stream that synchronises with that one (CU_STREAM_DEFAULT), before
+ * kiln_run or kiln_begin was called; a caller with other streams (CU_STREAM_NON_BLOCKING) gives the
+ * stream, or waits for it before the run. When kiln_run returns, its results may be read from any
+ * stream.
+ *
+ * An error of a kernel (an illegal address, a trap) stays: from then on the driver answers each
+ * call of this process on that GPU with the same error, also calls of other libraries, and only a
+ * new process can use the GPU again. kiln_close returns as always.
  */
 #ifndef KILN_CUDA_H
 #define KILN_CUDA_H
@@ -37,8 +49,16 @@ extern "C" {
 void *kiln_cuda_input(const kiln_session *session, uint32_t index);
 void *kiln_cuda_output(const kiln_session *session, uint32_t index);
 
-/* The session's CUstream: what was put there before kiln_run is done before the run. Or null. */
+/* The CUstream that runs are put on: config.gpu_stream, or the session's own. Null where the
+ * session is not open. */
 void *kiln_cuda_stream(const kiln_session *session);
+
+/* Put a run on the stream and return without waiting for it. All tensors must be pinned or on the
+ * GPU (else KILN_BAD_DEVICE), and stay until the stream has passed the run; the arrays `inputs` and
+ * `outputs` need not. Runs of one session are done one after the other. on_step is not called. What
+ * fails only on the GPU is returned by a later call, or by whoever waits for the stream. */
+kiln_status kiln_cuda_enqueue(kiln_session *session, const DLTensor *inputs,
+                              const DLTensor *outputs);
 
 /* ---- for generated plans ----------------------------------------------------------------------
  */
@@ -56,14 +76,13 @@ typedef struct kiln_cuda_shared {
 #define KILN_CUDA_LIBRARIES  4  /* that one model may call */
 #define KILN_CUDA_CALL_WORDS 24 /* of state */
 
-/* A step that a library computes, in one session. Its function is called once before the bucket's
- * graph is captured, with launch false, and makes ready what its launches need; a bucket without a
- * graph leaves that to the first run. It puts its work on the stream, asks for no memory there, and
- * returns 0 or the library's own status. */
+/* A step that a library computes, in one session. Its function puts the step's work on the stream,
+ * and returns 0 or the library's own status. Before a bucket's graph is captured, each of the
+ * bucket's calls is made once outside of the capture, with memory of zeros: libraries load code and
+ * ask for memory in their first call, which a capture does not permit. */
 typedef struct kiln_cuda_call {
-    void *stream;     /* CUstream of the session */
+    void *stream;     /* CUstream for this call */
     void *handle;     /* what the library's open has made for the session */
-    bool launch;      /* false: put nothing on the stream */
     const char *text; /* out: the library's own words for the status */
     uint64_t
         state[KILN_CUDA_CALL_WORDS]; /* the function's own: zeros at first, kept between calls */

@@ -147,9 +147,6 @@ static void __syncthreads() {
 static void __syncwarp(unsigned = 0xffffffffu) {
     kiln_wait_at(KILN_AT_WARP);
 }
-static unsigned __activemask() {
-    return 0xffffffffu;
-}
 
 // The value of the lane `from` of this warp, or the own one where there is no such lane.
 template <class T> static T kiln_exchange(T value, unsigned from, bool within) {

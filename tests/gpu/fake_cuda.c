@@ -6,6 +6,7 @@
  *     KILN_FAKE_LOG      file to which each call is appended: name, result
  *     KILN_FAKE_FAIL     n:result: the n-th call, counted from 0, does nothing and gives that
  * result KILN_FAKE_GPUS     how many GPUs (default 1);  KILN_FAKE_ARCH  what they are (default 90)
+ *     KILN_FAKE_LOADS    what loading a module gives
  *     KILN_FAKE_KERNELS  library of kernels: NAME_on_cpu(grid, block, args), NAME_args
  *
  * What is put on a stream is done when the stream is waited for, not before: who does not wait sees
@@ -48,6 +49,8 @@ typedef struct op {
     const void *from;
     size_t bytes;
     const struct graph *graph;
+    struct stream *after; /* this stream's work is to be done up to `until` first */
+    unsigned until, round;
     void (*host)(void *data);
     void *data;
 } op;
@@ -59,11 +62,18 @@ typedef struct graph {
 
 typedef struct stream {
     graph queue, *capturing;
+    unsigned done, round; /* operations of the queue; how often it was emptied */
 } stream;
+
+/* What had been put on a stream when the event was recorded. */
+typedef struct event {
+    stream *on;
+    unsigned until, round;
+} event;
 
 static stream default_stream;
 static int calls, depth, retained;
-static long allocated, pinned, modules, streams, graphs;
+static long allocated, pinned, modules, streams, graphs, events;
 static void *kernels;
 
 static int number(const char *name, int otherwise) {
@@ -82,9 +92,11 @@ static void say(const char *name, int result) {
 
 static void report(void) {
     char text[160];
-    snprintf(text, sizeof text,
-             "left: contexts %d memory %ld pinned %ld modules %ld streams %ld graphs %ld, current",
-             retained, allocated, pinned, modules, streams, graphs);
+    snprintf(
+        text, sizeof text,
+        "left: contexts %d memory %ld pinned %ld modules %ld streams %ld graphs %ld events %ld, "
+        "current",
+        retained, allocated, pinned, modules, streams, graphs, events);
     say(text, depth);
 }
 
@@ -183,7 +195,9 @@ int cuModuleLoadData(void **module, const void *image) {
         if (path != NULL && kernels == NULL &&
             (kernels = dlopen(path, RTLD_NOW | RTLD_LOCAL)) == NULL)
             fprintf(stderr, "%s\n", dlerror());
-        if (magic != 0xBA55ED50u || (path != NULL && kernels == NULL))
+        if (number("KILN_FAKE_LOADS", 0) != 0)
+            result = number("KILN_FAKE_LOADS", 0);
+        else if (magic != 0xBA55ED50u || (path != NULL && kernels == NULL))
             result = INVALID;
         else if (number("KILN_FAKE_ARCH", 90) < number("KILN_FAKE_IMAGE", 0))
             result = NO_BINARY;
@@ -271,7 +285,7 @@ int cuMemFreeHost(void *memory) {
 /* ---- streams and graphs ---- */
 
 static stream *stream_at(void *given) {
-    return given == NULL ? &default_stream : given;
+    return given == NULL || given == (void *)1 ? &default_stream : given;
 }
 
 static op *put(void *on) {
@@ -283,20 +297,33 @@ static op *put(void *on) {
     return &g->ops[g->count++];
 }
 
-static void do_all(const graph *g) {
-    for (unsigned i = 0; i < g->count; i++) {
+static void catch_up(stream *s, unsigned until);
+
+static void do_some(const graph *g, unsigned from, unsigned until) {
+    for (unsigned i = from; i < until; i++) {
         const op *o = &g->ops[i];
         void *args[MAX_ARGS];
         for (unsigned k = 0; k < MAX_ARGS; k++)
             args[k] = (void *)&o->args[k];
         if (o->graph != NULL)
-            do_all(o->graph);
-        else if (o->host != NULL)
+            do_some(o->graph, 0, o->graph->count);
+        else if (o->after != NULL) {
+            if (o->after->round == o->round)
+                catch_up(o->after, o->until);
+        } else if (o->host != NULL)
             o->host(o->data);
         else if (o->kernel == NULL)
             memcpy(o->to, o->from, o->bytes);
         else if (o->kernel->run != NULL)
             o->kernel->run(o->size, o->size + 3, args);
+    }
+}
+
+static void catch_up(stream *s, unsigned until) {
+    const unsigned from = s->done;
+    if (until > from) {
+        s->done = until;
+        do_some(&s->queue, from, until);
     }
 }
 
@@ -317,6 +344,50 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *on) {
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *on) {
     NEEDS_CONTEXT(result = copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, on));
 }
+static void zeros(void *data) {
+    const op *o = data;
+    memset(o->to, 0, o->bytes);
+    free(data);
+}
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *on) {
+    NEEDS_CONTEXT({
+        op *what = calloc(1, sizeof *what), *o = put(on);
+        what->to = (void *)(uintptr_t)to;
+        what->bytes = bytes;
+        o->host = zeros;
+        o->data = what;
+        result = value == 0 ? 0 : INVALID;
+    });
+}
+int cuEventCreate(void **made, unsigned flags) {
+    (void)flags;
+    NEEDS_CONTEXT({
+        *made = calloc(1, sizeof(event));
+        events++;
+    });
+}
+int cuEventDestroy_v2(void *given) {
+    NEEDS_CONTEXT({
+        free(given);
+        events--;
+    });
+}
+int cuEventRecord(void *given, void *on) {
+    NEEDS_CONTEXT({
+        stream *s = stream_at(on);
+        *(event *)given = (event){s, s->queue.count, s->round};
+    });
+}
+int cuStreamWaitEvent(void *on, void *given, unsigned flags) {
+    const event *e = given;
+    (void)flags;
+    NEEDS_CONTEXT({
+        op *o = put(on);
+        o->after = e->on;
+        o->until = e->until;
+        o->round = e->round;
+    });
+}
 int cuStreamCreate(void **made, unsigned flags) {
     (void)flags;
     NEEDS_CONTEXT({
@@ -334,9 +405,15 @@ int cuStreamDestroy_v2(void *given) {
 int cuStreamSynchronize(void *given) {
     stream *s = stream_at(given);
     NEEDS_CONTEXT({
-        do_all(&s->queue);
-        s->queue.count = 0;
+        catch_up(s, s->queue.count);
+        s->queue.count = s->done = 0;
+        s->round++;
     });
+}
+/* For the stand-ins of libraries; not counted as a call. */
+int cuStreamIsCapturing(void *on, int *capturing) {
+    *capturing = stream_at(on)->capturing != NULL;
+    return 0;
 }
 int cuStreamBeginCapture_v2(void *given, int mode) {
     stream *s = given;
@@ -374,6 +451,9 @@ int cuGraphExecDestroy(void *given) {
         free(given);
         graphs--;
     });
+}
+int cuGraphUpload(void *executable, void *on) {
+    NEEDS_CONTEXT(result = executable == NULL || stream_at(on)->capturing != NULL ? INVALID : 0);
 }
 int cuGraphLaunch(void *executable, void *on) {
     NEEDS_CONTEXT(put(on)->graph = executable);

@@ -51,16 +51,25 @@ static inline float to_tf32(float value) {
     return value;
 }
 
-/* Work for the stream, with a copy of what it needs; graphs keep it, so it is never freed. */
+/* Work for the stream, with a copy of what it needs; graphs keep it, so it is never freed. As in
+ * the real libraries, the first work of a process cannot be captured: it would load code. */
 static int put(void *stream, void (*work)(void *data), const void *data, size_t bytes) {
-    int (*launch)(void *, void (*)(void *), void *);
+    static int loaded;
+    int (*launch)(void *, void (*)(void *), void *), (*is_capturing)(void *, int *);
+    int capturing = 0;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     void *address = driver == NULL ? NULL : dlsym(driver, "cuLaunchHostFunc");
+    void *question = driver == NULL ? NULL : dlsym(driver, "cuStreamIsCapturing");
     void *copy = malloc(bytes);
-    if (address == NULL || copy == NULL)
+    if (address == NULL || question == NULL || copy == NULL)
         abort();
     memcpy(copy, data, bytes);
     memcpy(&launch, &address, sizeof launch);
+    memcpy(&is_capturing, &question, sizeof is_capturing);
+    (void)is_capturing(stream, &capturing);
+    if (capturing && !loaded)
+        return 900; /* cudaErrorStreamCaptureUnsupported */
+    loaded = 1;
     return launch(stream, work, copy);
 }
 

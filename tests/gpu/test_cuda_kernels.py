@@ -13,8 +13,8 @@ import pytest
 from kiln.config import load_target
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import fatbin
-from kiln.kernels.gpu import dlight
-from tvm import te, topi
+from kiln.kernels.gpu import dlight, warp_masks
+from tvm import te, tirx, topi
 
 from .launched import Kernels, evaluate
 
@@ -138,6 +138,23 @@ def test_short_sums_are_not_shared_among_threads(kernels: Kernels) -> None:
     assert depthwise.grid[0] * threads < 8 * 8 * 6 + threads
     (long,) = kernels.launches["softmax_long"].launches
     assert long.grid == (3, 1, 1)
+
+
+def test_shuffles_name_the_whole_warp(kernels: Kernels) -> None:
+    """The active threads are not known to be all of a warp after a branch."""
+    assert "__shfl_down_sync(" in kernels.source
+    assert "__activemask" not in kernels.source
+    assert str(warp_masks.WHOLE) in kernels.text("softmax_long_0")
+
+
+@pytest.mark.parametrize(("threads", "most"), [(64, 64), (64, 8), (48, 48)])
+def test_a_shuffle_that_some_lanes_do_not_reach(threads: int, most: int) -> None:
+    thread = tirx.IterVar(None, tirx.Var("thread", "int32"), tirx.IterVar.ThreadIndex, "threadIdx.x")
+    shuffle: Any = tirx.Evaluate(tirx.call_intrin("uint32", "tirx.tvm_warp_activemask"))
+    if most < threads:
+        shuffle = tirx.IfThenElse(thread.var < most, shuffle, None)
+    func = tirx.PrimFunc([], tirx.AttrStmt(thread, "thread_extent", threads, shuffle))
+    assert (warp_masks.whole_warps(func) is None) == ((threads, most) != (64, 64))
 
 
 def test_machine_code_for_every_architecture(kernels: Kernels, tmp_path: Path) -> None:

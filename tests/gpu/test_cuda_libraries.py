@@ -28,7 +28,7 @@ _CUBLAS, _CUDNN = "fake_cublaslt.c:libcublasLt.so.13", "fake_cudnn.c:libcudnn.so
 _OF_CUDNN = "left: handles 0 descriptors 0"
 # At exit: what the driver, and the library, have given out and not got back.
 _GIVEN_BACK = {
-    "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0, current 0",
+    "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0 events 0, current 0",
     "left: handles 0 products 0 layouts 0 preferences 0",
     _OF_CUDNN,
 }
@@ -130,8 +130,9 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
     assert {call for call in calls if call.startswith("compute ")} == {"compute 68"}, "float32, not tf32"
     # The algorithm is asked for before a graph is captured; with open sizes, when they change: 6, then 3.
     assert count["cublasLtMatmulAlgoGetHeuristic"] == 6 * (2 + 2)
-    # Captured twice; run step by step in the two; the open one run whole and step by step, three times.
-    assert count["cublasLtMatmul"] == 6 * (2 + 2 + 3 * 2)
+    # Run before each of two captures, and captured; run step by step in the two; the open one run whole and
+    # step by step, three times.
+    assert count["cublasLtMatmul"] == 6 * (2 + 2 + 2 + 3 * 2)
     first = [call.split()[0] for call in calls]
     for at in (i for i, name in enumerate(first) if name == "cuStreamBeginCapture_v2"):
         end = first.index("cuStreamEndCapture", at)
@@ -176,7 +177,7 @@ def test_what_cudnn_is_asked(cudnn: Project) -> None:
     count = Counter(call.split()[0] for call in calls)
     assert {call for call in calls if call.startswith("math ")} == {"math 3"}, "float32, not tf32"
     assert count["cudnnGetConvolutionForwardAlgorithm_v7"] == 4 * (2 + 2)
-    assert count["cudnnConvolutionBiasActivationForward"] == 4 * (2 + 2 + 3 * 2)
+    assert count["cudnnConvolutionBiasActivationForward"] == 4 * (2 + 2 + 2 + 3 * 2)
 
 
 @pytest.mark.parametrize("library", ["cublas", pytest.param("cudnn", marks=pytest.mark.heavy)])

@@ -20,7 +20,7 @@ from .conftest import MODEL, TARGET, Built
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
-_EMPTY = "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0, current 0"
+_EMPTY = "left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0 events 0, current 0"
 # Calls that give something back: where one of them fails there is nobody to tell.
 _GIVES_BACK = ("Release", "Pop", "Unload", "Free", "Destroy")
 
@@ -64,6 +64,24 @@ def test_results_of_every_way_to_run(
     assert said["other GPU"] == [list(wrong)] * 2
 
 
+def test_order_among_work_of_the_caller(built: Built, tmp_path: Path) -> None:
+    """A run starts after the copy that the caller put on a stream, and ends before the one that follows."""
+    said, calls = run(built, tmp_path, "streams")
+    ok, result = ["KILN_OK", ""], expected(built)
+    assert said["open"] == [ok] * 3
+    for what in ("default stream", "own stream", "enqueued"):
+        assert said[what] == [ok], what
+    assert said["output"] == [[result, ""]] * 3
+    assert said["early"] == [["0" * len(result), ""]], "it waited"
+    name = built.plan["inputs"][0]["name"]
+    text = f"{name}: on device type 1, allowed 2..3 (1: CPU, 2: CUDA, 3: pinned)"
+    assert said["pageable"] == [["KILN_BAD_DEVICE", text]]
+    assert said["closed"] == [["KILN_NOT_OPEN", "session: not open"]] * 3
+    count = Counter(call.split()[0] for call in calls)
+    assert count["cuEventRecord"] == count["cuStreamWaitEvent"] == 1, "without the caller's stream only"
+    assert calls[-1] == _EMPTY
+
+
 @pytest.mark.parametrize("what", ["close", "cancel", "run"])
 def test_called_from_on_step(built: Built, tmp_path: Path, what: str) -> None:
     """Closing and cancelling end the run, and running again is refused; all is given back."""
@@ -84,6 +102,7 @@ def test_calls_of_the_driver(built: Built, tmp_path: Path) -> None:
     assert count["cuMemAlloc_v2"] == 3, "the parameters once, and memory of two sessions"
     assert count["cuMemHostAlloc"] == count["cuStreamCreate"] == count["cuGraphInstantiateWithFlags"] == 2
     assert count["cuLaunchKernel"] == 2 * 2 * steps, "two captures, two runs step by step"
+    assert count["cuGraphUpload"] == 2
     assert count["cuGraphLaunch"] == 2 * 3
     # Up: the parameters, and of each session a run, the steps, nothing in place.
     assert count["cuMemcpyHtoDAsync_v2"] == 1 + 2 * 2
@@ -114,7 +133,17 @@ def test_what_is_wrong_with_the_machine_is_named(built: Built, tmp_path: Path) -
     said, calls = run(built, tmp_path, gpus=0)
     assert said == {"open": [["KILN_GPU_ABSENT", "no CUDA-capable device is detected: no GPU 0, 0 found"]]}
     said, calls = run(built, tmp_path, image=90, arch=89)
-    assert said["open"] == [["KILN_GPU_ARCH", "sm_90: the model is built for these, the GPU is sm_89"]]
+    text = "sm_90: the model is built for these, the GPU is sm_{} (error {} of its driver)"
+    assert said["open"] == [["KILN_GPU_ARCH", text.format(89, 209)]]
+    assert calls[-1] == _EMPTY
+
+
+@pytest.mark.parametrize("error", [218, 221, 222, 223])
+def test_ptx_that_the_driver_cannot_compile(built: Built, tmp_path: Path, error: int) -> None:
+    """PTX of a newer toolkit than the driver, or a driver without its compiler, is code for no GPU there."""
+    said, calls = run(built, tmp_path, loads=error)
+    text = f"sm_90: the model is built for these, the GPU is sm_90 (error {error} of its driver)"
+    assert said["open"] == [["KILN_GPU_ARCH", text]]
     assert calls[-1] == _EMPTY
 
 

@@ -4,7 +4,9 @@
  *
  *     try_session INPUT                     INPUT holds the bytes of input 0
  *     try_session INPUT close|cancel|run    what on_step of a run calls before its second step
+ *     try_session INPUT streams             runs among a caller's own work on streams
  */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +103,79 @@ static void try_on_step(const char *what, const unsigned char *given, size_t out
     free(result);
 }
 
+/* The driver's functions that a caller with work of its own on the GPU uses. */
+static struct {
+    int (*retain)(void **context, int device);
+    int (*release)(int device);
+    int (*push)(void *context);
+    int (*pop)(void **context);
+    int (*create)(void **stream, unsigned flags);
+    int (*destroy)(void *stream);
+    int (*wait)(void *stream);
+    int (*copy)(uint64_t to, uint64_t from, size_t bytes, void *stream);
+} cuda;
+
+static void find(void *where, const char *name) {
+    void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *const function = library == NULL ? NULL : dlsym(library, name);
+    if (function == NULL)
+        exit(3);
+    memcpy(where, &function, sizeof function);
+}
+
+/* Tensors on the GPU that are written, and read, by copies on `stream`, waited for by nobody. */
+static void use_among_copies(const char *what, const unsigned char *given, void *stream,
+                             bool enqueue) {
+    const kiln_model *m = &KILN_MODEL;
+    const size_t in_bytes = kiln_tensor_shape(&m->inputs[0], NULL, NULL);
+    const size_t out_bytes = kiln_tensor_shape(&m->outputs[0], NULL, NULL);
+    unsigned char *in = calloc(in_bytes, 1), *out = calloc(out_bytes, 1),
+                  *copy = calloc(out_bytes, 1);
+    DLTensor input = kiln_bind(&m->inputs[0], m->inputs[0].shape, in);
+    DLTensor output = kiln_bind(&m->outputs[0], m->outputs[0].shape, out);
+    kiln_session session;
+    const kiln_config config = {.gpu_stream = stream};
+    say("open", &session, kiln_open(&session, m, &config));
+    input.device.device_type = output.device.device_type = kDLCUDA;
+    (void)cuda.copy((uintptr_t)in, (uintptr_t)given, in_bytes, stream);
+    const kiln_status status = enqueue ? kiln_cuda_enqueue(&session, &input, &output)
+                                       : kiln_run(&session, &input, &output);
+    say(what, &session, status);
+    if (enqueue)
+        show("early", out, out_bytes);
+    (void)cuda.copy((uintptr_t)copy, (uintptr_t)out, out_bytes, stream);
+    (void)cuda.wait(stream);
+    show("output", copy, out_bytes);
+    input.device.device_type = kDLCPU;
+    if (enqueue)
+        say("pageable", &session, kiln_cuda_enqueue(&session, &input, &output));
+    kiln_close(&session);
+    say("closed", &session, kiln_cuda_enqueue(&session, &input, &output));
+    free(in);
+    free(out);
+    free(copy);
+}
+
+static void try_streams(const unsigned char *given) {
+    void *context, *stream;
+    find(&cuda.retain, "cuDevicePrimaryCtxRetain");
+    find(&cuda.release, "cuDevicePrimaryCtxRelease_v2");
+    find(&cuda.push, "cuCtxPushCurrent_v2");
+    find(&cuda.pop, "cuCtxPopCurrent_v2");
+    find(&cuda.create, "cuStreamCreate");
+    find(&cuda.destroy, "cuStreamDestroy_v2");
+    find(&cuda.wait, "cuStreamSynchronize");
+    find(&cuda.copy, "cuMemcpyDtoDAsync_v2");
+    if (cuda.retain(&context, 40) != 0 || cuda.push(context) != 0 || cuda.create(&stream, 1) != 0)
+        exit(4);
+    use_among_copies("default stream", given, NULL, false);
+    use_among_copies("own stream", given, stream, false);
+    use_among_copies("enqueued", given, stream, true);
+    (void)cuda.destroy(stream);
+    (void)cuda.pop(&context);
+    (void)cuda.release(40);
+}
+
 int main(int argc, char **argv) {
     const kiln_model *m = &KILN_MODEL;
     const size_t in_bytes = kiln_tensor_shape(&m->inputs[0], NULL, NULL);
@@ -110,6 +185,11 @@ int main(int argc, char **argv) {
     if (file == NULL || given == NULL || fread(given, 1, in_bytes, file) != in_bytes)
         return 2;
     fclose(file);
+    if (argc == 3 && strcmp(argv[2], "streams") == 0) {
+        try_streams(given);
+        free(given);
+        return 0;
+    }
     if (argc == 3) {
         try_on_step(argv[2], given, out_bytes);
         free(given);

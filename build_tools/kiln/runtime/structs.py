@@ -138,6 +138,7 @@ class CConfig(ctypes.Structure):
         ("on_step", ctypes.c_void_p),
         ("user", ctypes.c_void_p),
         ("gpu", ctypes.c_int32),
+        ("gpu_stream", ctypes.c_void_p),
         ("variant", ctypes.c_char_p),
     ]
 

@@ -26,6 +26,7 @@ from kiln.callbacks import structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
 from kiln.kernels.gpu.tensor_cores import TensorProduct, with_tf32_fragments
+from kiln.kernels.gpu.warp_masks import whole_warps
 from kiln.tir import abi
 from kiln.tir.symbols import is_dynamic
 
@@ -146,14 +147,32 @@ def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], 
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     mod = tvm.IRModule({"kernel": _short(serial_loops.mapped(named))})
-    rules = (_TENSOR, _TILED, *(_SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()), _PLAIN)
+    shared_sums = _SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()
+    made = _with_rules(mod, (_TENSOR, _TILED, *shared_sums, _PLAIN), target, size)
+    if made is None:
+        made = _with_rules(mod, (_TENSOR, _TILED, _PLAIN), target, size)
+    assert made is not None, "without sums over threads there is no shuffle"
+    return made
+
+
+def _with_rules(
+    mod: tvm.IRModule, rules: tuple[Any, ...], target: tvm.target.Target, size: Callable[[Any], int]
+) -> Launches | None:
+    """The launches of the function `kernel` under the first of dlight's `rules` that fits.
+
+    None if it has a shuffle that not all lanes of a warp reach (kiln.kernels.gpu.warp_masks). Raises ValueError
+    if a statement is not mapped to threads.
+    """
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)
     mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
     mod = tvm.transform.Sequential(_STRUCTURE)(mod)
     lowered = abi.pointers(mod["kernel"], 0, size)
     mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
-    functions = {str(f.attrs["global_symbol"]): f for f in mod.functions.values() if _is_kernel(f)}
+    kernels = [whole_warps(f) for f in mod.functions.values() if _is_kernel(f)]
+    functions = {str(f.attrs["global_symbol"]): f for f in kernels if f is not None}
+    if len(functions) < len(kernels):
+        return None
     device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
     device = tvm.IRModule({v.name_hint: with_tf32_fragments(f) for v, f in device.functions_items()})
     host = mod["kernel"]
