@@ -160,8 +160,8 @@ def _with_rules(
 ) -> Launches | None:
     """The launches of the function `kernel` under the first of dlight's `rules` that fits.
 
-    None if it has a shuffle that not all lanes of a warp reach (kiln.kernels.gpu.warp_masks). Raises ValueError
-    if a statement is not mapped to threads.
+    None if it has a shuffle that not all lanes of a warp reach (kiln.kernels.gpu.warp_masks). Raises
+    ValueError if a statement is not mapped to threads.
     """
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)

@@ -1,10 +1,10 @@
 """Masks of warp shuffles: the whole warp by name, not the threads that happen to be active.
 
-TVM 0.27 lowers a sum over the threads of a block to shuffles with the mask `__activemask()`. That is the set of
-threads that happen to run together at this instruction; after a branch the hardware may not have brought a warp
-together again (CUDA C++ Programming Guide, "Warp Vote Functions"), and a shuffle with a part of the warp reads
-undefined values from the other lanes. All threads of a warp reach a shuffle that no condition on the thread
-encloses; its mask is that of the whole warp, and the hardware then waits for every lane.
+TVM 0.27 lowers a sum over the threads of a block to shuffles with the mask `__activemask()`. That is the set
+of threads that happen to run together at this instruction; after a branch the hardware may not have brought a
+warp together again (CUDA C++ Programming Guide, "Warp Vote Functions"), and a shuffle with a part of the warp
+reads undefined values from the other lanes. All threads of a warp reach a shuffle that no condition on the
+thread encloses; its mask is that of the whole warp, and the hardware then waits for every lane.
 """
 
 from __future__ import annotations
