@@ -148,6 +148,38 @@ static void __syncwarp(unsigned = 0xffffffffu) {
     kiln_wait_at(KILN_AT_WARP);
 }
 
+// Asynchronous copies to shared memory. Until the thread waits for them the target holds garbage, which shows if
+// it is read.
+static struct kiln_copy {
+    void *to;
+    const void *from;
+    int bytes;
+    bool wanted;
+} kiln_copies[1024][64];
+static unsigned kiln_pending[1024];
+
+template <int BYTES> static void kiln_copy_if(void *to, bool wanted, const void *from) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "bytes of one instruction");
+    if (kiln_pending[kiln_now] == 64 || (size_t)to % BYTES != 0 ||
+        (wanted && (size_t)from % BYTES != 0))
+        abort();
+    memset(to, 0xCD, BYTES);
+    kiln_copies[kiln_now][kiln_pending[kiln_now]++] = {to, from, BYTES, wanted};
+}
+static void kiln_copies_done() {
+    for (unsigned i = 0; i < kiln_pending[kiln_now]; i++) {
+        const kiln_copy &one = kiln_copies[kiln_now][i];
+        if (one.wanted)
+            memcpy(one.to, one.from, one.bytes);
+        else
+            memset(one.to, 0, one.bytes);
+    }
+    kiln_pending[kiln_now] = 0;
+}
+template <class V> static V kiln_load_if(bool wanted, const void *from) {
+    return wanted ? *static_cast<const V *>(from) : V(0);
+}
+
 // The value of the lane `from` of this warp, or the own one where there is no such lane.
 template <class T> static T kiln_exchange(T value, unsigned from, bool within) {
     static_assert(sizeof(T) <= sizeof kiln_lanes[0], "shuffles of larger types are not known");

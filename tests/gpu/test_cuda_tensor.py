@@ -15,6 +15,7 @@ from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight
 from kiln.kernels.gpu.half import stored_as
+from kiln.kernels.gpu.tensor_cores import tile_and_parts
 from tvm import te, topi
 
 from .launched import Kernels
@@ -121,6 +122,73 @@ def test_values(kernels: Kernels, half: str, monkeypatch: pytest.MonkeyPatch, na
     assert got.dtype == types[out]
     place = float(ml_dtypes.finfo(types[out]).eps)  # type: ignore[no-untyped-call]
     np.testing.assert_allclose(got.astype(F), want, rtol=max(place, 1e-5), atol=1e-5)
+
+
+PARTS: dict[str, Case] = {
+    "product": ([((40, 512), H), ((512, 24), H), ((24,), F)], H, *CASES["bias_relu"][2:]),
+    "batched": ([((2, 3, 17, 256), H), ((2, 3, 256, 17), H)], F, _batched, lambda a, b: a @ b),
+    "conv": (
+        [((1, 7, 7, 128), H), ((3, 3, 128, 40), H), ((1, 7, 7, 40), H)],
+        H,
+        lambda x, w, r: topi.nn.relu(topi.add(topi.nn.conv2d_nhwc(x, w, 1, [1, 1, 1, 1], 1), r)),
+        lambda x, w, r: np.maximum(_conv(x, w, 1, 1) + r, 0),
+    ),
+}  # fmt: skip
+
+
+def test_long_sums_of_few_elements_are_divided(half: str, tmp_path: Path) -> None:
+    """Few tiles would leave most of a GPU idle: blocks add parts of k, and a second kernel adds the parts."""
+    found, target = {}, Cuda(archs=HALVES[half], ptx=False)
+    for name, (inputs, out, compute, _) in PARTS.items():
+        tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
+        func = stored_as(
+            te.create_prim_func([*tensors, compute(*tensors)]),
+            [half if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)], half,
+        )  # fmt: skip
+        found[name] = dlight.lower(func, dlight.tvm_target(target), multiprocessors=100)
+    kernels = Kernels(found, target, tmp_path)
+    random = np.random.default_rng(8)
+    for name, (inputs, _, _, reference) in PARTS.items():
+        first, second = found[name].launches
+        parts = {"product": 4, "batched": 6 * 2, "conv": 9}[name]
+        assert int(first.grid[2]) == parts and len(found[name].scratch) == 1, (name, first.grid)
+        given = _given(inputs, random, half)
+        factors = [value.astype(half) for value in given[:2]]
+        want = reference(*(value.astype(F) for value in (*factors, *given[2:])))
+        assert second.grid[0] * second.block[0] >= want.size
+        got = kernels.run(name, given, want.shape)
+        place = float(ml_dtypes.finfo(got.dtype).eps)  # type: ignore[no-untyped-call]
+        np.testing.assert_allclose(got.astype(F), want, rtol=max(place, 2e-4), atol=1e-4, err_msg=name)
+
+
+def _given(inputs: list[tuple[tuple[int, ...], str]], random: Any, half: str) -> list[Array]:
+    types = {H: np.dtype(half), F: np.dtype(F)}
+    return [random.standard_normal(shape).astype(types[dtype]) for shape, dtype in inputs]
+
+
+@pytest.mark.parametrize(
+    ("extents", "innermost", "wanted", "tile", "parts"),
+    [
+        ((1, 3136, 64, 576), 64, 40, (64, 64), 1),  # the largest tile has enough blocks
+        ((1, 3136, 64, 576), 64, 60, (64, 32), 1),
+        ((1, 49, 512, 4608), 512, 264, (32, 32), 9),  # none has: parts of whole rows of the channels
+        ((1, 49, 512, 512), 512, 264, (32, 32), 4),
+        ((1, 64, 64, 100), 100, 264, (32, 32), 1),  # k is no whole number of steps
+        ((1, 64, 64, 64), 64, 264, (32, 32), 1),  # too few steps to divide
+    ],
+)
+def test_tiles_by_number_of_blocks(
+    extents: tuple[int, ...], innermost: int, wanted: int, tile: tuple[int, int], parts: int
+) -> None:
+    found = tile_and_parts(extents, innermost, wanted)
+    assert found is not None and (found[0].sizes[:2], found[1]) == (tile, parts)
+
+
+def test_loads_have_no_branches(kernels: Kernels) -> None:
+    """Padding is a predicate of asynchronous copies: no load of the image is in a branch."""
+    for name in ("pointwise_0", "bias_relu_0", "transposed_0"):
+        assert "kiln_copy_if<8>(" in kernels.text(name) and "condval" not in kernels.text(name), name
+    assert "condval" not in kernels.text("conv_0"), "five channels: one by one"
 
 
 def test_all_use_the_matrix_units(kernels: Kernels) -> None:

@@ -166,6 +166,9 @@ class Cuda(Section):
 
     archs: list[Gpu] = Field(min_length=1, description="GPU architectures, such as sm_90")
     ptx: bool = Field(description="add PTX of the newest of `archs`, which drivers compile for newer GPUs")
+    multiprocessors: int = Field(
+        default=64, ge=1, le=1024, description="of the GPU that tiles of matmuls are chosen for"
+    )
 
     @property
     def oldest(self) -> str:

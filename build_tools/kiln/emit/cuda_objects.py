@@ -21,6 +21,7 @@ from kiln.emit.compile import compile_file
 from kiln.emit.cuda_usage import usage
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
+from kiln.kernels.gpu import global_loads
 from kiln.kernels.gpu.dlight import tvm_target
 from kiln.plan.schema import Plan
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
@@ -93,6 +94,7 @@ def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
     text = re.sub(r"^ *#include <cuda\.h>\n", "", str(built.inspect_source()), flags=re.MULTILINE)
     # See kiln.kernels.gpu.tensor_cores.with_tf32_fragments.
     text = re.sub(r"(wmma::matrix_[ab], 16, 16, 8, )half\b", r"\1nvcuda::wmma::precision::tf32", text)
+    text = global_loads.with_helpers(text)
     return text if "<mma.h>" in text or "wmma::" not in text else f"#include <mma.h>\n{text}"
 
 

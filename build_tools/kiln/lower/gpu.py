@@ -15,6 +15,7 @@ from tvm import tirx
 from kiln.config import sizes
 from kiln.config.precisions import is_narrow, stored
 from kiln.config.sizes import SizeExpr
+from kiln.config.target import Cuda
 from kiln.errors import KilnError
 from kiln.graph.pipeline import Pass
 from kiln.kernels.families import macs_of
@@ -46,8 +47,9 @@ for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared 
 class GpuGroupLowering(GroupLowering):
     """Adds the kernel launches of fused groups to `steps`."""
 
-    def __init__(self, dims: Dims, machine: Machine, target: tvm.target.Target) -> None:
-        super().__init__(dims, machine, target)
+    def __init__(self, dims: Dims, machine: Machine, cuda: Cuda) -> None:
+        super().__init__(dims, machine, dlight.tvm_target(cuda))
+        self.multiprocessors = cuda.multiprocessors
         self._launches: dict[Any, dlight.Launches] = {}
 
     def add(
@@ -66,7 +68,9 @@ class GpuGroupLowering(GroupLowering):
             bare = [param for param in func.params if tirx.is_buffer_var(param)]
             plain = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)
             try:
-                self._launches[key] = dlight.lower(plain, self.target, lambda e: self._most(size(e)))
+                self._launches[key] = dlight.lower(
+                    plain, self.target, lambda e: self._most(size(e)), self.multiprocessors
+                )
             except Exception as error:  # TVM's passes raise many kinds
                 raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
         lowered = self._launches[key]

@@ -15,7 +15,6 @@ from kiln.config import Target
 from kiln.graph.pipeline import Pass, run
 from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
-from kiln.kernels.gpu import dlight
 from kiln.kernels.operators.legalize import RULES
 from kiln.lower import gpu, target_check
 from kiln.lower.dims import Dims
@@ -206,7 +205,7 @@ def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Kernels and launches for a GPU, where padding costs no copy: no tensor is stored inside another."""
     assert lowering.target is not None and lowering.target.cuda is not None
     machine = machine_of(lowering.target, lowering.threads)
-    groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), machine, dlight.tvm_target(lowering.target.cuda))
+    groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), machine, lowering.target.cuda)
     Builder(mod, attach.of_functions(mod), lowering.params, groups).build()
     return _kernels_of(lowering, groups)
 

@@ -25,12 +25,12 @@ from tvm.s_tir import dlight
 from kiln.callbacks import structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
+from kiln.kernels.gpu.global_loads import without_branches
 from kiln.kernels.gpu.tensor_cores import TensorProduct, with_tf32_fragments
 from kiln.kernels.gpu.warp_masks import whole_warps
 from kiln.tir import abi
 from kiln.tir.symbols import is_dynamic
 
-_TENSOR = TensorProduct()
 _TILED = dlight.gpu.Matmul()
 _SHARED_SUMS = (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
 _PLAIN = dlight.gpu.Fallback()
@@ -140,17 +140,25 @@ def tvm_target(cuda: Cuda) -> tvm.target.Target:
     return tvm.target.Target(description)
 
 
-def lower(func: tirx.PrimFunc, target: tvm.target.Target, size: Callable[[Any], int] = int) -> Launches:
+def lower(
+    func: tirx.PrimFunc,
+    target: tvm.target.Target,
+    size: Callable[[Any], int] = int,
+    multiprocessors: int = 1,
+) -> Launches:
     """The launches that compute `func`, in order; `size` returns the greatest value of an extent.
+
+    `multiprocessors`: of the GPU that tiles are chosen for; with 1 every tile has enough blocks.
 
     Raises ValueError if a statement of `func` is not mapped to threads by any rule.
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     mod = tvm.IRModule({"kernel": _short(serial_loops.mapped(named))})
+    tensor = TensorProduct(multiprocessors)
     shared_sums = _SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()
-    made = _with_rules(mod, (_TENSOR, _TILED, *shared_sums, _PLAIN), target, size)
+    made = _with_rules(mod, (tensor, _TILED, *shared_sums, _PLAIN), target, size)
     if made is None:
-        made = _with_rules(mod, (_TENSOR, _TILED, _PLAIN), target, size)
+        made = _with_rules(mod, (tensor, _TILED, _PLAIN), target, size)
     assert made is not None, "without sums over threads there is no shuffle"
     return made
 
@@ -170,7 +178,7 @@ def _with_rules(
     lowered = abi.pointers(mod["kernel"], 0, size)
     mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     kernels = [whole_warps(f) for f in mod.functions.values() if _is_kernel(f)]
-    functions = {str(f.attrs["global_symbol"]): f for f in kernels if f is not None}
+    functions = {str(f.attrs["global_symbol"]): without_branches(f) for f in kernels if f is not None}
     if len(functions) < len(kernels):
         return None
     device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))

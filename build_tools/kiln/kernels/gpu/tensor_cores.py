@@ -14,10 +14,16 @@ batch, row and column, and k is the window and the channels). dlight's analysis 
    16 elements by 16 or 32 bytes, so that the rows of a fragment are in different banks.
 3. The sums go through shared memory once more; the epilogue (bias, residual, activation, rounding) is
    computed between shared memory and the result.
+
+The tile is the largest one with which there are BLOCKS blocks for each multiprocessor. A product with few
+rows and columns has fewer blocks with every tile: its sum over k is then divided among several blocks
+(split-K), which write float32 sums of their parts to memory; a second kernel adds the parts and computes the
+epilogue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +39,7 @@ from kiln.kernels.gpu.wmma import EDGE, intrinsics
 from kiln.tir.symbols import is_dynamic
 
 _WARP = 32
+_THREADS = 128  # of a block that adds parts of sums
 # With fewer rows or columns, most of a fragment would be padding: one thread per element does less work.
 LEAST = 8
 ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels.gpu.tf32
@@ -71,17 +78,28 @@ class BlockTile:
         return i, j, self.depth
 
 
-# All need less than 48 KiB of shared memory. The last tile that is not larger than the result is used.
+# All need less than 48 KiB of shared memory. Smallest first.
 TILES = [
     BlockTile((2, 2), (1, 1)),
     BlockTile((2, 2), (1, 2)),
     BlockTile((2, 2), (2, 1)),
     BlockTile((2, 2), (2, 2)),
 ]
+# Blocks for each multiprocessor: while one waits for memory the other computes.
+BLOCKS = 2
+# Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth, so that
+# writing and adding the parts costs less than the steps.
+MOST_PARTS, LEAST_STEPS = 32, 4
 
 
 class TensorProduct:
-    """A dlight schedule rule: `apply` returns a schedule, or None for a function that it does not handle."""
+    """A dlight schedule rule: `apply` returns a schedule, or None for a function that it does not handle.
+
+    `multiprocessors`: of the GPU that tiles are chosen for.
+    """
+
+    def __init__(self, multiprocessors: int) -> None:
+        self.multiprocessors = multiprocessors
 
     def apply(self, func: Any, target: Any, _: bool) -> Any:
         """Schedule `func` if it has one matmul or convolution of operands in 16 bits or tf32."""
@@ -95,7 +113,7 @@ class TensorProduct:
         if form is None:
             return None
         try:
-            return _scheduled(schedule, sums[0], form)
+            return _scheduled(schedule, sums[0], form, BLOCKS * self.multiprocessors)
         except Exception:  # of TVM's own kinds: several results, or no inlining; another rule can handle it
             return None
 
@@ -133,14 +151,38 @@ def _rounds(schedule: Any, block: Any) -> bool:
     return isinstance(value, Call) and str(getattr(value.op, "name", "")) == ROUNDED
 
 
-def _tile(i: Any, j: Any) -> BlockTile | None:
-    """The tile for `i` rows and `j` columns; None if there are too few. Dynamic sizes count as large."""
-    sizes = [1 << 20 if is_dynamic(size) else int(size) for size in (i, j)]
-    if min(sizes) < LEAST:
+def tile_and_parts(extents: Sequence[Any], innermost: Any, wanted: int) -> tuple[BlockTile, int] | None:
+    """The tile for batch, rows, columns and depth `extents`, and the number of parts that k is divided into.
+
+    None if there are too few rows or columns. `innermost`: extent of the last of the axes that k stands for.
+    `wanted`: number of blocks. A dynamic size counts as large; a sum over a dynamic depth has one part.
+    """
+    batch, i, j = (1 << 20 if is_dynamic(size) else int(size) for size in extents[:3])
+    if min(i, j) < LEAST:
         return None
-    padded = [ceil_div(size, EDGE) * EDGE for size in sizes]
-    fitting = [t for t in TILES if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]]
-    return (fitting or TILES[:1])[-1]
+    padded = [ceil_div(size, EDGE) * EDGE for size in (i, j)]
+    fitting = [t for t in TILES if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]] or TILES[:1]
+    for possible in ([1], _divisors(extents[3], innermost, TILES[0].depth)):
+        for tile in reversed(fitting):
+            blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
+            enough = [parts for parts in possible if blocks * parts >= wanted]
+            if enough:
+                return tile, min(enough)
+    return fitting[0], max(possible)
+
+
+def _divisors(k: Any, innermost: Any, depth: int) -> list[int]:
+    """Numbers of parts that a sum over `k` elements can be divided into.
+
+    A part is a whole number of steps of `depth` elements, and of whole rows of the innermost axis: elements
+    of another part are not known to be next to each other, and would be loaded one by one.
+    """
+    if is_dynamic(k) or is_dynamic(innermost) or int(k) % depth != 0:
+        return [1]
+    steps, inner = int(k) // depth, int(innermost)
+    sizes = {parts: int(k) // parts for parts in range(2, MOST_PARTS + 1) if steps % parts == 0}
+    whole = [n for n, size in sizes.items() if size % inner == 0 or inner == int(k)]
+    return [1, *(n for n in whole if steps // n >= LEAST_STEPS)]
 
 
 def _k_is_last(block: Any, read: int) -> bool:
@@ -150,9 +192,13 @@ def _k_is_last(block: Any, read: int) -> bool:
     return any(used.same_as(axis) for used in undefined_vars(index) for axis in summed)
 
 
-def _scheduled(schedule: Any, product: Any, form: FragmentForm) -> Any:
-    """The schedule, after reindexing, padding and tiling of the block `product`; None if no tile fits."""
+def _scheduled(schedule: Any, product: Any, form: FragmentForm, wanted: int) -> Any:
+    """The schedule, after reindexing, padding and tiling of the block `product`; None if no tile fits.
+
+    `wanted`: number of blocks that fill the GPU.
+    """
     block = schedule.get(product)
+    innermost = [a for a in block.iter_vars if int(a.iter_type) == tirx.IterVar.CommReduce][-1].dom.extent
     transposed = _k_is_last(block, 1)
     reads = [schedule.reindex(product, ("read", number)) for number in (0, 1)]
     written = schedule.reindex(product, ("write", 0))
@@ -167,21 +213,51 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm) -> Any:
     if not transposed:
         schedule.transform_layout(reads[1], ("write", 0), lambda s, j, k: (s, k, j))
     extents = [axis.dom.extent for axis in schedule.get(product).iter_vars]
-    tile = _tile(extents[1], extents[2])
-    if tile is None:
+    found = tile_and_parts(extents, innermost, wanted)
+    if found is None:
         return None
+    tile, parts = found
     schedule.pad_einsum(product, [1, *tile.sizes])
-    _compute(schedule, product, tile, transposed, form)
+    if parts > 1:
+        part, _ = schedule.split(schedule.get_loops(product)[-1], [parts, None])
+        total, product = product, schedule.rfactor(part, 0)
+        _add_parts(schedule, total)
+    _compute(schedule, product, tile, transposed, form, epilogue=parts == 1)
     return schedule
 
 
-def _compute(schedule: Any, product: Any, tile: BlockTile, transposed: bool, form: FragmentForm) -> None:
+def _add_parts(schedule: Any, total: Any) -> None:
+    """Bind the block `total`, which adds the parts of sums, to threads, one for each element of the result.
+
+    What follows it is inlined into the last block. Raises ValueError if that has several results.
+    """
+    last = total
+    while consumers := schedule.get_consumers(last):
+        if len(consumers) > 1:
+            raise ValueError("several results of one product")
+        if last is not total:
+            schedule.compute_inline(last)
+        last = consumers[0]
+    threads = schedule.split(schedule.fuse(*schedule.get_loops(last)), [None, _THREADS])
+    schedule.bind(threads[0], "blockIdx.x")
+    schedule.bind(threads[1], "threadIdx.x")
+    schedule.compute_at(total, threads[1])
+    schedule.set_scope(total, 0, "local")
+
+
+def _compute(
+    schedule: Any, product: Any, tile: BlockTile, transposed: bool, form: FragmentForm, epilogue: bool
+) -> None:
     """Tile a padded product, bind it to blocks and warps, and put fragments in place of its inner loops.
 
-    `transposed`: B is [s, j, k], else [s, k, j].
+    `transposed`: B is [s, j, k], else [s, k, j]. `epilogue`: what follows is computed in this kernel;
+    otherwise the product has an axis of parts before k, and its result is stored as it is.
     """
     names = intrinsics(form.dtype, form.edge, transposed)
-    batch, i, j, k = schedule.get_loops(product)
+    batch, i, j, *parts, k = schedule.get_loops(product)
+    if parts:
+        schedule.reorder(*parts, batch, i, j, k)
+        batch = schedule.fuse(*parts, batch)
     i, ii = schedule.split(i, [None, EDGE])
     j, ji = schedule.split(j, [None, EDGE])
     k, ki = schedule.split(k, [None, form.edge])
@@ -211,7 +287,6 @@ def _compute(schedule: Any, product: Any, tile: BlockTile, transposed: bool, for
         schedule.compute_at(operand, k_own)
         operands.append(operand)
     result = schedule.cache_write(fragment, 0, "shared")
-    schedule.storage_align(result, 0, axis=-2, factor=EDGE, offset=4)
     sums = schedule.cache_write(fragment, 0, "wmma.accumulator")
     schedule.reverse_compute_at(sums, warp)
     schedule.reverse_compute_at(result, j_block)
@@ -220,10 +295,15 @@ def _compute(schedule: Any, product: Any, tile: BlockTile, transposed: bool, for
     edges = (EDGE, form.edge), (EDGE, form.edge) if transposed else (form.edge, EDGE)
     for operand, name, edge in zip(operands, (names.load_a, names.load_b), edges, strict=True):
         schedule.tensorize(_fragments(schedule, operand, edge), name)
-    schedule.tensorize(_fragments(schedule, sums, (EDGE, EDGE)), names.store)
+    stored = _fragments(schedule, sums, (EDGE, EDGE))
+    around = schedule.get_loops(sums)[-3]
+    schedule.tensorize(stored, names.store)
+    # On the block that writes the buffer, which tensorize has just made: on another it would have no effect.
+    schedule.storage_align(schedule.get_child_blocks(around)[0], 0, axis=-2, factor=EDGE, offset=4)
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], names.fill)
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(fragment)[0])[-3], names.multiply)
-    _inline_consumers(schedule, result)
+    if epilogue:
+        _inline_consumers(schedule, result)
     _spread(schedule, result, warps)
 
 
