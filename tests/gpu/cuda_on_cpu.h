@@ -148,8 +148,8 @@ static void __syncwarp(unsigned = 0xffffffffu) {
     kiln_wait_at(KILN_AT_WARP);
 }
 
-// Asynchronous copies to shared memory. Until the thread waits for them the target holds garbage, which shows if
-// it is read.
+// Asynchronous copies to shared memory. Until the thread waits for them the target holds garbage,
+// which shows if it is read.
 static struct kiln_copy {
     void *to;
     const void *from;
