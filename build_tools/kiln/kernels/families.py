@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from tvm import tirx
@@ -11,6 +12,7 @@ from tvm import tirx
 from kiln.kernels.cpu import (
     batch_matmul,
     batch_matmul_int8,
+    compact_gemm,
     conv2d,
     depthwise,
     elementwise,
@@ -18,11 +20,16 @@ from kiln.kernels.cpu import (
     winograd,
 )
 from kiln.kernels.operators import opaque
+from kiln.kernels.stored_apart import stored_apart
 from kiln.opinfo.attach import OpInfo
+from kiln.params.encodings import Encoding
 from kiln.tir.builder import Kernel, Machine
 from kiln.tir.fused import Fused, Nest, NotSimple
+from kiln.tir.stored import tables
 from kiln.tir.symbols import NO_RANGES, SymbolRanges
 from kiln.tir.view import TensorView
+
+NO_ENCODINGS: Mapping[int, Encoding] = MappingProxyType({})
 
 KernelAndBuffers = tuple[Kernel, list[Any]]
 
@@ -45,6 +52,7 @@ class Family:
 FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
+    Family(compact_gemm.applies, compact_gemm.make, compact_gemm.pays),
     Family(conv2d.applies, conv2d.make),
     Family(batch_matmul.applies, batch_matmul.make),
     Family(batch_matmul_int8.applies, batch_matmul_int8.make, batch_matmul_int8.pays),
@@ -83,13 +91,15 @@ def kernels_of(
     views: Mapping[int, TensorView],
     narrow: frozenset[int] = frozenset(),
     ranges: SymbolRanges = NO_RANGES,
+    encodings: Mapping[int, Encoding] = NO_ENCODINGS,
 ) -> list[GroupKernel]:
     """The kernels that compute a fused group, in order.
 
     `constants`: positions of the parameters that are known at build time. `views`: views of the parameters
     that are stored inside larger tensors, by position; `func` already uses the larger shapes. `narrow`:
     positions of the int8 constants for which narrow() of kernels/cpu/gemm_int8.py holds. `ranges`: of the
-    variables in the shapes of `func`. A group that no family handles becomes elementwise kernels or a row
+    variables in the shapes of `func`. `encodings`: the forms in which constants may be stored, by
+    position. A group that no family handles becomes elementwise kernels or a row
     reduction; a function that is not made of loop nests is compiled unchanged. Raises ValueError if such a
     function calls TVM's runtime, and NotSimple if it has views.
     """
@@ -97,6 +107,11 @@ def kernels_of(
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in narrow}
+        fused.encodings = {fused.params[position]: one for position, one in encodings.items()}
+        fused.tables = tables(fused.encodings, machine.half)
+        if 1 in encodings:  # of the size as it is stored
+            growth = machine.weight_growth * encodings[1].bits / 32
+            machine = replace(machine, weight_growth=growth)
         parts: list[GroupKernel] = []
         done: list[Any] = []
         anchor = next((nest for nest in fused.nests if nest.reduced), None)
@@ -108,6 +123,7 @@ def kernels_of(
                 last = fused.epilogue(anchor)
                 made = family.make(ops[0], fused, anchor, last, machine)
                 for kernel, buffers in made if isinstance(made, list) else [made]:
+                    kernel, buffers = stored_apart(kernel, buffers, fused)
                     # Of several kernels, the kernel that reads the weights does the multiply-adds.
                     main = not isinstance(made, list) or fused.params[1] in buffers
                     parts.append(GroupKernel(kernel, buffers, _macs(anchor, ranges) if main else 0))
@@ -119,6 +135,7 @@ def kernels_of(
         over_rows = row_reduction.read_rows(fused) if ops and not parts else None
         if over_rows is not None:
             kernel, buffers = row_reduction.make(fused, over_rows, machine)
+            kernel, buffers = stored_apart(kernel, buffers, fused)
             return [GroupKernel(kernel, buffers, sum(_macs(nest, ranges) for nest in over_rows.nests))]
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
         # A reduction whose sums only one other nest reads, element by element, is not stored.
@@ -130,7 +147,7 @@ def kernels_of(
         stored = [*fused.params, *done[-1:], *inner, *(n.buffer for n in nests if n.buffer not in ends)]
         for nest in nests:
             end = ends.get(nest.buffer)
-            kernel, buffers = elementwise.make(fused, nest, stored, machine, end)
+            kernel, buffers = stored_apart(*elementwise.make(fused, nest, stored, machine, end), fused)
             parts.append(GroupKernel(kernel, buffers, _macs(nest, ranges)))
         return parts
     except NotSimple:

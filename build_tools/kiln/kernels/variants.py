@@ -14,8 +14,9 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.cpu.gemm_int8 import wanted_types
-from kiln.kernels.families import GroupKernel, kernels_of
+from kiln.kernels.families import NO_ENCODINGS, GroupKernel, kernels_of
 from kiln.opinfo.attach import OpInfo
+from kiln.params.encodings import Encoding
 from kiln.tir.builder import Machine
 from kiln.tir.symbols import NO_RANGES, SymbolRanges
 from kiln.tir.view import TensorView
@@ -29,6 +30,7 @@ def kernels_of_variants(
     views: Mapping[int, TensorView],
     narrow: frozenset[int] = frozenset(),
     ranges: SymbolRanges = NO_RANGES,
+    encodings: Mapping[int, Encoding] = NO_ENCODINGS,
 ) -> list[list[GroupKernel]]:
     """The kernels of a group, in order: for each, its form for every one of `machines`.
 
@@ -37,7 +39,7 @@ def kernels_of_variants(
     """
 
     def made_for(machine: Machine) -> list[GroupKernel]:
-        return kernels_of(func, ops, constants, machine, views, narrow, ranges)
+        return kernels_of(func, ops, constants, machine, views, narrow, ranges, encodings)
 
     if len(machines) == 1:
         return [[part] for part in made_for(machines[0])]

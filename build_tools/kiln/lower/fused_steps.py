@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,46 +24,18 @@ from kiln.lower.dims import Dims
 from kiln.lower.packings import Packings, limited
 from kiln.lower.recompute import computed, constant_formula
 from kiln.lower.schema import KernelArgument, KernelRecord, SizeArgument, Step, StepCall
+from kiln.lower.step_kernels import Build, StepKernel, VariantKernel, element_type
 from kiln.lower.steps import SIZE_PARAMETER, Steps, label_of, operators
 from kiln.lower.views.in_place_padding import copy_of, with_views
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo, refusal
 from kiln.params import store
+from kiln.params.encodings import Encoding, find
 from kiln.tir import abi
 from kiln.tir.builder import Machine
 from kiln.tir.kernel_name import digest
 from kiln.tir.symbol_factors import whole_products
 from kiln.tir.symbols import SymbolRanges, divided
-
-
-@dataclass(frozen=True)
-class Build:
-    """What the kernels of one variant of the target are lowered for."""
-
-    name: str
-    machine: Machine
-    target: tvm.target.Target
-
-
-@dataclass(frozen=True)
-class VariantKernel:
-    """A kernel of a step for one variant: its symbol, and its scratch buffers as pairs (dtype, bytes)."""
-
-    part: GroupKernel
-    symbol: str
-    scratch: list[tuple[str, int]]
-
-
-@dataclass(frozen=True)
-class StepKernel:
-    """The kernel of a step, for the last variant (`part`).
-
-    `again(region)` lowers the kernels of all variants again, with `Machine.upcoming` = `region`; it returns
-    their new symbols by the old ones.
-    """
-
-    part: GroupKernel
-    again: Callable[[tuple[int, int]], dict[str, str]]
 
 
 class GroupLowering:
@@ -87,6 +59,7 @@ class GroupLowering:
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
         # structural hash of a kernel → (kernel, symbol, scratch memory) of the kernels lowered so far.
         self._lowered: dict[int, list[tuple[tirx.PrimFunc, Build, VariantKernel]]] = {}
+        self._encoded: dict[str, Encoding | None] = {}  # parameter → its encoding
         self._groups: dict[Any, Any] = {}
         self.made: dict[int, StepKernel] = {}  # index of a step → its kernel
 
@@ -103,7 +76,10 @@ class GroupLowering:
         views = {i: self.steps.views[item] for i, item in enumerate(places) if item in self.steps.views}
         small = frozenset(i for i in known if narrow(self.steps.params[inputs[i]]))
         forms = self._forms_of(inputs[1]) if 1 in known else None
-        key = (name, known, small, tuple(views.items()), repr(list(values.values())), repr(forms))
+        encodings = self._encodings_of(inputs, known)
+        key = (
+            name, known, small, tuple(views.items()), repr([*values.values()]), repr(forms), repr(encodings)
+        )  # fmt: skip
         if key not in self._groups and values:
             bare = [p for p in func.params if tirx.is_buffer_var(p)]
             func = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs)
@@ -120,7 +96,9 @@ class GroupLowering:
             func = with_views(func, views, ranges)
             try:
                 machines = [limited(build.machine, forms) for build in self.builds]
-                forms_of = kernels_of_variants(func, ops, set(known), machines, views, small, ranges)
+                forms_of = kernels_of_variants(
+                    func, ops, set(known), machines, views, small, ranges, encodings
+                )
                 parts = [self.kernels(of_variants, ops) for of_variants in forms_of]
             except KilnError:
                 raise
@@ -134,7 +112,7 @@ class GroupLowering:
 
         def again(region: tuple[int, int], number: int) -> dict[str, str]:
             machines = [replace(limited(build.machine, forms), upcoming=region) for build in self.builds]
-            made = kernels_of_variants(func, ops, set(known), machines, views, small, ranges)
+            made = kernels_of_variants(func, ops, set(known), machines, views, small, ranges, encodings)
             new = self.kernels(made[number], ops)
             return {old.symbol: one.symbol for old, one in zip(parts[number], new, strict=True)}
 
@@ -142,6 +120,18 @@ class GroupLowering:
             self.made[first + number] = StepKernel(
                 of_variants[-1].part, functools.partial(again, number=number)
             )
+
+    def _encodings_of(self, inputs: Sequence[str], known: frozenset[int]) -> dict[int, Encoding]:
+        """The encodings of the constants among `inputs`, by position."""
+        found = {}
+        for position in sorted(known):
+            name = inputs[position]
+            if name not in self._encoded:
+                self._encoded[name] = find(self.steps.params[self.steps.root(name).name])
+            encoding = self._encoded[name]
+            if encoding is not None:
+                found[position] = encoding
+        return found
 
     def _forms_of(self, name: str) -> Sequence[int] | None:
         """The forms in which the weight `name` may be stored, see lower/packings.py; None: any form."""
@@ -251,7 +241,8 @@ class GroupLowering:
         """The name of the tensor with parameter `name` packed for argument `position` of kernel `symbol`."""
         value = self.steps.params[name]
         packed = np.ascontiguousarray(part.kernel.packs[position](value))
-        new_name = f"{name}.{symbol}"
+        label = part.kernel.labels.get(position)
+        new_name = f"{name}.{label}.{symbol}" if label else f"{name}.{symbol}"
         if new_name not in self.steps.params:
             self.steps.constant(new_name, packed)
         return new_name
@@ -283,8 +274,7 @@ class GroupLowering:
         written = abi.written(lowered.func)
         pointers = lowered.func.params[: len(part.buffers)]
         arguments = [
-            KernelArgument(dtype=str(buffer.dtype), const=pointer not in written)
-            for buffer, pointer in zip(part.buffers, pointers, strict=True)
+            KernelArgument(dtype=element_type(pointer), const=pointer not in written) for pointer in pointers
         ]
         arguments += [KernelArgument(dtype=dtype) for dtype, _size in lowered.scratch]
         arguments += [SIZE_PARAMETER for _ in part.kernel.sizes]

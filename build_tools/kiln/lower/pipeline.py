@@ -19,7 +19,7 @@ from kiln.kernels.operators.legalize import RULES
 from kiln.lower import gpu, target_check
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
-from kiln.lower.fused_steps import Build, GroupLowering
+from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import index_checks
 from kiln.lower.integer_products import integer_products
 from kiln.lower.packings import Packings
@@ -27,6 +27,7 @@ from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
 from kiln.lower.small_groups import small_groups
+from kiln.lower.step_kernels import Build
 from kiln.lower.steps import Steps
 from kiln.lower.views.in_place_concat import keep_concats_apart
 from kiln.lower.views.in_place_padding import keep_padding_apart
@@ -36,6 +37,7 @@ from kiln.opinfo import attach
 from kiln.params import store
 from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import TuningRecords, choices_of
+from kiln.tir.widen import converts_half
 
 # By architecture: what switches its vectors of unknown length off, whatever the CPU implies. Where TVM sees
 # them, it turns every vectorised loop into one with masks, over vectors of that kind; kernels have vectors of
@@ -88,6 +90,7 @@ def machine_of(
         winograd=winograd,
         weight_growth=target.weight_growth,
         choices={} if choices is None else choices,
+        half=target.cuda is None and converts_half(tvm_target(target)),
     )
 
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiln.lower.fused_steps import GroupLowering, StepKernel
+from kiln.lower.fused_steps import GroupLowering
+from kiln.lower.step_kernels import StepKernel
 
 # Memory bandwidth for all cores together, a lower bound.
 BYTES_A_CYCLE = 8

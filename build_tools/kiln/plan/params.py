@@ -57,7 +57,7 @@ class ParameterStore:
                     name=name,
                     offset=len(self.payload),
                     bytes=len(data),
-                    dtype=str(value.dtype),
+                    dtype=origin.dtype or str(value.dtype),
                     shape=list(value.shape),
                     made=origin.made,
                     bytes_before=origin.bytes_before,

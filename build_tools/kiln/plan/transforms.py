@@ -9,6 +9,9 @@ from kiln.lower.schema import LoweredCase
 from kiln.params.formulas import ONCE
 from kiln.plan.schema import LiftedSummary, SeveralForms, StoredTensor, TransformTotal
 
+# Tensors that belong to a parameter in few levels, beside the tensor of its levels.
+PARTS = ("scales", "zeros")
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -17,6 +20,7 @@ class Origin:
     made: str = "while lowering"
     bytes_before: int = 0
     of: str | None = None
+    dtype: str | None = None  # as it is stored; None: the type of its elements
 
 
 def origin(case: LoweredCase, name: str) -> Origin:
@@ -26,8 +30,15 @@ def origin(case: LoweredCase, name: str) -> Origin:
     source, made = (stem, f"packed for {families[last]}") if last in families else (name, "as it is")
     if last == ONCE:
         source, made = stem, "equal elements once"
+    dtype = None
+    if source not in case.lifted and source.rpartition(".")[0] in case.lifted:
+        source, _, dtype = source.rpartition(".")
+        made += f" as {dtype}"
     lifted = case.lifted.get(source)
-    return Origin() if lifted is None else Origin(made, lifted.bytes, lifted.sha256[:16])
+    if lifted is None:
+        return Origin()
+    before = 0 if dtype in PARTS else lifted.bytes  # the bytes that were stored before count once
+    return Origin(made, before, lifted.sha256[:16], None if dtype in PARTS else dtype)
 
 
 def transforms(cases: Sequence[LoweredCase], stored: Sequence[StoredTensor]) -> LiftedSummary:
@@ -36,6 +47,7 @@ def transforms(cases: Sequence[LoweredCase], stored: Sequence[StoredTensor]) -> 
     bytes_of: dict[str, int] = {}
     for case in cases:
         read = {name for step in case.steps for name in step.tensors}
+        read |= {name.rpartition(".")[0] for name in read}
         read |= {name.rpartition(".")[0] for name in read}
         for name in read & case.lifted.keys():
             entry = case.lifted[name]
@@ -62,7 +74,7 @@ def _several(stored: Sequence[StoredTensor]) -> list[SeveralForms]:
     """Parameters that are stored in more than one form, over all buckets and kernels; most bytes first."""
     forms: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
-        if tensor.of is not None:
+        if tensor.of is not None and tensor.bytes_before:
             forms.setdefault(tensor.of, []).append(tensor)
     rows = [
         SeveralForms(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.callbacks import structural_map
+from kiln.tir.stored import StoredBuffer, Table
 from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_dynamic, variables
 from kiln.tir.symbols import int64 as int64  # every family writes indices with it
 from kiln.tir.tuning_records import TuningRecords
@@ -21,6 +23,7 @@ from kiln.tir.tuning_records import TuningRecords
 Array = npt.NDArray[Any]
 Pack = Callable[[Array], Array]
 Expr = Any
+NO_TABLES: Mapping[Any, Table] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Kernel:
     fetches: bool = False  # whether the kernel prefetches the weights in Machine.upcoming
     ranges: SymbolRanges = NO_RANGES  # of the variables of the group that the kernel computes
     packing: Packing | None = None  # of the weights; None: they are read as they are
+    # What stored tensors are that a constant in fewer bits is made of, by position.
+    labels: dict[int, str] = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[Any]:
@@ -97,6 +102,7 @@ class Machine:
     pairs: bool = True  # whether a panel may be packed by pairs (gemm.pairs_pay)
     packing: Packing | None = None  # in which the weights are stored; None: the kernel decides
     heads: bool = False  # panels of int8 weights have a head, which kernels of other variants read
+    half: bool = False  # whether an instruction converts float16 to float32
     # Byte range, counted from the start of a kernel's weights, that the kernel prefetches for later kernels.
     upcoming: tuple[int, int] | None = None
 
@@ -111,16 +117,25 @@ class Machine:
 
 @dataclass(frozen=True)
 class Argument:
-    """A kernel parameter: a buffer of `shape` elements of `dtype`."""
+    """A kernel parameter: a buffer of `shape` elements of `dtype`.
+
+    `table`: set if it is a constant that is stored in fewer bits; the kernel then has a parameter for each of
+    the stored tensors.
+    """
 
     name: str
     shape: Sequence[Extent]
     dtype: str
+    table: Table | None = None
 
 
-def argument(param: Any) -> Argument:
-    """The Argument with the name, shape and data type of a parameter of a fused PrimFunc."""
-    return Argument(param.name, [extent(size) for size in param.shape], str(param.dtype))
+def argument(param: Any, tables: Mapping[Any, Table] = NO_TABLES) -> Argument:
+    """The Argument with the name, shape and data type of a parameter of a fused PrimFunc.
+
+    `tables`: constants that the kernel reads in fewer bits, by parameter.
+    """
+    shape = [extent(size) for size in param.shape]
+    return Argument(param.name, shape, str(param.dtype), tables.get(param))
 
 
 @dataclass(frozen=True)
@@ -166,9 +181,14 @@ def define(
     with IRBuilder() as ir, builder.prim_func(is_private=False, s_tir=True):
         builder.func_name("kernel")
         builder.func_attr({"tirx.noalias": not aliases, "global_symbol": "kernel"})
-        buffers = []
+        buffers: list[Any] = []
         for item in arguments:
             name, shape, is_sized = _declared(item, ranges)
+            if item.table is not None:
+                parts = item.table.parts()
+                stored = [builder.arg(f"{name}{end}", builder.buffer([n], t)) for end, t, n in parts]
+                buffers.append(StoredBuffer(item.table, stored))
+                continue
             memory = builder.arg(name, builder.buffer(shape, item.dtype))
             buffers.append(Sized(memory, item.shape) if is_sized else memory)
         for variable, (least, most) in ranges.ranges.items():
@@ -246,6 +266,8 @@ def store(buffer: Any, indices: Sequence[Expr], value: Expr) -> None:
 
 def load(buffer: Any, indices: Sequence[Expr]) -> Expr:
     """The expression buffer[indices]."""
+    if isinstance(buffer, StoredBuffer):
+        return buffer.element(list(indices))
     if isinstance(buffer, Sized):
         return tirx.BufferLoad(buffer.memory, [buffer.place(indices)])
     return tirx.BufferLoad(buffer, list(indices))

@@ -16,7 +16,9 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.params.encodings import Encoding
 from kiln.tir.inline import LARGEST_TREE, Expanded, TooLarge, expand, guarded, loads, weights
+from kiln.tir.stored import Table
 from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent
 
 Expr = Any
@@ -89,6 +91,10 @@ class Fused:
         self.origins: dict[Any, tuple[int, ...]] = {}
         # Parameters that are int8 constants without the value -128 (kernels/cpu/gemm_int8.py).
         self.narrow: set[Any] = set()
+        # Forms in which constant parameters may be stored, by parameter.
+        self.encodings: dict[Any, Encoding] = {}
+        # How constant parameters are stored that kernels read as they are, by parameter.
+        self.tables: dict[Any, Table] = {}
         # Cache of `expanded`. Each entry holds its nest too, so that the id in the key is not reused.
         self._expanded: dict[Any, tuple[Nest, Expanded]] = {}
 

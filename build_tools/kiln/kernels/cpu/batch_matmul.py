@@ -16,7 +16,7 @@ Accuracy     Sums run in order of k: the error of plain summation in float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from kiln.kernels.cpu.gemm_tile import Tile, choose_tile
 from kiln.kernels.cpu.packed_operand import Panels, one_panel
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
+    NO_TABLES,
     Argument,
     Expr,
     Kernel,
@@ -47,6 +48,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest
+from kiln.tir.stored import Table
 from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 
@@ -165,9 +167,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         read = fused.inputs(last, [*fused.params, anchor.buffer])
         extra = [buffer for buffer in read if not buffer.same_as(anchor.buffer)]
     arguments = [
-        flat(left.buffer, ranges),
-        flat(right.buffer, ranges),
-        *(argument(buffer) for buffer in extra),
+        flat(left.buffer, ranges, fused.tables),
+        flat(right.buffer, ranges, fused.tables),
+        *(argument(buffer, fused.tables) for buffer in extra),
     ]
     arguments.append(argument(last.buffer))
     buffers_read = [left.buffer, right.buffer, *extra, last.buffer]
@@ -213,9 +215,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     return Kernel(func, tasks, {}, "contraction", ranges=ranges), buffers_read
 
 
-def flat(buffer: Any, ranges: SymbolRanges) -> Argument:
+def flat(buffer: Any, ranges: SymbolRanges, tables: Mapping[Any, Table] = NO_TABLES) -> Argument:
     """The kernel argument for `buffer`, as one-dimensional memory."""
-    return Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype))
+    return Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype), tables.get(buffer))
 
 
 def _sums(

@@ -244,7 +244,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     rank = len(output.shape)
 
     buffers_read = parameters(fused, anchor, last)
-    arguments = [argument(param) for param in buffers_read]
+    arguments = [argument(param, fused.tables) for param in buffers_read]
     x_size = greatest(fused.ranges.product(list(x_param.shape)))
     arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
     arguments[1] = Argument(w_param.name, [group_weights * conv.groups], str(w_param.dtype))

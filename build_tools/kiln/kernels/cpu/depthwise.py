@@ -179,10 +179,12 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         strip_length(machine, conv) if measured is None else min(measured, fused.ranges.greatest(conv.out_w))
     )
     buffers_read = parameters(fused, anchor, last)
-    arguments = [argument(param) for param in buffers_read]
+    arguments = [argument(param, fused.tables) for param in buffers_read]
     x_size = fused.ranges.greatest(fused.ranges.product(list(x_param.shape)))
     arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
-    arguments[1] = Argument(w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype))
+    arguments[1] = Argument(
+        w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype), fused.tables.get(w_param)
+    )
     whole, rest = divmod(conv.channels, lanes)
     vectors = chunk_vectors(machine, conv)
     tile = tile_size(machine, conv) if measured is None else None

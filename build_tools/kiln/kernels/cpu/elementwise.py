@@ -290,6 +290,6 @@ def make(
             for offset, width in chunks(length - whole * lanes, lanes):
                 points(int64(whole * lanes + offset), width)
 
-    arguments = [argument(buffer) for buffer in [*inputs, output.buffer]]
+    arguments = [argument(buffer, fused.tables) for buffer in [*inputs, output.buffer]]
     func = define(arguments, tasks, body, bool(in_place), ranges)
     return Kernel(func, tasks, {}, "loops", in_place, ranges=ranges), [*inputs, output.buffer]

@@ -262,5 +262,6 @@ def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, li
                     row.elementwise(nest, lanes)
 
     in_place = _overwritable(fused, rows, buffers_read)
-    func = define([argument(buffer) for buffer in buffers_read], tasks, body, bool(in_place), fused.ranges)
+    arguments = [argument(buffer, fused.tables) for buffer in buffers_read]
+    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
     return Kernel(func, tasks, {}, "rows", in_place, ranges=fused.ranges), buffers_read

@@ -147,7 +147,11 @@ class _Group:
                     again = (bind(task * int64(form.rounds) + turn), slots * form.rounds)
                 phases.when(some, functools.partial(block, first, data_start, start, again))
 
-        arguments = [self.x_argument, self.weights_argument, *(argument(p) for p in self.read[2:])]
+        arguments = [
+            self.x_argument,
+            self.weights_argument,
+            *(argument(p, self.fused.tables) for p in self.read[2:]),
+        ]
         tasks = form.tasks if form.tasks > 1 else None
         func = define(arguments, tasks, body, bool(self.overwritten), self.ranges)
         fetches = phases.fetch > 0 and not is_dynamic(form.rounds)
@@ -185,7 +189,7 @@ class _Group:
                 phases.transform_outputs(buffers[0], zero, tile, tile, element)
 
         products_of = phases.planes * phases.strips
-        rest = [argument(param) for param in self.read[2:]]
+        rest = [argument(param, self.fused.tables) for param in self.read[2:]]
         first = define([self.x_argument, argument(data)], phases.tiles, inputs, False, self.ranges)
         second_arguments = [argument(data), self.weights_argument, argument(products)]
         second = define(second_arguments, products_of, multiply, False, self.ranges)

@@ -1,0 +1,209 @@
+"""A register tile of a product with stored weights, which are widened in registers (compact_weights.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.compact_weights import StoredPanels, Values
+from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.gemm import Finish
+from kiln.tir.builder import Expr, bind, chunks, int64, load, registers, serial, store, vector
+
+# Up to so many rows, the sum of x over a block is kept too: zero points are subtracted once for each block.
+_ROWS_SUMMED = 2
+
+
+class Reader:
+    """The vectors of a tile of `columns` columns from column `inside` of panel `panel`."""
+
+    def __init__(self, panels: StoredPanels, panel: Expr, inside: Expr, columns: int) -> None:
+        self.panels, self.form, self.inside = panels, panels.form, inside
+        tile = self.form.tile
+        self.lanes, self.count = tile.lanes, ceil_div(columns, tile.lanes)
+        self.first = bind(panel * int64(self.form.panel_size))
+        self.first_scale = bind(panel * int64(self.form.scale_size))
+
+    def _panel_and_column(self, v: int) -> tuple[int, int]:
+        """Which of the adjacent panels vector `v` is in, and its first column there."""
+        vectors = self.form.tile.vectors
+        return v // vectors, v % vectors * self.lanes
+
+    def numbers(self, line: Expr, v: int, count: int) -> list[Values]:
+        """The stored numbers of vector `v`, of the `count` k in the line at element `line` of the panel."""
+        beside, column = self._panel_and_column(v)
+        at = self.first + int64(beside * self.form.panel_size) + line + self.inside
+        return self.panels.pair(at, column, count)
+
+    def scale_at(self, run: Expr, v: int) -> Expr:
+        """The place of the scale of run `run` and the first column of vector `v`."""
+        beside, column = self._panel_and_column(v)
+        which = run * int64(self.form.tile.columns) if self.form.is_blocked else int64(0)
+        start = self.first_scale + int64(beside * self.form.scale_size)
+        return start + which + self.inside + int64(column)
+
+    def row_scale_at(self, k: Expr, v: int) -> Expr:
+        """The place of the scale of `k` for vector `v`, where each k has one."""
+        beside, _ = self._panel_and_column(v)
+        return self.first_scale + int64(beside * self.form.scale_size) + k
+
+
+class _Sums:
+    """Sums of a tile: a buffer of [vectors, lanes] for each row, and the sums of x where these are kept."""
+
+    def __init__(self, rows: int, vectors: int, lanes: int, summed: bool) -> None:
+        # One buffer per row: TVM puts buffers of more than 1 KiB on the heap.
+        self.rows = [registers([vectors, lanes], "float32") for _ in range(rows)]
+        self.x = [registers([1], "float32") for _ in range(rows if summed else 0)]
+        self.vectors, self.lanes = vectors, lanes
+
+    def clear(self) -> None:
+        for row in self.rows:
+            for v in range(self.vectors):
+                with vector(self.lanes) as lane:
+                    store(row, [int64(v), lane], tirx.const(0, "float32"))
+        for total in self.x:
+            store(total, [int64(0)], tirx.const(0, "float32"))
+
+
+class _Emitter:
+    """Emits one tile: reads x from `bases`, and keeps sums of blocks apart where that is cheaper."""
+
+    def __init__(self, reader: Reader, conv: Convolution, x: Any, bases: Sequence[Expr]) -> None:
+        self.reader, self.form, self.conv, self.x, self.bases = reader, reader.form, conv, x, bases
+        form, panels = self.form, reader.panels
+        scaled = not form.encoding.is_float and not form.by_row
+        few = len(bases) <= _ROWS_SUMMED
+        # Whether the scale of a column multiplies whole sums, of each block or of all k.
+        self.late = scaled and (few or not form.is_blocked)
+        self.summed = self.late and panels.has_zero and few
+        self.apart = self.late and form.is_blocked
+        count, lanes = reader.count, reader.lanes
+        self.total = _Sums(len(bases), count, lanes, self.summed and not self.apart)
+        self.sums = _Sums(len(bases), count, lanes, self.summed) if self.apart else self.total
+        # Scale and zero point of each vector, where they multiply the weights themselves.
+        early = scaled and not (self.late and (self.summed or not panels.has_zero))
+        self.factors = [registers([2, lanes], "float32") for _ in range(count if early else 0)]
+
+    def emit(self) -> None:
+        """Emit the sums of the tile into `total`."""
+        self.total.clear()
+        if self.factors and not self.form.is_blocked:
+            self._load_factors(int64(0))
+        conv, form = self.conv, self.form
+        blocks = conv.depth // form.run
+
+        def position(i: Expr, j: Expr) -> None:
+            x = i * int64(conv.dilation_h * conv.width * conv.pitch) + j * int64(conv.dilation_w * conv.pitch)
+            number = (i * int64(conv.kernel_w) + j) * int64(blocks)
+            self._loop(blocks, lambda block: self._run(
+                bind(number + block), bind(x + block * int64(form.run)), form.run))  # fmt: skip
+            if form.rest:
+                self._run(bind(number + int64(blocks)), bind(x + int64(blocks * form.run)), form.rest)
+
+        self._loop(conv.kernel_h, lambda i: self._loop(conv.kernel_w, lambda j: position(i, j)))
+        if self.late and not self.apart:
+            self._scale_total()
+
+    def _loop(self, count: int, inside: Callable[[Expr], None]) -> None:
+        if count == 1:
+            inside(int64(0))
+        elif count:
+            with serial(count) as index:
+                inside(index)
+
+    def _load_factors(self, run: Expr) -> None:
+        panels = self.reader.panels
+        for v, factor in enumerate(self.factors):
+            at = self.reader.scale_at(run, v)
+            for index, read in enumerate((panels.scale, panels.zero)):
+                with vector(self.reader.lanes) as lane:
+                    store(factor, [int64(index), lane], read(at + lane))
+
+    def _run(self, run: Expr, x: Expr, length: int) -> None:
+        """Emit run number `run` of `length` k, whose first elements of x are at `x` from the bases."""
+        form = self.form
+        line = bind(run * int64(form.lines(form.run) * form.tile.columns))
+        if self.apart:
+            self.sums.clear()
+        if self.factors and form.is_blocked:
+            self._load_factors(run)
+        together = 2 if form.encoding.kind == "int4" else 1
+
+        def step(index: Expr, count: int) -> None:
+            k = index * int64(together)
+            self._step(line + index * int64(form.tile.columns), x + k, run * int64(form.run) + k, count)
+
+        if length // together:
+            with serial(length // together) as index:
+                step(index, together)
+        if length % together:
+            step(int64(length // together), 1)
+        if self.apart:
+            self._add_block(run)
+
+    def _step(self, line: Expr, x: Expr, k: Expr, count: int) -> None:
+        """Emit the products of the `count` k stored at `line`."""
+        lanes, panels = self.reader.lanes, self.reader.panels
+        for offset in range(count):
+            data = [load(self.x, [base + x + int64(offset)]) for base in self.bases]
+            for total, value in zip(self.sums.x, data, strict=False):
+                store(total, [int64(0)], load(total, [int64(0)]) + value)
+            for v in range(self.reader.count):
+                number = self.reader.numbers(line, v, count)[offset]
+                for row, value in enumerate(data):
+                    with vector(lanes) as lane:
+                        weight = self._weight(number(lane), v, lane, k + int64(offset), panels)
+                        place = [int64(v), lane]
+                        store(self.sums.rows[row], place, load(self.sums.rows[row], place) + value * weight)
+
+    def _weight(self, number: Expr, v: int, lane: Expr, k: Expr, panels: StoredPanels) -> Expr:
+        """The weight, or without the factors that sums get later, from the stored number."""
+        if self.form.by_row:
+            at = self.reader.row_scale_at(k, v)
+            return ((number - panels.zero(at)) if panels.has_zero else number) * panels.scale(at)
+        if not self.factors:
+            return number
+        if panels.has_zero:
+            number = number - load(self.factors[v], [int64(1), lane])
+        return number if self.late else number * load(self.factors[v], [int64(0), lane])
+
+    def _scaled(self, row: int, v: int, lane: Expr, at: Expr) -> Expr:
+        """The sum of a block, without its zero points and scaled."""
+        value, panels = load(self.sums.rows[row], [int64(v), lane]), self.reader.panels
+        if self.summed:
+            value = value - panels.zero(at + lane) * load(self.sums.x[row], [int64(0)])
+        return value * panels.scale(at + lane)
+
+    def _add_block(self, run: Expr) -> None:
+        for v in range(self.reader.count):
+            at = bind(self.reader.scale_at(run, v))
+            for row, total in enumerate(self.total.rows):
+                with vector(self.reader.lanes) as lane:
+                    place = [int64(v), lane]
+                    store(total, place, load(total, place) + self._scaled(row, v, lane, at))
+
+    def _scale_total(self) -> None:
+        for v in range(self.reader.count):
+            at = bind(self.reader.scale_at(int64(0), v))
+            for row, total in enumerate(self.total.rows):
+                with vector(self.reader.lanes) as lane:
+                    store(total, [int64(v), lane], self._scaled(row, v, lane, at))
+
+
+def emit_tile(
+    reader: Reader, conv: Convolution, rows: Sequence[Expr], x: Any, bases: Sequence[Expr],
+    first_column: Expr, columns: int, finish: Finish,
+) -> None:  # fmt: skip
+    """Emit `rows` by `columns` results from `first_column`; `bases`: offsets in x of each row's start."""
+    emitter, lanes = _Emitter(reader, conv, x, bases), reader.lanes
+    emitter.emit()
+    for row, total in zip(rows, emitter.total.rows, strict=True):
+        for v in range(reader.count):
+            for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
+                with vector(width) as lane:
+                    value = load(total, [int64(v), int64(offset) + lane])
+                    finish(row, first_column + int64(v * lanes + offset) + lane, value)

@@ -1,0 +1,315 @@
+"""Weights of matmuls and convolutions in 16, 8 or 4 bits: packed offline, widened in registers.
+
+Panels are those of gemm_tile.py, [panel][k][NR], in the stored type. With 4 bits, two successive k of a
+column share a byte, the first in its low half. The reduction is cut into runs, in which such pairs do not
+straddle an end: a run is one block of scales, or one position (i, j) of the convolution's kernel.
+
+Scales are stored apart, as [panel][run][NR], or where each k has one scale as [panel][k]; zero points too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.gemm_tile import Tile
+from kiln.params.encodings import Encoding, levels_of
+from kiln.tir.builder import (
+    Argument,
+    Array,
+    Expr,
+    Machine,
+    Pack,
+    bind,
+    int64,
+    load,
+    padded,
+    registers,
+    serial,
+    store,
+    vector,
+)
+from kiln.tir.widen import widened
+
+# The middle of the levels of 4 bits, which are stored as 0 to 15.
+_MIDDLE = 8
+
+
+def suits(encoding: Encoding, conv: Convolution, panel: int) -> bool:
+    """Whether kernels can read the weights of `conv` in `encoding`, in panels of `panel` columns."""
+    depth = conv.kernel_h * conv.kernel_w * conv.depth
+    if encoding.is_float or encoding.rows >= depth:
+        return encoding.is_float or encoding.columns in (1, conv.out_channels)
+    if encoding.rows == 1:
+        return encoding.columns >= conv.out_channels or (conv.groups == 1 and encoding.columns % panel == 0)
+    return encoding.columns == 1 and (depth == conv.depth or conv.depth % encoding.rows == 0)
+
+
+@dataclass(frozen=True)
+class CompactForm:
+    """How the weights of one group of a convolution are stored; the properties are those of a panel."""
+
+    encoding: Encoding
+    positions: int  # of the convolution's kernel
+    depth: int  # input channels of a group
+    columns: int  # output channels of a group
+    groups: int
+    tile: Tile
+
+    @property
+    def by_row(self) -> bool:
+        """Whether each k has one scale for all columns of a panel."""
+        return self.encoding.rows == 1 and not self.encoding.is_float and self.whole > 1
+
+    @property
+    def whole(self) -> int:
+        """Rows of the matrix of weights (K)."""
+        return self.positions * self.depth
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether scales of a column differ along k."""
+        return not self.encoding.is_float and 1 < self.encoding.rows < self.whole
+
+    @property
+    def run(self) -> int:
+        """Length of a run, except of the last one."""
+        return self.encoding.rows if self.is_blocked else self.depth
+
+    @property
+    def runs(self) -> int:
+        """Number of whole runs."""
+        return self.positions * (self.depth // self.run)
+
+    @property
+    def rest(self) -> int:
+        """Length of the run that follows the whole ones; 0: none."""
+        return self.depth % self.run
+
+    @property
+    def panels(self) -> int:
+        """Panels of a group."""
+        return ceil_div(self.columns, self.tile.columns)
+
+    def lines(self, length: int) -> int:
+        """Stored rows of NR elements for `length` k of a run."""
+        return ceil_div(length, 2) if self.encoding.kind == "int4" else length
+
+    @property
+    def panel_size(self) -> int:
+        """Stored elements of a panel."""
+        return (self.runs * self.lines(self.run) + self.lines(self.rest)) * self.tile.columns
+
+    @property
+    def scale_runs(self) -> int:
+        """Scales of one column of a panel, or of one k where `by_row`."""
+        if self.by_row:
+            return self.whole
+        return self.runs + (self.rest > 0) if self.is_blocked else 1
+
+    @property
+    def shares_scales(self) -> bool:
+        """Whether all panels have the same scales: those of each k."""
+        return self.by_row and self.encoding.columns >= self.columns * self.groups
+
+    @property
+    def scale_size(self) -> int:
+        """Scales from those of one panel to those of the next."""
+        return 0 if self.shares_scales else self.scale_runs * (1 if self.by_row else self.tile.columns)
+
+    @property
+    def types(self) -> list[str]:
+        """The data types of the stored tensors: levels, scales, zero points."""
+        encoding = self.encoding
+        if encoding.is_float:
+            return ["uint16"]
+        scales = "uint16" if encoding.half_scales else "float32"
+        return ["uint8" if encoding.kind == "int4" else "int8", scales, *(["int16"] * encoding.has_zero)]
+
+    @property
+    def labels(self) -> list[str]:
+        """What each of the stored tensors is, for reports."""
+        return [self.encoding.kind, "scales", "zeros"][: len(self.types)]
+
+    def arguments(self, name: str) -> list[Argument]:
+        """The parameters of a kernel for the stored tensors of weights called `name`."""
+        count = self.groups * self.panels
+        scales = count * self.scale_size or self.scale_runs
+        sizes = [count * self.panel_size, scales, scales]
+        return [
+            Argument(f"{name}{suffix}", [size], dtype)
+            for suffix, size, dtype in zip(("", "_scales", "_zeros"), sizes, self.types, strict=False)
+        ]
+
+    def packs(self) -> list[Pack]:
+        """The functions that make the stored tensors of `types` from the weights in float32."""
+        if self.encoding.is_float:
+            return [self._floats]
+        parts: list[Pack] = [self._levels, self._scales, self._zeros]
+        return parts[: len(self.types)]
+
+    def _by_panel(self, matrix: Array) -> Array:
+        """[K, O] as [group and panel][K][NR], with zeros after the columns of a group."""
+        groups = matrix.reshape(len(matrix), self.groups, self.columns)
+        groups = padded(groups, 2, self.tile.columns)
+        found: Array = groups.reshape(len(matrix), -1, self.tile.columns).transpose(1, 0, 2)
+        return found
+
+    def _floats(self, value: Array) -> Array:
+        import ml_dtypes
+
+        dtype = np.float16 if self.encoding.kind == "float16" else ml_dtypes.bfloat16
+        packed: Array = self._by_panel(value.reshape(self.whole, -1)).astype(dtype)
+        return packed.reshape(-1)
+
+    def _levels(self, value: Array) -> Array:
+        panels = self._by_panel(levels_of(value, self.encoding).levels)
+        if self.encoding.kind == "int8":
+            return panels.reshape(-1)
+        unsigned = (panels + _MIDDLE).astype(np.uint8)
+        ends = [*(self.run,) * self.runs, *((self.rest,) if self.rest else ())]
+        lines, first = [], 0
+        if self.run % 2 == 0 and not self.rest % 2:
+            lines = [unsigned[:, 0::2] | unsigned[:, 1::2] << 4]
+        else:
+            for length in ends:
+                part = padded(unsigned[:, first : first + length], 1, 2)
+                lines.append(part[:, 0::2] | part[:, 1::2] << 4)
+                first += length
+        return np.concatenate(lines, axis=1).reshape(-1)
+
+    def _blocks(self, blocks: Array) -> Array:
+        """A number for each block, as stored."""
+        encoding = self.encoding
+        if self.shares_scales:
+            return blocks[:, 0]
+        if self.by_row:
+            across = [min(p * self.tile.columns // encoding.columns, blocks.shape[1] - 1)
+                      for p in range(self.panels)] * self.groups  # fmt: skip
+            return np.ascontiguousarray(blocks[:, across].T).reshape(-1)
+        wide = blocks.repeat(encoding.columns, 1)[:, : self.columns * self.groups]
+        return self._by_panel(wide).reshape(-1)
+
+    def _scales(self, value: Array) -> Array:
+        scales = self._blocks(levels_of(value, self.encoding).scales)
+        return scales.astype(self.encoding.scale_type)
+
+    def _zeros(self, value: Array) -> Array:
+        return self._blocks(levels_of(value, self.encoding).zeros)
+
+
+def form_of(encoding: Encoding, conv: Convolution, tile: Tile) -> CompactForm:
+    """The form of the weights of `conv` in panels for `tile`."""
+    positions = conv.kernel_h * conv.kernel_w
+    return CompactForm(encoding, positions, conv.depth, conv.columns, conv.groups, tile)
+
+
+Values = Callable[[Expr], Expr]  # lane → value
+
+
+class StoredPanels:
+    """Emits loads of stored weights. `buffers`: levels, scales and zero points, as far as there are."""
+
+    def __init__(self, form: CompactForm, buffers: list[Any], machine: Machine) -> None:
+        self.form, self.buffers, self.machine = form, buffers, machine
+        self.lanes = form.tile.lanes
+
+    def pair(self, at: Expr, column: int, count: int) -> list[Values]:
+        """The stored numbers of `count` k (two with 4 bits) in one line at element `at`, from `column` on."""
+        kind, source = self.form.encoding.kind, self.buffers[0]
+
+        def element(lane: Expr) -> Expr:
+            return load(source, [at + int64(column) + lane])
+
+        if kind == "int4":
+
+            def low(lane: Expr) -> Expr:
+                return _number(tirx.Cast("int32", element(lane)) & tirx.const(15, "int32"))
+
+            def high(lane: Expr) -> Expr:
+                return _number(tirx.Cast("int32", element(lane)) >> tirx.const(4, "int32"))
+
+            both: list[Values] = [low, high]
+            return both[:count]
+        if kind == "int8":
+            return [lambda lane: tirx.Cast("float32", element(lane))]
+        return [lambda lane: widened(element(lane), kind, self.machine.half)]
+
+    def scale(self, at: Expr) -> Expr:
+        """Scale number `at`."""
+        value = load(self.buffers[1], [at])
+        return widened(value, "float16", self.machine.half) if self.form.encoding.half_scales else value
+
+    def zero(self, at: Expr) -> Expr:
+        """What to subtract from the stored numbers with scale `at`."""
+        middle = _MIDDLE if self.form.encoding.kind == "int4" else 0
+        if not self.form.encoding.has_zero:
+            return tirx.const(float(middle), "float32")
+        return tirx.Cast("float32", load(self.buffers[2], [at])) + tirx.const(float(middle), "float32")
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether something is to be subtracted from the stored numbers."""
+        return self.form.encoding.kind == "int4" or self.form.encoding.has_zero
+
+    def unpack(self, panel: Expr, target: Any, at: Expr) -> None:
+        """Emit the widening of a panel to target[at] as [k][NR] of float32."""
+        form = self.form
+        first = bind(panel * int64(form.panel_size))
+        scale = bind(panel * int64(form.scale_size))
+        if form.runs:
+            with serial(form.runs) as run:
+                line = bind(first + run * int64(form.lines(form.run) * form.tile.columns))
+                self._unpack_run(run, form.run, line, scale, target, at)
+        if form.rest:
+            line = bind(first + int64(form.runs * form.lines(form.run) * form.tile.columns))
+            self._unpack_run(int64(form.runs), form.rest, line, scale, target, at)
+
+    def _unpack_run(self, run: Expr, length: int, line: Expr, scale: Expr, target: Any, at: Expr) -> None:
+        """Emit the widening of run number `run`, stored from element `line` on."""
+        form, wide, lanes = self.form, self.form.tile.columns, self.lanes
+        vectors = range(0, wide, lanes)
+        factors = None
+        if not form.encoding.is_float and not form.by_row:
+            which = scale + (run * int64(wide) if form.is_blocked else int64(0))
+            factors = [(registers([lanes], "float32"), registers([lanes], "float32")) for _ in vectors]
+            for column, (scales, zeros) in zip(vectors, factors, strict=True):
+                with vector(lanes) as lane:
+                    store(scales, [lane], self.scale(which + int64(column) + lane))
+                with vector(lanes) as lane:
+                    store(zeros, [lane], self.zero(which + int64(column) + lane))
+        together = 2 if form.encoding.kind == "int4" else 1
+
+        def step(index: Expr, count: int) -> None:
+            """Emit `count` k, which begin with line `index` of the run."""
+            here = bind(line + index * int64(wide))
+            k = bind(run * int64(form.run) + index * int64(together))
+            for number, column in enumerate(vectors):
+                for offset, value in enumerate(self.pair(here, column, count)):
+                    with vector(lanes) as lane:
+                        made = value(lane)
+                        if factors is not None:
+                            scales, zeros = factors[number]
+                            made = made - load(zeros, [lane]) if self.has_zero else made
+                            made = made * load(scales, [lane])
+                        elif form.by_row:
+                            made = made - self.zero(scale + k + int64(offset)) if self.has_zero else made
+                            made = made * self.scale(scale + k + int64(offset))
+                        place = at + (k + int64(offset)) * int64(wide) + int64(column) + lane
+                        store(target, [place], made)
+
+        if length // together:
+            with serial(length // together) as index:
+                step(index, together)
+        if length % together:
+            step(int64(length // together), 1)
+
+
+def _number(value: Expr) -> Expr:
+    return tirx.Cast("float32", value)

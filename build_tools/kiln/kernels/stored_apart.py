@@ -1,0 +1,51 @@
+"""Kernels that read a constant in fewer bits have a parameter for each of the tensors that hold it.
+
+Families read these constants like others: `load` of tir/builder.py widens elements (tir/stored.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kiln.tir.builder import Kernel, Pack, Packing
+from kiln.tir.fused import Fused
+
+
+def stored_apart(kernel: Kernel, buffers: list[Any], fused: Fused) -> tuple[Kernel, list[Any]]:
+    """A kernel and its buffers, with a buffer for each stored tensor of a constant in fewer bits."""
+    names = [param.name for param in kernel.func.params]
+    positions: list[int] = []  # new position of each buffer
+    found: list[Any] = []
+    packs: dict[int, Pack] = {}
+    labels: dict[int, str] = {}
+    for buffer in buffers:
+        positions.append(len(found))
+        table = fused.tables.get(buffer)
+        parts = [] if table is None else table.parts()
+        packed = len(positions) - 1 in kernel.packs
+        own = len(parts) > 0 and not packed and _names_parts(kernel, names, len(found), parts, buffer)
+        if table is not None and own:
+            packs |= {len(found) + number: pack for number, pack in enumerate(table.packs())}
+            labels |= {len(found) + number: label for number, label in enumerate(table.labels())}
+            found += [buffer] * len(parts)
+        else:
+            found.append(buffer)
+    if not packs:
+        return kernel, buffers
+    moved = {positions[at]: pack for at, pack in kernel.packs.items()} | packs
+    labels |= {positions[at]: label for at, label in kernel.labels.items()}
+    in_place = tuple(positions[at] for at in kernel.in_place)
+    packing = kernel.packing or Packing(0)
+    tables_read = [repr(fused.tables[buffer]) for buffer in buffers if buffer in fused.tables]
+    packing = replace(packing, arrangement="; ".join([packing.arrangement, *tables_read]))
+    return replace(kernel, packs=moved, labels=labels, in_place=in_place, packing=packing), found
+
+
+def _names_parts(
+    kernel: Kernel, names: list[str], first: int, parts: Sequence[tuple[str, str, int]], buffer: Any
+) -> bool:
+    """Whether the parameters of `kernel` from `first` on are the stored tensors `parts` of `buffer`."""
+    types = [str(param.dtype) for param in kernel.func.params[first : first + len(parts)]]
+    return types == [dtype for _, dtype, _ in parts] and names[first] == buffer.name

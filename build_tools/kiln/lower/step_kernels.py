@@ -1,0 +1,47 @@
+"""The kernels of one step: what they are lowered for, and one for each variant of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from kiln.kernels.families import GroupKernel
+from kiln.tir.builder import Machine
+
+
+@dataclass(frozen=True)
+class Build:
+    """What the kernels of one variant of the target are lowered for."""
+
+    name: str
+    machine: Machine
+    target: tvm.target.Target
+
+
+@dataclass(frozen=True)
+class VariantKernel:
+    """A kernel of a step for one variant: its symbol, and its scratch buffers as pairs (dtype, bytes)."""
+
+    part: GroupKernel
+    symbol: str
+    scratch: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class StepKernel:
+    """The kernel of a step, for the last variant (`part`).
+
+    `again(region)` lowers the kernels of all variants again, with `Machine.upcoming` = `region`; it returns
+    their new symbols by the old ones.
+    """
+
+    part: GroupKernel
+    again: Callable[[tuple[int, int]], dict[str, str]]
+
+
+def element_type(pointer: Any) -> str:
+    """The data type of the elements that a pointer parameter points to."""
+    return str(pointer.ty.element_type.dtype)
