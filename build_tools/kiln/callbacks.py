@@ -16,6 +16,7 @@ Other modules import these functions from here, never from TVM (tests/unit/tir/t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,6 +94,22 @@ def structural_walk(root: Any, rules: Rules, order: str = "post") -> Any:
     )
     guard.check()
     return result
+
+
+def quiet_callback(function: Callable[..., None]) -> Callable[..., None]:
+    """`function` for TVM to call, without the exceptions that it raises; the first goes to stderr."""
+    told = False
+
+    def call(*arguments: Any) -> None:
+        nonlocal told
+        try:
+            function(*arguments)
+        except Exception as error:
+            if not told:
+                print(f"kiln: warning: {type(error).__name__}: {error}", file=sys.stderr)
+            told = True
+
+    return call
 
 
 def post_order_visit(expr: Any, visit: Callable[[Any], None]) -> None:

@@ -106,7 +106,8 @@ def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
     """The manifest's `precision` entry: the arithmetic, and the greatest error of each output.
 
     Errors are measured at build time against the reference on the golden vectors, in the output's unit; None
-    (null) if a value was not finite or if nothing could be measured. `measured`: precision.json; None: fp32.
+    (null) if a value was not finite or if nothing could be measured. `not_finite` is there if tensors between
+    kernels had values beyond the range. `measured`: precision.json; None: fp32.
     """
     if measured is None:
         return {"name": "fp32"}
@@ -115,7 +116,8 @@ def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
         for output in vector["outputs"]:
             errors.setdefault(output["name"], []).append(output["error"])
     greatest = {name: None if None in found else max(found) for name, found in errors.items()}
-    return {"name": measured["precision"], "errors": None if measured["failed"] else greatest}
+    entry = {"name": measured["precision"], "errors": None if measured["failed"] else greatest}
+    return {**entry, "not_finite": measured["not_finite"]} if measured["not_finite"] else entry
 
 
 def describe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ def run(args: PrecisionStage) -> None:
     """Write precision.json: by vector and output the greatest error against the reference, and the limit.
 
     An error is null if it is not finite: a NaN or an infinity that the reference does not have. `failed` is
-    the reason for missing figures if the host cannot run the model's functions, otherwise null.
+    the reason for missing figures if the host cannot run the model's functions, otherwise null. `not_finite`:
+    by function, how many values that it stored in 16 bits are infinite or NaN though its operands are finite,
+    such as a float16 beyond 65504; a line is printed if there are any.
     """
     precision = read_json(args.config)["precision"]
     tolerance = read_json(args.tolerance)["tolerance"]
@@ -24,21 +27,37 @@ def run(args: PrecisionStage) -> None:
     names = [bucket["name"] for bucket in golden.get("buckets", [{"name": None}])]
     vectors: list[dict[str, Any]] = []
     failed = None
+    not_finite: Counter[str] = Counter()
     for name, source in zip(names, args.sources, strict=True):
         own = [vector for vector in golden["vectors"] if vector.get("bucket") == name]
         try:
-            vectors += _measured(source, precision, args.golden, own, tolerance)
+            vectors += _measured(source, precision, args.golden, own, tolerance, not_finite)
         except Exception as error:  # TVM's own classes; only the figures are missing, the bundle is complete
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     order = [vector["name"] for vector in golden["vectors"]]
     vectors.sort(key=lambda vector: order.index(vector["name"]))
-    write_json(args.out, {"format": 1, "precision": precision, "vectors": vectors, "failed": failed})
+    found = {name: count for name, count in sorted(not_finite.items()) if count}
+    if found:
+        where = ", ".join(f"{count} in {name}" for name, count in found.items())
+        print(
+            f"kiln: warning: precision={precision}: values beyond its range, on the golden vectors: {where}"
+        )
+    result = {"format": 1, "precision": precision, "vectors": vectors, "failed": failed, "not_finite": found}
+    write_json(args.out, result)
 
 
 def _measured(
-    source: Path, precision: str, folder: Path, vectors: list[Any], tolerance: Mapping[str, Any]
+    source: Path,
+    precision: str,
+    folder: Path,
+    vectors: list[Any],
+    tolerance: Mapping[str, Any],
+    not_finite: Counter[str],
 ) -> list[dict[str, Any]]:
-    """Entries of precision.json for `vectors` of one bucket; `source`: the folder of the bucket's module."""
+    """Entries of precision.json for `vectors` of one bucket; `source`: the folder of the bucket's module.
+
+    Adds to `not_finite` what Evaluator counts.
+    """
     from kiln.lower.cases import cases_of
     from kiln.lower.pipeline import fused
     from kiln.params import store
@@ -63,4 +82,5 @@ def _measured(
             row = {"name": port["name"], "error": error, "limit": comparison.limit, "unit": comparison.unit}
             outputs.append({**row, "passed": comparison.passed})
         rows.append({"name": vector["name"], "outputs": outputs})
+    not_finite.update(evaluator.not_finite)
     return rows

@@ -118,6 +118,20 @@ def test_values(halved: tuple[tvm.IRModule, dict[str, Array]], precision: str) -
     np.testing.assert_allclose(plain, exact, rtol=1e-5, atol=1e-6)
 
 
+def test_values_beyond_the_range_are_counted(
+    halved: tuple[tvm.IRModule, dict[str, Array]], precision: str
+) -> None:
+    """A function counts where infinity appears first, not one that is given it."""
+    x = R.standard_normal((1, 8, 8, 3)).astype(np.float32)
+    evaluator = Evaluator(*halved)
+    evaluator.run([x], {})
+    assert not +evaluator.not_finite
+    evaluator.run([x * 2e4], {})  # in range; their sums are not
+    found = sorted(+evaluator.not_finite)
+    assert [name for name in found if "conv2d" in name] == found
+    assert bool(found) == (precision == "fp16")
+
+
 @pytest.mark.parametrize("dtype", PRECISIONS.values())
 def test_rounding_on_this_machine(dtype: str) -> None:
     """To nearest, ties to even; the greatest numbers, the smallest, infinity and NaN."""
