@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from kiln.config.check import Section
@@ -16,10 +14,17 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PYTHON = r"3\.[0-9]{1,2}"
 _PLATFORM = r"[A-Za-z0-9_]+"
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # of a PythonSource
+# Names and versions that are right without a look at the rules for Python's packages.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_PLAIN_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,9}")
 _GENERATOR = r"[a-z][a-z0-9_]*"
 
 
 def _package(value: str) -> str:
+    if _PLAIN_NAME.fullmatch(value):
+        return value
+    from packaging.requirements import InvalidRequirement, Requirement  # slow to import, and seldom needed
+
     try:
         name = Requirement(value).name
     except InvalidRequirement:
@@ -30,6 +35,10 @@ def _package(value: str) -> str:
 
 
 def _version(value: str) -> str:
+    if _PLAIN_VERSION.fullmatch(value):
+        return value
+    from packaging.version import InvalidVersion, Version
+
     try:
         Version(value)
     except InvalidVersion:

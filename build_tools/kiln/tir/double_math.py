@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import tirx
 
-from kiln.tir.vector_expr import Expr, cast, let, reinterpreted, select
+from kiln.tir.vector_expr import Expr, Let, cast, reinterpreted, select
 
 
 def f64(value: float) -> Expr:
@@ -30,7 +30,7 @@ def _series(x: Expr, coefficients: Sequence[float]) -> Expr:
     return result
 
 
-def exp(x: Expr) -> Expr:
+def exp(let: Let, x: Expr) -> Expr:
     """e^x: 2^n times the Taylor series on [-ln 2 / 2, ln 2 / 2]; 0 or infinity beyond float64's range."""
     high = 6.93145751953125e-1  # n times it is exact
     terms = [1.0 / math.factorial(power) for power in range(13, -1, -1)]
@@ -54,7 +54,7 @@ def _two_to(n: Expr) -> Expr:
     return reinterpreted((n + _i64(1023)) << _i64(52), "float64")
 
 
-def log(x: Expr) -> Expr:
+def log(let: Let, x: Expr) -> Expr:
     """Natural logarithm: 2 artanh((m - 1) / (m + 1)) + e ln 2, with m in [sqrt 1/2, sqrt 2]; NaN below 0."""
     terms = [1.0 / (2 * power + 1) for power in range(11, -1, -1)]
 
@@ -81,30 +81,30 @@ def log(x: Expr) -> Expr:
     return let(x, "x", split)
 
 
-def sigmoid(x: Expr) -> Expr:
+def sigmoid(let: Let, x: Expr) -> Expr:
     """1 / (1 + e^-x)."""
-    return f64(1.0) / (f64(1.0) + exp(f64(0.0) - x))
+    return f64(1.0) / (f64(1.0) + exp(let, f64(0.0) - x))
 
 
-def tanh(x: Expr) -> Expr:
+def tanh(let: Let, x: Expr) -> Expr:
     """tanh x: a series for |x| < 1/20, else 1 - 2 / (e^2x + 1)."""
     terms = (62.0 / 2835, -17.0 / 315, 2.0 / 15, -1.0 / 3, 1.0)
 
     def value(x: Expr) -> Expr:
         small = x * _series(x * x, terms)
-        return select(tirx.abs(x) < f64(0.05), small, f64(1.0) - f64(2.0) / (exp(x + x) + f64(1.0)))
+        return select(tirx.abs(x) < f64(0.05), small, f64(1.0) - f64(2.0) / (exp(let, x + x) + f64(1.0)))
 
     return let(x, "x", value)
 
 
-UNARY: dict[str, Callable[[Expr], Expr]] = {
+UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
     "exp": exp,
     "log": log,
     "sigmoid": sigmoid,
     "tanh": tanh,
-    "exp2": lambda x: exp(x * f64(math.log(2.0))),
-    "log2": lambda x: log(x) * f64(1.0 / math.log(2.0)),
-    "log10": lambda x: log(x) * f64(1.0 / math.log(10.0)),
-    "log1p": lambda x: log(x + f64(1.0)),
-    "rsqrt": lambda x: f64(1.0) / tirx.sqrt(x),
+    "exp2": lambda let, x: exp(let, x * f64(math.log(2.0))),
+    "log2": lambda let, x: log(let, x) * f64(1.0 / math.log(2.0)),
+    "log10": lambda let, x: log(let, x) * f64(1.0 / math.log(10.0)),
+    "log1p": lambda let, x: log(let, x + f64(1.0)),
+    "rsqrt": lambda _, x: f64(1.0) / tirx.sqrt(x),
 }

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from tvm import tirx
 
-from kiln.tir.vector_expr import Expr, f32, let, polynomial, select
+from kiln.tir.vector_expr import Expr, Let, f32, polynomial, select
 
-Log = Callable[[Expr], Expr]
+Function = Callable[[Let, Expr], Expr]
 # Those that TVM does not vectorise by itself.
 NAMES = ("acos", "acosh", "asin", "asinh", "atan", "atanh")
 
@@ -23,7 +23,7 @@ def _signed(x: Expr, size: Expr) -> Expr:
     return select(x < f32(0.0), f32(0.0) - size, size)
 
 
-def atan(x: Expr) -> Expr:
+def atan(let: Let, x: Expr) -> Expr:
     """Arc tangent: pi / 2 - atan(1 / x) and pi / 4 + atan((x - 1) / (x + 1)) reduce x to tan(pi / 8)."""
     terms = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
 
@@ -49,7 +49,7 @@ def _arc(a: Expr, square: Expr) -> Expr:
     return polynomial(square, terms) * square * a + a
 
 
-def _folded(x: Expr, near: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
+def _folded(let: Let, x: Expr, near: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
     """near(x, whether |x| > 1/2, the arc of |x|, or of sqrt((1 - |x|) / 2) where |x| > 1/2)."""
 
     def parts(x: Expr, a: Expr) -> Expr:
@@ -68,15 +68,16 @@ def _folded(x: Expr, near: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
     return let(x, "x", lambda x: let(tirx.abs(x), "a", lambda a: parts(x, a)))
 
 
-def asin(x: Expr) -> Expr:
+def asin(let: Let, x: Expr) -> Expr:
     """Arc sine; asin(a) = pi / 2 - 2 asin(sqrt((1 - a) / 2)) where a = |x| > 1 / 2."""
     return _folded(
+        let,
         x,
         lambda x, far, arc: _signed(x, select(far, f32(math.pi / 2) - (arc + arc), arc)),
     )
 
 
-def acos(x: Expr) -> Expr:
+def acos(let: Let, x: Expr) -> Expr:
     """Arc cosine: 2 asin(sqrt((1 - a) / 2)) where a = |x| > 1 / 2, which is pi less that for x < 0."""
 
     def near(x: Expr, far: Expr, arc: Expr) -> Expr:
@@ -84,10 +85,10 @@ def acos(x: Expr) -> Expr:
         beyond = select(x < f32(0.0), f32(math.pi) - double, double)
         return select(far, beyond, f32(math.pi / 2) - _signed(x, arc))
 
-    return _folded(x, near)
+    return _folded(let, x, near)
 
 
-def sinh(x: Expr, exp: Log) -> Expr:
+def sinh(let: Let, x: Expr, exp: Function) -> Expr:
     """Hyperbolic sine: a polynomial for |x| <= 1, else (e^|x| - e^-|x|) / 2, with e^|x| = (e^(|x| / 2))^2."""
     terms = (2.03721912945e-4, 8.33028376239e-3, 1.66667160211e-1)
 
@@ -98,19 +99,19 @@ def sinh(x: Expr, exp: Log) -> Expr:
         return select(a > f32(1.0), _signed(x, large), small)
 
     def sized(x: Expr, a: Expr) -> Expr:
-        return let(exp(a * f32(0.5)), "h", lambda h: value(x, a, h))
+        return let(exp(let, a * f32(0.5)), "h", lambda h: value(x, a, h))
 
     return let(x, "x", lambda x: let(tirx.abs(x), "a", lambda a: sized(x, a)))
 
 
-def cosh(x: Expr, exp: Log) -> Expr:
+def cosh(let: Let, x: Expr, exp: Function) -> Expr:
     """Hyperbolic cosine: (e^|x| + e^-|x|) / 2, with e^|x| = (e^(|x| / 2))^2."""
     return let(
-        exp(tirx.abs(x) * f32(0.5)), "h", lambda h: h * f32(0.5) * h + f32(0.5) / (h * h)
+        exp(let, tirx.abs(x) * f32(0.5)), "h", lambda h: h * f32(0.5) * h + f32(0.5) / (h * h)
     )  # fmt: skip
 
 
-def asinh(x: Expr, log: Log) -> Expr:
+def asinh(let: Let, x: Expr, log: Function) -> Expr:
     """Inverse hyperbolic sine: a polynomial for |x| <= 1/2, else log(|x| + sqrt(x^2 + 1))."""
     terms = (2.0122003309e-2, -4.2699340972e-2, 7.4847586088e-2, -1.6666288134e-1)
 
@@ -119,13 +120,13 @@ def asinh(x: Expr, log: Log) -> Expr:
         small = polynomial(square, terms) * square * x + x
         huge = a > f32(1e10)  # a * a would overflow
         inner = select(huge, a, a + tirx.sqrt(square + f32(1.0)))
-        large = log(inner) + select(huge, f32(math.log(2.0)), f32(0.0))
+        large = log(let, inner) + select(huge, f32(math.log(2.0)), f32(0.0))
         return select(a > f32(0.5), _signed(x, large), small)
 
     return let(x, "x", lambda x: let(tirx.abs(x), "a", lambda a: value(x, a)))
 
 
-def acosh(x: Expr, log: Log) -> Expr:
+def acosh(let: Let, x: Expr, log: Function) -> Expr:
     """Inverse hyperbolic cosine of x >= 1: a polynomial below 3/2, else log(x + sqrt(x^2 - 1))."""
     terms = (1.7596881071e-3, -7.5272886713e-3, 2.6454905019e-2, -1.1784741703e-1, 1.4142135263)
 
@@ -134,20 +135,20 @@ def acosh(x: Expr, log: Log) -> Expr:
         small = polynomial(above, terms) * tirx.sqrt(above)
         huge = x > f32(1e10)
         inner = select(huge, x, x + tirx.sqrt(tirx.max(above, f32(0.0)) * (x + f32(1.0))))
-        large = log(inner) + select(huge, f32(math.log(2.0)), f32(0.0))
+        large = log(let, inner) + select(huge, f32(math.log(2.0)), f32(0.0))
         return select(x > f32(1.5), large, small)
 
     return let(x, "x", value)
 
 
-def atanh(x: Expr, log: Log) -> Expr:
+def atanh(let: Let, x: Expr, log: Function) -> Expr:
     """Inverse hyperbolic tangent: a polynomial for |x| <= 1/2, else log((1 + |x|) / (1 - |x|)) / 2."""
     terms = (1.81740078349e-1, 8.24370301058e-2, 1.46691431730e-1, 1.99782164500e-1, 3.33337300303e-1)
 
     def value(x: Expr, a: Expr) -> Expr:
         square = x * x
         small = polynomial(square, terms) * square * x + x
-        large = f32(0.5) * log((f32(1.0) + a) / (f32(1.0) - a))
+        large = f32(0.5) * log(let, (f32(1.0) + a) / (f32(1.0) - a))
         beyond = select(a > f32(1.0), f32(math.nan), f32(math.inf))
         edge = select(a < f32(1.0), large, beyond)
         return select(a > f32(0.5), _signed(x, edge), small)

@@ -22,13 +22,12 @@ from kiln.callbacks import structural_map, structural_walk
 from kiln.tir import double_math, inverse_functions
 from kiln.tir.vector_expr import (
     Expr,
+    Let,
     cast,
     ceil,
     f32,
     floor,
-    hoisted,
     i32,
-    let,
     polynomial,
     reinterpreted,
     round_away,
@@ -51,7 +50,7 @@ def _clamped(x: Expr, low: float, high: float) -> Expr:
     return tirx.max(f32(low), tirx.min(f32(high), x))
 
 
-def exp(x: Expr) -> Expr:
+def exp(let: Let, x: Expr) -> Expr:
     """e^x: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; 0 or the largest result outside float32's range.
 
     The lower limit gives n = -127, whose bits are the bits of 0: a masked element becomes exactly 0, not a
@@ -82,7 +81,7 @@ def exp(x: Expr) -> Expr:
     return let(_clamped(x, -88.0, 88.3762626647949), "x", reduced)
 
 
-def log(x: Expr) -> Expr:
+def log(let: Let, x: Expr) -> Expr:
     """Natural logarithm of x > 0; -inf at 0, infinity at infinity, NaN below 0 and for NaN."""
     terms = (
         7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
@@ -112,12 +111,12 @@ def log(x: Expr) -> Expr:
     return let(x, "x", split)
 
 
-def sigmoid(x: Expr) -> Expr:
+def sigmoid(let: Let, x: Expr) -> Expr:
     """1 / (1 + e^-x)."""
-    return f32(1.0) / (f32(1.0) + exp(f32(0.0) - x))
+    return f32(1.0) / (f32(1.0) + exp(let, f32(0.0) - x))
 
 
-def _odd_ratio(x: Expr, limit: float, above: Sequence[float], below: Sequence[float]) -> Expr:
+def _odd_ratio(let: Let, x: Expr, limit: float, above: Sequence[float], below: Sequence[float]) -> Expr:
     """x P(x^2) / Q(x^2), for a function that is ±1 beyond ±limit."""
 
     def ratio(x: Expr) -> Expr:
@@ -126,23 +125,23 @@ def _odd_ratio(x: Expr, limit: float, above: Sequence[float], below: Sequence[fl
     return _clamped(let(_clamped(x, -limit, limit), "x", ratio), -1.0, 1.0)
 
 
-def tanh(x: Expr) -> Expr:
+def tanh(let: Let, x: Expr) -> Expr:
     """tanh x as a ratio of polynomials: one division, no exponential."""
     above = (-1.2247427320e-11, 3.0644244752e-8, 2.8032061034e-5, 3.8695461046e-3, 1.3680887087e-1, 1.0)
     below = (1.2890863955e-6, 3.9407799273e-4, 2.7250296843e-2, 4.7014219182e-1, 1.0)
-    return _odd_ratio(x, 9.0, above, below)
+    return _odd_ratio(let, x, 9.0, above, below)
 
 
-def erf(x: Expr) -> Expr:
+def erf(let: Let, x: Expr) -> Expr:
     """erf x as a ratio of polynomials: one division, no exponential."""
     above = (
         1.9869459756e-6, 2.8454606099e-4, 3.8824252721e-3, 5.3098858780e-2, 1.9352348773e-1, 1.1283791396,
     )  # fmt: skip
     below = (3.7420864872e-5, 1.1853512532e-3, 1.5205390535e-2, 1.1534105534e-1, 5.0483828472e-1, 1.0)
-    return _odd_ratio(x, 4.0, above, below)
+    return _odd_ratio(let, x, 4.0, above, below)
 
 
-def _turned(x: Expr, chosen: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
+def _turned(let: Let, x: Expr, chosen: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
     """chosen(sin r, cos r, quarter) where x = r + quarter * pi / 2 and |r| <= pi / 4, for |x| < 8192.
 
     The reduction subtracts pi / 2 in three parts; series follow.
@@ -167,7 +166,7 @@ def _turned(x: Expr, chosen: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
     return let(x, "x", reduced)
 
 
-def _sine(x: Expr, quarters: int) -> Expr:
+def _sine(let: Let, x: Expr, quarters: int) -> Expr:
     """sin(x + quarters * pi / 2) for |x| < 8192."""
 
     def chosen(sine: Expr, cosine: Expr, quarter: Expr) -> Expr:
@@ -175,32 +174,32 @@ def _sine(x: Expr, quarters: int) -> Expr:
         found = select((q & i32(1)) < i32(1), sine, cosine)
         return select((q & i32(2)) < i32(1), found, f32(0.0) - found)
 
-    return _turned(x, chosen)
+    return _turned(let, x, chosen)
 
 
-def tan(x: Expr) -> Expr:
+def tan(let: Let, x: Expr) -> Expr:
     """tan x for |x| < 8192: sin r / cos r, or -cos r / sin r after an odd number of quarters."""
 
     def chosen(sine: Expr, cosine: Expr, quarter: Expr) -> Expr:
         even = (quarter & i32(1)) < i32(1)
         return select(even, sine, f32(0.0) - cosine) / select(even, cosine, sine)
 
-    return _turned(x, chosen)
+    return _turned(let, x, chosen)
 
 
-def power(x: Expr, exponent: Expr) -> Expr:
+def power(let: Let, x: Expr, exponent: Expr) -> Expr:
     """x^exponent: products for small whole exponents, else e^(exponent log |x|) with the sign of x^exponent.
 
     The relative error of the second form is about 1e-7 (1 + |exponent log |x||).
     """
     constant = exponent.value if isinstance(exponent, tirx.Broadcast) else exponent
     if not isinstance(constant, tirx.FloatImm):
-        return _general_power(x, exponent)
+        return _general_power(let, x, exponent)
     value = float(constant.value)
     if value == 0.5:
         return tirx.sqrt(x)
     if value != int(value) or not 1 <= abs(value) <= 8:
-        return _general_power(x, exponent)
+        return _general_power(let, x, exponent)
 
     def body(x: Expr) -> Expr:
         result = x
@@ -211,17 +210,17 @@ def power(x: Expr, exponent: Expr) -> Expr:
     return let(x, "x", body)
 
 
-def _general_power(x: Expr, y: Expr) -> Expr:
+def _general_power(let: Let, x: Expr, y: Expr) -> Expr:
     """x^y as e^(y log |x|), with the sign, NaN, 0 and infinity that x^y has for x <= 0; 1 for y = 0."""
 
     def sized(x: Expr, y: Expr) -> Expr:
-        size = exp(y * log(tirx.max(tirx.abs(x), f32(1.17549435e-38))))
+        size = exp(let, y * log(let, tirx.max(tirx.abs(x), f32(1.17549435e-38))))
         return let(size, "size", lambda size: signed(x, y, size))
 
     def signed(x: Expr, y: Expr, size: Expr) -> Expr:
         half = y * f32(0.5)
-        odd_or_even = select(tirx.EQ(trunc(half), half), size, f32(0.0) - size)
-        below = select(tirx.EQ(trunc(y), y), odd_or_even, f32(math.nan))
+        odd_or_even = select(tirx.EQ(trunc(let, half), half), size, f32(0.0) - size)
+        below = select(tirx.EQ(trunc(let, y), y), odd_or_even, f32(math.nan))
         at_zero = select(y > f32(0.0), f32(0.0), f32(math.inf))
         other = select(x > f32(0.0), size, select(x < f32(0.0), below, at_zero))
         return select(tirx.abs(y) > f32(0.0), other, f32(1.0))
@@ -229,7 +228,7 @@ def _general_power(x: Expr, y: Expr) -> Expr:
     return let(x, "x", lambda x: let(y, "y", lambda y: sized(x, y)))
 
 
-_UNARY: dict[str, Callable[..., Expr]] = {
+_UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
     "exp": exp,
     "log": log,
     "tanh": tanh,
@@ -241,37 +240,37 @@ _UNARY: dict[str, Callable[..., Expr]] = {
     # TVM's round is C's round, ties away from zero; nearbyint rounds ties to even, the default mode
     "round": round_away,
     "nearbyint": round_even,
-    "sin": lambda x: _sine(x, 0),
-    "cos": lambda x: _sine(x, 1),
-    "rsqrt": lambda x: f32(1.0) / tirx.sqrt(x),
-    "exp2": lambda x: exp(x * f32(math.log(2.0))),
-    "log2": lambda x: log(x) * f32(1.0 / math.log(2.0)),
-    "log10": lambda x: log(x) * f32(1.0 / math.log(10.0)),
+    "sin": lambda let, x: _sine(let, x, 0),
+    "cos": lambda let, x: _sine(let, x, 1),
+    "rsqrt": lambda _, x: f32(1.0) / tirx.sqrt(x),
+    "exp2": lambda let, x: exp(let, x * f32(math.log(2.0))),
+    "log2": lambda let, x: log(let, x) * f32(1.0 / math.log(2.0)),
+    "log10": lambda let, x: log(let, x) * f32(1.0 / math.log(10.0)),
     "tan": tan,
     "atan": inverse_functions.atan,
     "asin": inverse_functions.asin,
     "acos": inverse_functions.acos,
-    "sinh": lambda x: inverse_functions.sinh(x, exp),
-    "cosh": lambda x: inverse_functions.cosh(x, exp),
-    "asinh": lambda x: inverse_functions.asinh(x, log),
-    "acosh": lambda x: inverse_functions.acosh(x, log),
-    "atanh": lambda x: inverse_functions.atanh(x, log),
-    "log1p": lambda x: log(x + f32(1.0)),
+    "sinh": lambda let, x: inverse_functions.sinh(let, x, exp),
+    "cosh": lambda let, x: inverse_functions.cosh(let, x, exp),
+    "asinh": lambda let, x: inverse_functions.asinh(let, x, log),
+    "acosh": lambda let, x: inverse_functions.acosh(let, x, log),
+    "atanh": lambda let, x: inverse_functions.atanh(let, x, log),
+    "log1p": lambda let, x: log(let, x + f32(1.0)),
 }
 
 
-def _lower_call(call: Any) -> Any:
+def _lower_call(let: Let, call: Any) -> Any:
     name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
-    function = power if name == "pow" else _UNARY.get(name)
+    function: Callable[..., Expr] | None = power if name == "pow" else _UNARY.get(name)
     dtype = scalar(call)
     if dtype == "float64" and name in double_math.UNARY:
-        return double_math.UNARY[name](*call.args)
+        return double_math.UNARY[name](let, *call.args)
     if function is None or dtype not in ("float32", "float16"):
         return call
     if dtype == "float32":
-        return function(*call.args)
+        return function(let, *call.args)
     # computed in float32, as processors without float16 do
-    return cast("float16", function(*(cast("float32", item) for item in call.args)))
+    return cast("float16", function(let, *(cast("float32", item) for item in call.args)))
 
 
 def _calls(expr: Expr, names: Sequence[str]) -> bool:
@@ -288,8 +287,8 @@ def _lower_statement(statement: Any) -> Any:
         return statement
     # Code under a condition must not run before the condition: there shared values are copied to each use.
     bindings: list[Any] | None = None if _calls(statement.value, ["if_then_else"]) else []
-    with hoisted(bindings):
-        value = structural_map(statement.value, ((Call, _lower_call),))
+    let = Let(bindings)
+    value = structural_map(statement.value, ((Call, lambda call: _lower_call(let, call)),))
     if isinstance(statement, tirx.Bind):
         result = tirx.Bind(statement.var, value)
     else:

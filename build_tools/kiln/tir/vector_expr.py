@@ -5,9 +5,8 @@ They are constants, casts, selects, values that are computed once, and rounding 
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -72,39 +71,31 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     return tirx.Select(condition, wide(yes), wide(no))
 
 
-# Statements to run before the store that is being rewritten; None where `let` must not add statements.
-_hoisted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("hoisted", default=None)
+@dataclass(frozen=True)
+class Let:
+    """Computes values once for all their uses: let(value, name, body) is body(value, in a register).
 
-
-@contextlib.contextmanager
-def hoisted(bindings: list[Any] | None) -> Iterator[None]:
-    """Let `let` add its statements to `bindings` within the block; with None, `let` adds no statements."""
-    token = _hoisted.set(bindings)
-    try:
-        yield
-    finally:
-        _hoisted.reset(token)
-
-
-def let(value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
-    """Compute `value` once for all its uses in `body`.
-
-    Statements before the store put the value into a register. (A bound variable would be simpler, but
-    TVM 0.27's LowerIntrin and code generator copy its value to every use, so that chains of functions grow
-    exponentially.) Where statements cannot be added (see `hoisted`), `value` is copied to every use.
+    Statements before the store that is being rewritten put values into registers; `statements` collects
+    them. (A bound variable would be simpler, but TVM 0.27's LowerIntrin and code generator copy its value to
+    every use, so that chains of functions grow exponentially.) With `statements` None, where none can be
+    added, a value is copied to every use.
     """
-    bindings = _hoisted.get()
-    if bindings is None or isinstance(value, tirx.Var | TensorLoad):
-        return body(value)
-    lanes = int(tvm.DataType(str(value.ty.dtype)).lanes)
-    register = tirx.decl_buffer([lanes], scalar(value), name, scope="local")
-    zero = tirx.IntImm("int32", 0)
-    index = zero if lanes == 1 else tirx.Ramp(zero, tirx.IntImm("int32", 1), lanes)
-    bindings += [tirx.AllocBuffer(register), tirx.BufferStore(register, value, [index])]
-    return body(tirx.BufferLoad(register, [index]))
+
+    statements: list[Any] | None
+
+    def __call__(self, value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
+        """The expression body(value); the register is called `name`."""
+        if self.statements is None or isinstance(value, tirx.Var | TensorLoad):
+            return body(value)
+        lanes = int(tvm.DataType(str(value.ty.dtype)).lanes)
+        register = tirx.decl_buffer([lanes], scalar(value), name, scope="local")
+        zero = tirx.IntImm("int32", 0)
+        index = zero if lanes == 1 else tirx.Ramp(zero, tirx.IntImm("int32", 1), lanes)
+        self.statements.extend([tirx.AllocBuffer(register), tirx.BufferStore(register, value, [index])])
+        return body(tirx.BufferLoad(register, [index]))
 
 
-def floor(x: Expr) -> Expr:
+def floor(let: Let, x: Expr) -> Expr:
     """floor(x) by conversion to int32; values of magnitude 2^23 and more are integers already."""
 
     def body(x: Expr) -> Expr:
@@ -115,12 +106,12 @@ def floor(x: Expr) -> Expr:
     return let(x, "x", body)
 
 
-def ceil(x: Expr) -> Expr:
+def ceil(let: Let, x: Expr) -> Expr:
     """ceil(x) = -floor(-x)."""
-    return f32(0.0) - floor(f32(0.0) - x)
+    return f32(0.0) - floor(let, f32(0.0) - x)
 
 
-def trunc(x: Expr) -> Expr:
+def trunc(let: Let, x: Expr) -> Expr:
     """x rounded towards zero."""
     return let(
         x, "x", lambda x: select(
@@ -137,7 +128,7 @@ def round_small(x: Expr) -> Expr:
     return (x + f32(12582912.0)) - reinterpreted(i32(0x4B400000), "float32")
 
 
-def round_even(x: Expr) -> Expr:
+def round_even(let: Let, x: Expr) -> Expr:
     """Nearest integer, ties to even: adding, then subtracting 2^23 with the sign of x drops the fraction."""
 
     def body(x: Expr) -> Expr:
@@ -148,11 +139,11 @@ def round_even(x: Expr) -> Expr:
     return let(x, "x", body)
 
 
-def round_away(x: Expr) -> Expr:
+def round_away(let: Let, x: Expr) -> Expr:
     """Nearest integer, ties away from zero. (x + 0.5 would round up just below a half.)"""
 
     def body(x: Expr) -> Expr:
-        return let(trunc(x), "whole", lambda whole: nearest(x, whole))
+        return let(trunc(let, x), "whole", lambda whole: nearest(x, whole))
 
     def nearest(x: Expr, whole: Expr) -> Expr:
         further = whole + select(x < f32(0.0), f32(-1.0), f32(1.0))
