@@ -40,8 +40,18 @@ kiln_status kiln_check_dim(const kiln_model *model, uint32_t index, int64_t valu
 /* memory.c: where tensors lie: device, strides, null, address, alignment, and that nothing which is
  * written overlaps anything else. Only after the shapes have been checked. */
 kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
-                              const DLTensor *outputs, const int64_t *dims, const void *arena,
-                              size_t arena_bytes, kiln_detail *detail);
+                              const DLTensor *outputs, const int64_t *dims,
+                              const kiln_config *config, size_t arena_bytes, kiln_detail *detail);
+
+/* memory.c: memory that the caller gives for `where`: not null, aligned and large enough, or one of
+ * three statuses that follow one another from `first` on. Nothing is asked where none is needed. */
+kiln_status kiln_check_block(const void *memory, size_t bytes, size_t needed, size_t align,
+                             kiln_where where, kiln_status first, kiln_detail *detail);
+
+/* state.c: check the state's memory, and give it its initial values unless config.flags keeps it.
+ */
+kiln_status kiln_open_state(const kiln_model *model, const kiln_config *config,
+                            const unsigned char *params, kiln_detail *detail);
 
 /* params.c: accept or refuse an image; *payload is where the parameters begin. bytes is not looked
  * at when the image is the one linked into the model. */

@@ -3,7 +3,7 @@
  * 1. Each tensor by itself: device, compact strides, data not null, an address that does not wrap,
  *    and a multiple of the element's size.
  * 2. Kernels are compiled on the promise that what they write overlaps nothing else: each output
- *    against every input, every other output and the arena; each input against the arena.
+ *    against every input, every other output, arena and state; each input against arena and state.
  * Sizes multiply with a check on every step; a tensor larger than the address space is an error.
  */
 #include "internal.h"
@@ -109,12 +109,32 @@ static bool overlap(span a, span b) {
            (a.begin < b.begin ? b.begin - a.begin < a.bytes : a.begin - b.begin < b.bytes);
 }
 
+kiln_status kiln_check_block(const void *memory, size_t bytes, size_t needed, size_t align,
+                             kiln_where where, kiln_status first, kiln_detail *detail) {
+    kiln_detail error = {.status = first, .where = where, .index = -1, .axis = -1};
+    if (needed == 0)
+        return KILN_OK;
+    error.min = (int64_t)needed;
+    if (memory == NULL)
+        return kiln_fail(detail, &error);
+    error.status = (kiln_status)(first + 1); /* …_ALIGNMENT */
+    error.value = (int64_t)((uintptr_t)memory & (align - 1));
+    error.multiple = (int64_t)align;
+    if (error.value != 0)
+        return kiln_fail(detail, &error);
+    error.status = (kiln_status)(first + 2); /* …_TOO_SMALL */
+    error.value = (int64_t)bytes;
+    error.multiple = 0;
+    return bytes >= needed ? KILN_OK : kiln_fail(detail, &error);
+}
+
 kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
-                              const DLTensor *outputs, const int64_t *dims, const void *arena,
-                              size_t arena_bytes, kiln_detail *detail) {
+                              const DLTensor *outputs, const int64_t *dims,
+                              const kiln_config *config, size_t arena_bytes, kiln_detail *detail) {
     const uint32_t first_output = model->inputs_count;
     const uint32_t count = first_output + model->outputs_count;
-    const span arena_span = {(uintptr_t)arena, arena_bytes};
+    const span arena = {(uintptr_t)config->arena, arena_bytes};
+    const span state = {(uintptr_t)config->state, model->state_bytes};
     /* Inputs, then outputs; each is checked by itself before it is compared with those before it.
      */
     for (uint32_t i = 0; i < count; i++) {
@@ -133,8 +153,8 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
         const span here = span_of(want, given, dims);
         error.status = KILN_OVERLAP;
         error.multiple = 0;
-        error.value = -1; /* the arena; otherwise the other tensor, inputs first */
-        if (overlap(here, arena_span))
+        error.value = -1; /* arena or state; otherwise the other tensor, inputs first */
+        if (overlap(here, arena) || overlap(here, state))
             return kiln_fail(detail, &error);
         for (uint32_t j = 0; written && j < i; j++) {
             const uint32_t other = j < first_output ? j : j - first_output;

@@ -16,23 +16,8 @@ static kiln_status fail_plain(kiln_detail *detail, kiln_status status) {
 
 static kiln_status check_arena(const kiln_config *config, size_t needed, size_t align,
                                kiln_detail *detail) {
-    kiln_detail error = no_error;
-    error.where = KILN_AT_ARENA;
-    if (needed == 0)
-        return KILN_OK;
-    error.status = KILN_ARENA_NULL;
-    error.min = (int64_t)needed;
-    if (config->arena == NULL)
-        return kiln_fail(detail, &error);
-    error.status = KILN_ARENA_ALIGNMENT;
-    error.value = (int64_t)((uintptr_t)config->arena & (align - 1));
-    error.multiple = (int64_t)align;
-    if (error.value != 0)
-        return kiln_fail(detail, &error);
-    error.status = KILN_ARENA_TOO_SMALL;
-    error.value = (int64_t)config->arena_bytes;
-    error.multiple = 0;
-    return config->arena_bytes >= needed ? KILN_OK : kiln_fail(detail, &error);
+    return kiln_check_block(config->arena, config->arena_bytes, needed, align, KILN_AT_ARENA,
+                            KILN_ARENA_NULL, detail);
 }
 
 kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail) {
@@ -97,7 +82,11 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
                                 config->flags & KILN_SKIP_CHECKSUM, &payload, &session->detail);
     if (status != KILN_OK)
         return status;
+    status = kiln_open_state(model, config, payload, &session->detail);
+    if (status != KILN_OK)
+        return status;
     session->config = *config;
+    session->frame.state = config->state;
     session->frame.arena = config->arena;
     session->frame.params = payload;
     session->frame.pool = config->pool;
@@ -244,7 +233,7 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     if (status == KILN_OK)
         status = check_arena(&session->config, plan.arena_bytes, model->arena_align, detail);
     if (status == KILN_OK)
-        status = kiln_check_memory(model, inputs, outputs, plan.dims, session->config.arena,
+        status = kiln_check_memory(model, inputs, outputs, plan.dims, &session->config,
                                    plan.arena_bytes, detail);
     if (status != KILN_OK)
         return status;

@@ -33,6 +33,9 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_ARENA_NULL);
         NAME(KILN_ARENA_ALIGNMENT);
         NAME(KILN_ARENA_TOO_SMALL);
+        NAME(KILN_STATE_NULL);
+        NAME(KILN_STATE_ALIGNMENT);
+        NAME(KILN_STATE_TOO_SMALL);
         NAME(KILN_PARAMS_MISSING);
         NAME(KILN_PARAMS_ALIGNMENT);
         NAME(KILN_PARAMS_TRUNCATED);
@@ -92,6 +95,7 @@ static const char *message(kiln_status status) {
     case KILN_BAD_OFFSET:
         return "byte offset %v or size leaves the address space";
     case KILN_ARENA_ALIGNMENT:
+    case KILN_STATE_ALIGNMENT:
     case KILN_PARAMS_ALIGNMENT:
     case KILN_BAD_ALIGNMENT:
         return "address is %v bytes past a multiple of %m";
@@ -110,8 +114,10 @@ static const char *message(kiln_status status) {
     case KILN_NO_BUCKET:
         return "%v, served by no bucket%b";
     case KILN_ARENA_NULL:
+    case KILN_STATE_NULL:
         return "null, %n bytes needed";
     case KILN_ARENA_TOO_SMALL:
+    case KILN_STATE_TOO_SMALL:
     case KILN_PARAMS_TRUNCATED:
         return "%n bytes needed, %v given";
     case KILN_PARAMS_MISSING:
@@ -238,7 +244,7 @@ static void put_features(line *out, uint64_t bits) {
 
 static void put_where(line *out, const kiln_detail *detail) {
     static const char *const places[] = {"session", "input", "output", "dimension", "arena",
-                                         "params",  "step",  "GPU",    "processor"};
+                                         "params",  "step",  "GPU",    "processor", "state"};
     const uint32_t where = (uint32_t)detail->where;
     if (detail->name != NULL)
         put(out, detail->name);

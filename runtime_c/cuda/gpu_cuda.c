@@ -4,14 +4,16 @@
  *     1. libcuda.so.1, once for the process;
  *     2. what all sessions of the model on that GPU share: context, module, kernels, parameters;
  *     3. pinned memory: the session's state, then a place for each tensor that is copied;
- *     4. memory on the GPU: the arena of the largest bucket, inputs, outputs; a stream, an event;
+ *     4. memory on the GPU: the arena of the largest bucket, state, inputs, outputs; a stream, an
+ *        event;
  *     5. handles of the libraries that compute steps;
  *     6. for each bucket whose launches are always the same a graph, captured from the
  *        plan's steps and uploaded, after each call of a library was made once.
  *
- * A run copies the inputs, launches the bucket's graph or its steps, copies the outputs, waits.
- * Steps that are asked for one by one are launched one by one. Runs are put on the caller's stream
- * where there is one; what is done when a session is opened, on the session's own.
+ * A run copies the inputs and the state, launches the bucket's graph or its steps, copies the
+ * outputs and the state back, waits. Steps that are asked for one by one are launched one by one.
+ * Runs are put on the caller's stream where there is one; what is done when a session is opened, on
+ * the session's own.
  *
  * Shared state is changed under one lock; afterwards it is only read. No heap: all memory is the
  * driver's.
@@ -320,7 +322,7 @@ static kiln_status make_device(kiln_session *session, state *s) {
     for (uint32_t i = 0; i < s->model->buckets_count; i++)
         if (s->cuda->arena_bytes[i] > arena)
             arena = s->cuda->arena_bytes[i];
-    bytes = padded(arena);
+    bytes = padded(arena) + padded(s->model->state_bytes);
     for (uint32_t i = 0; i < count; i++)
         bytes += padded(s->cuda->tensor_bytes[i]);
     if (bytes > 0) {
@@ -334,6 +336,8 @@ static kiln_status make_device(kiln_session *session, state *s) {
     s->frame.inputs = s->tensors;
     s->frame.outputs = s->tensors + s->model->inputs_count;
     at += padded(arena);
+    s->frame.state = at;
+    at += padded(s->model->state_bytes);
     for (uint32_t i = 0; i < count; at += padded(s->cuda->tensor_bytes[i]), i++)
         s->tensors[i].data = at;
     int result = driver.stream_create(&s->own, CU_STREAM_NON_BLOCKING);
@@ -519,16 +523,22 @@ static kiln_status begin_run(kiln_session *session) {
     }
     for (uint32_t i = 0; result == CU_OK && i < s->model->inputs_count; i++)
         result = move(s, session, i);
+    if (result == CU_OK && s->model->state_bytes > 0)
+        result = driver.copy_in((uintptr_t)s->frame.state, session->config.state,
+                                s->model->state_bytes, s->stream);
     (void)driver.context_pop(&(void *){NULL});
     return check(session, result, 0);
 }
 
-/* After the last launch, with the context current: copy the outputs, wait if the run is to be
+/* After the last launch, with the context current: copy outputs and state, wait if the run is to be
  * waited for, and hand them out. */
 static int end_run(state *s, const kiln_session *session) {
     int result = CU_OK;
     for (uint32_t i = s->model->inputs_count; result == CU_OK && i < tensors_of(s->model); i++)
         result = move(s, session, i);
+    if (result == CU_OK && s->model->state_bytes > 0)
+        result = driver.copy_out(session->config.state, (uintptr_t)s->frame.state,
+                                 s->model->state_bytes, s->stream);
     if (!s->wait)
         return result;
     const int waited = driver.stream_wait(s->stream);

@@ -11,7 +11,8 @@
  * arena, pool and tensors. The core is freestanding C11, needs memcpy and memset only, writes no
  * global and takes no lock. A model is constant and may be shared by any number of sessions; one
  * session belongs to one thread at a time. The arena holds nothing between runs, so sessions that
- * never run at the same time may share one.
+ * never run at the same time may share one. What a model keeps from run to run is the session's
+ * state, in memory of its own (config.state), which no other session may use.
  *
  * Every function that can fail returns a kiln_status, and checks everything before it writes
  * anything: on an error no output has been touched. What a run finds only in its middle
@@ -30,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          8u /* raised whenever kiln_model, kiln_frame or kiln_config change */
+#define KILN_ABI          9u /* raised whenever kiln_model, kiln_frame or kiln_config change */
 #define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
 
@@ -58,7 +59,7 @@ typedef enum kiln_status {
     KILN_BAD_DEVICE = 25,    /* not in this processor's memory */
     KILN_BAD_OFFSET = 26,    /* data + byte_offset + size leaves the address space */
     KILN_BAD_ALIGNMENT = 27, /* address is not a multiple of the element's size */
-    KILN_OVERLAP = 28,       /* an output overlaps another tensor, or a tensor the arena */
+    KILN_OVERLAP = 28,       /* an output overlaps another tensor, or a tensor arena or state */
     KILN_BAD_GPU = 29,       /* on another GPU than the session */
 
     /* a symbolic dimension */
@@ -75,6 +76,11 @@ typedef enum kiln_status {
     KILN_ARENA_NULL = 40,
     KILN_ARENA_ALIGNMENT = 41,
     KILN_ARENA_TOO_SMALL = 42,
+
+    /* the state, of a model that keeps values from run to run */
+    KILN_STATE_NULL = 45,
+    KILN_STATE_ALIGNMENT = 46,
+    KILN_STATE_TOO_SMALL = 47,
 
     /* the params image */
     KILN_PARAMS_MISSING = 50,     /* this model keeps its parameters in a file: give it */
@@ -117,7 +123,8 @@ typedef enum kiln_where {
     KILN_AT_PARAMS = 5,
     KILN_AT_STEP = 6,
     KILN_AT_GPU = 7,
-    KILN_AT_CPU = 8
+    KILN_AT_CPU = 8,
+    KILN_AT_STATE = 9
 } kiln_where;
 
 /* What was found and what is allowed. Fields that say nothing about this error are 0, or -1 where
@@ -166,6 +173,14 @@ typedef struct kiln_bucket {
                            special, or nothing is asked of sizes */
 } kiln_bucket;
 
+/* A value that a run leaves for the next run: where it lies in the state, and its value after
+ * kiln_open and kiln_reset, which is `bytes` bytes of the parameters or all zeros. */
+typedef struct kiln_state {
+    const char *name;
+    size_t offset, bytes;
+    size_t initial; /* in the parameters; SIZE_MAX: zeros */
+} kiln_state;
+
 typedef struct kiln_pool kiln_pool;
 typedef struct kiln_session kiln_session;
 typedef struct kiln_model kiln_model;
@@ -179,6 +194,7 @@ typedef struct kiln_frame {
     const int64_t *dims;         /* (free and derived dimensions of the model) in this run */
     kiln_pool *pool;             /* or null: one thread */
     kiln_detail *detail;         /* of the session: where a step says what is wrong */
+    unsigned char *state;        /* of the session; or null */
 } kiln_frame;
 
 /* How the core has a model run elsewhere than on this processor; all but `close` return the status
@@ -232,12 +248,20 @@ struct kiln_model {
     kiln_status (*open)(const kiln_frame *frame, kiln_detail *detail);
     const kiln_gpu_functions *gpu; /* null: runs on this processor */
     const void *gpu_model;         /* what they need to know */
+    const kiln_state *states;      /* (states_count) what runs leave for the next one */
+    uint32_t states_count;
+    size_t state_bytes; /* that a session needs for them, at a multiple of arena_align */
 };
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
 #define KILN_SKIP_CHECKSUM                                                                         \
     1u /* config.flags: trust the params image's payload, read none of it                          \
+        */
+
+#define KILN_KEEP_STATE                                                                            \
+    2u /* config.flags: kiln_open leaves the state's memory as it is, as an earlier session left   \
+        * it                                                                                       \
         */
 
 typedef struct kiln_config {
@@ -254,6 +278,8 @@ typedef struct kiln_config {
     int32_t gpu;      /* which one, as its driver counts them; only for models that run on one */
     void *gpu_stream; /* CUstream that runs are put on, see kiln_cuda.h; null: the session's own */
     const char *variant; /* the name of the one to run; null: the last that the processor can run */
+    void *state; /* <M>_STATE_BYTES at a multiple of <M>_ARENA_ALIGN; one for each session */
+    size_t state_bytes;
 } kiln_config;
 
 /* Caller's memory, any contents before kiln_open. Read it if you like, write it never. */
@@ -283,6 +309,8 @@ struct kiln_session {
  *     kiln_step       KILN_NOT_OPEN   NOT_RUNNING     one step        KILN_BUSY
  *     kiln_steps_left 0               0               1 or more       1 or more, with the next one
  *     kiln_cancel     nothing         nothing         drops the run   ends the run
+ *     kiln_reset      KILN_NOT_OPEN   resets          resets, drops   KILN_BUSY
+ *                                                     the run
  *     kiln_error      the last error  the last error  the last error  the last error
  *
  * closed: kiln_close was called, or kiln_open returned an error. open: kiln_open worked, and no run
@@ -295,9 +323,9 @@ struct kiln_session {
  * kiln_open cannot know that a session is open: one on a GPU that is opened again without
  * kiln_close loses what it held there. */
 
-/* Bind session to model, choose its variant, and check processor, arena and params. Arena, params
- * and pool must live as long as the session is used; config itself need not. On a CPU there is
- * nothing to close. */
+/* Bind session to model, choose its variant, check processor, arena, state and params, and give the
+ * state its initial values (see KILN_KEEP_STATE). Arena, state, params and pool must live as long
+ * as the session is used; config itself need not. On a CPU there is nothing to close. */
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config);
 
 /* Give back what an open session holds of a GPU; it is not open then. Nothing happens to one that
@@ -316,6 +344,11 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
 kiln_status kiln_step(kiln_session *session);
 uint32_t kiln_steps_left(const kiln_session *session);
 void kiln_cancel(kiln_session *session);
+
+/* Give the state its initial values, as kiln_open does: the next run is the first of a sequence. A
+ * run that ended in its middle leaves the state partly written: reset it then. KILN_OK for a model
+ * without state. */
+kiln_status kiln_reset(kiln_session *session);
 
 /* The last error of this session (status KILN_OK: the last call worked). */
 const kiln_detail *kiln_error(const kiln_session *session);
@@ -435,6 +468,10 @@ static inline void *kiln_at_output(const kiln_frame *frame, uint32_t index, size
 
 static inline void *kiln_at_arena(const kiln_frame *frame, size_t offset) {
     return frame->arena + offset;
+}
+
+static inline void *kiln_at_state(const kiln_frame *frame, size_t offset) {
+    return frame->state + offset;
 }
 
 static inline const void *kiln_at_params(const kiln_frame *frame, size_t offset) {

@@ -161,6 +161,9 @@ class Golden(Section):
         min_length=1,
         description="content of the inputs, one entry for each test case",
     )
+    runs: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=4, description="for a model with state: runs that follow one another in each test case"
+    )
     reference: Literal["auto", "onnxruntime", "builtin", "builtin_ref", "torch"] = Field(
         default="auto",
         description="auto: onnxruntime for ONNX, builtin for TFLite, torch for PyTorch; builtin, "

@@ -21,6 +21,7 @@ from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.source import ModelSource
 from kiln.config.special import SpecialCase
+from kiln.config.state import StateEntry
 from kiln.config.target import Budget, VariantName
 
 Format = Literal["onnx", "tflite", "pt2"]
@@ -193,6 +194,11 @@ class Model(Section):
         default_factory=list,
         description="contents of inputs, and sizes, that get specialised code; the first case whose "
         "conditions are true is used",
+    )
+    state: dict[str, StateEntry] = Field(
+        default_factory=dict,
+        description="by input, the output of the run before that it is fed from: {h_in: h_out}; neither is a "
+        "parameter of a run any more",
     )
     preprocess: Preprocess | None = Field(default=None, description="how an image becomes the input")
     labels: Labels | None = Field(default=None, description="names of a classifier's classes")

@@ -74,7 +74,7 @@ def parts(target: Target, work: Path) -> BareProgram:
             "-ffreestanding",
             *(["-fno-sanitize=undefined"] if target.c_compiler.kind == "zig" else []),
             *([f"-DGUARD_BYTES={_SMALL_GUARD}u"] if small else []),
-            "-Wl,-e,kiln_reset",
+            "-Wl,-e,kiln_at_reset",
             f"-Wl,-T,{path}",
         ),
     )

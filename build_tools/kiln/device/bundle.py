@@ -101,6 +101,10 @@ class Bundle:
             raise KilnError(f"{folder / 'golden.json'}: it holds no vector")
         return found
 
+    def runs(self) -> int:
+        """How many golden vectors follow one another as runs of one sequence; 1 for a model without state."""
+        return int(self.golden().get("runs", 1))
+
     def tolerance(self) -> Mapping[str, Any]:
         """The limits in golden/tolerance.json; empty, which means the defaults, where the file is absent."""
         path = self.folder / "golden" / "tolerance.json"

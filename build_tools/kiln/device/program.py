@@ -105,7 +105,7 @@ def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunne
     vectors = bundle.vectors()
     dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
     inputs = [vector.inputs for vector in vectors]
-    outcome = execute(bundle, args.program, runner, inputs, dtypes, timeout=args.timeout)
+    outcome = execute(bundle, args.program, runner, inputs, dtypes, timeout=args.timeout, runs=bundle.runs())
     if len(outcome.outputs) != len(vectors):
         raise KilnError(f"{args.program}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
     errors, faults = [], []

@@ -144,6 +144,8 @@ def describe(
         "inputs": [port.model_dump() for port in plan.inputs],
         "outputs": [port.model_dump() for port in plan.outputs],
         "dims": [dim.model_dump() for dim in plan.dims],
+        "states": [state.model_dump(exclude={"initial"}) for state in plan.states],
+        "state_bytes": plan.state_bytes,
         "params": {"bytes": params.bytes, "storage": params.storage, "section": params.section},
         "buckets": [bucket.model_dump(include=keys) for bucket in plan.buckets],
         "linked": size.get("linked"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kiln.config import sizes
@@ -17,6 +17,7 @@ from kiln.plan.schema import (
     ExpressionArgument,
     MemoryArgument,
     Parameters,
+    PlacedState,
     PlacedTensor,
     PlannedBucket,
     PlannedStep,
@@ -82,6 +83,8 @@ class StepMaker:
     params: Parameters
     threads: bool
     gpu: bool = False
+    states: Sequence[PlacedState] = ()
+    state_bytes: int = 0
 
     def step(self, bucket: PlannedBucket, number: int, at: int) -> StepCode:
         """Step `at` of `bucket`, which is bucket `number` of the plan. Raises KilnError if invalid."""
@@ -168,11 +171,11 @@ class StepMaker:
             room, comment = port.bytes, port.name
             address = f"kiln_at_{place}(frame, {arg.index}, {arg.offset})"
         else:
-            room = bucket.arena_bytes if place == "arena" else self.params.bytes
-            comment = self._tensor_at(arg, bucket, at)
+            rooms = {"arena": bucket.arena_bytes, "params": self.params.bytes, "state": self.state_bytes}
+            room, comment = rooms[place], self._tensor_at(arg, bucket, at)
             address = f"kiln_at_{place}(frame, {arg.offset})"
         read_only = place in ("input", "params")
-        require(want.const or not read_only, where, f"written at {place}", "output and arena")
+        require(want.const or not read_only, where, f"written at {place}", "output, arena and state")
         first, last = arg.offset, arg.offset + arg.bytes
         require(first >= 0 and last <= room, where, f"bytes {first}..{last} of {place}", f"0..{room}")
         element = c_text.element_bytes(want.dtype, f"plan.json: {where}")
@@ -181,7 +184,9 @@ class StepMaker:
 
     def _tensor_at(self, arg: MemoryArgument, bucket: PlannedBucket, at: int) -> str:
         """Name of the tensor that `arg` points to during step `at`; empty if the plan has no name for it."""
-        candidates: Iterable[StoredTensor | PlacedTensor] = self.params.tensors
+        candidates: Iterable[StoredTensor | PlacedTensor | PlacedState] = self.params.tensors
+        if arg.at == "state":
+            candidates = self.states
         if arg.at == "arena":
             candidates = (tensor for tensor in bucket.tensors if tensor.first <= at <= tensor.last)
         return next((tensor.name for tensor in candidates if tensor.offset == arg.offset), "")

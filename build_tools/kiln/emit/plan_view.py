@@ -20,13 +20,13 @@ from kiln.emit.plan_ports import DimensionCode, PortCode, PortsCode, read_ports,
 from kiln.emit.plan_steps import KernelCode, StepCode, StepMaker
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord, VariantFeatures
-from kiln.plan.schema import Parameters, Plan, PlannedBucket
+from kiln.plan.schema import Parameters, PlacedState, Plan, PlannedBucket
 from kiln.plan.variants import step_of
 
 # Static names in plan.c, which a model's name must not be.
 _OWN = (
     "arenas_on_gpu|libraries_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
-    "open_failed|open_libraries|run_step\\d*|variants|"
+    "open_failed|open_libraries|run_step\\d*|states|variants|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
@@ -97,6 +97,8 @@ class PlanView:
     opened: list[PreparedCall]
     params: Parameters
     cuda: Cuda | None = None
+    states: Sequence[PlacedState] = ()
+    state_bytes: int = 0
 
     @property
     def buckets(self) -> list[BucketCode]:
@@ -165,7 +167,10 @@ def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
     symbols = {kernel.symbol: kernel for kernel in kernels}
     require(len(symbols) == len(kernels), "kernels", "a symbol twice", "each once")
     on_gpu = plan.cuda is not None
-    maker = StepMaker(symbols, ports, params, plan.threads == "pthread", on_gpu)
+    _check_states(plan)
+    maker = StepMaker(
+        symbols, ports, params, plan.threads == "pthread", on_gpu, plan.states, plan.state_bytes
+    )
     cases = special_cases(plan.buckets, ports, params, on_gpu)
     variants = _variants(plan, maker, cases)
     buckets = variants[0].buckets
@@ -180,8 +185,18 @@ def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
     return PlanView(
         plan.name, plan.target, plan.model_hash, plan.threads, ports, variants,
         selection(ports.dims, plan.buckets), cases, [k for k in kernels if k.symbol in called],
-        _prepared(plan.kernels, called), params, plan.cuda,
+        _prepared(plan.kernels, called), params, plan.cuda, plan.states, plan.state_bytes,
     )  # fmt: skip
+
+
+def _check_states(plan: Plan) -> None:
+    """Raise KilnError for a value outside of the state, or whose first value is outside of the parameters."""
+    for index, state in enumerate(plan.states):
+        where, end = f"states[{index}]", state.offset + state.bytes
+        require(end <= plan.state_bytes, where, f"bytes {state.offset}..{end}", f"0..{plan.state_bytes}")
+        if state.initial is not None:
+            last = state.initial + state.bytes
+            require(last <= plan.params.bytes, f"{where}.initial", last, f"0..{plan.params.bytes}")
 
 
 def _taken_names(plan: Plan) -> set[str]:

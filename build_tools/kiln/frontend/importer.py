@@ -9,7 +9,7 @@ import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import tvm
 from kiln.callbacks import post_order_visit
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.frontend import interface
+from kiln.frontend import interface, state
 from kiln.frontend.interface import Port
 from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
 from kiln.frontend.symbols import Symbols
@@ -32,13 +32,14 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Imported:
-    """An imported model: a Relax module and the descriptions of its inputs and outputs.
+    """An imported model: a Relax module and the descriptions of its inputs, outputs and kept values.
 
     The only public function is `main`. Its parameters are the model's inputs, weights are relax constants,
-    and it returns one tensor, or a tuple of tensors in the order of `outputs`. Layouts and types of inputs
+    and it returns one tensor, or a tuple of tensors in the order of `outputs`; the values of `states` follow
+    the inputs, and the outputs. Layouts and types of inputs
     and outputs are as in the file. Attributes of `main`:
 
-    - num_input: len(inputs).
+    - num_input: number of inputs, those of `states` included.
     - kiln.source_format: "onnx" or "tflite": the framework whose arithmetic the quantised operators must
       reproduce (see kiln.frontend.tflite.ops).
     - kiln.nodes: JSON, by Relax operator, the nodes of the file that were converted to it, for errors.
@@ -51,6 +52,7 @@ class Imported:
     module: tvm.IRModule
     inputs: list[Port]
     outputs: list[Port]
+    states: list[state.StatePort] = field(default_factory=list)
 
 
 def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule, dict[str, Any]]:
@@ -65,7 +67,7 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     if loader is None:
         raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
     try:
-        imported: Imported = importlib.import_module(loader).load(path, options)
+        imported: Imported = _with_state(importlib.import_module(loader).load(path, options), options)
     except KilnError as error:
         text = str(error)
         raise KilnError(text if str(path) in text else f"{path}: {text}") from error
@@ -86,7 +88,24 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
                 f"{path}: dims.{dim}: no axis of an input is of this size; inputs: {known}; "
                 f"say which is with 'inputs: {{…: {{shape: [{dim}, …]}}}}'"
             )
-    return imported.module, interface.describe(options, imported.inputs, imported.outputs)
+    described = interface.describe(options, imported.inputs, imported.outputs)
+    return imported.module, {**described, "states": [port.describe() for port in imported.states]}
+
+
+def _with_state(imported: Imported, options: ImportOptions) -> Imported:
+    """The model with the inputs and outputs of the key `state` as kept values. Raises KilnError as `kept`."""
+    if not options.state:
+        return imported
+    if imported.states:
+        names = ", ".join(port.name for port in imported.states)
+        raise KilnError(f"state: the file keeps state itself ({names}): leave the key out")
+    states = state.kept(imported.inputs, imported.outputs, options)
+    return Imported(
+        state.states_last(imported.module, states),
+        state.without(imported.inputs, [port.input for port in states]),
+        state.without(imported.outputs, [port.output for port in states]),
+        states,
+    )
 
 
 def read_model(path: Path) -> bytes:

@@ -33,6 +33,7 @@ class ImportOptions:
     shapes: by input, one entry per axis: a size, the name of a dimension in `dims`, or a size expression.
     layouts: by input or output, axis letters such as "NHWC".
     bucket: by dimension, the sizes that this bucket covers; None for a model whose sizes are all fixed.
+    state: by input, {output, initial}: the output of the run before that it is fed from, its first value.
     every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
     """
 
@@ -41,6 +42,7 @@ class ImportOptions:
     layouts: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, DimRange] = field(default_factory=dict)
     bucket: Mapping[str, Segment] | None = None
+    state: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     every_node: bool = False
 
     def size(self, entry: SizeExpr) -> int | None:
@@ -80,7 +82,8 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
     segments = None
     if bucket is not None:
         segments = {name: Segment.model_validate(part) for name, part in bucket["dims"].items()}
-    return ImportOptions(str(config.get("name") or "model"), shapes, layouts, dims, segments)
+    name, state = str(config.get("name") or "model"), config.get("state") or {}
+    return ImportOptions(name, shapes, layouts, dims, segments, state)
 
 
 def bind_shape(

@@ -35,7 +35,8 @@ class GoldenCase:
     """One test case, from which a golden vector is made.
 
     `spec`: the input set. `bucket`: index of the bucket that serves `sizes`. `shortened`: masks end in zeros.
-    `case`: the entry of special_cases that is tested.
+    `case`: the entry of special_cases that is tested. `run`: for a model with state, how many runs of the
+    same sequence come before.
     """
 
     name: str
@@ -44,6 +45,7 @@ class GoldenCase:
     bucket: int
     shortened: bool = False
     case: Entry | None = None
+    run: int = 0
 
 
 def concrete(entries: Iterable[Entry], chosen: Mapping[str, int]) -> list[dict[str, Any]]:

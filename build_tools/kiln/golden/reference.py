@@ -14,7 +14,8 @@ bits on every machine, as it does not choose its code by CPU features; BUILTIN a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,9 @@ class Reference:
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget what earlier runs have left in the model. Nothing, unless its file keeps state."""
 
 
 def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int]] = ()) -> Reference:
@@ -161,19 +165,26 @@ class LiteRt(Reference):
 
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        self._interpreter = Interpreter(
+        self._shapes = shapes
+        self._open: Callable[[], Any] = partial(
+            Interpreter,
             model_path=str(path),
             num_threads=1,
             experimental_op_resolver_type=getattr(OpResolverType, _KERNELS[kernels]),
         )
-        if shapes:
-            self._resize(shapes)
-        self._interpreter.allocate_tensors()
+        self.reset()
         self.about = {
             "name": "LiteRT",
             "version": version("ai-edge-litert"),
             "settings": {"op_resolver": _KERNELS[kernels], "threads": 1},
         }
+
+    def reset(self) -> None:
+        """Open the model anew: its variables have their first values."""
+        self._interpreter = self._open()
+        if self._shapes:
+            self._resize(self._shapes)
+        self._interpreter.allocate_tensors()
 
     def _resize(self, shapes: Sequence[Sequence[int]]) -> bool:
         """Resize the inputs to `shapes`; returns whether one changed, so that tensors must be allocated."""

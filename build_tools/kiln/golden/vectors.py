@@ -16,6 +16,7 @@ from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
 from kiln.golden.padding import PaddingChecks
 from kiln.golden.reference import open_reference
 from kiln.golden.sensitivity import Sensitivity
+from kiln.golden.sequence import Stepped, in_file_order, in_sequence
 
 Array = npt.NDArray[Any]
 _STATIC = {"name": "static", "dims": {}}
@@ -98,17 +99,25 @@ def make_vectors(
     known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
     chosen = golden_cases(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
     shapes = [entry["shape"] for entry in concrete(interface["inputs"], {**least, **chosen[0].sizes})]
-    reference = open_reference(source, golden.get("reference") or "auto", shapes)
+    states = interface.get("states") or []
+    shapes = in_file_order(shapes, states)
+    reference: Reference = open_reference(source, golden.get("reference") or "auto", shapes)
+    runs = int(golden.get("runs") or 1) if states else 1
+    stepped = Stepped(reference, states) if states else None
+    reference = stepped or reference
     proofs = padding["buckets"] if padding else {}
     checks = PaddingChecks(config, source, interface, reference, masks, proofs)
     vectors, sensitivity = Vectors(reference.precision), Sensitivity(reference)
-    for test in chosen:
+    for test in in_sequence(chosen, runs):
+        if stepped is not None and test.run == 0:
+            stepped.reset()
         sizes = {**least, **test.sizes}
         entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}
         tensors = _inputs(test, interface, entries["inputs"], preprocess, masks, listed)
         if tensors is None:
             continue
         results = reference.run(tensors)
+        left = stepped.left if stepped is not None else []
         moved = _sensitivities(sensitivity, entries["inputs"], tensors, results)
         _check(source, test.name, results, entries["outputs"])
         checks.check(test, listed[test.bucket], tensors, results)
@@ -116,11 +125,16 @@ def make_vectors(
             "inputs": list(zip(entries["inputs"], tensors, strict=True)),
             "outputs": list(zip(entries["outputs"], results, strict=True)),
         }
-        where = {"bucket": listed[test.bucket]["name"], "dims": test.sizes} if buckets else {}
+        where: dict[str, Any] = {"bucket": listed[test.bucket]["name"], "dims": test.sizes} if buckets else {}
+        if stepped is not None:
+            stepped.keep(left)
+            where["run"] = test.run
         vectors.add(test.name, sides, **where)
         for entry, change in zip(vectors.entries[-1]["outputs"], moved, strict=False):
             entry["sensitivity"] = change
     about = {"model": interface["model"], "reference": reference.about}
+    if stepped is not None:
+        about["runs"] = runs
     if buckets:
         symbolic = [
             {"name": e["name"], "dtype": e["dtype"], "shape": e["shape"]} for e in interface["inputs"]

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from kiln.errors import KilnError
+from kiln.frontend.state import STATES
 from kiln.graph.bindings import operator
 from kiln.lower.external_steps import Externals
 from kiln.lower.fused_steps import GroupLowering
@@ -71,8 +72,16 @@ class Builder:
             for binding in block.bindings:
                 self._values[binding.var] = self._bind(binding.var, binding.value)
         outputs = self._value(main.body.body)
-        for index, name in enumerate(outputs if isinstance(outputs, list) else [outputs]):
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        returned = len(outputs) - int(main.attrs.get(STATES, 0))
+        for index, name in enumerate(outputs[:returned]):
             self.steps.outputs.append(self._own_output(index, name))
+        # Values of the next run: copied at the end, where no step reads those of this run any more. Planning
+        # leaves out the copies that it finds unnecessary.
+        for index, name in enumerate(outputs[returned:]):
+            if self.steps.root(name).kind == "input":  # perhaps a value that another copy overwrites
+                name = self.groups.copy(name, f"copy_state{index}")
+            self.steps.outputs.append(self.groups.copy(name, f"keep_state{index}"))
         self.steps.drop_unused()
         return self.steps
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from kiln.lower.schema import LoweredCase, SizeArgument, Step
+from kiln.lower.schema import LoweredCase, SizeArgument, Step, TensorRecord
 from kiln.plan.lifetimes import Lifetime, lifetimes, lower_bound, root_of
 from kiln.plan.order import reorder
 from kiln.plan.params import ParameterStore
@@ -16,12 +16,14 @@ from kiln.plan.place import place
 from kiln.plan.schema import (
     ExpressionArgument,
     MemoryArgument,
+    PlacedState,
     PlacedTensor,
     PlannedCall,
     PlannedStep,
     PortArgument,
     StepArgument,
 )
+from kiln.plan.states import Kept, fits_in_place, kept_values
 from kiln.plan.transforms import origin
 
 
@@ -36,14 +38,22 @@ class PlannedFunction:
 
 
 def plan_function(
-    lowered: LoweredCase, values: Mapping[str, npt.NDArray[Any]], parameters: ParameterStore
-) -> PlannedFunction:
-    """Plan one lowered function; add its parameters, whose content is in `values`, to `parameters`."""
+    lowered: LoweredCase, values: Mapping[str, npt.NDArray[Any]], parameters: ParameterStore,
+    states: Sequence[PlacedState] = (),
+) -> PlannedFunction:  # fmt: skip
+    """Plan one lowered function; add its parameters, whose content is in `values`, to `parameters`.
+
+    `states`: places of the values that its last inputs and its last outputs stand for.
+    """
     tensors = {tensor.name: tensor for tensor in lowered.tensors}
     # A tensor that an input is compared with is a parameter, but not an argument of any step.
     read = [name for name in values if name in tensors]
     placed = {root_of(tensors, name) for name in [*lowered.inputs, *lowered.outputs, *read]}
-    steps = reorder(tensors, lowered.steps, placed)
+    kept = kept_values(lowered, tensors, states, placed)
+    steps = _ordered(lowered, tensors, placed, kept)
+    run = {id(step) for step in steps}
+    in_place = [one for one in kept if id(one.copy) not in run]
+    placed |= {one.made for one in in_place if one.made is not None}
     parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
     alive = lifetimes(tensors, steps, placed)
     offsets, arena = place(alive) if alive else ({}, 0)
@@ -51,6 +61,8 @@ def plan_function(
 
     inputs = {root_of(tensors, name): index for index, name in enumerate(lowered.inputs)}
     outputs = {root_of(tensors, name): index for index, name in enumerate(lowered.outputs)}
+    in_state = {name: one.place for one in kept for name in (one.before, one.after)}
+    in_state |= {one.made: one.place for one in in_place if one.made is not None}
 
     def where(argument: str | SizeArgument) -> StepArgument:
         """A step's argument in the plan: a tensor's place in memory, or a size's expression."""
@@ -58,6 +70,8 @@ def plan_function(
             return ExpressionArgument(at="dim", expr=argument.dim)
         root = root_of(tensors, argument)
         size, shape = tensors[root].bytes, tensors[argument].shape
+        if root in in_state:
+            return MemoryArgument(at="state", offset=in_state[root].offset, bytes=size, shape=shape)
         if root in inputs:
             return PortArgument(at="input", index=inputs[root], bytes=size, shape=shape)
         if root in outputs:
@@ -75,6 +89,19 @@ def plan_function(
             for item in sorted(alive, key=lambda item: (item.first, item.name))
         ],
     )
+
+
+def _ordered(
+    lowered: LoweredCase, tensors: Mapping[str, TensorRecord], placed: set[str], kept: Sequence[Kept]
+) -> list[Step]:
+    """The steps in the order in which they run, without the copies to the state that are not needed."""
+    copies = {id(one.copy) for one in kept}
+    computed = [step for step in lowered.steps if id(step) not in copies]
+    replaced = {one.made: one.before for one in kept if one.made is not None}
+    steps = reorder(tensors, computed, placed, replaced)
+    return steps + [
+        one.copy for one in kept if one.copy is not None and not fits_in_place(one, tensors, steps)
+    ]
 
 
 def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) -> PlannedStep:

@@ -14,21 +14,35 @@ from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 
 
-def _dependencies(tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> list[set[int]]:
-    """For each step, the indices of the earlier steps that wrote a tensor among its arguments."""
+def _dependencies(
+    tensors: Mapping[str, TensorRecord], steps: Sequence[Step], replaced: Mapping[str, str]
+) -> list[set[int]]:
+    """For each step, the indices of the earlier steps that wrote a tensor among its arguments.
+
+    A step that writes a tensor of `replaced` also depends on the earlier steps that read the tensor which it
+    replaces.
+    """
     writers: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
     needs: list[set[int]] = []
     for index, step in enumerate(steps):
         roots = {root_of(tensors, name) for name in step.tensors}
         needs.append({writers[root] for root in roots if root in writers})
         for name in step.writes:
+            old = replaced.get(root_of(tensors, name))
+            needs[-1].update(readers.get(old, []) if old is not None else [])
+        for root in roots:
+            readers.setdefault(root, []).append(index)
+        for name in step.writes:
             writers[root_of(tensors, name)] = index
     return needs
 
 
-def _greedy(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str]) -> list[int]:
+def _greedy(
+    tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str], replaced: Mapping[str, str]
+) -> list[int]:
     """Indices of `steps` in the order of the list scheduler; of equal steps the first comes first."""
-    needs = _dependencies(tensors, steps)
+    needs = _dependencies(tensors, steps, replaced)
     uses: dict[str, int] = {}
     roots_of = [{root_of(tensors, name) for name in step.tensors} - placed for step in steps]
     for roots in roots_of:
@@ -58,11 +72,15 @@ def _greedy(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: 
     return order
 
 
-def reorder(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str]) -> list[Step]:
+def reorder(
+    tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str],
+    replaced: Mapping[str, str] | None = None,
+) -> list[Step]:  # fmt: skip
     """The steps in the order of the list scheduler if it has a lower peak, else as they are.
 
-    `placed`: tensors outside of the arena.
+    `placed`: tensors outside of the arena. `replaced`: by new value of the state, the old one, which is read
+    first if the given order has it so.
     """
-    candidate = [steps[index] for index in _greedy(tensors, steps, placed)]
+    candidate = [steps[index] for index in _greedy(tensors, steps, placed, replaced or {})]
     peaks = [lower_bound(lifetimes(tensors, order, placed), len(order)) for order in (steps, candidate)]
     return candidate if peaks[1] < peaks[0] else list(steps)

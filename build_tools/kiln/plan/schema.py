@@ -58,13 +58,40 @@ class PortRecord(Record):
     bytes: Count = 0
 
 
+class StateRecord(Record):
+    """A value that a run leaves for the next one; see kiln.frontend.state.StatePort."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    initial: bool | int | float | list[Any] = 0
+    input: int | None = None
+    output: int | None = None
+    quant: None = None
+
+
 class Interface(Record):
     """The content of interface.json."""
 
     model: str = ""
     inputs: list[PortRecord]
     outputs: list[PortRecord]
+    states: list[StateRecord] = Field(default_factory=list)
     dims: list[Dimension] = Field(default_factory=list)
+
+
+class PlacedState(Record):
+    """A value of the session's state: `bytes` bytes from byte `offset` on.
+
+    `initial`: offset in the parameters of its value before the first run; None: zeros.
+    """
+
+    name: str
+    dtype: str
+    shape: list[int]
+    offset: Count
+    bytes: Count
+    initial: Count | None = None
 
 
 class PortArgument(Record):
@@ -83,14 +110,15 @@ class PortArgument(Record):
 
 
 class MemoryArgument(Record):
-    """The argument is `bytes` bytes of the arena or of the parameters, from byte `offset` on.
+    """The argument is `bytes` bytes of the arena, the parameters or the state, from byte `offset` on.
 
     `shape`: of the tensor that the step reads or writes there, for reports.
     """
 
     OMITTED: ClassVar[frozenset[str]] = frozenset({"shape"})
 
-    at: Literal["arena", "params"]
+
+    at: Literal["arena", "params", "state"]
     offset: int
     bytes: Count = 0
     shape: list[Size] | None = None
@@ -293,6 +321,8 @@ class Plan(Record):
     inputs: list[PortRecord]
     outputs: Annotated[list[PortRecord], Field(min_length=1)]
     dims: list[Dimension] = Field(default_factory=list)
+    states: list[PlacedState] = Field(default_factory=list)
+    state_bytes: Count = 0
     params: Parameters
     kernels: list[KernelRecord]
     buckets: Annotated[list[PlannedBucket], Field(min_length=1)]

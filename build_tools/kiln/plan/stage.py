@@ -26,13 +26,16 @@ from kiln.plan.schema import (
     Interface,
     ParameterBytes,
     Parameters,
+    PlacedState,
     Plan,
     PlannedBucket,
     PlannedCase,
     PlannedCondition,
     PortRecord,
 )
+from kiln.plan.states import place_states
 from kiln.plan.transforms import Origin, transforms
+from kiln.plan.variants import symbols_of
 from kiln.stages.target import PlanStage
 
 Values = Mapping[str, npt.NDArray[Any]]
@@ -86,9 +89,10 @@ def make_plan(
     `buckets`: entries of buckets.json. `lowered`: one result of the lower stage for each, in order.
     """
     parameters = ParameterStore()
+    states, state_bytes = place_states(interface.states, parameters)
     planned: list[PlannedBucket] = []
     for bucket, one in zip(buckets, lowered, strict=True):
-        planned += _cases(bucket, one, parameters, len(planned))
+        planned += _cases(bucket, one, parameters, len(planned), states)
     params = config.get("params") or {}
     storage = params.get("storage") or target.params_storage
     section = params.get("section") or ".kiln_params"
@@ -103,6 +107,8 @@ def make_plan(
         inputs=[_with_bytes(port, dims) for port in interface.inputs],
         outputs=[_with_bytes(port, dims) for port in interface.outputs],
         dims=interface.dims,
+        states=states,
+        state_bytes=state_bytes,
         params=Parameters(
             bytes=len(payload),
             storage=storage,
@@ -110,7 +116,7 @@ def make_plan(
             tensors=parameters.stored,
             lifted=transforms([c for one in lowered for c in one.bucket.cases], parameters.stored),
         ),
-        kernels=_kernels(lowered),
+        kernels=_kernels(lowered, symbols_of(planned)),
         buckets=planned,
         cuda=target.cuda,
         model_hash="0" * 64,
@@ -119,11 +125,12 @@ def make_plan(
 
 
 def _cases(
-    bucket: Mapping[str, Any], lowered: LowerResult, parameters: ParameterStore, first: int
-) -> list[PlannedBucket]:
+    bucket: Mapping[str, Any], lowered: LowerResult, parameters: ParameterStore, first: int,
+    states: Sequence[PlacedState],
+) -> list[PlannedBucket]:  # fmt: skip
     """Plans of the functions of one bucket: the general function, then one for each special case.
 
-    `first`: index of the general function in the plan's buckets.
+    `first`: index of the general function in the plan's buckets. `states`: see `plan_function`.
     """
     strategies = {part["strategy"] for part in bucket["dims"].values()}
     strategy = next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact")
@@ -142,7 +149,7 @@ def _cases(
         if case.when is not None:
             conditions = [_condition(one, values, parameters) for one in case.when.all]
             when = PlannedCase(bucket=first, all=conditions)
-        function = plan_function(case, values, parameters)
+        function = plan_function(case, values, parameters, states)
         planned.append(
             PlannedBucket(
                 name=bucket["name"] + (f"_{case.name}" if case.name else ""),
@@ -173,13 +180,14 @@ def _condition(condition: LoweredCondition, values: Values, parameters: Paramete
     return InputContent(input=condition.input, value=compared)
 
 
-def _kernels(lowered: Sequence[LowerResult]) -> list[KernelRecord]:
-    """The kernels of all buckets, each once: equal kernels have the same symbol."""
+def _kernels(lowered: Sequence[LowerResult], called: set[str]) -> list[KernelRecord]:
+    """The kernels that steps call, `called`, each once: equal kernels have the same symbol."""
     by_symbol: dict[str, KernelRecord] = {}
     for result in lowered:
         for case in result.bucket.cases:
             for kernel in case.kernels:
-                by_symbol.setdefault(kernel.symbol, kernel)
+                if kernel.symbol in called:
+                    by_symbol.setdefault(kernel.symbol, kernel)
     return list(by_symbol.values())
 
 

@@ -37,9 +37,10 @@ class Line:
 
 
 def used_bytes(figures: Mapping[str, Any]) -> dict[str, int]:
-    """Total bytes of flash (code, constants, params.bin) and RAM (largest arena, variables) of size.json."""
+    """Total bytes of flash (code, constants, params.bin) and RAM (largest arena, state of one session,
+    variables) of size.json."""
     linked = figures.get("linked")
-    arena = max(bucket["arena_bytes"] for bucket in figures["buckets"])
+    arena = max(bucket["arena_bytes"] for bucket in figures["buckets"]) + figures.get("state_bytes", 0)
     params = figures["params"]["bytes"]
     if linked is None:
         return {"flash": params, "ram": arena}
@@ -82,8 +83,8 @@ def check(figures: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) 
 def contributors(kind: str, figures: Mapping[str, Any], plan: Plan) -> list[tuple[str, int]]:
     """Label and bytes of the contributors to `kind`, largest first.
 
-    For `flash`, parameters and code; for `ram`, the tensors alive at the peak of the largest arena; for
-    `stack`, the functions' frames.
+    For `flash`, parameters and code; for `ram`, the tensors alive at the peak of the largest arena, and the
+    state; for `stack`, the functions' frames.
     """
     if kind == "stack":
         return [(f"frame of {row['function']}", row["bytes"]) for row in figures["linked"]["stack_frames"]]
@@ -97,9 +98,11 @@ def contributors(kind: str, figures: Mapping[str, Any], plan: Plan) -> list[tupl
         return sorted(rows, key=lambda row: (-row[1], row[0]))
     bucket = max(plan.buckets, key=lambda bucket: bucket.arena_bytes)
     step, live = peak_step(bucket)
+    kept = [(f"state {state.name}", state.bytes) for state in plan.states]
     if not live:
-        return []
+        return kept
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     at = bucket.steps[step]
     what = at.label or operators(kernels[at.kernel])
-    return [(f"{tensor.kind} {tensor.name} at step {step} ({what})", tensor.bytes) for tensor in live]
+    rows = [(f"{tensor.kind} {tensor.name} at step {step} ({what})", tensor.bytes) for tensor in live]
+    return sorted([*rows, *kept], key=lambda row: -row[1])

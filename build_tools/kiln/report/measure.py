@@ -30,6 +30,7 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
         "model": plan.name,
         "params": {"bytes": plan.params.bytes, "storage": plan.params.storage},
         "several": [parameter.model_dump() for parameter in plan.params.lifted.several],
+        "state_bytes": plan.state_bytes,
         "buckets": plan_rows(plan),
     }
 

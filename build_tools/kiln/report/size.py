@@ -90,10 +90,11 @@ def print_figures(figures: Mapping[str, Any]) -> None:
     """Print size.json: linked bytes by section, the arena of every bucket, the largest kernels, budgets."""
     console, linked = _console(), figures.get("linked")
     params, used = figures["params"], budget.used_bytes(figures)
+    and_state = ", state and" if figures.get("state_bytes") else ""
     table = _table(f"{figures['model']} on {figures['target']}", "what", "bytes")
     if linked is None:
         table.add_row(f"parameters ({params['storage']})", str(params["bytes"]))
-        table.add_row("arena, largest bucket", str(used["ram"]))
+        table.add_row("arena, largest bucket" + (", and state" if and_state else ""), str(used["ram"]))
     else:
         for name, label in _ROWS.items():
             table.add_row(label, str(linked["sections"][name]))
@@ -106,7 +107,9 @@ def print_figures(figures: Mapping[str, Any]) -> None:
             if linked["code"].get(name):
                 table.add_row(f"  of it code: {label}", str(linked["code"][name]))
         table.add_section()
-        table.add_row("RAM: .data, .bss and the largest arena", str(used["ram"]))
+        table.add_row(f"RAM: .data, .bss{and_state or ' and'} the largest arena", str(used["ram"]))
+        if figures.get("state_bytes"):
+            table.add_row("  of it state, one for each session", str(figures["state_bytes"]))
         if "stack" in used:
             table.add_row("stack: greatest depth below a call of the model", str(used["stack"]))
     console.print(table)

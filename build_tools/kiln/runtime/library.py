@@ -19,6 +19,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kiln_begin": (ctypes.c_int, [_POINTER, _POINTER, _POINTER]),
     "kiln_step": (ctypes.c_int, [_POINTER]),
     "kiln_steps_left": (ctypes.c_uint32, [_POINTER]),
+    "kiln_reset": (ctypes.c_int, [_POINTER]),
     "kiln_error": (ctypes.POINTER(structs.CDetail), [_POINTER]),
     "kiln_plan": (ctypes.c_int, [_POINTER, _POINTER, _POINTER, _POINTER]),
     "kiln_plan_dims": (ctypes.c_int, [_POINTER, _POINTER, _POINTER, _POINTER]),

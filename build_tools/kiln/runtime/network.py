@@ -84,11 +84,13 @@ class Network:
         buckets = self._model.buckets[: self._model.buckets_count]
         self._buckets = [bucket.name.decode() for bucket in buckets]
         self._arena = aligned_bytes(max((bucket.arena_bytes for bucket in buckets), default=0))
+        self._state = aligned_bytes(self._model.state_bytes)
         self._open()
 
     def _open(self) -> None:
         library, config = self._library, structs.CConfig(gpu=self._gpu)
         config.arena, config.arena_bytes = self._arena.ctypes.data, self._arena.nbytes
+        config.state, config.state_bytes = self._state.ctypes.data, self._state.nbytes
         if self._threads != 1:
             self._pool = (ctypes.c_uint64 * structs.POOL_WORDS)()
             library.check(self._c.kiln_pool_open(self._pool, self._threads), None)
@@ -117,6 +119,11 @@ class Network:
         """
         outputs = self._run(self._arrays((), inputs), out)
         return {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
+
+    def reset(self) -> None:
+        """Begin a new sequence of runs: give the model's state its first values, as `load` does."""
+        with self._lock:
+            self._check(self._c.kiln_reset(self._session))
 
     def bind(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> BoundRun:
         """A run on fixed memory: each call reads the present content of `inputs` and writes the same outputs.

@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 
-ABI = 8  # KILN_ABI
+ABI = 9  # KILN_ABI
 MAX_DIMS = 16  # KILN_MAX_DIMS
 SESSION_BYTES = 4096  # at least sizeof(kiln_session)
 POOL_WORDS = 192  # of 8 bytes, in kiln_pool
@@ -106,7 +106,7 @@ class CVariant(ctypes.Structure):
 
 
 class CModel(ctypes.Structure):
-    """The first fields of kiln_model."""
+    """kiln_model: inputs, outputs, dimensions, buckets, variants, and what sessions need."""
 
     _fields_: ClassVar = [
         ("abi", ctypes.c_uint32),
@@ -122,6 +122,20 @@ class CModel(ctypes.Structure):
         ("buckets", ctypes.POINTER(CBucket)),
         ("variants", ctypes.POINTER(CVariant)),
         ("variants_count", ctypes.c_uint32),
+        ("arena_align", ctypes.c_size_t),
+        ("params_bytes", ctypes.c_size_t),
+        ("hash", ctypes.c_void_p),
+        ("params", ctypes.c_void_p),
+        ("params_trusted", ctypes.c_int32),
+        ("select", ctypes.c_void_p),
+        ("derive", ctypes.c_void_p),
+        ("special", ctypes.c_void_p),
+        ("open", ctypes.c_void_p),
+        ("gpu", ctypes.c_void_p),
+        ("gpu_model", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
+        ("states_count", ctypes.c_uint32),
+        ("state_bytes", ctypes.c_size_t),
     ]
 
 
@@ -140,6 +154,8 @@ class CConfig(ctypes.Structure):
         ("gpu", ctypes.c_int32),
         ("gpu_stream", ctypes.c_void_p),
         ("variant", ctypes.c_char_p),
+        ("state", ctypes.c_void_p),
+        ("state_bytes", ctypes.c_size_t),
     ]
 
 
@@ -150,7 +166,7 @@ class CSession(ctypes.Structure):
         ("model", ctypes.c_void_p),
         ("variant", ctypes.POINTER(CVariant)),
         ("config", CConfig),
-        ("frame", ctypes.c_void_p * 7),
+        ("frame", ctypes.c_void_p * 8),
         ("dims", ctypes.c_int64 * MAX_DIMS),
         ("bucket", ctypes.c_uint32),
     ]

@@ -82,7 +82,7 @@ class SimplifyStage(Stage, spec=StageSpec("simplify", "kiln.graph.stage", cached
 class PaddingStage(Stage, spec=StageSpec("padding", "kiln.specialize.padding.stage", cached=True)):
     """For buckets that pad: the proof that padding is neutral, and the padding values."""
 
-    config: Annotated[Path, common.config("padding", "inputs", "outputs", "dims")]
+    config: Annotated[Path, common.config("padding", "inputs", "outputs", "dims", "state")]
     source: _ModelFile
     called: common.Called = None
     interface: Annotated[Path, Input("interface.json of the model")]

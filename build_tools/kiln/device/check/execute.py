@@ -62,10 +62,12 @@ def execute(
     refused: Sequence[Sequence[Sequence[int]]] = (),
     timeout: float = TIMEOUT,
     variant: str | None = None,
+    runs: int = 1,
 ) -> Outcome:
     """Start `program` once and run it on every vector (one tensor per input).
 
-    `variant`: the variant of the model that must run; None: the one that kiln_open chooses.
+    `variant`: the variant of the model that must run; None: the one that kiln_open chooses. `runs`: vectors
+    that follow one another before the state is set back; one by one: 1.
 
     `dtypes` are the element types of the outputs. `check` adds the checks of programs/run_vectors.c, on
     `refused` too: sets of shapes, one shape per input, that the model must refuse. Raises KilnError when the
@@ -73,7 +75,7 @@ def execute(
     """
     try:
         given = refused if check else None
-        return _execute(bundle, program, runner, vectors, dtypes, given, timeout, variant)
+        return _execute(bundle, program, runner, vectors, dtypes, given, timeout, variant, runs)
     except OSError as error:
         place = error.filename or tempfile.gettempdir()
         raise KilnError(f"{place}: cannot run the test program: {error.strerror or error}") from error
@@ -88,6 +90,7 @@ def _execute(
     refused: Sequence[Sequence[Sequence[int]]] | None,
     timeout: float,
     variant: str | None,
+    runs: int,
 ) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
         given, made = Path(folder, "inputs"), Path(folder, "outputs")
@@ -96,6 +99,7 @@ def _execute(
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         arguments = [] if variant is None else ["variant", variant]
+        arguments += ["runs", str(runs)] if runs > 1 else []
         arguments += ["inputs.bin", "outputs.bin", "params.bin"]
         if refused is not None:
             outside = Path(folder, "refused")

@@ -114,8 +114,9 @@ def _execute(
     shapes = [case.shapes for case in cases]
     inputs = [vector.inputs for vector in vectors]
     outcome = execute(
-        bundle, program, runner, inputs, dtypes, check=True, refused=shapes, timeout=timeout, variant=variant
-    )
+        bundle, program, runner, inputs, dtypes, check=True, refused=shapes, timeout=timeout, variant=variant,
+        runs=bundle.runs(),
+    )  # fmt: skip
     if len(outcome.outputs) != len(vectors) or len(outcome.nanoseconds) != len(vectors):
         raise KilnError(f"{bundle.folder}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
     if not outcome.checks:

@@ -94,6 +94,24 @@ static void try_arena(void) {
     try_config("misaligned arena", &config, KILN_ARENA_ALIGNMENT, KILN_ARENA_ALIGNMENT);
 }
 
+static void try_state(void) {
+    kiln_config config = right_config();
+    if (KILN_MODEL.state_bytes == 0)
+        return;
+    config.state = NULL;
+    try_config("null state", &config, KILN_STATE_NULL, KILN_STATE_NULL);
+    config = right_config();
+    config.state_bytes -= 1;
+    try_config("state one byte too small", &config, KILN_STATE_TOO_SMALL, KILN_STATE_TOO_SMALL);
+    config = right_config();
+    config.state = work->state.data + 1;
+    try_config("misaligned state", &config, KILN_STATE_ALIGNMENT, KILN_STATE_ALIGNMENT);
+    if (work->arena.bytes == 0)
+        return;
+    config.state = work->arena.data;
+    try_config("state in the arena", &config, KILN_OVERLAP, KILN_OVERLAP);
+}
+
 static void try_params(void) {
     const size_t bytes = KILN_PARAMS_FILE_BYTES,
                  header = bytes - (KILN_MODEL.params_bytes + 63) / 64 * 64;
@@ -269,6 +287,7 @@ void check_errors(const workload *w, unsigned char *image) {
     workload_fill(w, FILL);
     try_sessions();
     try_arena();
+    try_state();
     try_params();
     for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
         try_tensor(&w->inputs[i], &w->input[i]);

@@ -165,6 +165,7 @@ void workload_read(workload *w, FILE *file) {
         w->output[i] = t->view;
     }
     w->arena = guarded_make(w->plan.arena_bytes, m->arena_align, 0, 0);
+    w->state = guarded_make(m->state_bytes, m->arena_align, 0, 0xEE);
 }
 
 void workload_fill(const workload *w, unsigned char fill) {
@@ -185,18 +186,30 @@ const char *workload_written(const workload *w, unsigned char fill) {
 }
 
 const char *harness_variant;
+uint32_t harness_runs = 1;
 
-void harness_arguments(int *argc, char ***argv) {
-    if (*argc < 3 || strcmp((*argv)[1], "variant") != 0)
-        return;
-    harness_variant = (*argv)[2];
+/* The value of a leading `name VALUE`, which is taken away; null where the arguments begin with
+ * something else. */
+static const char *taken(const char *name, int *argc, char ***argv) {
+    if (*argc < 3 || strcmp((*argv)[1], name) != 0)
+        return NULL;
     *argc -= 2;
     *argv += 2;
+    return (*argv)[0];
+}
+
+void harness_arguments(int *argc, char ***argv) {
+    harness_variant = taken("variant", argc, argv);
+    const char *runs = taken("runs", argc, argv);
+    if (runs != NULL && atoi(runs) > 0)
+        harness_runs = (uint32_t)atoi(runs);
 }
 
 kiln_config workload_config(const workload *w, const unsigned char *image) {
     kiln_config config = {
         .arena = w->arena.data, .arena_bytes = w->arena.bytes, .variant = harness_variant};
+    config.state = w->state.data;
+    config.state_bytes = w->state.bytes;
     config.flags = KILN_SKIP_CHECKSUM; /* large images take long, and are checked in try_params */
     if (KILN_MODEL.params == NULL) {
         config.params = image;
@@ -206,7 +219,7 @@ kiln_config workload_config(const workload *w, const unsigned char *image) {
 }
 
 int workload_intact(const workload *w) {
-    int intact = guarded_intact(&w->arena);
+    int intact = guarded_intact(&w->arena) && guarded_intact(&w->state);
     for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
         intact = intact && guarded_intact(&w->inputs[i].memory);
     for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
@@ -220,6 +233,7 @@ void workload_free(workload *w) {
     for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
         guarded_free(&w->outputs[i].memory);
     guarded_free(&w->arena);
+    guarded_free(&w->state);
     free(w->inputs);
     free(w->outputs);
     free(w->input);

@@ -42,13 +42,18 @@ typedef struct workload {
     DLTensor *input;  /* (inputs of the model) the views, as arguments of kiln_run */
     DLTensor *output; /* (outputs of the model) the views, as arguments of kiln_run */
     guarded arena;
+    guarded state;
     kiln_plan_result plan;
 } workload;
 
 /* The variant of the model that programs run; null: the one that kiln_open chooses. */
 extern const char *harness_variant;
 
-/* Take a leading `variant NAME` from a program's arguments, for harness_variant. */
+/* How many vectors follow one another before the model's state is set back; 1: none. */
+extern uint32_t harness_runs;
+
+/* Take a leading `variant NAME`, then a leading `runs NUMBER`, from a program's arguments, for
+ * harness_variant and harness_runs. */
 void harness_arguments(int *argc, char ***argv);
 
 /* Print an error to stderr and exit with status 3. */

@@ -1,12 +1,15 @@
 /* run_vectors.c: run a model on every vector of a file and write its outputs.
  *
- *     run_vectors [variant NAME] INPUTS OUTPUTS PARAMS [check REFUSED]
+ *     run_vectors [variant NAME] [runs NUMBER] INPUTS OUTPUTS PARAMS [check REFUSED]
  *
  * With `check` no run may change an input or touch a byte around arena and tensors, and the plan
  * functions must agree. The first vector of each bucket is run again on several threads and again
  * step by step, each time with other garbage in arena and outputs: all runs must give the same
  * bytes. Wrong arguments, and the shapes in REFUSED, a vector file without elements, are tried on
  * the first vector; wrong arenas on the first vector of each bucket.
+ *
+ * A model with state keeps it over NUMBER vectors that follow one another; repeated runs start from
+ * the state that the first one started from.
  *
  * Prints one line for each result, fields separated by tabs:
  *     variant  NAME   (of the model: the one that ran)
@@ -80,9 +83,18 @@ enum way {
 
 static kiln_session session; /* of the latest run */
 
+static unsigned char *before; /* the state that the latest vector's runs start from */
+
 static uint64_t run(const workload *w, const void *params, enum way way, unsigned char garbage) {
-    kiln_config config = {
-        .arena = w->arena.data, .arena_bytes = w->arena.bytes, .variant = harness_variant};
+    kiln_config config = {.arena = w->arena.data,
+                          .arena_bytes = w->arena.bytes,
+                          .variant = harness_variant,
+                          .state = w->state.data,
+                          .state_bytes = w->state.bytes};
+    if (before != NULL) {
+        config.flags = KILN_KEEP_STATE;
+        memcpy(w->state.data, before, w->state.bytes);
+    }
     if (KILN_MODEL.params == NULL && params != NULL) {
         config.params = params;
         config.params_bytes = KILN_PARAMS_FILE_BYTES;
@@ -91,6 +103,8 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
     workload_fill(w, garbage);
     must(&session, kiln_open(&session, &KILN_MODEL, &config));
     uint64_t began = now();
+    if (before == NULL && way != WHOLE)
+        must(&session, kiln_reset(&session));
     if (way == STEPPED) {
         must(&session, kiln_begin(&session, w->input, w->output));
         while (kiln_steps_left(&session) > 0)
@@ -127,6 +141,7 @@ int main(int argc, char **argv) {
     const int check = argc == 6 && strcmp(argv[4], "check") == 0;
     unsigned char *seen = calloc(m->buckets_count, 1);
     uint32_t vectors;
+    unsigned char *kept = array_of(m->state_bytes, 1); /* what the vector before has left */
     if (argc != 4 && !check)
         harness_stop("run_vectors INPUTS OUTPUTS PARAMS [check REFUSED]", "usage");
     if (seen == NULL)
@@ -140,6 +155,7 @@ int main(int argc, char **argv) {
         workload w;
         workload_read(&w, in);
         unsigned char *given = snapshot(w.inputs, m->inputs_count);
+        before = v % harness_runs == 0 ? NULL : kept;
         const int first = check && !seen[w.plan.bucket];
         uint64_t took = run(&w, params, first ? WHOLE : POOLED, 0xA5);
         if (v == 0)
@@ -149,6 +165,8 @@ int main(int argc, char **argv) {
                m->buckets[session.bucket].name);
         for (uint32_t i = 0; i < m->outputs_count; i++)
             vectors_put(out, &w.outputs[i]);
+        unsigned char *left = array_of(m->state_bytes, 1);
+        memcpy(left, w.state.data, m->state_bytes);
         if (first)
             repeat(&w, v, params, argv[5]);
         seen[w.plan.bucket] = 1;
@@ -159,9 +177,12 @@ int main(int argc, char **argv) {
             verdict("guards around arena and tensors", v,
                     workload_intact(&w) ? NULL : "something wrote beyond the ends");
         }
+        array_free(kept);
+        kept = left;
         free(given);
         workload_free(&w);
     }
+    array_free(kept);
     vectors_close(out);
     fclose(in);
     free(seen);

@@ -20,10 +20,12 @@ from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, 
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
+from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
+from kiln.frontend.tflite.variables import opened
 
 _IDENTIFIER = b"TFL3"
 # Exceptions of the flatbuffers reader for an offset or a length that points outside the file.
@@ -40,16 +42,18 @@ _DAMAGED = (
 
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
-    model = read(path)
+    read(path)
+    file = opened(path, path.read_bytes())
+    model = tflite.Model.GetRootAsModel(file.content, 0)
     graph = model.Subgraphs(0)
     ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
     shapes = _bind(path, graph, ports, options)
     inputs = [replace(port, shape=shape) for port, shape in zip(ports, shapes, strict=True)]
     symbols = Symbols(options.bucket)
-    opened = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
-    if len(opened) > 1:
+    dynamic = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
+    if len(dynamic) > 1:
         raise KilnError(
-            f"{path}: {', '.join(opened)}: one dimension of a TFLite file can be dynamic, "
+            f"{path}: {', '.join(dynamic)}: one dimension of a TFLite file can be dynamic, "
             "the others need one size"
         )
 
@@ -58,12 +62,12 @@ def load(path: Path, options: ImportOptions) -> Imported:
         wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
         if wanted == [list(port.shape) for port in ports]:
             return _convert(path, model)
-        return _convert(path, tflite.Model.GetRootAsModel(resized(path.read_bytes(), wanted), 0))
+        return _convert(path, tflite.Model.GetRootAsModel(resized(file.content, wanted), 0))
 
     def convert() -> Any:
-        if not opened:
+        if not dynamic:
             return convert_at(0)
-        [(dim, part)] = opened.items()
+        [(dim, part)] = dynamic.items()
         return for_all_sizes(convert_at, dim, part, symbols)
 
     try:
@@ -77,7 +81,15 @@ def load(path: Path, options: ImportOptions) -> Imported:
         Port(port.name, dtype, shape, None, port.quant)
         for port, (dtype, shape) in zip(declared, result_types(module, symbols), strict=True)
     ]
-    return Imported(module, inputs, outputs)
+    count = len(file.variables)
+    if not count:
+        return Imported(module, inputs, outputs)
+    states = [
+        StatePort(variable.name, port.dtype, tuple(int(str(size)) for size in port.shape), variable.initial)
+        for variable, port in zip(file.variables, inputs[-count:], strict=True)
+    ]
+    module["main"] = module["main"].with_attr(STATES, count)
+    return Imported(module, inputs[:-count], outputs[:-count], states)
 
 
 def _convert(path: Path, model: Any) -> Any:

@@ -7,7 +7,9 @@ int main(int argc, char **argv) {
     static kiln_session session;
     kiln_config config = {.arena = argv[0], .arena_bytes = (size_t)argc};
     const DLTensor *tensors = (const DLTensor *)(const void *)argv[1];
-    config.params = argv[2];
+    config.state = argv[2];
+    config.state_bytes = (size_t)argc;
+    config.params = argv[3];
     config.params_bytes = (size_t)argc;
     if (kiln_open(&session, &KILN_MODEL, &config) != KILN_OK)
         return 1;

@@ -11,6 +11,7 @@ from kiln.config import sizes
 from kiln.config.padding import MEASURED, PROVEN, given_fill
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.params.states import with_states
 from kiln.stages.model import PaddingStage
 
 
@@ -38,7 +39,7 @@ def padding(
     """The entry of padding.json for one pad bucket. Raises KilnError if its padding is not proven neutral."""
     from kiln.specialize.padding.fills import proven_fills, stored, written
 
-    given = config.get("inputs") or {}
+    given, interface = config.get("inputs") or {}, with_states(interface)
     padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
     for port in interface["inputs"]:
         for axis, size in enumerate(port["shape"]):

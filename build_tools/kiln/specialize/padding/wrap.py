@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from kiln.config import sizes
 from kiln.errors import KilnError
 from kiln.frontend.symbols import int64
+from kiln.params.states import with_states
 from kiln.specialize.padding.fills import stored
 from kiln.specialize.symbols import (
     Renamer,
@@ -44,7 +45,7 @@ def pad_wrapped(
     padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
     if not padded:
         return module
-    main = module["main"]
+    main, interface = module["main"], with_states(interface)
     symbols = list(symbols_of(main).values())
     for name, part in padded.items():
         step = int(part["multiple"])

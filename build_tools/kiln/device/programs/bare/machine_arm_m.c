@@ -59,9 +59,9 @@ __attribute__((naked)) static void fault(void) {
     __asm__ volatile("mov r0, sp\nbl report");
 }
 
-void kiln_reset(void);
+void kiln_at_reset(void);
 
-__attribute__((used)) void kiln_reset(void) {
+__attribute__((used)) void kiln_at_reset(void) {
 #if __ARM_ARCH > 6
     CPACR |=
         0xFu << 20; /* access to the floating-point and vector registers, if the core has them */
@@ -72,7 +72,7 @@ __attribute__((used)) void kiln_reset(void) {
 
 __attribute__((section(".kiln.vectors"), used)) static const void *const vectors[16] = {
     kiln_stack_top,
-    (const void *)kiln_reset,
+    (const void *)kiln_at_reset,
     (const void *)fault,
     (const void *)fault,
     (const void *)fault,

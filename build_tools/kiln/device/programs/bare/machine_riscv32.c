@@ -12,7 +12,7 @@ __attribute__((used, aligned(4))) static void trap(void) {
     machine_fault("exception", address, cause);
 }
 
-__attribute__((naked, section(".kiln.vectors"), used)) void kiln_reset(void) {
+__attribute__((naked, section(".kiln.vectors"), used)) void kiln_at_reset(void) {
     __asm__ volatile("la sp, kiln_stack_top\n"
                      "la t0, %0\n"
                      "csrw mtvec, t0\n"

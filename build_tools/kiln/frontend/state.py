@@ -1,0 +1,149 @@
+"""State of a model: inputs that are fed from outputs of the run before, which no caller sees.
+
+The imported function keeps them as its last inputs and its last outputs, in the order of `Imported.states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from kiln.config import sizes
+from kiln.config.check import choices
+from kiln.errors import KilnError
+from kiln.frontend.interface import Port
+from kiln.frontend.options import ImportOptions
+from kiln.params.states import initial_value
+
+# Attribute of `main`: how many values are kept.
+STATES = "kiln.states"
+# A number, or nested lists of numbers of the value's shape.
+Content = int | float | bool | list[Any]
+
+
+@dataclass(frozen=True)
+class StatePort:
+    """A value that a run leaves for the next one.
+
+    input, output: positions of the input and the output in the model's file; None: the file itself keeps the
+    value, as TFLite's resource variables. initial: its value before the first run.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    initial: Content
+    input: int | None = None
+    output: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """The entry of interface.json."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "initial": self.initial,
+            "input": self.input,
+            "output": self.output,
+            "quant": None,
+        }
+
+
+def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions) -> list[StatePort]:
+    """The values that the key `state` of the model describes.
+
+    Raises KilnError for a name that the model does not have, and where type or sizes of the input and the
+    output differ, or are not known at build time.
+    """
+    by_input = {port.name: (index, port) for index, port in enumerate(inputs)}
+    by_output = {port.name: (index, port) for index, port in enumerate(outputs)}
+    found = []
+    for name, entry in options.state.items():
+        if name not in by_input:
+            raise KilnError(f"state.{name}: the model has no such input{choices(name, by_input)}")
+        if entry["output"] not in by_output:
+            wanted = entry["output"]
+            raise KilnError(f"state.{name}: the model has no output '{wanted}'{choices(wanted, by_output)}")
+        (source, given), (result, made) = by_input[name], by_output[entry["output"]]
+        shapes = [_sizes(name, port, options) for port in (given, made)]
+        if given.dtype != made.dtype or shapes[0] != shapes[1]:
+            raise KilnError(
+                f"state.{name}: the input is {given.dtype}{list(shapes[0])}, but output '{made.name}' is "
+                f"{made.dtype}{list(shapes[1])}, allowed: the same type and sizes"
+            )
+        port = StatePort(name, given.dtype, shapes[0], entry["initial"], source, result)
+        _check_initial(port)
+        found.append(port)
+    if found and len({port.output for port in found}) == len(outputs):
+        raise KilnError("state: every output feeds an input: no output is left that a run returns")
+    return found
+
+
+def _sizes(state: str, port: Port, options: ImportOptions) -> tuple[int, ...]:
+    """The sizes of `port`. Raises KilnError for one that differs from run to run."""
+    fixed = {dim.name: dim.minimum for dim in options.dims.values() if dim.minimum == dim.maximum}
+    found = []
+    for axis, size in enumerate(port.shape):
+        opened = sorted(sizes.names(size) - fixed.keys())
+        if opened:
+            raise KilnError(
+                f"state.{state}: '{port.name}' axis {axis} is {sizes.show(size)}, allowed: a fixed size, as "
+                f"the value stays in memory from run to run; give dims.{opened[0]} equal min and max"
+            )
+        found.append(sizes.evaluate(size, fixed))
+    return tuple(found)
+
+
+def _check_initial(port: StatePort) -> None:
+    """Raise KilnError for a first value that does not fit type or shape."""
+    value = np.asarray(port.initial)
+    if value.dtype.kind not in "biuf":
+        raise KilnError(f"state.{port.name}.initial: lists of different lengths, allowed: a list per axis")
+    if value.ndim and value.shape != port.shape:
+        raise KilnError(
+            f"state.{port.name}.initial: {list(value.shape)} numbers, allowed: one, or {list(port.shape)}"
+        )
+    stored = initial_value(port.describe())
+    wide = np.dtype(port.dtype).kind in "biu"
+    if wide and not np.array_equal(stored.astype(np.float64), np.broadcast_to(value, port.shape)):
+        raise KilnError(f"state.{port.name}.initial: {port.initial}, allowed: values of type {port.dtype}")
+
+
+def states_last(module: tvm.IRModule, states: Sequence[StatePort]) -> tvm.IRModule:
+    """`module` whose `main` takes and returns the values of `states` after all others.
+
+    Their positions are those of `StatePort`. An output that feeds two inputs is returned twice.
+    """
+    main = module["main"]
+    count = int(main.attrs["num_input"])
+    fed = [port.input for port in states if port.input is not None]
+    order = [index for index in range(count) if index not in fed] + fed
+    params = [main.params[index] for index in order] + list(main.params[count:])
+    several = isinstance(main.ret_ty, relax.TupleType)
+    made = [port.output for port in states if port.output is not None]
+    returned = [index for index in range(len(main.ret_ty.fields) if several else 1) if index not in made]
+    builder, bindings = relax.BlockBuilder(), []
+    parts: list[Any] = []
+    for index in [*returned, *made]:
+        part = relax.TupleGetItem(main.body.body, index) if several else main.body.body
+        parts.append(relax.Var(f"output{len(parts)}", builder.normalize(part).ty))
+        bindings.append(relax.VarBinding(parts[-1], part))
+    result = builder.normalize(relax.Tuple(parts))
+    outputs = relax.Var("outputs", result.ty)
+    bindings.append(relax.VarBinding(outputs, result))
+    body = relax.SeqExpr([*main.body.blocks, relax.BindingBlock(bindings)], outputs)
+    function = relax.Function(params, body, result.ty, main.is_pure, main.attrs)
+    module["main"] = function.with_attr(STATES, len(states))
+    module = relax.transform.ConvertToDataflow(1)(module)
+    module = relax.transform.CanonicalizeBindings()(module)
+    return relax.transform.DeadCodeElimination(["main"])(module)
+
+
+def without(ports: Sequence[Port], positions: Sequence[int | None]) -> list[Port]:
+    """`ports` but for those at `positions`."""
+    return [port for index, port in enumerate(ports) if index not in positions]

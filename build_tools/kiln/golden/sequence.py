@@ -1,0 +1,81 @@
+"""Runs of a model with state, one after the other: the reference steps the same sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.golden.cases import GoldenCase
+from kiln.golden.inputs import DRAWN
+from kiln.golden.reference import Reference
+from kiln.params.states import initial_value
+
+Array = npt.NDArray[Any]
+_SEEDS = 1000  # between the seeds of a set and of its later runs
+
+
+class Stepped(Reference):
+    """A reference whose runs see and return no state.
+
+    `states`: entries of interface.json. A run starts from the state that `keep` stored last, as often as it
+    is repeated, and leaves its own in `left`; a model whose file keeps the state itself steps with every run.
+    """
+
+    def __init__(self, reference: Reference, states: Sequence[Mapping[str, Any]]) -> None:
+        self._reference, self._states = reference, states
+        self.path, self.about, self.precision = reference.path, reference.about, reference.precision
+        self._now: list[Array] = []
+        self.left: list[Array] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new sequence."""
+        self._reference.reset()
+        self._now = [initial_value(state) for state in self._states]
+
+    def keep(self, state: list[Array]) -> None:
+        """Let the next run start from `state`, which a run has left."""
+        self._now = state
+
+    def _run(self, inputs: Sequence[Array]) -> list[Array]:
+        return self.run(inputs)
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of a run without the state; both in the interface's order. Raises KilnError."""
+        given = {
+            int(state["input"]): value
+            for state, value in zip(self._states, self._now, strict=True)
+            if state["input"] is not None
+        }
+        rest = iter(inputs)
+        count = len(inputs) + len(given)
+        results = self._reference.run([given[i] if i in given else next(rest) for i in range(count)])
+        places = [state["output"] for state in self._states if state["output"] is not None]
+        self.left = [np.asarray(results[place]) for place in places] if places else self._now
+        return [value for index, value in enumerate(results) if index not in places]
+
+
+def in_file_order(
+    shapes: Sequence[Sequence[int]], states: Sequence[Mapping[str, Any]]
+) -> list[Sequence[int]]:
+    """Shapes of all inputs of the model's file; `shapes`: those of the interface's inputs."""
+    fed = {int(state["input"]): state["shape"] for state in states if state["input"] is not None}
+    rest = iter(shapes)
+    return [fed[index] if index in fed else next(rest) for index in range(len(shapes) + len(fed))]
+
+
+def in_sequence(cases: Sequence[GoldenCase], runs: int) -> list[GoldenCase]:
+    """Each test case as `runs` runs that follow one another, those after the first with other inputs."""
+    found = []
+    for case in cases:
+        found.append(case)
+        for run in range(1, runs):
+            spec = dict(case.spec)
+            if spec["kind"] in DRAWN:
+                spec["seed"] = int(spec["seed"]) + _SEEDS * run
+            found.append(replace(case, name=f"{case.name}_run{run + 1}", spec=spec, run=run))
+    return found

@@ -1,0 +1,98 @@
+"""Values that a run leaves for the next one: their places in the session's state.
+
+A function reads the value of the run before from an input, and writes that of the next run at its end, by a
+copy. The copy is left out where the step that makes the new value may write it to the state directly: where
+no step reads the old value later, or only that step itself, element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kiln.lower.schema import LoweredFunction, Step, TensorRecord
+from kiln.params.states import initial_value
+from kiln.plan.lifetimes import aligned, root_of
+from kiln.plan.params import ParameterStore
+from kiln.plan.schema import PlacedState, StateRecord
+from kiln.plan.transforms import Origin
+
+_INITIAL = Origin("initial value of the state")
+
+
+def place_states(states: Sequence[StateRecord], parameters: ParameterStore) -> tuple[list[PlacedState], int]:
+    """The place of each value in the session's state, and the bytes of the state.
+
+    First values that are not zeros are stored as parameters.
+    """
+    placed, size = [], 0
+    for state in states:
+        value = initial_value(state.model_dump())
+        initial = parameters.add(state.name, value, _INITIAL) if any(value.tobytes()) else None
+        placed.append(
+            PlacedState(
+                name=state.name, dtype=state.dtype, shape=state.shape, offset=size, bytes=value.nbytes,
+                initial=initial,
+            )
+        )  # fmt: skip
+        size += aligned(value.nbytes)
+    return placed, size
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value of the state in a function: names of the tensors that are read and written, and its place.
+
+    `copy`: the step that writes the new value; `made`: the tensor that it copies; None: it copies none, or
+    one whose memory is not its own.
+    """
+
+    before: str
+    after: str
+    place: PlacedState
+    copy: Step | None
+    made: str | None
+
+
+def kept_values(
+    lowered: LoweredFunction, tensors: Mapping[str, TensorRecord], places: Sequence[PlacedState],
+    elsewhere: set[str],
+) -> list[Kept]:  # fmt: skip
+    """The values that the last inputs and outputs of `lowered` stand for.
+
+    `elsewhere`: tensors that are not in the arena: inputs, outputs and parameters.
+    """
+    count = len(places)
+    found: list[Kept] = []
+    ends = zip(lowered.inputs[-count:], lowered.outputs[-count:], places, strict=True) if count else ()
+    for before, after, place in ends:
+        copy = next((step for step in lowered.steps if after in step.writes), None)
+        read = [name for name in copy.tensors if name not in copy.writes] if copy is not None else []
+        made = root_of(tensors, read[0]) if len(read) == 1 else None
+        own = made is not None and tensors[made].kind == "activation" and made not in elsewhere
+        if not own or tensors[made or after].bytes != place.bytes or any(made == one.made for one in found):
+            made = None
+        found.append(Kept(root_of(tensors, before), root_of(tensors, after), place, copy, made))
+    return found
+
+
+def fits_in_place(kept: Kept, tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> bool:
+    """Whether the steps, in this order, may make the new value where the old one is."""
+    if kept.made is None:
+        return False
+    first = next(at for at, step in enumerate(steps) if kept.made in _written(tensors, step))
+    for at, step in enumerate(steps):
+        reads = [root_of(tensors, name) for name in step.tensors].count(kept.before)
+        if reads and (at > first or (at == first and not _element_wise(kept, tensors, step, reads))):
+            return False
+    return True
+
+
+def _element_wise(kept: Kept, tensors: Mapping[str, TensorRecord], step: Step, reads: int) -> bool:
+    """Whether `step`, which makes the new value, may overwrite the old one that it reads."""
+    operands = {root_of(tensors, name) for name in step.in_place}
+    return reads == 1 and kept.before in operands and _written(tensors, step) == {kept.made}
+
+
+def _written(tensors: Mapping[str, TensorRecord], step: Step) -> set[str]:
+    return {root_of(tensors, name) for name in step.writes}

@@ -1,0 +1,234 @@
+"""Models that keep values from run to run: ONNX files with the key `state`, and TFLite's variables."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import flatbuffers
+import kiln
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from kiln.files import read_json
+from kiln.golden.reference import open_reference
+
+from .building import Project
+
+Array = npt.NDArray[Any]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundles are loaded on this machine"),
+]
+# A cell whose state is updated in place, a counter, a queue, two values that change places, and a value that
+# is an output too. The batch is open.
+CELL = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[n,4] x, float[1,4] h_in, float[3] count_in, float[1,3,4] queue_in, float[4] a_in, float[4] b_in)
+=> (float[n,4] y, float[1,4] h_out, float[3] count_out, float[1,3,4] queue_out, float[4] a_out,
+    float[4] b_out)
+<float one = {1.0}, float half = {0.5}, int64[1] first = {1}, int64[1] last = {4}, int64[1] axis = {1},
+ int64[1] rows = {0}>
+{
+  mean = ReduceMean<axes=[0], keepdims=1>(x)
+  decayed = Mul(h_in, half)
+  h_out = Add(decayed, mean)
+  count_out = Add(count_in, one)
+  row = Unsqueeze(mean, axis)
+  whole = Concat<axis=1>(queue_in, row)
+  queue_out = Slice(whole, first, last, axis)
+  sums = ReduceSum<keepdims=0>(whole, axis)
+  counted = ReduceSum<keepdims=0>(count_in)
+  a_out = Add(b_in, one)
+  b_out = Identity(a_in)
+  wave = Tanh(h_out)
+  y0 = Add(x, wave)
+  y1 = Add(y0, sums)
+  y2 = Add(y1, counted)
+  y3 = Mul(b_in, half)
+  y = Add(y2, y3)
+}
+"""
+KEYS = """
+source: {kind: file, path: ../cell.onnx}
+dims: {n: {min: 1, max: 3, buckets: [1]}}
+state:
+  h_in: h_out
+  count_in: {output: count_out, initial: [1, 2, 3]}
+  queue_in: {output: queue_out, initial: 0.25}
+  a_in: {output: a_out, initial: 7}
+  b_in: b_out
+"""
+
+
+def stepped(path: Path, given: Sequence[Array]) -> list[Array]:
+    """What ONNX Runtime returns for runs that follow one another."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    state = {
+        "h_in": np.zeros((1, 4), np.float32), "count_in": np.float32([1, 2, 3]),
+        "queue_in": np.full((1, 3, 4), 0.25, np.float32), "a_in": np.full(4, 7, np.float32),
+        "b_in": np.zeros(4, np.float32),
+    }  # fmt: skip
+    found = []
+    for x in given:
+        y, *kept = session.run(None, {"x": x, **state})
+        state = dict(zip(state, kept, strict=True))
+        found.append(y)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cell(project: Project) -> Path:
+    """The bundle of CELL for this machine, tested against its reference."""
+    onnx.save(onnx.parser.parse_model(CELL), project.folder / "cell.onnx")
+    (project.folder / "models/cell.yaml").write_text(KEYS)
+    printed = project.make("target=x86_64", "model=cell", "test")
+    assert "_run4: max error" in printed
+    return project.build / "x86_64" / "cell"
+
+
+def test_runs_follow_one_another_and_reset_begins_anew(project: Project, cell: Path) -> None:
+    given = [np.random.default_rng(n).random((1 + n % 3, 4), np.float32) for n in range(6)]
+    want = stepped(project.folder / "cell.onnx", given)
+    with kiln.load(cell) as net, net.copy() as other:
+        assert [info.name for info in net.inputs] == ["x"]
+        assert [info.name for info in net.outputs] == ["y"]
+        for _ in range(2):
+            for x, y in zip(given, want, strict=True):
+                np.testing.assert_allclose(net(x), y, rtol=1e-5, atol=1e-5)
+                other(x)  # a session of its own, with a state of its own
+            net.reset()
+        np.testing.assert_allclose(net(given[0]), want[0], rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_bundle_says_of_its_state(cell: Path) -> None:
+    manifest = read_json(cell / "manifest.json")
+    assert [(state["name"], state["bytes"], state["offset"]) for state in manifest["states"]] == [
+        ("a_in", 16, 0), ("b_in", 16, 64), ("count_in", 12, 128), ("h_in", 16, 192), ("queue_in", 48, 256),
+    ]  # fmt: skip
+    header = (cell / "include/cell.h").read_text()
+    assert "#define CELL_STATE_BYTES 320u" in header and "kiln_status cell_reset(" in header
+
+
+def variables_file(path: Path) -> None:
+    """A TFLite file: y = x + total; total = total + x; ticks is read only; both are set by CALL_ONCE."""
+    operators = schema.BuiltinOperator
+    codes = [
+        operators.VAR_HANDLE, operators.READ_VARIABLE, operators.ASSIGN_VARIABLE, operators.CALL_ONCE,
+        operators.ADD, operators.MUL,
+    ]  # fmt: skip
+    model = schema.ModelT()
+    model.version, model.buffers, model.operatorCodes = 3, [schema.BufferT()], []
+    for code in codes:
+        entry = schema.OperatorCodeT()
+        entry.builtinCode, entry.deprecatedBuiltinCode, entry.version = code, min(code, 127), 1
+        model.operatorCodes.append(entry)
+
+    def tensor(name: str, resource: bool = False, data: Sequence[float] | None = None) -> Any:
+        made = schema.TensorT()
+        made.name, made.shape = name, [] if resource else [4]
+        made.type = schema.TensorType.RESOURCE if resource else schema.TensorType.FLOAT32
+        if data is not None:
+            buffer = schema.BufferT()
+            buffer.data = np.frombuffer(np.float32(data).tobytes(), np.uint8)
+            model.buffers.append(buffer)
+            made.buffer = len(model.buffers) - 1
+        return made
+
+    def step(code: int, inputs: Sequence[int], outputs: Sequence[int], options: Any = None) -> Any:
+        made = schema.OperatorT()
+        made.opcodeIndex, made.inputs, made.outputs = codes.index(code), list(inputs), list(outputs)
+        if options is not None:
+            made.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
+            made.builtinOptions = options
+        return made
+
+    def handle(name: str, output: int) -> Any:
+        options = schema.VarHandleOptionsT()
+        options.container, options.sharedName = "", name
+        return step(operators.VAR_HANDLE, [], [output], options)
+
+    once = schema.CallOnceOptionsT()
+    once.initSubgraphIndex = 1
+    main, first = schema.SubGraphT(), schema.SubGraphT()
+    main.tensors = [
+        tensor("x"), tensor("h", True), tensor("k", True), tensor("before"), tensor("ticks"),
+        tensor("after"), tensor("again"), tensor("y"),
+    ]  # fmt: skip
+    main.inputs, main.outputs = [0], [7]
+    main.operators = [
+        step(operators.CALL_ONCE, [], [], once),
+        handle("total", 1),
+        handle("ticks", 2),
+        step(operators.READ_VARIABLE, [1], [3]),
+        step(operators.READ_VARIABLE, [2], [4]),
+        step(operators.ADD, [3, 0], [5], schema.AddOptionsT()),
+        step(operators.ASSIGN_VARIABLE, [1, 5], []),
+        step(operators.READ_VARIABLE, [1], [6]),
+        step(operators.MUL, [6, 4], [7], schema.MulOptionsT()),
+    ]
+    first.tensors = [
+        tensor("h", True), tensor("k", True), tensor("one", data=[1, 2, 3, 4]), tensor("two", data=[2] * 4),
+        tensor("three"),
+    ]  # fmt: skip
+    first.inputs, first.outputs = [], []
+    first.operators = [
+        handle("total", 0),
+        handle("ticks", 1),
+        step(operators.ASSIGN_VARIABLE, [0, 2], []),
+        step(operators.ADD, [2, 3], [4], schema.AddOptionsT()),
+        step(operators.ASSIGN_VARIABLE, [1, 4], []),
+    ]
+    model.subgraphs = [main, first]
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    path.write_bytes(bytes(builder.Output()))
+
+
+def test_variables_of_a_tflite_file(project: Project) -> None:
+    """On this machine, and on an emulated Cortex-M4 without an operating system."""
+    variables_file(project.folder / "totals.tflite")
+    printed = project.make("target=x86_64,cortex_m4", "model=totals.tflite", "test")
+    assert printed.count("_run4: max error") == 6
+    bundle = project.build / "x86_64" / "totals"
+    states = read_json(bundle / "manifest.json")["states"]
+    assert [(state["name"], state["shape"]) for state in states] == [("total", [4])]
+    plan = (bundle / "src/totals_plan.c").read_text()
+    assert "copy" not in plan  # the sum is written where the total was
+    reference = open_reference(project.folder / "totals.tflite")
+    with kiln.load(bundle) as net:
+        for run in range(3):
+            x = np.full(4, run, np.float32)
+            np.testing.assert_array_equal(net(x), reference.run([x])[0])
+        net.reset()
+        reference.reset()
+        np.testing.assert_array_equal(net(x), reference.run([x])[0])
+        np.testing.assert_array_equal(net(x), (np.float32([1, 2, 3, 4]) + 4) * np.float32([3, 4, 5, 6]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("{h_inn: h_out}", "state.h_inn: the model has no such input; did you mean 'h_in'?"),
+        ("{h_in: out}", "state.h_in: the model has no output 'out'"),
+        ("{h_in: count_out}", "the input is float32[1, 4], but output 'count_out' is float32[3]"),
+        ("{x: y}", "axis 0 is n, allowed: a fixed size"),
+        (
+            "{h_in: {output: h_out, initial: [1, 2]}}",
+            "state.h_in.initial: [2] numbers, allowed: one, or [1, 4]",
+        ),
+        ("{h_in: {output: h_out, initial: zero}}", "a number or a list of numbers expected, got 'zero'"),
+        ("{h_in: {output: h_out, first: 1}}", "unknown key"),
+    ],
+)
+def test_refused(project: Project, keys: str, says: str) -> None:
+    onnx.save(onnx.parser.parse_model(CELL), project.folder / "cell.onnx")
+    text = f"source: {{kind: file, path: ../cell.onnx}}\ndims: {{n: {{min: 1, max: 3}}}}\nstate: {keys}\n"
+    (project.folder / "models/bad_state.yaml").write_text(text)
+    failed = project.scons("target=x86_64", "model=bad_state")
+    assert failed.returncode == 2 and says in failed.stderr.splitlines()[-1]
