@@ -15,7 +15,7 @@ from kiln.paths import data_dir
 
 RUNTIME = data_dir("runtime_c")
 INCLUDES = [f"-I{RUNTIME / folder}" for folder in ("core", "cuda", "test")]
-CORE = ("session", "check", "memory", "content", "params", "state", "text")
+CORE = ("session", "check", "memory", "content", "params", "text")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
@@ -40,7 +40,7 @@ TESTS = {
     "indices": Program("indices_test", ("threads_none", "indices")),
     "params": Program("params_test"),
     "session": Program("session_test"),
-    "state": Program("state_test"),
+    "state": Program("state_test", ("threads_none", "state")),
     "states_none": Program("states_test", ("threads_none", "traffic")),
     "states_pthread": Program("states_test", ("threads_pthread", "traffic")),
     "text": Program("text_test"),

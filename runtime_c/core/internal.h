@@ -48,11 +48,6 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
 kiln_status kiln_check_block(const void *memory, size_t bytes, size_t needed, size_t align,
                              kiln_where where, kiln_status first, kiln_detail *detail);
 
-/* state.c: check the state's memory, and give it its initial values unless config.flags keeps it.
- */
-kiln_status kiln_open_state(const kiln_model *model, const kiln_config *config,
-                            const unsigned char *params, kiln_detail *detail);
-
 /* params.c: accept or refuse an image; *payload is where the parameters begin. bytes is not looked
  * at when the image is the one linked into the model. */
 kiln_status kiln_accept_params(const kiln_model *model, const void *image, size_t bytes,

@@ -82,7 +82,8 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
                                 config->flags & KILN_SKIP_CHECKSUM, &payload, &session->detail);
     if (status != KILN_OK)
         return status;
-    status = kiln_open_state(model, config, payload, &session->detail);
+    if (model->open_state != NULL)
+        status = model->open_state(model, config, payload, &session->detail);
     if (status != KILN_OK)
         return status;
     session->config = *config;

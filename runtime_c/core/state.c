@@ -16,8 +16,6 @@ kiln_status kiln_open_state(const kiln_model *model, const kiln_config *config,
     const kiln_detail shared = {
         .status = KILN_OVERLAP, .where = KILN_AT_STATE, .index = -1, .axis = -1, .value = -1};
     const uintptr_t state = (uintptr_t)config->state, arena = (uintptr_t)config->arena;
-    if (model->state_bytes == 0)
-        return KILN_OK;
     const kiln_status status =
         kiln_check_block(config->state, config->state_bytes, model->state_bytes, model->arena_align,
                          KILN_AT_STATE, KILN_STATE_NULL, detail);

@@ -184,6 +184,7 @@ typedef struct kiln_state {
 typedef struct kiln_pool kiln_pool;
 typedef struct kiln_session kiln_session;
 typedef struct kiln_model kiln_model;
+typedef struct kiln_config kiln_config;
 
 /* What a step sees of a run. */
 typedef struct kiln_frame {
@@ -251,6 +252,9 @@ struct kiln_model {
     const kiln_state *states;      /* (states_count) what runs leave for the next one */
     uint32_t states_count;
     size_t state_bytes; /* that a session needs for them, at a multiple of arena_align */
+    /* kiln_open_state, or null: a model without state links none of it. */
+    kiln_status (*open_state)(const kiln_model *model, const kiln_config *config,
+                              const unsigned char *params, kiln_detail *detail);
 };
 
 /* ---- sessions ------------------------------------------------------------------------------- */
@@ -264,7 +268,7 @@ struct kiln_model {
         * it                                                                                       \
         */
 
-typedef struct kiln_config {
+struct kiln_config {
     void *arena;        /* <M>_ARENA_BYTES at a multiple of <M>_ARENA_ALIGN; less will do for a */
     size_t arena_bytes; /* caller who never meets the larger buckets */
     const void *params; /* params.bin in memory, multiple of KILN_PARAMS_ALIGN; null: linked in */
@@ -280,7 +284,7 @@ typedef struct kiln_config {
     const char *variant; /* the name of the one to run; null: the last that the processor can run */
     void *state; /* <M>_STATE_BYTES at a multiple of <M>_ARENA_ALIGN; one for each session */
     size_t state_bytes;
-} kiln_config;
+};
 
 /* Caller's memory, any contents before kiln_open. Read it if you like, write it never. */
 struct kiln_session {
@@ -469,6 +473,10 @@ static inline void *kiln_at_output(const kiln_frame *frame, uint32_t index, size
 static inline void *kiln_at_arena(const kiln_frame *frame, size_t offset) {
     return frame->arena + offset;
 }
+
+/* state.c: check the state's memory, and give it its first values unless config.flags keeps it. */
+kiln_status kiln_open_state(const kiln_model *model, const kiln_config *config,
+                            const unsigned char *params, kiln_detail *detail);
 
 static inline void *kiln_at_state(const kiln_frame *frame, size_t offset) {
     return frame->state + offset;

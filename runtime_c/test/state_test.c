@@ -18,6 +18,7 @@ static void prepare(void) {
     model.states = kept;
     model.states_count = 2;
     model.state_bytes = STATE_BYTES;
+    model.open_state = kiln_open_state;
     memset(state, 0xEE, sizeof state);
     work.config.state = state;
     work.config.state_bytes = STATE_BYTES;
@@ -54,6 +55,7 @@ static void test_memory(void) {
     expect(KILN_OVERLAP);
     model.states_count = 0; /* a model without state asks for none */
     model.state_bytes = 0;
+    model.open_state = NULL;
     work.config.state = NULL;
     expect(KILN_OK);
     CHECK(kiln_reset(&session) == KILN_OK);

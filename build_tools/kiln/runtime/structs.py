@@ -136,6 +136,7 @@ class CModel(ctypes.Structure):
         ("states", ctypes.c_void_p),
         ("states_count", ctypes.c_uint32),
         ("state_bytes", ctypes.c_size_t),
+        ("open_state", ctypes.c_void_p),
     ]
 
 

@@ -61,7 +61,10 @@ BAD = [
     (setting(*STEP, "args", 2, "bytes", 28), "args[2]: bytes 0..28 of arena, allowed: 0..24"),
     (setting(*STEP, "args", 2, {"at": "params", "offset": 0, "bytes": 4}), "args[2]: written at params"),
     (setting(*STEP, "args", 2, {"at": "dim", "expr": "batch"}), "args[2]: at dim, allowed: dim for a scalar"),
-    (setting(*STEP, "args", 2, {"at": "heap", "offset": 0}), "args[2].at: heap, allowed: arena or params"),
+    (
+        setting(*STEP, "args", 2, {"at": "heap", "offset": 0}),
+        "args[2].at: heap, allowed: arena, params or state",
+    ),
     (setting("kernels", 1, "args", 3, "dtype", "float32"), "scalar: float32, allowed: int32, int64"),
     (lambda plan: plan["params"].pop("storage"), "params: key 'storage' is missing"),
     (setting("kernels", 3), "kernels: 3, allowed: a valid list"),
