@@ -65,6 +65,10 @@ class Reference:
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         raise NotImplementedError
 
+    def like(self, other: Reference) -> Reference:
+        """`other`, a variant of the model, in the state of this reference."""
+        return other
+
     def reset(self) -> None:
         """Forget what earlier runs have left in the model. Nothing, unless its file keeps state."""
 

@@ -62,7 +62,7 @@ class Sensitivity:
             if any(value.dtype.kind == "f" for value in inputs)
         ]
         if not changed:
-            changed = [variant.run(inputs) for variant in self._variants()]
+            changed = [self._reference.like(variant).run(inputs) for variant in self._variants()]
         return [
             max((_change(run[index], outputs[index]) for run in changed), default=0.0)
             for index in range(len(outputs))

@@ -28,6 +28,7 @@ class Stepped(Reference):
     def __init__(self, reference: Reference, states: Sequence[Mapping[str, Any]]) -> None:
         self._reference, self._states = reference, states
         self.path, self.about, self.precision = reference.path, reference.about, reference.precision
+        self.graph = reference.graph
         self._now: list[Array] = []
         self.left: list[Array] = []
         self.reset()
@@ -36,6 +37,12 @@ class Stepped(Reference):
         """Begin a new sequence."""
         self._reference.reset()
         self._now = [initial_value(state) for state in self._states]
+
+    def like(self, other: Reference) -> Reference:
+        """`other`, a variant of the model, in the present state."""
+        stepped = Stepped(other, self._states)
+        stepped.keep(self._now)
+        return stepped
 
     def keep(self, state: list[Array]) -> None:
         """Let the next run start from `state`, which a run has left."""

@@ -14,7 +14,7 @@ from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
 from kiln.golden.padding import PaddingChecks
-from kiln.golden.reference import open_reference
+from kiln.golden.reference import Reference, open_reference
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sequence import Stepped, in_file_order, in_sequence
 

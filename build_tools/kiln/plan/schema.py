@@ -117,7 +117,6 @@ class MemoryArgument(Record):
 
     OMITTED: ClassVar[frozenset[str]] = frozenset({"shape"})
 
-
     at: Literal["arena", "params", "state"]
     offset: int
     bytes: Count = 0

@@ -132,10 +132,11 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
     model = tflite.Model.GetRootAsModel(path.read_bytes(), 0)
     graph = model.Subgraphs(0)
 
+    def listed(indices: Any) -> list[int]:  # the reader gives 0 for a list that the file leaves out
+        return [] if isinstance(indices, int) else [int(index) for index in indices if index >= 0]
+
     def names(indices: Any) -> tuple[str, ...]:
-        return tuple(
-            graph.Tensors(int(index)).Name().decode() for index in np.atleast_1d(indices) if index >= 0
-        )
+        return tuple(graph.Tensors(index).Name().decode() for index in listed(indices))
 
     for position in range(graph.OperatorsLength()):
         operator = graph.Operators(position)
@@ -144,7 +145,8 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
         custom = code.CustomCode()
         op = custom.decode() if custom else str(tflite.opcode2name(number))
         outputs = names(operator.OutputsAsNumpy())
-        shape = np.atleast_1d(graph.Tensors(int(np.atleast_1d(operator.OutputsAsNumpy())[0])).ShapeAsNumpy())
+        made = listed(operator.OutputsAsNumpy())  # of some operators, such as CALL_ONCE, none
+        shape = np.atleast_1d(graph.Tensors(made[0]).ShapeAsNumpy()) if made else np.zeros(1)
         elements = int(np.prod(shape, dtype=np.int64)) if (shape > 0).all() else None
         yield SourceNode(f"operator {position}", op, names(operator.InputsAsNumpy()), outputs, elements)
 
