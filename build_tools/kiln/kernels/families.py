@@ -17,6 +17,7 @@ from kiln.kernels.cpu import (
     depthwise,
     elementwise,
     row_reduction,
+    table,
     winograd,
 )
 from kiln.kernels.operators import opaque
@@ -132,6 +133,9 @@ def kernels_of(
                 span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
                 done = [nest.buffer for nest in fused.nests[span]]
                 break
+        if table.applies(ops, fused):
+            kernel, buffers = table.make(fused, machine)
+            return [GroupKernel(kernel, buffers, 0)]
         over_rows = row_reduction.read_rows(fused) if ops and not parts else None
         if over_rows is not None:
             kernel, buffers = row_reduction.make(fused, over_rows, machine)

@@ -29,6 +29,7 @@ from kiln.lower.recompute import recompute
 from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
 from kiln.lower.steps import Steps
+from kiln.lower.tables import tables
 from kiln.lower.views.in_place_concat import keep_concats_apart
 from kiln.lower.views.in_place_padding import keep_padding_apart
 from kiln.lower.views.steps import Placement
@@ -146,6 +147,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         # Phase 1: the graph in the form that kernels need
         ("integer_products", integer_products(lowering.model), CPU),  # GPUs compute them on tensor cores
         ("requantise", requantise, CPU),
+        ("tables", tables, CPU),
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
