@@ -1,0 +1,221 @@
+"""Run a part of a pack (tests/gpu/pack.py) on a machine with a GPU; write results.json and print tables.
+
+    python3 on_gpu.py [--out FOLDER] [--minutes M] [--repeat N] [--milliseconds T]
+
+In this order, each step with its own time limit, and on after a failure:
+1. golden: each bundle on its golden vectors with all checks of run_vectors, then N times again: the outputs
+   must be within the limits, and the same bit for bit in every run;
+2. sanitize: compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on the five smallest bundles;
+3. time: host to host, per bucket and step, without and between launches;
+4. torch: PyTorch's eager, CUDA graph and torch.compile times of the models that torchvision and timm have;
+5. ncu: hardware counters of each kernel of each bundle, into FOLDER/<case>.ncu.csv.
+When M minutes are over, what is left is reported as not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kiln.device.vector_files import decode
+from kiln.golden.compare import compare, entry_limits
+
+HERE = Path(__file__).resolve().parent
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+_NCU = "gpu__time_duration.sum,sm__throughput.avg.pct_of_peak_sustained_elapsed,"
+_NCU += "dram__throughput.avg.pct_of_peak_sustained_elapsed,launch__occupancy_limit_registers"
+
+
+class Runs:
+    """Runs programs until the time is over; `results` holds what each step found, by step and case."""
+
+    def __init__(self, minutes: float, out: Path) -> None:
+        self.end = time.monotonic() + 60 * minutes
+        self.out = out
+        self.results: dict[str, dict[str, Any]] = {}
+
+    def run(self, words: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+        """Run a program in `folder` for at most `seconds`, or less if less time is left."""
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("not run: the time is over")
+        environment = {**os.environ, "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+        try:
+            return subprocess.run(
+                words, cwd=folder, env=environment, capture_output=True, text=True,
+                timeout=min(seconds, left), check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"not ended after {error.timeout:.0f} s") from error
+
+    def step(self, name: str, case: str, action: Callable[[], Any]) -> None:
+        """Record what `action` returns, or the text of its error, and save all results so far."""
+        try:
+            found = action()
+        except Exception as error:  # whatever fails, the next step runs
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        self.results.setdefault(name, {})[case] = found
+        print(f"{name}\t{case}\t{json.dumps(found)[:400]}", flush=True)
+        (self.out / "results.json").write_text(json.dumps(self.results, indent=1), encoding="utf-8")
+
+
+def golden(runs: Runs, folder: Path, repeat: int) -> dict[str, Any]:
+    """Errors beyond the limits, failed checks, and how many of `repeat` further runs gave the same bytes."""
+    case = json.loads((folder / "case.json").read_text(encoding="utf-8"))
+    dtypes = [entry["dtype"] for entry in case["vectors"][0]["outputs"]]
+    arguments = ["./run_vectors", "inputs.bin", "outputs.bin", "params.bin"]
+    done = runs.run([*arguments, "check", "refused.bin"], folder, 120)
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    first = (folder / "outputs.bin").read_bytes()
+    faults = [
+        line for line in done.stdout.splitlines() if line.startswith("check\t") and "\tfailed\t" in line
+    ]
+    greatest = 0.0
+    wanted = decode((folder / "expected.bin").read_bytes(), dtypes)
+    for vector, got, want in zip(case["vectors"], decode(first, dtypes), wanted, strict=True):
+        for entry, one, other in zip(vector["outputs"], got, want, strict=True):
+            found = compare(one, other, entry_limits(case["tolerance"], entry), bool(entry.get("quantised")))
+            greatest = max(greatest, found.error / found.limit if found.limit else found.error)
+            faults += [] if found.passed else [f"{vector['name']}, {entry['name']}: {found.detail}"]
+    same, end = 0, time.monotonic() + 60
+    for again in range(repeat):
+        if time.monotonic() > end:
+            repeat = again
+            break
+        runs.run(arguments, folder, 60)
+        same += (folder / "outputs.bin").read_bytes() == first
+    return {"faults": faults, "of_the_limit": round(greatest, 4), "same": same, "repeated": repeat}
+
+
+def sanitize(runs: Runs, folder: Path, tool: str) -> Any:
+    """The last lines of compute-sanitizer's report."""
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        return "not run: compute-sanitizer is not here"
+    words = [program, "--tool", tool, "./run_vectors", "inputs.bin", "outputs.bin", "params.bin"]
+    done = runs.run(words, folder, 180)
+    return {"status": done.returncode, "report": done.stdout.strip().splitlines()[-6:]}
+
+
+def timed(runs: Runs, folder: Path, milliseconds: int) -> dict[str, Any]:
+    """Microseconds by bucket: median and least of a run from host to host, and the median of each step."""
+    words = ["./time_runs", "inputs.bin", "params.bin", "1", str(milliseconds)]
+    done = runs.run(words, folder, 120)
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    whole: dict[str, list[float]] = {}
+    steps: dict[str, list[float]] = {}
+    for line in done.stdout.splitlines():
+        kind, *fields = line.split("\t")
+        if kind == "run":
+            whole.setdefault(fields[0], []).append(int(fields[1]) / 1e3)
+        elif kind == "step":
+            steps.setdefault(fields[0], []).append(int(fields[2]) / 1e3)
+    return {
+        bucket: {"median": statistics.median(found), "least": min(found), "steps": steps.get(bucket, [])}
+        for bucket, found in whole.items()
+    }
+
+
+def ncu(runs: Runs, folder: Path, case: str) -> Any:
+    """Write ncu's table of the kernels of one run; returns its number of lines."""
+    program = shutil.which("ncu")
+    if program is None:
+        return "not run: ncu is not here"
+    words = [program, "--clock-control", "none", "--csv", "--metrics", _NCU]
+    words += ["./run_vectors", "inputs.bin", "outputs.bin", "params.bin"]
+    done = runs.run(words, folder, 240)
+    (runs.out / f"{case}.ncu.csv").write_text(done.stdout, encoding="utf-8")
+    return {"status": done.returncode, "lines": len(done.stdout.splitlines())}
+
+
+def torch_times(name: str, dtype: str, batch: int) -> dict[str, float] | str:
+    """Microseconds of a model with random weights: eager, as a CUDA graph, compiled with max-autotune."""
+    try:
+        import torch
+        import torchvision
+    except ImportError as error:
+        return f"not run: {error.name} is not here"
+    if not torch.cuda.is_available():
+        return "not run: PyTorch sees no GPU"
+    if name == "vit_tiny":
+        import timm
+
+        model = timm.create_model("vit_tiny_patch16_224")
+    else:
+        model = getattr(torchvision.models, name)()
+    kind = getattr(torch, dtype)
+    model = model.eval().cuda().to(kind).to(memory_format=torch.channels_last)
+    x = torch.randn(batch, 3, 224, 224, device="cuda", dtype=kind).contiguous(
+        memory_format=torch.channels_last
+    )
+
+    def median(call: Callable[[], Any]) -> float:
+        events = []
+        for _ in range(120):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            call()
+            end.record()
+            events.append((begin, end))
+        torch.cuda.synchronize()
+        return float(statistics.median(a.elapsed_time(b) for a, b in events[20:])) * 1e3
+
+    found = {}
+    with torch.inference_mode():
+        found["eager"] = median(lambda: model(x))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            model(x)
+        found["graph"] = median(graph.replay)
+        compiled = torch.compile(model, mode="max-autotune")
+        found["compiled"] = median(lambda: compiled(x))
+    return found
+
+
+def main() -> None:
+    """Run all steps on all cases of this part."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--repeat", type=int, default=100)
+    parser.add_argument("--milliseconds", type=int, default=500)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    runs = Runs(args.minutes, args.out.resolve())
+    cases = sorted((HERE / "cases").iterdir(), key=lambda path: (path / "run_vectors").stat().st_size)
+    for case in cases:
+        runs.step("golden", case.name, lambda case=case: golden(runs, case, args.repeat))  # type: ignore[misc]
+    for case in cases[:5]:
+        for tool in SANITIZERS:
+            runs.step("sanitize", f"{case.name} {tool}", lambda c=case, t=tool: sanitize(runs, c, t))  # type: ignore[misc]
+    for case in cases:
+        runs.step("time", case.name, lambda case=case: timed(runs, case, args.milliseconds))  # type: ignore[misc]
+    models = {json.loads((case / "case.json").read_text(encoding="utf-8"))["model"] for case in cases}
+    for name in sorted(models & {"resnet18", "resnet50", "mobilenet_v2", "vit_tiny"}):
+        for dtype in ("float16", "bfloat16"):
+            runs.step("torch", f"{name} {dtype}", lambda n=name, d=dtype: torch_times(n, d, 1))  # type: ignore[misc]
+    for case in cases:
+        runs.step("ncu", case.name, lambda case=case: ncu(runs, case, case.name))  # type: ignore[misc]
+    failed = [
+        name for name, found in runs.results["golden"].items() if found.get("failed") or found["faults"]
+    ]
+    print(
+        f"golden vectors: {len(cases) - len(failed)} of {len(cases)} bundles are right"
+        + "".join(f", not {f}" for f in failed)
+    )
+
+
+if __name__ == "__main__":
+    main()

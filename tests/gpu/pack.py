@@ -1,0 +1,110 @@
+"""Make folders with all that a machine with a GPU needs to test and time bundles.
+
+    python tests/gpu/pack.py OUT [--limit MIB] [--bundle NAME=FOLDER]... [CASE]...
+
+That machine needs no network, Kiln or compiler: only Python with NumPy, and NVIDIA's driver.
+compute-sanitizer, ncu and PyTorch are used if they are there. CASE is MODEL, MODEL:PRECISION or
+MODEL:PRECISION:BACKENDS, built for the target cuda_sm90; without any, CASES. --bundle adds a bundle that is
+there already. Bundles are divided into folders part0, part1, ... of at most MIB MiB each;
+`python3 part0/on_gpu.py` runs one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "build_tools"))
+
+from kiln.config import load_target  # noqa: E402
+from kiln.device.bundle import Bundle, open_bundle  # noqa: E402
+from kiln.device.check.outside import outside  # noqa: E402
+from kiln.device.vector_files import encode, encode_shapes  # noqa: E402
+
+TARGET = "cuda_sm90"
+CASES = [
+    f"{model}:{precision}"
+    for model in ("resnet18", "mobilenet_v2", "vit_tiny", "minilm_l6", "resnet50")
+    for precision in ("fp32", "tf32", "fp16", "bf16")
+] + ["resnet", "magika", "resnet50:fp16:cudnn,cublas", "minilm_l6:fp16:cublas", "vit_tiny:fp16:cutlass"]
+# Kiln's own modules that on_gpu.py imports there.
+MODULES = ("errors.py", "golden/compare.py", "device/vector_files.py")
+
+
+def build(case: str, work: Path) -> Path:
+    """Build a case; returns the folder of its bundle."""
+    model, precision, backends, *_ = [*case.split(":"), "", ""]
+    words = [f"target={TARGET}", f"model={model}"]
+    words += [f"precision={precision}"] if precision not in ("", "fp32") else []
+    words += [f"byoc={backends}"] if backends else []
+    folder = work / case.replace(":", ".").replace(",", "+")
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run([str(REPOSITORY / "kiln"), *words], cwd=folder, check=True)
+    return folder / "build" / TARGET / model
+
+
+def prepare(name: str, bundle: Bundle, out: Path, work: Path) -> int:
+    """Write the programs, inputs and expected outputs of a bundle into `out`; returns their bytes."""
+    target, vectors, golden = load_target(TARGET), bundle.vectors(), bundle.golden()
+    out.mkdir(parents=True)
+    for main in ("run_vectors", "time_runs"):
+        shutil.copy(bundle.link_program(target, work / name, main), out / main)
+    for path in [*bundle.beside().values(), *([bundle.params] if bundle.params.is_file() else [])]:
+        shutil.copy(path, out / path.name)
+    (out / "inputs.bin").write_bytes(encode([vector.inputs for vector in vectors]))
+    (out / "expected.bin").write_bytes(encode([vector.outputs for vector in vectors]))
+    shapes = [case.shapes for case in outside(golden)]
+    (out / "refused.bin").write_bytes(encode_shapes(shapes, len(vectors[0].inputs)))
+    entries = [{"name": vector.name, "outputs": vector.output_entries} for vector in vectors]
+    case = {"model": bundle.name, "vectors": entries, "tolerance": bundle.tolerance()}
+    (out / "case.json").write_text(json.dumps(case, indent=1), encoding="utf-8")
+    return sum(path.stat().st_size for path in out.iterdir())
+
+
+def divide(sizes: dict[str, int], limit: int) -> list[list[str]]:
+    """Names in parts of at most `limit` bytes each, largest first; a larger one has a part of its own."""
+    parts: list[tuple[int, list[str]]] = []
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        at = next((i for i, (size, _) in enumerate(parts) if size + sizes[name] <= limit), len(parts))
+        size, names = parts.pop(at) if at < len(parts) else (0, [])
+        parts.insert(at, (size + sizes[name], [*names, name]))
+    return [names for _, names in parts]
+
+
+def main(words: list[str]) -> None:
+    """Make the pack that the command line `words` describes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--limit", type=int, default=60, metavar="MIB")
+    parser.add_argument("--bundle", action="append", default=[], metavar="NAME=FOLDER")
+    args = parser.parse_args(words)
+    bundles = {name: Path(folder) for name, folder in (given.split("=", 1) for given in args.bundle)}
+    work, made = args.out / "work", args.out / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    for case in args.cases or ([] if bundles else CASES):
+        bundles[case.replace(":", ".").replace(",", "+")] = build(case, work)
+    sizes = {name: prepare(name, open_bundle(b), made / name, work / "linked") for name, b in bundles.items()}
+    for number, names in enumerate(divide(sizes, args.limit << 20)):
+        part = args.out / f"part{number}"
+        shutil.rmtree(part, ignore_errors=True)
+        for name in names:
+            shutil.move(made / name, part / "cases" / name)
+        shutil.copy(Path(__file__).with_name("on_gpu.py"), part / "on_gpu.py")
+        for module in MODULES:
+            to = part / "kiln" / module
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / "build_tools" / "kiln" / module, to)
+        print(f"{part}: {sum(sizes[name] for name in names) / 2**20:.1f} MiB: {', '.join(names)}")
+    made.rmdir()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
