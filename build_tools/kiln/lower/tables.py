@@ -61,7 +61,7 @@ _PAIRS: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
-class _Chain:
+class _ElementwiseChain:
     """The values of an expression for each of the 256 bytes of `leaf`, the 8-bit tensor that it is made of.
 
     `cost` counts functions that take many instructions; `stages` the quantised tensors, the result included.
@@ -178,7 +178,7 @@ def _table_of(rewriter: CallRewriter, call: Any) -> tuple[Any, Array] | None:
 
 def _look_up(rewriter: CallRewriter, call: Any) -> Any:
     """The table for a relax.quantize, or None to keep it."""
-    chain = _Chain(rewriter)
+    chain = _ElementwiseChain(rewriter)
     with np.errstate(all="ignore"):
         table = chain.quantized(call)
     if table is None or (not chain.cost and chain.stages == 1):
