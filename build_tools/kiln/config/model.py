@@ -23,6 +23,7 @@ from kiln.config.source import ModelSource
 from kiln.config.special import SpecialCase
 from kiln.config.state import StateEntry
 from kiln.config.target import Budget, VariantName
+from kiln.config.weights import WeightsKey
 
 Format = Literal["onnx", "tflite", "pt2"]
 Winograd = Literal["auto", "off", "f2", "f4"]
@@ -225,6 +226,11 @@ class Model(Section):
         "computed in float32; tf32: matmuls and convolutions round the factors to 10 bits of mantissa; "
         "for GPU targets only",
     )
+    weights: WeightsKey = Field(
+        default=None,
+        description="type in which float32 weights of matmuls, convolutions and tables are stored: fp16, "
+        "bf16, int8 or int4, or a section; null: as they are in the model's file; for CPU targets only",
+    )
     checks: Literal["indices"] | None = Field(
         default=None,
         description="indices: a run ends with KILN_BAD_INDEX at an index outside its axis; null: such an "
@@ -304,6 +310,10 @@ class Model(Section):
     def tolerance_in_force(self) -> dict[str, Any]:
         """The tolerance that applies: with less than float32, limits are raised to those of the precision."""
         plain = self.tolerance.model_dump(mode="json", exclude={"tf32"})
+        if self.weights is not None:
+            for entry in (plain, *plain["outputs"].values()):
+                if entry["relative"] is not None:
+                    entry["relative"] = max(entry["relative"], self.weights.accepted)
         if self.precision == "fp32":  # the model's own operators may have 16 bits
             return plain
         del plain["fp16"], plain["bf16"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for, read_tensor
 from kiln.stages.model import PrecisionStage
@@ -21,7 +22,8 @@ def run(args: PrecisionStage) -> None:
     by function, how many values that it stored in 16 bits are infinite or NaN though its operands are finite,
     such as a float16 beyond 65504; a line is printed if there are any.
     """
-    precision = read_json(args.config)["precision"]
+    config = read_json(args.config)
+    precision, weights = config["precision"], config["weights"]
     tolerance = read_json(args.tolerance)["tolerance"]
     golden = read_json(args.golden / "golden.json")
     names = [bucket["name"] for bucket in golden.get("buckets", [{"name": None}])]
@@ -36,14 +38,45 @@ def run(args: PrecisionStage) -> None:
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     order = [vector["name"] for vector in golden["vectors"]]
     vectors.sort(key=lambda vector: order.index(vector["name"]))
+    name = weights["type"] + " weights" if weights else precision
+    if weights:
+        _show(config["name"], name, vectors, failed)
     found = {name: count for name, count in sorted(not_finite.items()) if count}
     if found:
         where = ", ".join(f"{count} in {name}" for name, count in found.items())
         print(
             f"kiln: warning: precision={precision}: values beyond its range, on the golden vectors: {where}"
         )
-    result = {"format": 1, "precision": precision, "vectors": vectors, "failed": failed, "not_finite": found}
+    result = {"format": 1, "precision": name, "vectors": vectors, "failed": failed, "not_finite": found}
     write_json(args.out, result)
+
+
+def _show(model: str, what: str, vectors: list[dict[str, Any]], failed: str | None) -> None:
+    """Print the greatest error of each output. Raises KilnError above a limit, or without any figure."""
+    if failed is not None:
+        raise KilnError(f"model '{model}': {what}: the error could not be measured: {failed}")
+    worst: dict[str, dict[str, Any]] = {}
+    for vector in vectors:
+        for output in vector["outputs"]:
+            entry = {**output, "vector": vector["name"]}
+            known = worst.get(output["name"])
+            if known is None or _share(entry) > _share(known):
+                worst[output["name"]] = entry
+    for name, entry in worst.items():
+        error = "not finite" if entry["error"] is None else f"{entry['error']:.3g}"
+        found = f"output '{name}', vector {entry['vector']}: error {error}, allowed {entry['limit']:.3g}"
+        print(f"{model}: {what}: {found}")
+        if not entry["passed"]:
+            raise KilnError(
+                f"model '{model}': {what}: {found}: a larger type, a smaller 'block', or 'limit' in 'weights'"
+            )
+
+
+def _share(entry: Mapping[str, Any]) -> float:
+    """Error of an output as a fraction of its limit."""
+    if entry["error"] is None:
+        return math.inf
+    return float(entry["error"]) / max(float(entry["limit"]), 1e-30)
 
 
 def _measured(

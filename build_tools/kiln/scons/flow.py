@@ -95,6 +95,16 @@ def graphs(unit: ModelBuild) -> Graphs:
         ).out
         for part, folder in zip(parts(unit), given.folders, strict=True)
     ]
+    if unit.model.weights is not None:
+        folders = [
+            declare(
+                of_model.WeightsStage(
+                    source=folder, config=unit.slice("weights"), out=part.of_model / "weights"
+                ),
+                part.model_subject,
+            ).out
+            for part, folder in zip(parts(unit), folders, strict=True)
+        ]
 
     padding = None
     if given.buckets is not None and any(part.is_padded for part in parts(unit)):
@@ -148,8 +158,8 @@ def golden(unit: ModelBuild, given: Graphs) -> Path:
 
 
 def precision(unit: ModelBuild, given: Graphs, vectors: Path) -> Path | None:
-    """Declare the measured errors of a model in a lower precision than float32; None for one in float32."""
-    if unit.model.precision == "fp32":
+    """Declare the measured errors of a model in less than float32; None for one in float32."""
+    if unit.model.precision == "fp32" and unit.model.weights is None:
         return None
     return declare(
         of_model.PrecisionStage(

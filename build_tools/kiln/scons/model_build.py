@@ -131,6 +131,11 @@ def _can_be(model: Model, target: Target) -> None:
         raise KilnError(
             f"model '{model.name}': threads: '{model.threads}': target '{target.name}' has no threads: none"
         )
+    if model.weights is not None and target.cuda is not None:
+        raise KilnError(
+            f"model '{model.name}': weights: {model.weights.type} is for CPUs, '{target.name}' is a GPU: "
+            "remove the key, or precision: fp16"
+        )
     if model.precision == "fp32":
         return
     if target.cuda is None:

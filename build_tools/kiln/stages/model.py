@@ -79,6 +79,15 @@ class SimplifyStage(Stage, spec=StageSpec("simplify", "kiln.graph.stage", cached
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightsStage(Stage, spec=StageSpec("weights", "kiln.graph.weights", cached=True, speaks=True)):
+    """For the key `weights`: the canonical graph → the same with rounded weights."""
+
+    source: Annotated[Path, Input("folder of the simplify stage", "--in")]
+    config: Annotated[Path, common.config("weights", "weights")]
+    out: Annotated[Path, Output("folder of the module", files=common.GraphFiles)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PaddingStage(Stage, spec=StageSpec("padding", "kiln.specialize.padding.stage", cached=True)):
     """For buckets that pad: the proof that padding is neutral, and the padding values."""
 
@@ -131,11 +140,11 @@ class GoldenStage(Stage, spec=StageSpec("golden", "kiln.golden.stage", cached=Tr
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionStage(Stage, spec=StageSpec("precision", "kiln.precision.stage", cached=True)):
-    """Graphs in a lower precision than float32 and golden vectors → the errors."""
+class PrecisionStage(Stage, spec=StageSpec("precision", "kiln.precision.stage", cached=True, speaks=True)):
+    """Graphs in a lower precision than float32, or with rounded weights, and golden vectors → the errors."""
 
     sources: common.Sources
     golden: Annotated[Path, Input("folder of the golden stage")]
-    config: Annotated[Path, common.config("precision", "precision")]
+    config: Annotated[Path, common.config("precision", "precision", "weights")]
     tolerance: Annotated[Path, common.ToleranceSlice]
     out: Annotated[Path, Output("precision.json")]

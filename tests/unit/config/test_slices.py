@@ -21,6 +21,7 @@ CHANGES = [
     ("tolerance:", "precision: fp16\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "precision: tf32\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "precision: bf16\ntolerance:", {"lower", "precision", "tolerance"}),
+    ("tolerance:", "weights: int8\ntolerance:", {"weights", "precision", "tolerance"}),
     ("tolerance:", "budget: {ram_bytes: 64KiB}\ntolerance:", {"budget"}),
     (
         "tolerance:",

@@ -1,0 +1,120 @@
+"""weights: round the float32 weights of a simplified graph, so that they are stored in fewer bits.
+
+Rounded are constants of at least LEAST bytes: right operands of matmuls, weights of convolutions, and tables
+whose rows are looked up. Weights that are stored in fewer bits already stay as they are; so do other
+constants, such as biases. Kernels for the rounded values come from their values (params/encodings.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+
+from kiln.config.weights import Weights
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, read_json
+from kiln.graph.bindings import Array, CallRewriter, const, constant, operator, rewrite_calls
+from kiln.params import store
+from kiln.params.compress import compressed
+from kiln.params.encodings import find
+from kiln.stages.model import WeightsStage
+
+# Smaller weights stay float32.
+LEAST = 4096
+_DEFAULT_BLOCK = 64
+_SHORTEST_BLOCK = 16
+
+
+def run(args: WeightsStage) -> None:
+    """Write the module with rounded weights, and a copy of interface.json, into the folder `args.out`."""
+    config = read_json(args.config)
+    wanted = Weights.model_validate(config["weights"])
+    rounding = _Rounding(wanted)
+    module = rounding.module(store.load(args.source))
+    if not rounding.count:
+        raise KilnError(
+            f"model '{config['name']}': weights: {wanted.type}: nothing to compress: no matmul, convolution "
+            f"or table has float32 weights of at least {LEAST} bytes; remove the key"
+        )
+    before, after = rounding.elements * 4, rounding.elements * {"int4": 0.5, "int8": 1}.get(wanted.type, 2)
+    print(f"{config['name']}: {rounding.count} weights as {wanted.type}: {before:,} → {int(after):,} bytes")
+    with atomic_dir(args.out) as folder:
+        store.save(module, folder)
+        shutil.copyfile(args.source / "interface.json", folder / "interface.json")
+
+
+class _Rounding:
+    """Rounds weights; `count` weights of `elements` numbers in all so far."""
+
+    def __init__(self, wanted: Weights) -> None:
+        self.wanted = wanted
+        self.count = self.elements = 0
+        self._known: dict[tuple[bytes, tuple[int, ...], str], Any] = {}
+
+    def module(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """The module with rounded weights."""
+        rules: dict[str, Callable[[CallRewriter, Any], Any]] = {
+            "relax.matmul": lambda _, call: self._replaced(call, 1, "columns"),
+            "relax.nn.conv2d": lambda _, call: self._replaced(call, 1, "columns"),
+            "relax.take": lambda _, call: self._replaced(call, 0, "rows"),
+        }
+        return rewrite_calls(mod, rules)
+
+    def _replaced(self, call: Any, position: int, scaled: str) -> Any:
+        """`call` with rounded weights, or None; `scaled`: what has a scale, each column or each row."""
+        value = constant(call.args[position])
+        if value is None or str(value.dtype) != "float32" or value.nbytes < LEAST or value.ndim < 2:
+            return None
+        key = (store.digest(value).encode(), value.shape, scaled)
+        if key not in self._known:
+            self._known[key] = self._rounded(value, scaled, call)
+        made = self._known[key]
+        if made is None:
+            return None
+        arguments = list(call.args)
+        arguments[position] = made
+        return tvm.relax.Call(call.op, arguments, call.attrs, call.ty_args)
+
+    def _rounded(self, value: Array, scaled: str, call: Any) -> Any:
+        """The constant that replaces `value`; None where it stays."""
+        if not np.isfinite(value).all() or find(value) is not None:
+            return None
+        matrix = value.reshape(-1, value.shape[-1])
+        block = self._block(value, scaled, call)
+        if block == 0:
+            return None
+        made = compressed(
+            np.ascontiguousarray(matrix.T) if scaled == "rows" else matrix, self.wanted.type, block
+        )
+        if made is None:
+            return None
+        self.count, self.elements = self.count + 1, self.elements + value.size
+        made = made.T if scaled == "rows" else made
+        return const(np.ascontiguousarray(made).reshape(value.shape), "float32")
+
+    def _block(self, value: Array, scaled: str, call: Any) -> int | None:
+        """Length of the blocks of a weight; None: whole columns or rows; 0: the weight stays."""
+        if self.wanted.type in ("fp16", "bf16"):
+            return None
+        block = self.wanted.block or (_DEFAULT_BLOCK if self.wanted.type == "int4" else None)
+        if operator(call) != "relax.nn.conv2d":
+            return (
+                block
+                if scaled == "rows" or value.ndim == 2 or block is None
+                else _divisor(value.shape[-2], block)
+            )
+        if str(call.attrs.kernel_layout) != "HWIO" or int(call.attrs.groups) == value.shape[3]:
+            return 0  # depthwise: few numbers, whose rounding costs the most accuracy
+        if block is None:
+            return None
+        # Kernels read blocks of the channels of one position.
+        return block if value.shape[:2] == (1, 1) else _divisor(value.shape[2], block)
+
+
+def _divisor(whole: int, most: int) -> int:
+    """The greatest divisor of `whole` from _SHORTEST_BLOCK to `most`; 0: none."""
+    return next((size for size in range(min(most, whole), _SHORTEST_BLOCK - 1, -1) if whole % size == 0), 0)
