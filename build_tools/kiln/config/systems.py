@@ -23,6 +23,8 @@ class System:
     library. `shared`: name of the shared library of a model, with {} for the model's; None: there is none.
     `threads`: whether there are POSIX threads. `format`: of objects and programs.
     `runner`: the module in device/check/runners that runs programs on another machine than the target's.
+    `package`: the module in device/packages that makes a package of a bundle; `package_file`: the package's
+    name, with {} for the model's.
     """
 
     name: str
@@ -34,6 +36,8 @@ class System:
     threads: bool = True
     format: Format = "elf"
     runner: str = "qemu_user"
+    package: str | None = None
+    package_file: str = ""
 
 
 _LINUX_PROCESSORS = {
@@ -41,7 +45,10 @@ _LINUX_PROCESSORS = {
     "riscv64": "cpu_riscv_linux.c",
 }  # fmt: skip
 LINUX = System("Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so")
-_WASI = System("WebAssembly", ("wasi",), "platform_stdio.c", threads=False, format="wasm", runner="wasi")
+_WASI = System(
+    "WebAssembly", ("wasi",), "platform_stdio.c",
+    threads=False, format="wasm", runner="wasi", package="npm", package_file="{}.npm.tgz",
+)  # fmt: skip
 # A triple that begins with the architecture and ends with the ABI alone has no system.
 NONE = System(
     "none",

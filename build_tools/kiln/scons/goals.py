@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import canonical_json
+from kiln.errors import KilnError
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
@@ -134,6 +135,26 @@ def shown(unit: ModelBuild) -> Any:
     choice = external.choice if unit.auto is None else None
     declare(SizeStage(show=sizes, byoc=choice), unit.subject, marker=marker, always=True)
     return nodes(marker)[0]
+
+
+def packaged(unit: ModelBuild) -> Any:
+    """Declare the bundle as a package. Raises KilnError where the target's system has no kind of package."""
+    if unit.target.system.package is None:
+        from kiln.device.packages import no_package
+
+        raise KilnError(no_package(unit.target))
+    flow.bundle(unit)
+    out = package_of(unit)
+    stage = use.PackageStage(
+        bundle=unit.bundle, target=unit.target_json(), work=unit.folder / "device", out=out
+    )
+    declare(stage, unit.subject)
+    return nodes(out)[0]
+
+
+def package_of(unit: ModelBuild) -> Path:
+    """Path of the model's package."""
+    return unit.bundle.with_name(unit.target.system.package_file.format(unit.name))
 
 
 def flashed(unit: ModelBuild) -> Any:

@@ -116,6 +116,14 @@ def KilnSize(env: Any, model: str, target: str = "host", **more: Any) -> Any:  #
     return goals.shown(unit)
 
 
+def KilnPackage(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
+    """Declare the package of a bundle, such as an npm package for WebAssembly."""
+    unit = _unit(model, target, more)
+    node = goals.packaged(unit)
+    listed.add(unit, "package", None, package=goals.package_of(unit))
+    return node
+
+
 def KilnPlan(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the plan of a bundle is printed."""
     unit = _unit(model, target, more)
@@ -180,6 +188,7 @@ METHODS = (
     KilnRun,
     KilnSize,
     KilnPlan,
+    KilnPackage,
     KilnTune,
     KilnBench,
     KilnReport,

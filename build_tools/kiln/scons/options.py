@@ -32,6 +32,7 @@ ALIASES = {
     "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
     "run": "the bundle on an image, with the names of the five best classes",
     "plan": "the steps of each bucket in order, with the bytes that they read and write",
+    "package": "the bundle as tools of the target's system install it: an npm package for WebAssembly",
     "size": "what it takes of flash and RAM: code, parameters, arena",
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",

@@ -56,6 +56,16 @@ class DeviceRunStage(
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cached=False)):
+    """The bundle in the form that tools of the target's system install."""
+
+    bundle: _Bundle
+    target: common.Target
+    work: _Work
+    out: Annotated[Path, Output("the package")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceBenchStage(
     Stage, spec=StageSpec("device-bench", "kiln.device.check.bench", cached=False, speaks=True, limited=False)
 ):
