@@ -1,5 +1,5 @@
-/* module.c: what a WebAssembly module exports of a model, for loader.js. All memory is static: memory.h, which
- * the build writes, has that of the arena and of each tensor at its greatest size.
+/* module.c: what a WebAssembly module exports of a model, for loader.js. All memory is static:
+ * memory.h, which the build writes, has that of the arena and of each tensor at its greatest size.
  *
  * Functions that return text return a null pointer for success, else an error in one line. */
 #include KILN_HEADER
