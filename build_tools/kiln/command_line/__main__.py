@@ -8,28 +8,15 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kiln import __version__, unforeseen
-from kiln.command_line import listing
-from kiln.command_line.answer import AnswerPart, CommandAnswer, error_of
+from kiln.command_line import bundles, listing
+from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.paths import data_file
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a question finds: `part` for --json, and `show`, which prints it as text.
-
-    `wrong`: a comparison found a difference beyond its limit.
-    """
-
-    part: AnswerPart
-    show: Callable[[], object]
-    wrong: bool = False
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -207,6 +194,9 @@ _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
     "compare": _compare,
     "reduce": _reduce,
     "report": _report,
+    "sign": bundles.signed,
+    "verify": bundles.verified,
+    "sbom": bundles.listed,
 }
 
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +26,7 @@ ErrorCode = Literal[
     "system",
     "interrupted",
     "fault",
+    "signature",
     "rejected",
 ]
 # The first pattern that is found in an error's line decides its code.
@@ -33,6 +36,7 @@ _CODES: tuple[tuple[ErrorCode, str], ...] = (
     ("test-failed", r"test failed|first beyond its limit"),
     ("budget", r"budget exceeded|over its budget"),
     ("limit", r"needs more than .* of memory|not done after .* seconds"),
+    ("signature", r"signature is wrong|not signed|since the bundle was signed|signed bundle|an older bundle"),
     ("not-installed", r"not installed|install (it|them) with|pip install"),
     ("unknown-name", r"unknown (model|target|device|command|option|goal|key|backend|variant|stage)"),
     ("usage", r"lists the arguments|is missing: |is given twice|one model is needed|expected one argument"),
@@ -80,6 +84,18 @@ class CommandAnswer(_Described):
     messages: list[str] = Field(
         default_factory=list, description="what goals without figures print: devices, status, rollback"
     )
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a question finds: `part` for --json, and `show`, which prints it as text.
+
+    `wrong`: a comparison found a difference beyond its limit.
+    """
+
+    part: AnswerPart
+    show: Callable[[], object]
+    wrong: bool = False
 
 
 def error_of(line: str) -> AnswerError:

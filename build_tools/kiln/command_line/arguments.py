@@ -22,7 +22,8 @@ from kiln.scons.options import ALIASES, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
 _OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
-_OTHERS = (*_OF_MODELS, "list", "completion")
+_OF_BUNDLES = ("sign", "verify", "sbom")
+_OTHERS = (*_OF_MODELS, *_OF_BUNDLES, "list", "completion")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
@@ -179,8 +180,30 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
     _add_json(command)
+    _add_of_bundles(commands)
     command = commands.add_parser("list", help="names and descriptions of targets, models, devices, backends")
     command.add_argument("kind", choices=tuple(LISTS))
     _add_json(command)
     command = commands.add_parser("completion", help="print a completion script for a shell")
     command.add_argument("shell", choices=_SHELLS)
+
+
+def _add_of_bundles(commands: Any) -> None:
+    """Add the commands for finished bundles."""
+    command = commands.add_parser("sign", help="sign a bundle, with provenance and bills of materials")
+    command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, such as build/host/resnet")
+    command.add_argument(
+        "--key", required=True, metavar="KEY", help="private Ed25519 key: FILE.pem or env:NAME"
+    )
+    text = "a number that never falls: devices refuse a bundle with a lower one than they have had"
+    command.add_argument("--release", required=True, type=int, metavar="N", help=text)
+    _add_json(command)
+    command = commands.add_parser("verify", help="check a bundle's signature, every file and its release")
+    command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
+    text = "public Ed25519 key: FILE.pem or env:NAME; several: any of them"
+    command.add_argument("--key", required=True, action="append", metavar="KEY", help=text)
+    command.add_argument("--least", type=int, default=0, metavar="N", help="the least release allowed")
+    _add_json(command)
+    command = commands.add_parser("sbom", help="bills of materials of a bundle: CycloneDX 1.6 and SPDX 2.3")
+    command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
+    _add_json(command)

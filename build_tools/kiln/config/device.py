@@ -39,6 +39,15 @@ DevicePath = Annotated[
 ]
 
 
+def _public(value: str) -> str:
+    if "BEGIN PUBLIC KEY" not in value:
+        raise ValueError("a public key in PEM, from BEGIN PUBLIC KEY to END PUBLIC KEY, expected")
+    return value
+
+
+TrustedKey = Annotated[str, AfterValidator(_public), WithJsonSchema({"type": "string"})]
+
+
 class Device(Section):
     """One device. The file in device/deploy/transports/ that `kind` names defines the keys of `transport`."""
 
@@ -49,5 +58,10 @@ class Device(Section):
     contents: Literal["all", "run"] = Field(
         default="all",
         description="run: deploy only files needed at run time; all: also headers, sources, report",
+    )
+    trusted_keys: list[TrustedKey] = Field(
+        default_factory=list,
+        description="public Ed25519 keys, PEM texts: only bundles signed with one of them are installed, and "
+        "none of an older release than the device has had",
     )
     transport: Section = Field(description="how the device is reached")

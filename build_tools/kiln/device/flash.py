@@ -30,6 +30,9 @@ from kiln.device.deploy.transports import AFTER
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.stages.use import FlashStage
+from kiln.trust import FOLDER, PROVENANCE
+from kiln.trust.keys import public_key
+from kiln.trust.verify import verify
 
 # Folders and files of a bundle that no program reads when it runs (`contents: run` leaves them out).
 _TO_BUILD_WITH = ("include/", "src/", "cmake/", "pkgconfig/", "golden/", "report.html")
@@ -44,16 +47,26 @@ def run(args: FlashStage) -> None:
         return
     target = Target.model_validate(read_json(args.target))
     began = time.monotonic()
+    release = _release(device, args.bundle)
     with open_store(device) as store:
         manifest = read_json(args.bundle / "manifest.json")
         why = obstacle(store.facts, target) or memory_obstacle(store.facts, manifest)
         if why:
             raise KilnError(f"{store.transport.description}: {why}; nothing was changed there")
         with store.locked():
-            flashed = _Flash(store, device, target, args, manifest).run()
+            flashed = _Flash(store, device, target, args, manifest, release).run()
         flashed["seconds"] = round(time.monotonic() - began, 1)
         _print(store, target, flashed)
         write_json(args.out, flashed)
+
+
+def _release(device: Device, bundle: Path) -> int | None:
+    """The release of a bundle that one of the device's trusted keys has signed; None without trusted keys."""
+    if not device.trusted_keys:
+        return None
+    where = f"device '{device.name}': trusted_keys"
+    keys = [public_key(pem.encode(), where) for pem in device.trusted_keys]
+    return verify(bundle, keys).release
 
 
 @dataclass
@@ -65,6 +78,7 @@ class _Flash:
     target: Target
     args: FlashStage
     manifest: Mapping[str, Any]
+    release: int | None
 
     def run(self) -> dict[str, Any]:
         """Install, test and switch; returns the content of flash.json without the time.
@@ -78,6 +92,7 @@ class _Flash:
             raise KilnError(f"{store.transport.description}: {why}; nothing was changed there")
         identity = version_id(files)
         state = store.state(model)
+        self._refuse_older(model, state)
         fresh = state.current is None or state.installed is None or state.installed["id"] != identity
         if not fresh and state.current is not None:
             wrong = self._damaged(model, state.current, files)
@@ -102,6 +117,20 @@ class _Flash:
             "bytes": sum(file.bytes for file in files),
             "moved_bytes": store.copies.moved,
         }  # fmt: skip
+
+    def _refuse_older(self, model: str, state: State) -> None:
+        """Raise KilnError for a bundle of an older release than the device has had."""
+        floor = greatest_release(state.installed)
+        if self.release is not None and state.current is not None and state.installed is None:
+            raise KilnError(
+                f"{self.store.transport.description}: installed.json of '{model}' is damaged, so the "
+                "greatest release there is not known; nothing was changed there"
+            )
+        if self.release is not None and self.release < floor:
+            raise KilnError(
+                f"{self.store.transport.description}: release {self.release} of '{model}', at least {floor} "
+                "is required: an older bundle; nothing was changed there"
+            )
 
     def _install(self, model: str, identity: str, files: Sequence[File], state: State) -> str:
         """Copy a version to the device and read it back; returns its name.
@@ -138,6 +167,8 @@ class _Flash:
             "format": 1, "model": self.manifest["name"], "id": identity, "previous": state.current,
             "target": self.target.name, "model_hash": self.manifest["model_hash"],
             "manifest_sha256": manifest.sha256, "installed": time.strftime("%Y-%m-%d %H:%M:%S UTC", now),
+            "release": self.release,
+            "greatest_release": max(self.release or 0, greatest_release(state.installed)),
             "by": f"{getpass.getuser()}@{socket.gethostname()}", "kiln": __version__,
             "files": [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in files],
         }  # fmt: skip
@@ -168,11 +199,20 @@ def bundle_files(bundle: Path, manifest: Mapping[str, Any], contents: str) -> li
     wanted = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
     if contents == "run":
         wanted = {name: digest for name, digest in wanted.items() if not _to_build_with(name)}
+    if (bundle / PROVENANCE).is_file():
+        signed = [path for path in sorted((bundle / FOLDER).glob("*")) if path.is_file()]
+        wanted |= {f"{FOLDER}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in signed}
     files = [file_of(name, bundle / name) for name in wanted]
     for file in files:
         if file.sha256 != wanted[file.name]:
             raise KilnError(f"{file.source}: not the file that manifest.json lists; build the bundle again")
     return sorted([*files, file_of("manifest.json", bundle / "manifest.json")], key=lambda file: file.name)
+
+
+def greatest_release(installed: Mapping[str, Any] | None) -> int:
+    """The greatest release that a device has had, by an installed.json; 0 where none was signed."""
+    found = (installed or {}).get("greatest_release")
+    return found if isinstance(found, int) else 0
 
 
 def _to_build_with(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from kiln.device.deploy import listing
 from kiln.device.deploy.registry import read_device
 from kiln.device.deploy.store import Store, open_store
-from kiln.device.flash import bundle_files, version_id
+from kiln.device.flash import bundle_files, greatest_release, version_id
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.stages.use import InstalledStage
@@ -43,6 +43,12 @@ def rollback(store: Store, model: str) -> dict[str, str]:
         raise KilnError(
             f"{who}: {previous} cannot be used, {(wrong or ['installed.json'])[0]} is damaged; "
             f"{state.current} stays in use"
+        )
+    release, floor = installed.get("release"), greatest_release(state.installed)
+    if store.device.trusted_keys and (not isinstance(release, int) or release < floor):
+        raise KilnError(
+            f"{who}: {previous} is of release {release}, at least {floor} is required; {state.current} stays "
+            "in use"
         )
     store.switch(model, previous)
     return {"in use": previous, "installed": listing.when(installed), "before": state.current}

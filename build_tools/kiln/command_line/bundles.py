@@ -1,0 +1,51 @@
+"""The commands for finished bundles: sign, verify, sbom."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+from kiln.command_line.answer import AnswerPart, Reply
+from kiln.trust import PROVENANCE
+from kiln.trust.sbom import CYCLONEDX, SPDX, write_sboms
+from kiln.trust.sign import manifest_of, sign
+from kiln.trust.verify import verify
+
+
+def signed(given: Namespace) -> Reply:
+    """Sign a bundle."""
+    folder = Path(given.bundle)
+    done = sign(folder, given.key, given.release)
+    files = {"provenance": PROVENANCE, "cyclonedx": CYCLONEDX, "spdx": SPDX}
+    part = _part("sign", folder, files, {"release": done.release, "key": done.key})
+    return Reply(part, lambda: print(f"{folder}: signed as release {done.release} with key {done.key[:16]}…"))
+
+
+def verified(given: Namespace) -> Reply:
+    """Verify a bundle."""
+    from kiln.trust.keys import public_key_of
+
+    folder = Path(given.bundle)
+    manifest_of(folder)
+    found = verify(folder, [public_key_of(key) for key in given.key], given.least)
+    text = f"{folder}: {found.files} files as signed with key {found.key[:16]}…, release {found.release}"
+    return Reply(_part("verify", folder, {}, asdict(found)), lambda: print(text))
+
+
+def listed(given: Namespace) -> Reply:
+    """Write the bills of materials of a bundle; those of a signed bundle are there already."""
+    folder = Path(given.bundle)
+    manifest = manifest_of(folder)
+    if not (folder / PROVENANCE).is_file():
+        write_sboms(folder, manifest)
+    part = _part("sbom", folder, {"cyclonedx": CYCLONEDX, "spdx": SPDX}, None)
+    return Reply(part, lambda: print("\n".join(str(folder / name) for name in (CYCLONEDX, SPDX))))
+
+
+def _part(goal: str, folder: Path, files: dict[str, str], data: object) -> AnswerPart:
+    manifest = manifest_of(folder)
+    paths = {purpose: str(folder / name) for purpose, name in files.items()}
+    return AnswerPart(
+        goal=goal, model=manifest["name"], target=manifest["target"]["name"], files=paths, data=data
+    )

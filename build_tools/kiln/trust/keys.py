@@ -1,0 +1,92 @@
+"""Ed25519 keys in PEM, from files or variables of the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+
+PASSWORD = "KILN_KEY_PASSWORD"  # variable of the environment: the password of an encrypted key
+_ENVIRONMENT = "env:"
+
+
+def libraries() -> tuple[Any, Any, Any]:
+    """The modules serialization (of cryptography), securesystemslib.signer and securesystemslib.dsse.
+
+    Raises KilnError with the command that installs what is missing.
+    """
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from securesystemslib import dsse, signer
+    except ImportError as error:
+        raise KilnError(
+            f"signatures need the package {(error.name or 'cryptography').split('.')[0]}; install it with: "
+            f"{sys.executable} -m pip install cryptography securesystemslib cyclonedx-python-lib"
+        ) from None
+    return serialization, signer, dsse
+
+
+def private_key(given: str) -> Any:
+    """The private key of --key: a PEM file (PKCS#8), or env:NAME, a variable that contains one.
+
+    Raises KilnError for what cannot be read, a wrong password, and a key of another kind than Ed25519.
+    """
+    serialization, _, _ = libraries()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    pem, password = _pem(given), os.environ.get(PASSWORD)
+    try:
+        found = serialization.load_pem_private_key(pem, password.encode() if password else None)
+    except TypeError:
+        why = "it is not encrypted: unset" if password else "it is encrypted: its password is expected in"
+        raise KilnError(f"key '{given}': {why} {PASSWORD}") from None
+    except Exception:  # cryptography raises ValueError, UnsupportedAlgorithm and its own
+        raise KilnError(
+            f"key '{given}': no private key in PEM, or a wrong password; openssl genpkey -algorithm ed25519 "
+            "makes one"
+        ) from None
+    if not isinstance(found, Ed25519PrivateKey):
+        raise KilnError(f"key '{given}': {type(found).__name__.lstrip('_')}, an Ed25519 key is expected")
+    return found
+
+
+def public_key(pem: bytes, where: str) -> Any:
+    """A public Ed25519 key as securesystemslib's Key; `where` names it in errors.
+
+    A private key is refused, since it has no place where signatures are checked.
+    """
+    serialization, signer, _ = libraries()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if b"PRIVATE" in pem:
+        raise KilnError(f"{where}: a private key; give the public one: openssl pkey -in KEY.pem -pubout")
+    try:
+        found = serialization.load_pem_public_key(pem)
+    except Exception:  # as above
+        raise KilnError(f"{where}: no public key in PEM (BEGIN PUBLIC KEY)") from None
+    if not isinstance(found, Ed25519PublicKey):
+        raise KilnError(f"{where}: {type(found).__name__.lstrip('_')}, an Ed25519 key is expected")
+    return signer.SSlibKey.from_crypto(found)
+
+
+def public_key_of(given: str) -> Any:
+    """The public key of --key: a PEM file, or env:NAME, a variable that contains one."""
+    return public_key(_pem(given), f"key '{given}'")
+
+
+def _pem(given: str) -> bytes:
+    if given.startswith("pkcs11:"):
+        raise KilnError(f"key '{given}': keys in PKCS#11 tokens are not supported; use a file or env:NAME")
+    if given.startswith(_ENVIRONMENT):
+        name = given.removeprefix(_ENVIRONMENT)
+        text = os.environ.get(name)
+        if not text:
+            raise KilnError(f"key '{given}': the variable {name} is not set")
+        return text.encode()
+    try:
+        return Path(given).read_bytes()
+    except OSError as error:
+        raise KilnError(f"key '{given}': {error.strerror}; a PEM file or env:NAME is expected") from None

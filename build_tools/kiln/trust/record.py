@@ -1,0 +1,50 @@
+"""Signatures that a device checks without JSON: one small record for each file that a program may load.
+
+A record has 176 bytes, numbers in little-endian order: "KILNSIG1", the release (64 bits), the model's hash
+(32 bytes), the SHA-512 of the file, and the Ed25519 signature of these 112 bytes. device/kiln_verify.c checks
+it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.files import atomic_write
+from kiln.trust import FOLDER
+
+MAGIC = b"KILNSIG1"
+_DEVICE = Path(__file__).resolve().parent / "device"
+
+
+def record(content: bytes, model_hash: str, release: int, private: Any) -> bytes:
+    """The record of a file's content; `private` is an Ed25519 key of the library cryptography."""
+    head = struct.pack("<8sQ32s", MAGIC, release, bytes.fromhex(model_hash))
+    signed = head + hashlib.sha512(content).digest()
+    return bytes(signed + private.sign(signed))
+
+
+def signed_files(bundle: Path, model: str) -> list[Path]:
+    """The files of a bundle that a program loads at run time: parameters and the shared library."""
+    found = [bundle / "params.bin", bundle / "lib" / f"lib{model}.so"]
+    return [path for path in found if path.is_file()]
+
+
+def write_records(bundle: Path, manifest: Mapping[str, Any], private: Any, release: int) -> None:
+    """Write trust/<file>.sig for each file that a program loads."""
+    for path in signed_files(bundle, manifest["name"]):
+        content = record(path.read_bytes(), manifest["model_hash"], release, private)
+        atomic_write(bundle / FOLDER / f"{path.name}.sig", content)
+
+
+def write_verifier(bundle: Path, public: Any) -> None:
+    """Write the verifier's C source, Monocypher with its licence, and the public key as a header."""
+    for path in sorted(_DEVICE.iterdir()):
+        if path.suffix in (".c", ".h", ".md"):
+            atomic_write(bundle / FOLDER / "device" / path.name, path.read_bytes())
+    values = ", ".join(f"0x{byte:02x}" for byte in public.public_bytes_raw())
+    text = f"/* The public key with which this bundle was signed. */\n#define KILN_PUBLIC_KEY {{{values}}}\n"
+    atomic_write(bundle / FOLDER / "device" / "public_key.h", text)

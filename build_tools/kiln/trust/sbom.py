@@ -1,0 +1,181 @@
+"""Bills of materials of a bundle: CycloneDX 1.6 by its library, and SPDX 2.3.
+
+Both list the model, its parameters, the runtime, linked libraries, the verifier's library, and the tools of
+the build. They have no date of their own: equal bundles have equal bills. SPDX demands one, which is
+SOURCE_DATE_EPOCH or 1970.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.files import write_json
+from kiln.trust import FOLDER
+
+CYCLONEDX, SPDX = f"{FOLDER}/sbom.cdx.json", f"{FOLDER}/sbom.spdx.json"
+_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:kiln-build:sbom")
+_LICENCES = {
+    "kiln": "Apache-2.0", "apache-tvm": "Apache-2.0", "apache-tvm-ffi": "Apache-2.0", "ziglang": "MIT",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Material:
+    """One part of a bundle, or a tool that made it; `kind` in CycloneDX's words."""
+
+    kind: str
+    name: str
+    version: str | None = None
+    licence: str | None = None
+    sha256: str | None = None
+    purl: str | None = None
+    tool: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def materials(bundle: Path, manifest: Mapping[str, Any]) -> Iterator[Material]:
+    """The materials of a bundle, from its manifest and its files."""
+    params = manifest["params"]
+    yield Material(
+        "machine-learning-model", manifest["name"], manifest["model_hash"][:12], manifest.get("licence"),
+        manifest["source_sha256"],
+    )  # fmt: skip
+    path = bundle / "params.bin"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    about = {"kiln:bytes": str(params["bytes"]), "kiln:storage": params["storage"]}
+    licence = manifest.get("licence")
+    yield Material("data", f"{manifest['name']} parameters", None, licence, digest, properties=about)
+    version = manifest["tools"]["kiln"]
+    yield Material("library", "kiln runtime", version, "Apache-2.0", purl=f"pkg:pypi/kiln-build@{version}")
+    yield Material("library", "DLPack header", None, "Apache-2.0")
+    if (bundle / FOLDER / "device").is_dir():
+        yield Material("library", "Monocypher", "4.0.3", "BSD-2-Clause OR CC0-1.0")
+    for one in manifest.get("libraries", []):
+        yield Material("library", one["name"], str(one["version"]), one["licence"])
+    for name, version in sorted(manifest["tools"].items()):
+        package = "kiln-build" if name == "kiln" else name
+        purl = f"pkg:pypi/{package}@{version}"
+        yield Material("application", package, version, _LICENCES.get(name), purl=purl, tool=True)
+
+
+def write_sboms(bundle: Path, manifest: Mapping[str, Any]) -> None:
+    """Write both bills of materials into the bundle."""
+    write_json(bundle / CYCLONEDX, cyclonedx(bundle, manifest))
+    write_json(bundle / SPDX, spdx(bundle, manifest))
+
+
+def cyclonedx(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The bill of materials in CycloneDX 1.6."""
+    try:
+        from cyclonedx.contrib.license.factories import LicenseFactory
+        from cyclonedx.model import HashAlgorithm, HashType, Property
+        from cyclonedx.model.bom import Bom, BomMetaData
+        from cyclonedx.model.component import Component, ComponentType
+        from cyclonedx.model.tool import ToolRepository
+        from cyclonedx.output.json import JsonV1Dot6
+        from packageurl import PackageURL
+    except ImportError as error:
+        raise KilnError(
+            f"a bill of materials needs the package {(error.name or 'cyclonedx').split('.')[0]}; install it "
+            f"with: {sys.executable} -m pip install cyclonedx-python-lib"
+        ) from None
+    licences = LicenseFactory()
+
+    def component(one: Material) -> Any:
+        hashes = [HashType(alg=HashAlgorithm.SHA_256, content=one.sha256)] if one.sha256 else []
+        return Component(
+            name=one.name,
+            type=ComponentType(one.kind),
+            version=one.version,
+            bom_ref=f"{one.kind}:{one.name}",
+            hashes=hashes,
+            licenses=[licences.make_from_string(one.licence)] if one.licence else [],
+            purl=PackageURL.from_string(one.purl) if one.purl else None,
+            properties=[Property(name=name, value=value) for name, value in one.properties.items()],
+        )
+
+    found = list(materials(bundle, manifest))
+    whole = Component(
+        name=f"{manifest['name']} for {manifest['target']['name']}",
+        type=ComponentType.FIRMWARE,
+        version=manifest["model_hash"][:12],
+        bom_ref="bundle",
+    )
+    bom = Bom(
+        serial_number=uuid.uuid5(_NAMESPACE, f"{manifest['model_hash']} {manifest['target']['name']}"),
+        metadata=BomMetaData(
+            component=whole, tools=ToolRepository(components=[component(one) for one in found if one.tool])
+        ),
+        components=[component(one) for one in found if not one.tool],
+    )
+    bom.register_dependency(whole, list(bom.components))
+    content: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
+    content["metadata"].pop("timestamp", None)
+    return content
+
+
+def spdx(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The bill of materials in SPDX 2.3."""
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", "0"))))
+    name = f"{manifest['name']} for {manifest['target']['name']}"
+    whole = {**_package("SPDXRef-bundle", Material("firmware", name, manifest["model_hash"][:12]))}
+    packages, relations = [whole], [_relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-bundle")]
+    for number, one in enumerate(materials(bundle, manifest)):
+        reference = f"SPDXRef-{number}-{re.sub(r'[^A-Za-z0-9.-]', '-', one.name)}"
+        packages.append(_package(reference, one))
+        if one.tool:
+            relations.append(_relation(reference, "BUILD_TOOL_OF", "SPDXRef-bundle"))
+        else:
+            relations.append(_relation("SPDXRef-bundle", "CONTAINS", reference))
+    return {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": name,
+        "documentNamespace": f"urn:kiln-build:spdx:{manifest['target']['name']}:{manifest['model_hash']}",
+        "creationInfo": {"created": created, "creators": [f"Tool: kiln-{manifest['tools']['kiln']}"]},
+        "packages": packages,
+        "relationships": relations,
+    }
+
+
+# An SPDX expression of plain identifiers; other texts are kept as comments.
+_EXPRESSION = re.compile(r"[A-Za-z0-9.+-]+(?: (?:OR|AND|WITH) [A-Za-z0-9.+-]+)*")
+
+
+def _package(reference: str, one: Material) -> dict[str, Any]:
+    plain = one.licence if one.licence and _EXPRESSION.fullmatch(one.licence) else None
+    found: dict[str, Any] = {
+        "SPDXID": reference,
+        "name": one.name,
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": plain or "NOASSERTION",
+        "copyrightText": "NOASSERTION",
+    }
+    if one.licence and not plain:
+        found["licenseComments"] = one.licence
+    if one.version:
+        found["versionInfo"] = one.version
+    if one.sha256:
+        found["checksums"] = [{"algorithm": "SHA256", "checksumValue": one.sha256}]
+    if one.purl:
+        reference_type = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl"}
+        found["externalRefs"] = [{**reference_type, "referenceLocator": one.purl}]
+    return found
+
+
+def _relation(one: str, kind: str, other: str) -> dict[str, str]:
+    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}

@@ -1,0 +1,60 @@
+"""Sign a bundle: bills of materials, records for devices, and a signed statement of all files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.emit.bundle import pack
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.trust import FOLDER, PROVENANCE
+from kiln.trust.keys import libraries, private_key
+from kiln.trust.record import write_records, write_verifier
+from kiln.trust.sbom import write_sboms
+from kiln.trust.statement import MOST_RELEASE, PAYLOAD, statement
+
+
+@dataclass(frozen=True)
+class SignedBundle:
+    """A signed bundle: its folder, its release, and the id of the key."""
+
+    folder: Path
+    release: int
+    key: str
+
+
+def manifest_of(bundle: Path) -> dict[str, Any]:
+    """The content of a bundle's manifest.json. Raises KilnError where `bundle` is no bundle."""
+    path = bundle / "manifest.json"
+    if not path.is_file():
+        raise KilnError(f"{bundle}: not a bundle: it has no manifest.json, as build/host/resnet has")
+    content: dict[str, Any] = read_json(path)
+    return content
+
+
+def sign(bundle: Path, key: str, release: int) -> SignedBundle:
+    """Sign the bundle in the folder `bundle` with the private key `key` (see `private_key`).
+
+    Writes trust/ in the bundle, in place of an earlier one, and the archive next to it anew. Raises KilnError
+    before anything is written.
+    """
+    if not 0 <= release <= MOST_RELEASE:
+        raise KilnError(f"release {release}: allowed 0..{MOST_RELEASE}")
+    _, signers, dsse = libraries()
+    private, manifest = private_key(key), manifest_of(bundle)
+    shutil.rmtree(bundle / FOLDER, ignore_errors=True)
+    write_records(bundle, manifest, private, release)
+    write_verifier(bundle, private.public_key())
+    write_sboms(bundle, manifest)
+    payload = json.dumps(statement(bundle, manifest, release), sort_keys=True).encode()
+    envelope = dsse.Envelope(payload=payload, payload_type=PAYLOAD, signatures={})
+    signature = envelope.sign(signers.CryptoSigner(private))
+    write_json(bundle / PROVENANCE, envelope.to_dict())
+    archive = bundle.with_name(f"{bundle.name}.tar.gz")
+    if archive.is_file():
+        pack(bundle, archive)
+    return SignedBundle(bundle, release, signature.keyid)
