@@ -6,6 +6,7 @@ Tensors lie against pages that may not be touched, so that a read past either en
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,23 +150,30 @@ int main(int argc, char **argv) {
 """
 
 
+def _bytes_of(compiled: Compiled, name: str) -> int:
+    tensor = compiled.tensors[name]
+    return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+
+
 def _program(compiled: Compiled, cases: list[tuple[Array, Array]]) -> tuple[str, bytes]:
     """C that runs each step twice, its tensors against the page before and behind; the data it reads."""
     prototypes, calls, blob = set(), [], b""
     for number, (step, (x, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
-        source, weights, output = step.args
+        source, weights, output, *scratch = step.args
         assert compiled.tensors[source].kind == "input" and output in step.writes
         packed = np.ascontiguousarray(compiled.result.params[weights])
         extent = f", 0, {step.extent}" if step.extent else ""
-        types = "void *, void *, void *" + (", int32_t, int32_t" if extent else "")
+        types = ", ".join(["void *"] * len(step.args)) + (", int32_t, int32_t" if extent else "")
+        sizes = [_bytes_of(compiled, str(name)) for name in scratch]
         prototypes.add(f"void {step.kernel}({types});\n")
         for last in (0, 1):
             aligned = int(last and packed.nbytes % 64 == 0)
+            more = "".join(f", fenced({size}, {int(last and size % 64 == 0)}, 0)" for size in sizes)
             calls.append(
                 f"  {{ void *x = fenced({x.nbytes}, {last}, 1), *w = fenced({packed.nbytes}, {aligned}, 1);\n"
                 f"    void *y = fenced({want.nbytes}, {last}, 0);\n"
                 f"    if (!x || !w || !y) return 3;\n"
-                f"    {step.kernel}(x, w, y{extent});\n"
+                f"    {step.kernel}(x, w, y{more}{extent});\n"
                 f'    if (differs(y, {want.nbytes})) puts("case {number} differs"); }}\n'
             )
             blob += x.tobytes() + packed.tobytes() + want.tobytes()

@@ -10,7 +10,7 @@ from tvm import tirx
 from kiln.tir.builder import Expr, Machine, load
 from kiln.tir.vector_expr import ramp
 
-_PAIRS = {
+PAIRS = {
     4: "llvm.x86.sse2.pmadd.wd",
     8: "llvm.x86.avx2.pmadd.wd",
     16: "llvm.x86.avx512.pmaddw.d.512",
@@ -41,7 +41,7 @@ class RuntimeProduct:
             name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
             return tirx.call_llvm_pure_intrin(int32, name, total, columns, rows)
         if self.method == "pairs":
-            return total + tirx.call_llvm_pure_intrin(int32, _PAIRS[self.lanes], rows, columns)
+            return total + tirx.call_llvm_pure_intrin(int32, PAIRS[self.lanes], rows, columns)
         return total + tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
 
     def row_group(self, memory: Any, at: Expr) -> Expr:
@@ -63,6 +63,6 @@ def form_of(machine: Machine, left: str, right: str) -> RuntimeProduct:
         return RuntimeProduct("vnni", 4, lanes, "uint8", "int8", 128 if left == "int8" else 0)
     if machine.dot == "sdot" and right == "int8":
         return RuntimeProduct("sdot", 4, lanes, "int8", "int8", -128 if left == "uint8" else 0)
-    if machine.isa in ("sse4", "avx2", "avx512") and lanes in _PAIRS:
+    if machine.isa in ("sse4", "avx2", "avx512") and lanes in PAIRS:
         return RuntimeProduct("pairs", 2, lanes, "int16", "int16", 0)
     return RuntimeProduct("plain", 1, lanes, "int16", "int16", 0)
