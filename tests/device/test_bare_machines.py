@@ -145,6 +145,19 @@ def test_an_int8_model_on_the_other_cores(project: Project) -> None:
     on_machines(project, OTHERS, "micro_speech")
 
 
+@pytest.mark.heavy
+def test_patches_keep_a_budget(project: Project) -> None:
+    """69 KiB of feature maps in 16 KiB; the levels are those of LiteRT, as without patches."""
+    text = (Path(__file__).parents[2] / "models/rock_paper_scissors.yaml").read_text()
+    (project.folder / "models/small.yaml").write_text(
+        text.replace("golden:\n", "budget: {ram_bytes: 16KiB}\ngolden:\n")
+    )
+    out = project.make("target=cortex_m4", "model=small", "test")
+    assert out.count("max error 0 levels") == 3, out
+    (bucket,) = read_json(project.build / ".stages/cortex_m4/small/plan/plan.json")["buckets"]
+    assert bucket["arena_bytes"] <= 16 << 10 < bucket["patches"]["bytes_before"]
+
+
 def changed(name: str, **keys: object) -> Target:
     """A shipped target with other values of some keys."""
     return load_target(name).model_copy(update=keys)

@@ -241,6 +241,12 @@ class Model(Section):
         description="strict: the build ends with an error if a step computes on floats between quantised "
         "tensors; null: such steps are marked in the plan and the report",
     )
+    patches: Literal["auto", "none"] = Field(
+        default="auto",
+        description="the first layers in parts of the image, so that their feature maps never exist whole: "
+        "auto: where the model needs more RAM than the budgets and the memory of the target allow; "
+        "none: never",
+    )
     byoc: ByocKey = Field(
         default=None,
         description="external libraries: none, names separated by commas, or a section; null: as the target "

@@ -112,7 +112,8 @@ def _quantize(rewriter: CallRewriter, call: Any) -> Any:
     for rule in (_softmax, _table, _sum):
         result = rule(rewriter, call.args[0], step, level, dtype)
         if result is not None:
-            return result
+            # Fusion stops at the reshape: the next operator's int64 would be stored instead of the bytes.
+            return relax.op.reshape(rewriter.emit(result), list(call.ty.shape))
     return None
 
 

@@ -23,9 +23,11 @@ from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import index_checks
 from kiln.lower.integer_products import integer_products
 from kiln.lower.packings import Packings
+from kiln.lower.patch_choice import in_patches
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
+from kiln.lower.schema import PatchRecord
 from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
 from kiln.lower.steps import Steps
@@ -102,7 +104,8 @@ class Lowering:
     `choices`: tuning records measured on the target's CPU; None: no records. `external`: passes that assign
     subgraphs to libraries. `precision`: precision of the tensors between kernels; other than fp32 only on
     GPUs. `checks`: "indices" adds steps that check indices. `packings`: the forms that weights shared with
-    other buckets or cases may be stored in; None: any form. `target`: None for any GPU, up to the kernels.
+    other buckets or cases may be stored in; None: any form. `ram_limit`: bytes, beyond which layers are
+    computed in patches; `patched`: what was chosen for that. `target`: None for any GPU, up to the kernels.
     """
 
     model: str
@@ -114,6 +117,8 @@ class Lowering:
     precision: str = "fp32"
     checks: str | None = None
     packings: Packings | None = None
+    ram_limit: int | None = None
+    patched: PatchRecord | None = None
     # Values of the parameters of `main` by name, from the pass `params` on.
     params: store.Tensors = field(default_factory=dict)
     # The kernels and steps, from the pass `kernels` on.
@@ -151,6 +156,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
+        ("patches", partial(patches, lowering), CPU),
         ("reshapes", free_reshapes),
         ("index_checks", index_checks(lowering.model, lowering.checks == "indices", lowering.on_gpu)),
         ("indices", safe_indices),
@@ -180,6 +186,12 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
     ]
     kind = GPU if lowering.on_gpu else CPU
     return [(entry[0], entry[1]) for entry in entries if len(entry) == 2 or entry[2] == kind]
+
+
+def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """The first layers in parts of the image, where the limit of RAM asks for it."""
+    mod, lowering.patched = in_patches(mod, lowering.ram_limit)
+    return mod
 
 
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
@@ -239,15 +251,19 @@ def lower(
     precision: str = "fp32",
     checks: str | None = None,
     packings: Packings | None = None,
+    ram_limit: int | None = None,
 ) -> Steps:
     """Lower a simplified module, whose parameters are constants, to kernels and steps for `target`.
 
     `dump`: a folder for the IR after each pass. The others: see `Lowering`. Raises KilnError with the names
     of the operators for a group that cannot be lowered for the target.
     """
-    lowering = Lowering(model, target, threads, winograd, choices, external, precision, checks, packings)
+    lowering = Lowering(
+        model, target, threads, winograd, choices, external, precision, checks, packings, ram_limit
+    )
     run(mod, passes(lowering), dump)
     assert lowering.groups is not None
+    lowering.groups.steps.patched = lowering.patched
     return lowering.groups.steps
 
 

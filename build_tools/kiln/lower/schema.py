@@ -224,6 +224,22 @@ class LiftedParameter(Record):
     sha256: str
 
 
+class PatchRecord(Record):
+    """The first layers, computed in parts of the image: so many operators other than elementwise, and parts.
+
+    `macs`: multiply-adds of these layers, of which `more_macs` are computed again, since parts share rows.
+    `limit_bytes`: the limit of RAM. `bytes_before`, `bytes_after`: estimated peaks without and with patches.
+    """
+
+    layers: int
+    parts: int
+    macs: int
+    more_macs: int
+    limit_bytes: int
+    bytes_before: int
+    bytes_after: int
+
+
 class LoweredFunction(Record):
     """What lowering makes of a function: tensors, kernels and steps; names of its inputs and outputs."""
 
@@ -244,6 +260,7 @@ class LoweredCase(LoweredFunction):
     params: str
     when: CaseConditions | None = None
     lifted: dict[str, LiftedParameter] = Field(default_factory=dict)
+    patches: PatchRecord | None = None
 
 
 class VariantFeatures(Record):

@@ -10,6 +10,7 @@ from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower import arithmetic, target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.packings_stage import packings_of
+from kiln.lower.patch_choice import ram_limit
 from kiln.lower.pipeline import lower
 from kiln.lower.schema import LiftedParameter, LoweredBucket, LoweredCase
 from kiln.lower.target_trial import check_together
@@ -33,6 +34,9 @@ def run(args: LowerStage) -> None:
     values: store.Tensors = {}
     cases: list[LoweredCase] = []
     bucket_cases = cases_of(store.load(args.source))
+    limit = None
+    if config.get("patches") == "auto":
+        limit = ram_limit(target, [(config.get("budget") or {}).get("ram_bytes")])
     packings = (
         read_json(args.packings)["forms"] if args.packings else packings_of(bucket_cases, config, target)
     )
@@ -40,7 +44,7 @@ def run(args: LowerStage) -> None:
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
         steps = lower(
             case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
-            config["precision"], config["checks"], packings,
+            config["precision"], config["checks"], packings, limit,
         )  # fmt: skip
         steps = arithmetic.mark(steps)
         if config["quantised"] == "strict":
@@ -51,7 +55,7 @@ def run(args: LowerStage) -> None:
         cases.append(
             LoweredCase(
                 name=case.name, params=prefix, when=case.when, lifted=_lifted(case.module),
-                **dict(steps.record()),
+                patches=steps.patched, **dict(steps.record()),
             )
         )  # fmt: skip
     with atomic_dir(args.out) as folder:

@@ -21,6 +21,7 @@ from kiln.lower.schema import (
     KernelRecord,
     LoweredFunction,
     OperatorRecord,
+    PatchRecord,
     SizeArgument,
     Step,
     StepCall,
@@ -94,6 +95,7 @@ class Steps:
     box: dict[str, tuple[int, int]] = field(default_factory=dict)
     # tensor name → its place in the memory of a larger tensor, where it does not use all of that memory.
     views: dict[str, TensorView] = field(default_factory=dict)
+    patched: PatchRecord | None = None
     _count: int = 0
 
     def record(self) -> LoweredFunction:

@@ -12,6 +12,7 @@ from kiln.config.target import Cuda
 from kiln.lower.schema import (
     AnyStep,
     KernelRecord,
+    PatchRecord,
     SizeInRange,
     SizeIsMultiple,
     VariantFeatures,
@@ -226,8 +227,11 @@ class PlannedBucket(Record):
     """A function of the model for one set of shapes: its arena, steps and tensors.
 
     `dims`: the sizes that it accepts; a dimension without an entry may have any size. `lower_bound_bytes`:
-    the fewest bytes that any placement of its tensors needs.
+    the fewest bytes that any placement of its tensors needs. `patches`: the layers that are computed
+    in parts.
     """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"patches"})
 
     name: str
     strategy: str = "exact"
@@ -237,6 +241,7 @@ class PlannedBucket(Record):
     lower_bound_bytes: Count = 0
     steps: list[PlannedStep]
     tensors: list[PlacedTensor] = Field(default_factory=list)
+    patches: PatchRecord | None = None
 
 
 class StoredTensor(Record):

@@ -160,6 +160,7 @@ def _cases(
                 lower_bound_bytes=function.lower_bound_bytes,
                 steps=function.steps,
                 tensors=function.tensors,
+                patches=case.patches,
             )
         )
     # Which function runs is known only when the data is: the arena must be large enough for each.

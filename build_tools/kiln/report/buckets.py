@@ -15,7 +15,7 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
 
     `params_bytes` are the bytes of all parameters that the bucket reads, also those that other buckets read.
     """
-    keys = {"name", "dims", "arena_bytes", "lower_bound_bytes", "strategy"}
+    keys = {"name", "dims", "arena_bytes", "lower_bound_bytes", "strategy", "patches"}
     return [
         {
             **bucket.model_dump(include=keys),

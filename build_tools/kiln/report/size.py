@@ -181,8 +181,30 @@ def _print_buckets(console: Console, figures: Mapping[str, Any]) -> None:
         ratio = f"{bucket['arena_bytes'] / bound:.3f}" if bound else "1.000"
         arenas.add_row(bucket["name"], str(bucket["arena_bytes"]), str(bound), ratio, str(bucket["steps"]))
     console.print(arenas)
+    _print_patches(console, figures["buckets"])
     if has_buckets(figures["buckets"]):
         _print_shared(console, figures)
+
+
+def _print_patches(console: Console, buckets: Sequence[Mapping[str, Any]]) -> None:
+    """Print what the patches of each bucket save and cost; nothing where no layers are in patches."""
+    table = _table(
+        "first layers in patches",
+        "bucket",
+        "layers",
+        "parts",
+        "arena",
+        "without, estimated",
+        "more operations",
+    )
+    for bucket in buckets:
+        found = bucket.get("patches")
+        if found is not None:
+            more = f"{100 * found['more_macs'] / max(1, found['macs'] - found['more_macs']):.1f} %"
+            numbers = (found["layers"], found["parts"], bucket["arena_bytes"], found["bytes_before"])
+            table.add_row(bucket["name"], *map(str, numbers), more)
+    if table.row_count:
+        console.print(table)
 
 
 def _print_variants(console: Console, variants: Sequence[Mapping[str, Any]]) -> None:

@@ -1,0 +1,180 @@
+"""Chooses the layers that are computed in patches, and the number of parts, for a limit of RAM.
+
+Peaks are estimated on the graph, before fusion: a tensor takes memory if an operator other than an
+elementwise one reads it; a tensor that only a padding reads is stored inside the padded one. Of the choices
+whose peak keeps the limit, that with the fewest multiply-adds is taken; if none does, that with the lowest
+peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from kiln.config import Target
+from kiln.config.memory import region_of
+from kiln.config.sizes import ceil_div
+from kiln.graph.bindings import operator, shape_of
+from kiln.lower.patches import ImageRegion, bands, divided, is_elementwise, macs_of, regions, rows_of
+from kiln.lower.schema import PatchRecord
+
+_HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # rows of a band
+_ALIGN = 64
+_STATIC = 512  # bytes of RAM beside the arena: the session, and variables of the runtime
+_CUTS = 32  # cuts that are tried, the first ones: later feature maps are smaller
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A step: the tensors that it reads, and what it writes, with bytes; tensors outside are left out."""
+
+    reads: tuple[Any, ...]
+    writes: Any
+    bytes: int
+
+
+def ram_limit(target: Target, budgets: Iterable[int | None]) -> int | None:
+    """The least limit of RAM: of the budgets, and the regions for variables and test programs."""
+    limits = [limit for limit in (*budgets, target.budget.ram_bytes) if limit is not None]
+    if target.memory is not None:
+        held = [region_of(target.memory, "data"), region_of(target.memory, "heap")]
+        limits.append(sum({region.name: region.bytes for region in held}.values()))
+    return min(limits, default=None)
+
+
+def _bytes(expr: Any) -> int:
+    shape = getattr(expr.ty, "shape", None)
+    if shape is None:
+        return 0
+    elements = int(np.prod(shape_of(expr), dtype=np.int64))
+    size = ceil_div(elements * int(tvm.DataType(str(expr.ty.dtype)).bits), 8)
+    return ceil_div(size, _ALIGN) * _ALIGN
+
+
+def _read(call: Any) -> list[Any]:
+    """The variables that a bound expression reads."""
+    found = []
+    for arg in getattr(call, "args", [call]):
+        found += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
+    return [item for item in found if isinstance(item, relax.Var)]
+
+
+class _Graph:
+    """The tensors of a function that take memory, and the steps that compute them."""
+
+    def __init__(self, func: Any) -> None:
+        self.bindings = [(b.var, b.value) for b in func.body.blocks[0].bindings]
+        self.calls = dict(self.bindings)
+        self.outside = {*func.params, func.body.body}
+        readers: dict[Any, list[Any]] = {}
+        for _, call in self.bindings:
+            for item in _read(call):
+                readers.setdefault(item, []).append(call)
+        # Fusion stops at a reshape, and does not store what it reads.
+        self.stored = {
+            variable: operator(call) == "relax.reshape"
+            or (
+                any(not is_elementwise(c) for c in readers.get(variable, []))
+                and not (
+                    all(operator(c) == "relax.nn.pad" for c in readers[variable])
+                    and len(readers[variable]) == 1
+                )
+            )
+            for variable, call in self.bindings
+        }
+        self.stored[func.body.body] = True
+
+    def sources(self, call: Any) -> tuple[Any, ...]:
+        """The stored tensors that `call` reads, through tensors that are not stored."""
+        found: dict[Any, None] = {}
+        for item in _read(call):
+            if item not in self.calls or self.stored[item]:
+                found[item] = None
+            else:
+                found.update(dict.fromkeys(self.sources(self.calls[item])))
+        return tuple(found)
+
+    def events(self, region: ImageRegion | None = None, parts: int = 1) -> list[_Event] | None:
+        """The steps, with `region` in at most `parts` bands; None where it cannot be divided so."""
+        own = set() if region is None else {variable for variable, _ in region.calls}
+        result: list[_Event] = []
+        for variable, call in self.bindings:
+            if region is not None and variable.same_as(region.cut):
+                inside = self._of_bands(region, parts)
+                if inside is None:
+                    return None
+                result += inside
+            elif variable not in own and self.stored[variable]:
+                size = 0 if variable in self.outside else _bytes(variable)
+                result.append(_Event(self.sources(call), variable, size))
+        return result
+
+    def _of_bands(self, region: ImageRegion, parts: int) -> list[_Event] | None:
+        result = []
+        for number, band in enumerate(bands(region.rows, parts)):
+            needs = rows_of(region, *band)
+            if needs is None:
+                return None
+            for variable, call in region.calls:
+                reads = tuple((number, item) for item in self.sources(call))
+                if variable.same_as(region.cut):
+                    size = 0 if variable in self.outside else _bytes(variable)
+                    result.append(_Event(reads, variable, size))
+                elif self.stored[variable]:
+                    need = needs[variable]
+                    size = _bytes(variable) * (need.last - need.first) // int(shape_of(variable)[1])
+                    result.append(_Event(reads, (number, variable), size))
+        return result
+
+
+def peak_of(events: Sequence[_Event]) -> int:
+    """The most bytes alive at one step."""
+    last = {name: index for index, event in enumerate(events) for name in (*event.reads, event.writes)}
+    alive: dict[Any, int] = {}
+    most = 0
+    for index, event in enumerate(events):
+        alive[event.writes] = event.bytes
+        most = max(most, sum(alive.values()))
+        for name in (*event.reads, event.writes):
+            if last[name] == index:
+                alive.pop(name, None)
+    return most
+
+
+def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, PatchRecord | None]:
+    """`mod` with its first layers in patches if it needs more than `limit` bytes, and what was chosen."""
+    func = mod["main"]
+    if limit is None or len(func.body.blocks) != 1:
+        return mod, None
+    found = regions(func)
+    if not found:
+        return mod, None
+    graph, room = _Graph(func), limit - _STATIC
+    before = peak_of(graph.events() or [])
+    if before <= room:
+        return mod, None
+    choices = []
+    cuts = [(number, region) for number, region in enumerate(found) if graph.stored[region.cut]]
+    for number, region in cuts[:_CUTS]:
+        for parts in dict.fromkeys(ceil_div(region.rows, h) for h in _HEIGHTS if h < region.rows):
+            events = graph.events(region, parts)
+            if events is None:
+                continue
+            peak, (whole, macs) = peak_of(events), macs_of(region, parts)
+            if peak < before:
+                choices.append((max(peak - room, 0), macs - whole, parts, peak, number))
+    for _, more, parts, peak, number in sorted(choices):
+        made = divided(mod, number, parts)
+        if made is not None:
+            region = found[number]
+            layers = sum(not is_elementwise(call) for _, call in region.calls)
+            return made, PatchRecord(
+                layers=layers, parts=len(bands(region.rows, parts)), macs=more + macs_of(region, 1)[0],
+                more_macs=more, limit_bytes=limit, bytes_before=before, bytes_after=peak,
+            )  # fmt: skip
+    return mod, None

@@ -1,0 +1,287 @@
+"""The first layers of a network in parts of the image, so that their feature maps never exist whole.
+
+A *cut* is a feature map (NHWC) that depends on inputs only through operators that work row by row:
+convolutions, pools, padding, and elementwise operators. Its rows are divided into *bands*. Each band is
+computed from those rows of the inputs that it needs, one band after the other, and the bands are joined.
+Neighbouring bands share rows of the layers between, which are computed for each of them (Lin et al.,
+"MCUNetV2", 2021).
+
+Needs: one dataflow block, explicit padding of convolutions, static shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.callbacks import structural_map
+from kiln.config.sizes import ceil_div
+from kiln.graph.bindings import constant, integers, operator, shape_of
+
+ROWS = 1  # the axis of an NHWC tensor that is divided
+# Operators that compute each element from the elements of the same place, and constants.
+_ELEMENTWISE = {
+    f"relax.{name}"
+    for name in (
+        "add", "subtract", "multiply", "divide", "maximum", "minimum", "right_shift", "left_shift", "astype",
+        "nn.relu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "negative", "abs", "sign", "square",
+        "sqrt", "clip", "quantize", "dequantize", "floor", "round", "reshape", "take", "nn.leakyrelu",
+    )
+}  # fmt: skip
+_POOLS = {"relax.nn.max_pool2d": relax.op.nn.max_pool2d, "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d}
+
+
+@dataclass(frozen=True)
+class Need:
+    """Rows `first` to `last` - 1 of an operand, with `before` and `after` rows of padding around them."""
+
+    first: int
+    last: int
+    before: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class ImageRegion:
+    """The calls that compute a cut, in order: (variable, call) each. `inputs`: what they read of the rest."""
+
+    calls: tuple[tuple[Any, Any], ...]
+    inputs: tuple[Any, ...]
+
+    @property
+    def cut(self) -> Any:
+        return self.calls[-1][0]
+
+    @property
+    def rows(self) -> int:
+        return int(shape_of(self.cut)[ROWS])
+
+
+def _is_image(expr: Any) -> bool:
+    shape = getattr(expr.ty, "shape", None)
+    if shape is None or not isinstance(expr.ty, relax.TensorType):
+        return False
+    return len(shape) == 4 and all(isinstance(size, int) and size > 0 for size in shape_of(expr))
+
+
+def _activations(call: Any) -> list[int]:
+    """Positions of the operands that have rows: not constants, nor tensors that are the same for all rows."""
+    live = [number for number, arg in enumerate(call.args) if isinstance(arg, relax.Var)]
+    if operator(call) not in _ELEMENTWISE or not _is_image(call) or shape_of(call)[ROWS] == 1:
+        return live
+    return [number for number in live if not _has_one_row(call.args[number])]
+
+
+def _has_one_row(expr: Any) -> bool:
+    """Whether a tensor broadcasts along the rows of an image."""
+    shape = shape_of(expr) if isinstance(expr.ty, relax.TensorType) and expr.ty.shape is not None else None
+    return shape is not None and (len(shape) < 3 or shape[-3] == 1)
+
+
+def _window(first: int, last: int, step: int, reach: int, before: int, rows: int) -> Need | None:
+    """What an operator with windows of `reach` rows reads for its rows `first` to `last` - 1."""
+    begin, end = first * step - before, (last - 1) * step - before + reach
+    low, high = max(begin, 0), min(end, rows)
+    return Need(low, high, low - begin, end - high) if low < high else None
+
+
+def need_of(call: Any, first: int, last: int) -> Need | None:
+    """What `call` reads of its data for its rows `first` to `last` - 1; None where it cannot be divided."""
+    name, attrs = operator(call), call.attrs
+    data = [call.args[number] for number in _activations(call)]
+    if not data or not _is_image(call) or not all(_is_image(item) for item in data):
+        return None
+    rows = int(shape_of(data[0])[ROWS])
+    if name == "relax.nn.conv2d":
+        if str(attrs.data_layout) != "NHWC" or any(integers(attrs.padding)) or _activations(call) != [0]:
+            return None
+        reach = (int(shape_of(call.args[1])[0]) - 1) * integers(attrs.dilation)[0] + 1
+        return _window(first, last, integers(attrs.strides)[0], reach, 0, rows)
+    if name in _POOLS:
+        plain = not attrs.ceil_mode and all(size == 1 for size in integers(attrs.dilation))
+        if str(attrs.layout) != "NHWC" or not plain:
+            return None
+        top = integers(attrs.padding)[0]
+        return _window(first, last, integers(attrs.strides)[0], integers(attrs.pool_size)[0], top, rows)
+    if name == "relax.nn.pad":
+        widths = integers(attrs.pad_width)
+        if str(attrs.pad_mode) != "constant" or any(widths[:2]) or len(widths) != 8:
+            return None
+        return _window(first, last, 1, 1, widths[2], rows)
+    if name not in _ELEMENTWISE or any(shape_of(item) != shape_of(call) for item in data):
+        return None
+    fixed = [arg for number, arg in enumerate(call.args) if number not in _activations(call)]
+    tables = [arg for arg in fixed if constant(arg) is not None and name != "relax.take"]
+    if not all(_has_one_row(table) for table in tables):
+        return None
+    values = [constant(table) for table in tables]
+    if name in ("relax.quantize", "relax.dequantize") and any(v is None or v.size != 1 for v in values):
+        return None
+    return Need(first, last)
+
+
+def is_elementwise(call: Any) -> bool:
+    """Whether the operator computes each element from those of the same place."""
+    return operator(call) in _ELEMENTWISE
+
+
+def regions(func: Any) -> list[ImageRegion]:
+    """The regions of a function that can be divided, by cut, in the order of the cuts."""
+    if len(func.body.blocks) != 1 or not isinstance(func.body.body, relax.Var):
+        return []
+    bindings = list(func.body.blocks[0].bindings)
+    if not all(isinstance(binding, relax.VarBinding) for binding in bindings):
+        return []
+    calls = {binding.var: binding.value for binding in bindings}
+    readers: dict[Any, list[Any]] = {func.body.body: [None]}
+    for binding in bindings:
+        for arg in getattr(binding.value, "args", [binding.value]):
+            for item in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
+                readers.setdefault(item, []).append(binding.var)
+    inside: dict[Any, set[Any]] = {}  # by variable: the calls that compute it, if all can be divided
+    result = []
+    for binding in bindings:
+        call = binding.value
+        if not isinstance(call, relax.Call) or not _is_image(call):
+            continue
+        if need_of(call, 0, int(shape_of(call)[ROWS])) is None:
+            continue
+        operands = [call.args[number] for number in _activations(call)]
+        if not all(item in inside or item not in calls for item in operands):
+            continue
+        inside[binding.var] = {binding.var}.union(*(inside.get(item, set()) for item in operands))
+        own = inside[binding.var]
+        closed = all(reader in own for item in own - {binding.var} for reader in readers.get(item, []))
+        if closed and not binding.var.same_as(func.body.body):
+            ordered = tuple((b.var, b.value) for b in bindings if b.var in own)
+            read = [a for _, c in ordered for a in (c.args[n] for n in _activations(c)) if a not in calls]
+            result.append(ImageRegion(ordered, tuple(dict.fromkeys(read))))
+    return result
+
+
+def bands(rows: int, parts: int) -> list[tuple[int, int]]:
+    """`rows` rows in at most `parts` bands of equal height, of which the last may be lower."""
+    height = ceil_div(rows, parts)
+    return [(first, min(first + height, rows)) for first in range(0, rows, height)]
+
+
+def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | None:
+    """By variable, the rows that rows `first` to `last` - 1 of the cut need; None where there are none."""
+    wanted: dict[Any, tuple[int, int]] = {region.cut: (first, last)}
+    needs: dict[Any, Need] = {}
+    for variable, call in reversed(region.calls):
+        if variable not in wanted:
+            return None
+        need = need_of(call, *wanted[variable])
+        if need is None:
+            return None
+        needs[variable] = Need(*wanted[variable])
+        for number in _activations(call):
+            low, high = wanted.get(call.args[number], (need.first, need.last))
+            wanted[call.args[number]] = min(low, need.first), max(high, need.last)
+    return {**needs, **{item: Need(*wanted[item]) for item in region.inputs}}
+
+
+def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int) -> Any:
+    """`call` on other operands, with the padding of `need`; `rows`: rows of its result."""
+    name, attrs = operator(call), call.attrs
+    if name in _POOLS:
+        padding = integers(attrs.padding)
+        return _POOLS[name](
+            args[0], integers(attrs.pool_size), integers(attrs.strides),
+            [need.before, padding[1], need.after, padding[3]], integers(attrs.dilation), False,
+            bool(attrs.count_include_pad), str(attrs.layout),
+        )  # fmt: skip
+    if name == "relax.nn.pad":
+        widths = integers(attrs.pad_width)
+        widths[2:4] = need.before, need.after
+        return relax.op.nn.pad(args[0], widths, str(attrs.pad_mode), float(attrs.pad_value))
+    if name == "relax.reshape":
+        shape = shape_of(call)
+        return relax.op.reshape(args[0], [shape[0], rows, *shape[2:]])
+    return relax.Call(call.op, list(args), call.attrs, call.ty_args)
+
+
+def _band(builder: Any, region: ImageRegion, outside: Mapping[Any, Any], needs: Mapping[Any, Need]) -> Any:
+    """Emit one band of the cut; `outside`: the new variables of the region's inputs."""
+    held: dict[Any, tuple[Any, int]] = {}  # by variable: its band, and the row with which the band begins
+
+    def part(item: Any, first: int, last: int) -> Any:
+        if item not in held:
+            whole = outside.get(item, item)
+            held[item] = whole, 0
+            need = needs[item]
+            if (need.first, need.last) != (0, int(shape_of(item)[ROWS])):
+                held[item] = builder.emit(_slice(whole, need.first, need.last)), need.first
+        value, begins = held[item]
+        if (first - begins, last - begins) == (0, int(shape_of(value)[ROWS])):
+            return value
+        return builder.emit(_slice(value, first - begins, last - begins))
+
+    for variable, call in region.calls:
+        own = needs[variable]
+        need = need_of(call, own.first, own.last)
+        assert need is not None
+        live = _activations(call)
+        args = [
+            part(arg, need.first, need.last) if n in live else outside.get(arg, arg)
+            for n, arg in enumerate(call.args)
+        ]
+        held[variable] = builder.emit(_with_padding(call, args, need, own.last - own.first)), own.first
+    return held[region.cut][0]
+
+
+def _slice(value: Any, first: int, last: int) -> Any:
+    return relax.op.strided_slice(value, [ROWS], [first], [last])
+
+
+def divided(mod: tvm.IRModule, number: int, parts: int) -> tvm.IRModule | None:
+    """`mod` with region `number` of `main` in at most `parts` bands; None where that is impossible."""
+    func = mod["main"]
+    region = regions(func)[number]
+    needs = [rows_of(region, *band) for band in bands(region.rows, parts)]
+    if any(need is None for need in needs) or len(needs) < 2:
+        return None
+    own = {variable for variable, _ in region.calls}
+    builder = relax.BlockBuilder()
+    made: dict[Any, Any] = {}
+
+    def renamed(expr: Any) -> Any:
+        return structural_map(expr, ((relax.Var, lambda variable: made.get(variable, variable)),))
+
+    attrs = {name: value for name, value in (func.attrs or {}).items() if name != "global_symbol"}
+    with builder.function("main", list(func.params), attrs=attrs):
+        with builder.dataflow():
+            for binding in func.body.blocks[0].bindings:
+                if binding.var.same_as(region.cut):
+                    joined = [_band(builder, region, made, need) for need in needs if need is not None]
+                    made[binding.var] = builder.emit(relax.op.concat(joined, ROWS))
+                elif binding.var not in own:
+                    made[binding.var] = builder.emit(renamed(binding.value))
+            result = builder.emit_output(made[func.body.body])
+        builder.emit_func_output(result)
+    new = builder.get()
+    for variable, other in mod.functions_items():
+        if variable.name_hint != "main":
+            new[variable] = other
+    return new.with_attrs(dict(mod.attrs)) if mod.attrs else new
+
+
+def macs_of(region: ImageRegion, parts: int) -> tuple[int, int]:
+    """Multiply-adds of the region's convolutions as they are, and in at most `parts` bands."""
+    whole = divided_macs = 0
+    for variable, call in region.calls:
+        if operator(call) != "relax.nn.conv2d":
+            continue
+        kernel, shape = shape_of(call.args[1]), shape_of(call)
+        row = shape[0] * shape[2] * shape[3] * kernel[0] * kernel[1] * kernel[2]
+        whole += row * shape[ROWS]
+        for band in bands(region.rows, parts):
+            needs = rows_of(region, *band)
+            if needs is not None:
+                divided_macs += row * (needs[variable].last - needs[variable].first)
+    return whole, divided_macs

@@ -1,0 +1,113 @@
+"""Layers in patches: the same values as without, fewer bytes at once, and the choice for a limit of RAM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.lower.patch_choice import in_patches
+from kiln.lower.patches import Need, bands, divided, macs_of, need_of, regions
+from relaxed import Array, const, module, operators, run_by_tvm
+from tvm import relax
+
+op = relax.op
+RNG = np.random.default_rng(3)
+IMAGE = ((1, 19, 14, 3), "float32")
+
+
+def weights(*shape: int) -> Any:
+    return const(RNG.normal(0, 1, shape))
+
+
+def emit(expr: Any) -> Any:
+    return relax.BlockBuilder.current().emit(expr)
+
+
+def convolved(x: Any, kernel: Any, stride: int = 1, pad: int = 1, dilation: int = 1, groups: int = 1) -> Any:
+    padded = emit(op.nn.pad(x, [0, 0, pad, pad, pad, pad, 0, 0], "constant", 0.5)) if pad else x
+    layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+    return emit(op.nn.conv2d(padded, kernel, strides=stride, dilation=dilation, groups=groups, **layouts))
+
+
+def network(x: Any) -> Any:
+    """A stem, a residual block with a depthwise convolution, pools, and the rest of a classifier."""
+    stem = emit(op.nn.relu(op.add(convolved(x, weights(3, 3, 3, 8), stride=2), weights(1, 1, 1, 8))))
+    inner = convolved(stem, weights(3, 3, 1, 8), groups=8)
+    block = emit(op.add(op.multiply(inner, weights(8)), stem))
+    wide = convolved(block, weights(3, 2, 8, 5), pad=2, dilation=2)
+    pooled = emit(op.nn.max_pool2d(wide, (3, 2), (2, 2), [1, 1, 1, 0], layout="NHWC"))
+    mean = emit(
+        op.nn.avg_pool2d(pooled, (2, 2), (1, 1), [1, 0, 0, 0], layout="NHWC", count_include_pad=False)
+    )
+    scale = emit(op.sigmoid(emit(op.mean(mean, [1, 2], True))))
+    return op.reshape(emit(op.multiply(mean, scale)), [1, -1])
+
+
+def made() -> Any:
+    global RNG
+    RNG = np.random.default_rng(3)
+    return module([IMAGE], network)
+
+
+def test_bands_cover_all_rows() -> None:
+    for rows in range(1, 12):
+        for parts in range(1, rows + 1):
+            found = bands(rows, parts)
+            assert [row for first, last in found for row in range(first, last)] == list(range(rows))
+            assert len(found) <= parts
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_values_are_those_of_the_whole_image(parts: int) -> None:
+    mod = made()
+    found = regions(mod["main"])
+    x: Array = RNG.normal(0, 1, IMAGE[0]).astype("float32")
+    (want,) = run_by_tvm(mod, [x])
+    tried = 0
+    for number in range(0, len(found), 3):  # pads, the stem, the residual sum, the pools
+        new = divided(mod, number, min(parts, found[number].rows))
+        if new is None:
+            continue
+        tried += 1
+        (got,) = run_by_tvm(new, [x])
+        assert np.allclose(got, want, rtol=1e-6, atol=1e-6), number
+        assert operators(new).count("concat") == 1
+    assert tried >= 3
+
+
+def test_a_tensor_that_the_whole_image_needs_ends_the_region() -> None:
+    """The mean over the image, and everything after it, is outside; the cut before it is the last one."""
+    mod = made()
+    last = regions(mod["main"])[-1]
+    assert str(last.calls[-1][1].op.name) == "relax.nn.avg_pool2d"
+
+
+def test_rows_that_parts_share_are_counted() -> None:
+    region = regions(made()["main"])[-1]
+    whole, more = macs_of(region, 1)[0], macs_of(region, 4)[1]
+    assert macs_of(region, 1) == (whole, whole) and whole < more < 3 * whole
+
+
+def test_the_choice_for_a_limit() -> None:
+    mod = made()
+    same, nothing = in_patches(mod, 1 << 20)
+    assert same is mod and nothing is None and in_patches(mod, None) == (mod, None)
+    # 19 x 14 x 3 floats come from outside; the largest feature maps are 10 x 7 x 8 and 14 x 11 x 8 floats.
+    new, chosen = in_patches(mod, 9500)
+    assert chosen is not None and chosen.bytes_after <= 9500 - 512 < chosen.bytes_before
+    assert chosen.macs > chosen.more_macs > 0 and chosen.parts > 1 and chosen.layers > 1
+    x: Array = RNG.normal(0, 1, IMAGE[0]).astype("float32")
+    assert np.allclose(run_by_tvm(new, [x])[0], run_by_tvm(mod, [x])[0], rtol=1e-6, atol=1e-6)
+    _, least = in_patches(mod, 1)  # no choice keeps it: the lowest peak
+    assert least is not None and least.bytes_after <= chosen.bytes_after
+
+
+def test_what_cannot_be_divided() -> None:
+    across = module([IMAGE], lambda x: op.nn.pad(op.nn.relu(x), [1, 0, 0, 0, 0, 0, 0, 0]))
+    table = module([IMAGE], lambda x: op.nn.relu(op.add(x, weights(1, 19, 1, 1))))
+    rows = module([((1, 8, 8), "float32")], lambda x: op.nn.relu(op.nn.relu(x)))
+    assert [len(regions(mod["main"])) for mod in (across, table, rows)] == [1, 0, 0]
+    (binding, *_) = made()["main"].body.blocks[0].bindings
+    assert need_of(binding.value, 0, 1) is None  # of the pad: a band of padding alone
+    assert need_of(binding.value, 0, 2) == Need(0, 1, 1, 0)
