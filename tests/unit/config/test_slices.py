@@ -22,7 +22,7 @@ CHANGES = [
     ("tolerance:", "precision: tf32\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "precision: bf16\ntolerance:", {"lower", "precision", "tolerance"}),
     ("tolerance:", "weights: int8\ntolerance:", {"weights", "precision", "tolerance"}),
-    ("tolerance:", "budget: {ram_bytes: 64KiB}\ntolerance:", {"budget"}),
+    ("tolerance:", "budget: {ram_bytes: 64KiB}\ntolerance:", {"budget", "lower"}),
     (
         "tolerance:",
         "dims: {n: {min: 1, max: 2}}\ntolerance:",
