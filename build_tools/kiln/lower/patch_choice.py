@@ -64,7 +64,7 @@ def _read(call: Any) -> list[Any]:
     return [item for item in found if isinstance(item, relax.Var)]
 
 
-class _Graph:
+class _StoredTensors:
     """The tensors of a function that take memory, and the steps that compute them."""
 
     def __init__(self, func: Any) -> None:
@@ -154,7 +154,7 @@ def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, Patc
     found = regions(func)
     if not found:
         return mod, None
-    graph, room = _Graph(func), limit - _STATIC
+    graph, room = _StoredTensors(func), limit - _STATIC
     before = peak_of(graph.events() or [])
     if before <= room:
         return mod, None
