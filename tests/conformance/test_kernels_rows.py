@@ -63,6 +63,23 @@ def test_softmax_of_extreme_rows(tmp_path: Path) -> None:
     assert (got[2] == [0, 0.5, 0, 0.5]).all()
 
 
+@pytest.mark.parametrize("target", ["host", "x86_64_v2"])
+def test_a_quantised_softmax_is_one_kernel(target: str, tmp_path: Path) -> None:
+    """The exponentials do not fit into the memory of the levels; every length of a row."""
+    shapes = [(3, 5, length) for length in (1, 7, 16, 61)]
+    inputs = [np.random.default_rng(1).uniform(-6, 6, shape).astype("f4") for shape in shapes]
+
+    def body(*xs: Any) -> list[Any]:
+        scale, zero = const(1 / 256), const(-128, "int8")
+        return [op.quantize(op.nn.softmax(x, -1), scale, zero, out_dtype="int8") for x in xs]
+
+    compiled = Compiled(module([(x.shape, "float32") for x in inputs], body), runnable(target), tmp_path)
+    assert compiled.families == ["rows"] * len(shapes)
+    for got, x in zip(compiled.load().run(inputs), inputs, strict=True):
+        want = arithmetic.softmax(x.astype("f8"), -1) * 256 - 128
+        assert np.abs(np.clip(want, -128, 127) - got).max() <= 0.51
+
+
 def test_softmax_along_another_axis_is_not_taken_for_rows(tmp_path: Path) -> None:
     x = np.random.default_rng(0).uniform(-3, 3, (3, 9, 5)).astype("f4")
     square = np.random.default_rng(1).uniform(-3, 3, (2, 4, 7, 7)).astype("f4")

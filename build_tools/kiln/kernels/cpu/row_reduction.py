@@ -4,8 +4,8 @@ Computation  A chain over rows: sums or maxima of the last axis, and elementwise
 Schedule     Row by row, so that a row stays in the L1 cache from its first sum to its result: each reduction
              is one sweep with four vectors of partial results, combined as a tree; an elementwise nest that
              is costly and read again (the exponentials of softmax) is computed once and kept in the memory
-             of the output. A division by a value that is constant over the row becomes a multiplication.
-             Tasks are rows.
+             of the output, or where that has another type, computed again. A division by a value that is
+             constant over the row becomes a multiplication. Tasks are rows.
 Applies      Groups of more than one loop nest with one output, all over the same rows; any length.
 Accuracy     Partial sums make a float sum's error smaller; the multiplication instead of a division costs at
              most one unit in the last place.
@@ -92,13 +92,15 @@ def read_rows(fused: Fused) -> RowReduction | None:
     lead = output.extents[:-1]
     dtype = str(output.buffer.dtype)
     kept = None
+    # Where the output has another type, its memory keeps no such nest: each reader computes it again.
+    nests = [n for n in nests if n.reduced or n is output or str(n.buffer.dtype) == dtype]
     for nest in nests:
         if _last_axis(nest, lead, length, ranges) is None or not _plain_store(nest):
             return None
         if nest.reduced and not combines(nest):
             return None
         if not nest.reduced and nest is not output:
-            if kept is not None or str(nest.buffer.dtype) != dtype:
+            if kept is not None:
                 return None
             kept = nest
     size = weights(fused.nests, {nest.buffer for nest in nests})
