@@ -94,6 +94,31 @@ def test_structures_have_the_layout_of_the_header(tmp_path: Path) -> None:
     assert session_bytes <= structs.SESSION_BYTES
 
 
+def test_traffic(dynamic: Any, net: Any, tmp_path: Path) -> None:
+    """Runs are counted by their sizes, refused ones are not, and a file gets each run once."""
+    path = tmp_path / "seen.csv"
+    dynamic.write_traffic(tmp_path / "earlier.csv")  # runs of other tests
+    for batch, width in ((1, 4), (2, 8), (1, 4)):
+        shape = (batch, width)
+        dynamic(np.ones(shape, np.float32), np.ones(shape, np.float32))
+    with pytest.raises(kiln.KilnError):
+        dynamic(np.ones((1, 18), np.float32), np.ones((1, 18), np.float32))
+    bound = dynamic.bind({info.name: np.ones((2, 8), np.float32) for info in dynamic.inputs})
+    bound()
+    assert dynamic.write_traffic(path) == 4
+    assert path.read_text() == "batch,width,count\n1,4,2\n2,8,2\n"
+    dynamic(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32))
+    assert (dynamic.write_traffic(path), dynamic.write_traffic(path)) == (1, 0)
+    assert path.read_text() == "batch,width,count\n1,4,3\n2,8,2\n"
+    path.write_text("seq,count\n")
+    dynamic(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32))
+    with pytest.raises(kiln.KilnError, match=r"seen.csv: traffic of seq, expected batch, width"):
+        dynamic.write_traffic(path)
+    assert path.read_text() == "seq,count\n"
+    with pytest.raises(kiln.KilnError, match="no dimension is dynamic"):
+        net.write_traffic(path)
+
+
 def test_run(net: Any) -> None:
     assert repr(net) == "<kiln.Network tiny (x: float32[2, 3]) -> (y: float32[2, 3])>"
     assert np.array_equal(net(X), Y)

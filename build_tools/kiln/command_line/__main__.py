@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import __version__, unforeseen
-from kiln.command_line import bundles, listing
+from kiln.command_line import bundles, listing, traffic
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
 from kiln.errors import INTERRUPTED, KilnError
@@ -194,6 +194,8 @@ _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
     "compare": _compare,
     "reduce": _reduce,
     "report": _report,
+    "traffic": traffic.traffic,
+    "tune": traffic.costs,
     "sign": bundles.signed,
     "verify": bundles.verified,
     "sbom": bundles.listed,

@@ -23,7 +23,7 @@ from kiln.scons.options import ALIASES, OPTIONS
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
 _OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
 _OF_BUNDLES = ("sign", "verify", "sbom")
-_OTHERS = (*_OF_MODELS, *_OF_BUNDLES, "list", "completion")
+_OTHERS = (*_OF_MODELS, "traffic", *_OF_BUNDLES, "list", "completion")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
@@ -71,6 +71,10 @@ def parse(given: Sequence[str]) -> Command:
         parser = _Parser(prog="kiln report", description="two reports, side by side")
         parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
         return Command(question=argparse.Namespace(command="report", **vars(parser.parse_args(words[1:]))))
+    if verb == "tune" and any(word.startswith("--costs") for word in words):
+        return Command(
+            question=argparse.Namespace(**vars(_costs_parser().parse_args(words[1:])), command="tune")
+        )
     if verb == "schema" and len(words) == 2 and words[1] in SCHEMAS:
         return Command(question=argparse.Namespace(command="schema", kind=words[1]))
     if verb in ALIASES and not any(word.startswith("--") or _is_file(word) for word in words[1:]):
@@ -181,6 +185,14 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
     _add_json(command)
     _add_of_bundles(commands)
+    command = commands.add_parser("traffic", help="traffic files and costs into the buckets of a model")
+    text = "a model's YAML with `buckets: auto`, then traffic files; or traffic files alone with --out"
+    command.add_argument("given", nargs="+", metavar="FILE", help=text)
+    command.add_argument("--out", metavar="FILE.csv", help="write the sum of the files, and build nothing")
+    text = "measure times at a few sizes first, into the file that `costs` in dims names"
+    command.add_argument("--costs", action="store_true", help=text)
+    _add_place(command)
+    _add_json(command)
     command = commands.add_parser("list", help="names and descriptions of targets, models, devices, backends")
     command.add_argument("kind", choices=tuple(LISTS))
     _add_json(command)
@@ -207,3 +219,21 @@ def _add_of_bundles(commands: Any) -> None:
     command = commands.add_parser("sbom", help="bills of materials of a bundle: CycloneDX 1.6 and SPDX 2.3")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
     _add_json(command)
+
+
+def _add_place(command: argparse.ArgumentParser) -> None:
+    """Add where programs run."""
+    command.add_argument("--target", help="a target; default: the device's, or host")
+    command.add_argument("--device", help=OPTIONS["device"])
+    command.add_argument("--byoc", help=OPTIONS["byoc"])
+
+
+def _costs_parser() -> argparse.ArgumentParser:
+    """The parser of `kiln tune MODEL --costs FILE`."""
+    command = _Parser(prog="kiln tune", description="times of a model at several sizes of a dimension")
+    _add_model(command)
+    command.add_argument("--costs", required=True, metavar="FILE.csv", help="the file to write")
+    command.add_argument("--dim", help="the dimension, if the model has several")
+    _add_place(command)
+    _add_json(command)
+    return command

@@ -28,6 +28,7 @@ from kiln.runtime import structs
 from kiln.runtime.arrays import Tensor, aligned_bytes, as_array, tensor_infos, tensors_over
 from kiln.runtime.library import BundleLibrary
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
+from kiln.runtime.traffic import add_to_file
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Network:
         self._threads, self._gpu, self._variant = threads, gpu, variant
         self._lock = threading.Lock()
         self._session = ctypes.create_string_buffer(structs.SESSION_BYTES)
+        self._traffic: dict[tuple[int, ...], int] = {}
         self._pool: Any = None
         self._params = (ctypes.c_void_p(), ctypes.c_size_t())
         self.name = library.name
@@ -196,6 +198,19 @@ class Network:
             for number in range(len(times[0]))
         ]
 
+    def write_traffic(self, path: str | os.PathLike[str]) -> int:
+        """Add the sizes of all runs since the last call to the traffic file `path`; return their number.
+
+        `buckets: auto` chooses buckets from such files. Raises KilnError for a model without dynamic
+        dimensions, and for a file with other dimensions, which stays as it is.
+        """
+        if not self.dims:
+            raise KilnError(f"{self.name}: no dimension is dynamic, so there is no traffic to record")
+        with self._lock:
+            add_to_file(Path(path), list(self.dims), self._traffic)
+            runs, self._traffic = sum(self._traffic.values()), {}
+        return runs
+
     def copy(self) -> Network:
         """A second network of the same model, with an arena of its own, which another thread may run."""
         return Network(self._library, self._threads, self._gpu, self._variant)
@@ -241,6 +256,9 @@ class Network:
     def _call(self, inputs: Any, outputs: Any) -> None:
         with self._lock:
             self._check(self._c.kiln_run(self._session, inputs, outputs))
+            if self.dims:
+                sizes = tuple(structs.CSession.from_buffer(self._session).dims[: len(self.dims)])
+                self._traffic[sizes] = self._traffic.get(sizes, 0) + 1
 
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:
         """Contiguous arrays over the inputs, in the model's order."""

@@ -1,0 +1,161 @@
+"""Measures the times of a model at several sizes of a dimension: the file that `costs` in `dims` names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiln.command_line.goals import answer_of_goals
+from kiln.config import Model, load_model
+from kiln.config.source import PythonSource
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.runtime.traffic import read_counts
+from kiln.sources import fetch
+
+WORK = Path("build", ".costs")
+SAMPLES = 6  # sizes at which times are measured
+# Keys of a model's YAML that change no time.
+_DROPPED = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name", "special_cases")
+_OF_AUTO = ("auto", "traffic", "costs", "max_buckets", "code_budget", "auto_as", "auto_assume")
+
+
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """Median nanoseconds of a run by size: of code for that size alone, and of code for any size."""
+
+    model: str
+    dim: str
+    exact: Mapping[int, float]
+    open: Mapping[int, float]
+
+    def text(self) -> str:
+        """The content of the cost file."""
+        rows = [f"{size},{self.exact[size]:.0f},{self.open[size]:.0f}" for size in sorted(self.exact)]
+        return "\n".join([f"{self.dim},nanoseconds,open_nanoseconds", *rows, ""])
+
+
+def dimension_of(model: Model, wanted: str | None = None) -> str:
+    """The dimension whose sizes are measured: `wanted`, or the only one with `buckets: auto` or a range.
+
+    Raises KilnError where there is none, or several and none is wanted.
+    """
+    dynamic = [name for name, dim in model.dims.items() if dim.min != dim.max]
+    known = [name for name in dynamic if model.dims[name].auto] or dynamic
+    if wanted is not None:
+        if wanted not in dynamic:
+            raise KilnError(f"model '{model.name}': no dimension '{wanted}' with a range; {_listed(dynamic)}")
+        return wanted
+    if len(known) != 1:
+        raise KilnError(f"model '{model.name}': --dim is needed; {_listed(known)}")
+    return known[0]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"dimensions: {', '.join(names)}" if names else "it has no dynamic dimension"
+
+
+def measure(
+    name: str, target: str | None, device: str | None, dim: str | None = None, **options: str
+) -> MeasuredTimes:
+    """Measure the model `name` (a name or a path) on `target` or `device`.
+
+    The model is built twice below build/.costs: with code for each of a few sizes, and with code for ranges
+    that end at these sizes. Raises KilnError for what cannot be built, and where times say nothing because
+    the target is emulated.
+    """
+    model = load_model(name)
+    if isinstance(model.source, PythonSource):
+        raise KilnError(f"model '{model.name}': costs accept .onnx and .tflite files, not a Python function")
+    chosen, source = dimension_of(model, dim), fetch(model.source)
+    sizes = _sizes(model, chosen)
+    step, least = model.dims[chosen].multiple, model.dims[chosen].min
+    starts = [least, *(size + step for size in sizes[:-1])]
+    buckets: dict[str, list[dict[str, Any]]] = {
+        "exact": [{"exact": size} for size in sizes],
+        "open": [{"range": [start, size]} for start, size in zip(starts, sizes, strict=True)],
+    }
+    times = {
+        kind: _times(_copy(model, source, chosen, f"{model.name}_{kind}", listed), target, device, options)
+        for kind, listed in buckets.items()
+    }
+    names = {size: f"{chosen}{start}_{size}" for start, size in zip(starts, sizes, strict=True)}
+    return MeasuredTimes(
+        model.name,
+        chosen,
+        {size: _of(times["exact"], f"{chosen}{size}") for size in sizes},
+        {size: _of(times["open"], name) for size, name in names.items()},
+    )
+
+
+def _sizes(model: Model, dim: str) -> list[int]:
+    """A few sizes in geometric progression, from the least to the greatest recorded, or allowed, size."""
+    about = model.dims[dim]
+    low, high = about.min, about.max
+    if about.traffic is not None and Path(about.traffic).is_file():
+        traffic = read_counts(Path(about.traffic))
+        if dim in traffic.dims and traffic.rows:
+            seen = [sizes[traffic.dims.index(dim)] for sizes in traffic.rows]
+            low, high = max(min(seen), about.min), min(max(seen), about.max)
+    low, high = max(low, about.multiple), max(high, about.multiple)
+    found = {low, high}
+    for index in range(1, SAMPLES - 1):
+        size = low * (high / low) ** (index / (SAMPLES - 1))
+        found.add(min(max(round(size / about.multiple) * about.multiple, low), high))
+    # Between two sizes there is another one: the range that ends at a size has code for any size.
+    kept, least = list[int](), about.min
+    for size in sorted({*found, min(low + about.multiple, about.max)}):
+        if size >= least + about.multiple:
+            kept.append(size)
+            least = size + about.multiple
+    if len(kept) < 2:
+        raise KilnError(f"model '{model.name}': {dim} has too few sizes, {low}..{high}, for buckets")
+    return kept
+
+
+def _copy(model: Model, source: Path, dim: str, name: str, buckets: Sequence[Mapping[str, Any]]) -> Path:
+    """Write the YAML file of a copy of the model with these buckets; its other dimensions have one size."""
+    content = model.model_dump(mode="json", exclude_unset=True)
+    for key in _DROPPED:
+        content.pop(key, None)
+    for other, about in content["dims"].items():
+        for key in _OF_AUTO:
+            about.pop(key, None)
+        if other == dim:
+            about["buckets"] = list(buckets)
+        else:
+            about.update(min=max(about["min"], 1), max=max(about["min"], 1), buckets=[])
+    content["source"] = {"kind": "file", "path": str(source.resolve())}
+    path = WORK / f"{name}.yaml"
+    atomic_write(path, json.dumps(content, indent=1))  # JSON is YAML
+    return path
+
+
+def _times(
+    configuration: Path, target: str | None, device: str | None, options: Mapping[str, str]
+) -> dict[str, float]:
+    """Median nanoseconds of a run on one thread, by bucket."""
+    words = [f"model={configuration}", "bench"]
+    words += [
+        f"{key}={value}" for key, value in {"target": target, "device": device, **options}.items() if value
+    ]
+    answer = answer_of_goals(words)
+    if answer.error is not None:
+        raise KilnError(f"costs: {answer.error.text}")
+    data = answer.results[0].data
+    if data["time_unit"] != "ms" or data["emulated"]:
+        raise KilnError(
+            f"costs: target '{data['target']}' is emulated here, so its times say nothing; use --device"
+        )
+    return {run["bucket"]: 1e6 * run["median"] for run in data["runs"] if run["threads"] == 1}
+
+
+def _of(times: Mapping[str, float], bucket: str) -> float:
+    """The time of a bucket, whose name may have further dimensions before it."""
+    found = [time for name, time in times.items() if name == bucket or name.endswith(f"_{bucket}")]
+    if len(found) != 1:
+        raise KilnError(f"costs: bucket '{bucket}' was not timed, only {', '.join(times)}")
+    return found[0]

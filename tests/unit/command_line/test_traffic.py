@@ -1,0 +1,175 @@
+"""kiln traffic and kiln tune --costs: adding up, choosing sizes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.command_line import __main__ as command_line
+from kiln.command_line import costs
+from kiln.command_line.answer import AnswerPart, CommandAnswer
+from kiln.command_line.costs import measure
+from kiln.config import load_model
+from kiln.errors import KilnError
+from kiln.runtime.traffic import merged, read_counts
+from kiln.specialize.traffic import read_costs
+from networks import normal, save_network
+from onnx import helper
+
+
+def model(folder: Path, **dim: Any) -> Path:
+    """A model with a dynamic dimension `seq`, as YAML."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    save_network(
+        folder / "net.onnx", nodes, {"x": [1, "seq", 8]}, {"y": [1, "seq", 8]}, normal(1, 1.0, w=[8, 8])
+    )
+    about = {"min": 1, "max": 64, **dim}
+    content = {
+        "description": "a test's",
+        "source": {"kind": "file", "path": "net.onnx"},
+        "dims": {"seq": about},
+    }
+    (folder / "net.yaml").write_text(json.dumps(content))
+    return folder / "net.yaml"
+
+
+AUTO = {"buckets": "auto", "traffic": "seen.csv", "costs": "costs.csv"}
+
+
+def csv(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_files_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns may be in any order; rows of unknown sizes are added too."""
+    one = csv(tmp_path / "a.csv", "batch,seq,count\n1,3,10\n2,3,4\n,,5\n")
+    two = csv(tmp_path / "b.csv", "count,seq,batch\n7,3,1\n1,9,1\n2,,\n\n")
+    out = tmp_path / "out.csv"
+    assert command_line.main(["traffic", str(one), str(two), "--out", str(out)]) == 0
+    assert out.read_text() == "batch,seq,count\n1,3,17\n1,9,1\n2,3,4\n,,7\n"
+    assert capsys.readouterr().out == f"{out}: 22 runs of 3 different sizes, 7 of unknown sizes\n"
+    assert read_counts(out).text() == out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "bad.csv:1: a header with the dimensions and 'count' expected, got: none"),
+        ("seq\n1\n", "bad.csv:1: a header with the dimensions and 'count' expected, got: seq"),
+        ("seq,count\n1\n", "bad.csv:2: 1 values, expected 2: seq,count"),
+        ("seq,count\n-1,2\n", "bad.csv:2: seq '-1' is not a whole number from 0 on"),
+        ("seq,count\n1,1e3\n", "bad.csv:2: count '1e3' is not a whole number"),
+        ("other,count\n1,1\n", "bad.csv: traffic of other, expected seq, as in "),
+    ],
+)
+def test_wrong_files(text: str, message: str, tmp_path: Path) -> None:
+    good, bad = csv(tmp_path / "good.csv", "seq,count\n1,1\n"), csv(tmp_path / "bad.csv", text)
+    with pytest.raises(KilnError) as raised:
+        merged([good, bad])
+    assert message in str(raised.value)
+
+
+def test_wrong_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    csv(tmp_path / "a.csv", "batch,count\n1,1\n")
+    model(tmp_path, **AUTO)
+    for words, message in (
+        ("net.yaml", "no traffic file (.csv) is given"),
+        ("a.csv", "one model is needed: kiln traffic net.yaml monday.csv"),
+        ("net.yaml a.csv --out b.csv", "no model, no --costs"),
+        ("resnet a.csv", "model 'resnet' has no dimension with 'buckets: auto'"),
+        ("net.yaml a.csv", "model 'net' has no dimension 'batch', only seq"),
+        ("none.csv --out b.csv", "none.csv: cannot read: No such file"),
+    ):
+        assert command_line.main(["traffic", *words.split()]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "b.csv").exists() and not (tmp_path / "seen.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("dim", "seen", "expected"),
+    [
+        ({"min": 1, "max": 64}, None, [2, 5, 12, 28, 64]),
+        ({"min": 1, "max": 512}, "seq,count\n3,1\n40,2\n", [3, 5, 8, 14, 24, 40]),
+        ({"min": 16, "max": 64, "multiple": 16}, None, [32, 64]),
+        ({"min": 4, "max": 7}, None, [5, 7]),
+    ],
+)
+def test_sizes(dim: dict[str, Any], seen: str | None, expected: list[int], tmp_path: Path) -> None:
+    """Each size ends a range of at least two sizes, so that its code is for any size."""
+    path = model(tmp_path, **dim, **(AUTO if seen else {}))
+    if seen:
+        csv(tmp_path / "seen.csv", seen)
+    found = costs._sizes(load_model(str(path)), "seq")
+    assert found == expected
+    least = dim["min"]
+    for size in found:
+        assert size > least
+        least = size + dim.get("multiple", 1)
+
+
+def test_times_become_a_cost_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies have the buckets that are timed; the file is one that `costs` accepts."""
+    monkeypatch.chdir(tmp_path)
+    path, copies = model(tmp_path, **AUTO), []
+    csv(tmp_path / "seen.csv", "seq,count\n4,1\n16,2\n")
+
+    def bench(words: list[str]) -> CommandAnswer:
+        assert words[1:] == ["bench", "target=host"]
+        copy = load_model(words[0].removeprefix("model="))
+        copies.append(copy.dims["seq"].buckets)
+        runs = []
+        for bucket in copy.dims["seq"].buckets:
+            low, high = bucket.edges
+            name = f"seq{high}" if bucket.exact is not None else f"seq{low}_{high}"
+            runs.append({"bucket": name, "threads": 1, "median": high / 1000 * (1 if bucket.exact else 2)})
+            runs.append({"bucket": name, "threads": 2, "median": 0.0})
+        data = {"runs": runs, "time_unit": "ms", "emulated": False, "target": "host"}
+        return CommandAnswer(command="bench", results=[AnswerPart(goal="bench", data=data)])
+
+    monkeypatch.setattr(costs, "answer_of_goals", bench)
+    found = measure(str(path), "host", None)
+    csv(tmp_path / "costs.csv", found.text())
+    times = read_costs(tmp_path / "costs.csv", "seq")
+    assert list(times) == [bucket.exact for bucket in copies[0]]
+    assert all(np.isclose(exact, size * 1e3) and np.isclose(open_, size * 2e3)
+               for size, (exact, open_) in times.items() if open_ is not None)  # fmt: skip
+    assert copies[1][0].range == [1, 4]
+    assert command_line.main(["tune", "net.yaml", "--costs", "new.csv", "--target", "host"]) == 0
+    assert (tmp_path / "new.csv").read_text() == found.text()
+
+
+def test_emulated_times_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {"runs": [], "time_unit": "ms", "emulated": True, "target": "aarch64"}
+    answer = CommandAnswer(command="bench", results=[AnswerPart(goal="bench", data=data)])
+    monkeypatch.setattr(costs, "answer_of_goals", lambda words: answer)
+    with pytest.raises(KilnError, match="'aarch64' is emulated here, so its times say nothing; use --device"):
+        measure(str(model(tmp_path)), "aarch64", None)
+    with pytest.raises(KilnError, match="no dimension 'batch' with a range; dimensions: seq"):
+        measure(str(model(tmp_path)), "host", None, "batch")
+    with pytest.raises(KilnError, match="it has no dynamic dimension"):
+        measure("resnet", "host", None)
+
+
+@pytest.mark.heavy
+def test_the_loop_closes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From two traffic files to measured costs and a built model."""
+    monkeypatch.chdir(tmp_path)
+    model(tmp_path, **AUTO)
+    csv(tmp_path / "a.csv", "seq,count\n3,10\n17,40\n")
+    csv(tmp_path / "b.csv", "seq,count\n17,5\n40,9\n")
+    assert command_line.main(["traffic", "net.yaml", "a.csv", "b.csv", "--costs", "--json"]) == 0
+    part = json.loads(capsys.readouterr().out)["results"][0]
+    assert (part["data"]["runs"], part["data"]["sizes"]) == (64, 3)
+    assert (tmp_path / "seen.csv").read_text() == "seq,count\n3,10\n17,45\n40,9\n"
+    assert len(read_costs(tmp_path / "costs.csv", "seq")) >= 2
+    assert (tmp_path / "build/host/net/manifest.json").is_file() and part["data"]["buckets"]
