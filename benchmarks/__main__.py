@@ -1,7 +1,7 @@
 """`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
-`stream`: inputs of many sizes, through buckets and through peers that take any size. `dispatch`: the
-choice of a bucket.
+`int8`: models quantised by Kiln, against float32 and peers. `stream`: inputs of many sizes, through buckets
+and through peers that take any size. `dispatch`: the choice of a bucket.
 
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
@@ -19,7 +19,7 @@ from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-from benchmarks import dispatch, install, instructions, plot, profile, record, stream, subjects, tables
+from benchmarks import dispatch, install, instructions, int8, plot, profile, record, stream, subjects, tables
 from benchmarks.compare import Plan, play
 from benchmarks.contenders import (
     Contender,
@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "what",
         nargs="?",
-        choices=("compare", "profile", "instructions", "stream", "dispatch", "install"),
+        choices=("compare", "int8", "profile", "instructions", "stream", "dispatch", "install"),
         default="compare",
         help="default: compare",
     )
@@ -100,6 +100,12 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.what == "install":
         install.run(args.peer, folders)
+        return
+    if args.what == "int8":
+        prepared = [int8.prepare(name, folders.work / "int8") for name in int8.chosen(args.model)]
+        if not args.no_build:
+            build(args.target, [name for one in prepared for name in (one.model, str(one.config))])
+        int8.run(args, prepared, find_contenders(args.target, args.peer, folders), folders, out)
         return
     chosen = [subjects.parse(text) for text in args.model]
     if args.what == "instructions":

@@ -1,0 +1,53 @@
+"""The int8 benchmark: which models, their configuration, and the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from kiln.errors import KilnError
+from kiln.files import write_json
+
+from benchmarks import int8, subjects
+from benchmarks.compare import Match
+from benchmarks.contenders import Contender
+from benchmarks.timing import Times
+
+KILN = Contender("kiln host", "bundle", "0.1", ("onnx",), "host")
+PEER = Contender("peer", "peer", "1.0", ("onnx",))
+
+
+def _times(seconds: float) -> Times:
+    made = Times()
+    made.add([seconds], [seconds], "wall")
+    return made
+
+
+def test_models_are_kilns_own_and_have_no_sizes() -> None:
+    assert int8.chosen(subjects.MODELS) == list(int8.MODELS)
+    assert int8.chosen(["mobilenet"]) == ["mobilenet_v2"]
+    with pytest.raises(KilnError, match="without sizes"):
+        int8.chosen(["minilm_l6@1x16"])
+    with pytest.raises(KilnError, match="nothing"):
+        int8.chosen(["nothing"])
+
+
+def test_a_quantised_model_keeps_what_describes_its_inputs(tmp_path: Path) -> None:
+    (tmp_path / "minilm_l6_int8.onnx").write_bytes(b"")
+    figures = {"quantised": {"snr": 21.5, "bytes": 10}, "float": {"bytes": 40}}
+    write_json(tmp_path / "minilm_l6_int8.json", figures)
+    made = int8.prepare("minilm_l6", tmp_path)
+    config = yaml.safe_load(made.config.read_text())
+    assert (made.name, made.snr, made.float_bytes, made.bytes) == ("minilm_l6_int8", 21.5, 40, 10)
+    assert config["source"]["path"] == str(tmp_path / "minilm_l6_int8.onnx")
+    assert {"dims", "inputs", "golden"} <= set(config) and "tolerance" not in config
+
+
+def test_the_table_has_both_forms_of_kiln_and_marks_the_fastest_int8() -> None:
+    one = int8.QuantisedSubject("net", "net_int8", Path(), 30.25, 40_000_000, 10_000_000)
+    times = {"kiln host": _times(2e-3), "kiln host float32": _times(1e-3), "peer": _times(3e-3)}
+    text = int8.report("a machine", [one], [KILN, PEER], [Match("net_int8", 1, "wall", times)])
+    assert "kiln host 0.1, peer 1.0" in text
+    row = next(line for line in text.splitlines() if line.startswith("| net "))
+    assert "30.2" in row and "40.0 / 10.0" in row and "**2** " in row and "**1** " not in row
