@@ -66,7 +66,7 @@ def test_softmax_of_extreme_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["host", "x86_64_v2"])
 def test_a_quantised_softmax_is_one_kernel(target: str, tmp_path: Path) -> None:
     """The exponentials do not fit into the memory of the levels; every length of a row."""
-    shapes = [(3, 5, length) for length in (1, 7, 16, 61)]
+    shapes = [(3, 5, length) for length in (1, 7, 16, 61, 255, 256, 1030)]
     inputs = [np.random.default_rng(1).uniform(-6, 6, shape).astype("f4") for shape in shapes]
 
     def body(*xs: Any) -> list[Any]:

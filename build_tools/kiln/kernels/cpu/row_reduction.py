@@ -4,8 +4,9 @@ Computation  A chain over rows: sums or maxima of the last axis, and elementwise
 Schedule     Row by row, so that a row stays in the L1 cache from its first sum to its result: each reduction
              is one sweep with four vectors of partial results, combined as a tree; an elementwise nest that
              is costly and read again (the exponentials of softmax) is computed once and kept in the memory
-             of the output, or where that has another type, computed again. A division by a value that is
-             constant over the row becomes a multiplication. Tasks are rows.
+             of the output, or where that has another type, in a row of its own; rows that are too long for
+             the stack of a task are computed again. A division by a value that is constant over the row
+             becomes a multiplication. Tasks are rows.
 Applies      Groups of more than one loop nest with one output, all over the same rows; any length.
 Accuracy     Partial sums make a float sum's error smaller; the multiplication instead of a division costs at
              most one unit in the last place.
@@ -14,6 +15,7 @@ Accuracy     Partial sums make a float sum's error smaller; the multiplication i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Any
 
 import tvm
@@ -24,6 +26,7 @@ from tvm.ir import TensorLoad
 from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.cpu.elementwise import SMALL
 from kiln.kernels.cpu.reduce import Partials, combines, sweep, term_of
+from kiln.tir.abi import STACK_BYTES
 from kiln.tir.builder import (
     Expr,
     Kernel,
@@ -32,6 +35,7 @@ from kiln.tir.builder import (
     bind,
     define,
     load,
+    registers,
     store,
     unravel,
     vector,
@@ -46,7 +50,7 @@ from kiln.tir.tiled_loops import tasks_of
 class RowReduction:
     """`nests` in order, each over rows of `length` elements; `lead`: sizes of the axes before the last.
 
-    `kept`: an intermediate nest that is stored in the memory of the output.
+    `kept`: an intermediate nest that is stored, in the memory of the output if it has the output's type.
     """
 
     nests: list[Nest]
@@ -54,6 +58,11 @@ class RowReduction:
     length: Extent
     output: Nest
     kept: Nest | None
+
+    @property
+    def apart(self) -> bool:
+        """Whether `kept` needs memory of its own."""
+        return self.kept is not None and str(self.kept.buffer.dtype) != str(self.output.buffer.dtype)
 
 
 def _last_axis(nest: Nest, lead: list[Extent], length: Extent, ranges: SymbolRanges) -> Any:
@@ -90,10 +99,7 @@ def read_rows(fused: Fused) -> RowReduction | None:
     ):
         return None
     lead = output.extents[:-1]
-    dtype = str(output.buffer.dtype)
     kept = None
-    # Where the output has another type, its memory keeps no such nest: each reader computes it again.
-    nests = [n for n in nests if n.reduced or n is output or str(n.buffer.dtype) == dtype]
     for nest in nests:
         if _last_axis(nest, lead, length, ranges) is None or not _plain_store(nest):
             return None
@@ -138,8 +144,11 @@ def _reads_own_row(fused: Fused, rows: RowReduction, nest: Nest) -> bool:
 class _Row:
     """Emits the sweeps over one row."""
 
-    def __init__(self, fused: Fused, rows: RowReduction, buffers: dict[Any, Any], lead: list[Expr]) -> None:
-        self.fused, self.rows, self.lead = fused, rows, lead
+    def __init__(
+        self, fused: Fused, rows: RowReduction, buffers: dict[Any, Any], lead: list[Expr], memory: Any
+    ) -> None:
+        """`memory`: a row for `rows.kept` where it needs memory of its own, else None."""
+        self.fused, self.rows, self.lead, self.memory = fused, rows, lead, memory
         self.output = buffers[rows.output.buffer]
         self.reads: dict[Any, Any] = {
             buffer: lambda where, target=target: load(target, where) for buffer, target in buffers.items()
@@ -155,16 +164,18 @@ class _Row:
         return self.fused.value(term, bound, self.reads)
 
     def elementwise(self, nest: Nest, lanes: int) -> None:
-        """Emit the sweep that stores the row of `nest` in the memory of the output."""
+        """Emit the sweep that stores the row of `nest`, in the memory of the output or of its own."""
+        apart = self.rows.apart and nest is not self.rows.output
+        target, lead = (self.memory, []) if apart else (self.output, self.lead)
 
         def visit(first: Expr, width: int) -> None:
             with vector(width) as lane:
                 value = self.value(nest, first + lane)
-                store(self.output, [*self.lead, first + lane], _by_reciprocal(value, first + lane))
+                store(target, [*lead, first + lane], _by_reciprocal(value, first + lane))
 
         sweep(self.rows.length, lanes, 1, lambda first, width, _: visit(first, width), self.fused.ranges)
         if nest is not self.rows.output:
-            self.reads[nest.buffer] = lambda where: load(self.output, [*self.lead, where[-1]])
+            self.reads[nest.buffer] = lambda where: load(target, [*lead, where[-1]])
 
     def reduce(self, nest: Nest, lanes: int) -> None:
         """Emit the reduction of the row to one number, which later nests read from a register."""
@@ -200,7 +211,7 @@ def _by_reciprocal(value: Expr, position: Expr) -> Expr:
 
 def _overwritable(fused: Fused, rows: RowReduction, buffers: list[Any]) -> tuple[int, ...]:
     """Positions of inputs whose memory the output may reuse: each element is read before its store."""
-    writers = [nest for nest in rows.nests if not nest.reduced]
+    writers = [nest for nest in rows.nests if not nest.reduced and not (rows.apart and nest is rows.kept)]
     first = rows.nests.index(writers[0])
     shape, bits = list(rows.output.buffer.shape), _bits(rows.output.buffer)
     refused: list[Any] = []
@@ -240,6 +251,16 @@ def _bits(buffer: Any) -> int:
 
 def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of a whole group; return it with the buffers of its parameters (the output last)."""
+    count, greatest = fused.ranges.product(rows.lead), fused.ranges.greatest
+    most, length = greatest(count), greatest(rows.length)
+    tasks = count if machine.parallel and most > 1 and most * length >= SMALL else None
+    if (
+        rows.apart
+        and rows.kept
+        and tasks is not None
+        and length * _bits(rows.kept.buffer) // 8 >= STACK_BYTES
+    ):
+        rows = replace_fields(rows, nests=[nest for nest in rows.nests if nest is not rows.kept], kept=None)
     stored = [*fused.params, *(nest.buffer for nest in rows.nests)]
     inputs: list[Any] = []
     for nest in rows.nests:
@@ -249,14 +270,12 @@ def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, li
     lanes = min(
         machine.lanes(str(buffer.dtype)) for buffer in [*buffers_read, *(n.buffer for n in rows.nests)]
     )
-    count, greatest = fused.ranges.product(rows.lead), fused.ranges.greatest
-    most = greatest(count)
-    tasks = count if machine.parallel and most > 1 and most * greatest(rows.length) >= SMALL else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        memory = registers([length], str(rows.kept.buffer.dtype)) if rows.apart and rows.kept else None
         with tasks_of(count, tasks is not None, begin, end) as task:
             lead = [bind(index) for index in reversed(unravel(task, rows.lead))][::-1]
-            row = _Row(fused, rows, dict(zip(buffers_read, buffers, strict=True)), lead)
+            row = _Row(fused, rows, dict(zip(buffers_read, buffers, strict=True)), lead, memory)
             for nest in rows.nests:
                 if nest.reduced:
                     row.reduce(nest, lanes)
