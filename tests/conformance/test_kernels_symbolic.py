@@ -256,6 +256,16 @@ def test_scans_and_scatters_of_open_sizes(tmp_path: Path) -> None:
             close(a, b)
 
 
+def test_memory_of_a_variance_over_an_open_batch(tmp_path: Path) -> None:
+    text = "g (float[n,16,24,32] x) => (float[n,16,24,32] y) { y = InstanceNormalization(x, s, o) }"
+    s, o = (RNG.normal(size=16).astype("f4") for _ in range(2))
+    path = write(tmp_path / "m.onnx", text, 17, s=s, o=o)
+    program, reference = Program(path, {"n": (1, 3)}), open_reference(path)
+    for n in (1, 3):
+        x = RNG.normal(size=(n, 16, 24, 32)).astype("f4")
+        close(program.run([x], {"n": n})[0], reference.run([x])[0], 1e-4)
+
+
 def test_names_do_not_make_a_kernel_another_one() -> None:
     def kernel(name: str, factor: float) -> Any:
         data = tvm.te.placeholder((8,), name=name)

@@ -165,7 +165,8 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     """Lower one kernel to the ABI. The function is called `kernel`; the caller gives it its final name."""
     func = _short_positions(kernel.func).with_attr("global_symbol", "kernel")
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
-    structure = [item for item in _STRUCTURE if item is not _COMPACT or kernel.family == "opaque"]
+    compact = kernel.family == "opaque" and not kernel.sizes  # a size of memory must be a number
+    structure = [item for item in _STRUCTURE if item is not _COMPACT or compact]
     mod = tvm.transform.Sequential(structure)(mod)
     mod = _FLATTEN(mod) if kernel.family == "opaque" else flatten(mod)
     lowered = pointers(mod["kernel"])

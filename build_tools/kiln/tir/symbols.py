@@ -32,14 +32,13 @@ def is_dynamic(size: Extent) -> bool:
 
 def variables(expr: Any) -> list[Any]:
     """The variables of an expression or statement, each once."""
-    distinct: list[Any] = []
+    distinct: dict[Any, None] = {}  # in the order in which they are met
 
     def visit(variable: Any) -> None:
-        if not any(variable.same_as(other) for other in distinct):
-            distinct.append(variable)
+        distinct[variable] = None
 
     structural_walk(expr, ((tirx.Var, visit),))
-    return distinct
+    return list(distinct)
 
 
 class SymbolRanges:
