@@ -5,13 +5,14 @@ processor time that a new interpreter takes to import them. Each command is a pr
 environment, folder and exit status. A build's stages run in forks too: of `kiln.stage_server`, itself forked
 before SCons starts.
 
-Builds by new interpreters are in tests/conformance/test_scons_*.py, in tests/unit/scons, and wherever a test
-starts `sys.executable`. This file is both a module, the client, and a program, the process that forks.
+Builds by new interpreters are in tests/conformance/test_scons_*.py and wherever a test starts
+`sys.executable`. This file is both a module, the client, and a program, the process that forks.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import select
@@ -19,14 +20,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 _LIMIT = 1800.0  # seconds for one command
 _lock = threading.Lock()
-_process: subprocess.Popen[str] | None = None
+_processes: dict[str, subprocess.Popen[str]] = {}  # by what they have imported: "tree" or "libraries"
+# Third-party and standard modules that every build imports.
+_LIBRARIES = (
+    "SCons.Script", "email.parser", "importlib.metadata", "pydantic.fields", "pydantic.functional_validators",
+    "pydantic.json_schema", "pydantic.main", "pydantic.types", "textwrap", "yaml",
+)  # fmt: skip
 
 
 def run_scons(
@@ -43,12 +50,20 @@ def run_stage(
     return _run("stage", arguments, folder, environment)
 
 
+def run_copy(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """`python -m SCons` in `folder`, a copy of the tree: the fork has imported libraries, but not Kiln."""
+    return _run("copy", arguments, folder, environment)
+
+
 def processor_seconds() -> float:
-    """Processor time of the process that forks and of all commands that have ended."""
-    if _process is None:
-        return 0.0
-    fields = Path(f"/proc/{_process.pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    """Processor time of the processes that fork and of all commands that have ended."""
+    ticks = 0
+    for process in _processes.values():
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(int(field) for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _run(
@@ -57,7 +72,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="kiln-forked-") as place, _lock:
         outputs = [f"{place}/{name}" for name in ("stdout", "stderr")]
         request = {"kind": kind, "arguments": list(arguments), "folder": str(folder), "outputs": outputs}
-        server = _server()
+        server = _server("libraries" if kind == "copy" else "tree")
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps({**request, "environment": dict(environment)}) + "\n")
         server.stdin.flush()
@@ -69,19 +84,20 @@ def _run(
     return subprocess.CompletedProcess(list(arguments), status, *texts)
 
 
-def _server() -> subprocess.Popen[str]:
-    """The process that forks; it starts with the first command, and ends with this process."""
-    global _process
-    if _process is None:
-        _process = subprocess.Popen(
-            [sys.executable, __file__],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "build_tools"), "PYTHONHASHSEED": "0"},
+def _server(imported: str) -> subprocess.Popen[str]:
+    """A process that forks; it starts with the first command, and ends with this process."""
+    if imported not in _processes:
+        path = {"PYTHONPATH": str(ROOT / "build_tools")} if imported == "tree" else {}
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        _processes[imported] = subprocess.Popen(
+            [sys.executable, __file__, imported],
+            env={**kept, **path, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        atexit.register(_process.communicate)
-    return _process
+        atexit.register(_processes[imported].communicate)
+    return _processes[imported]
 
 
 class _Fork:
@@ -126,8 +142,6 @@ class _Fork:
 
 def _become(request: dict[str, Any]) -> None:
     """In a fork: run the command to its end, and this process with it."""
-    from kiln.stage_server import _leave
-
     for number, output in enumerate(request["outputs"], start=1):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -141,29 +155,48 @@ def _become(request: dict[str, Any]) -> None:
 
             status = main(request["arguments"])
         else:
-            import kiln.scons.server
             import SCons.Script
 
-            first = _Fork()
-            kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
+            if request["kind"] == "scons":
+                import kiln.scons.server
+
+                first = _Fork()
+                kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
             sys.path[0] = str(Path.cwd())
             sys.argv = ["scons", *request["arguments"]]
             SCons.Script.main()
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else bool(ended.code)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
     _leave(int(status or 0))
 
 
-def _serve() -> None:
+def _leave(status: int) -> NoReturn:
+    """End this process as Python does, but without the clean-up of imported modules."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(status)
+
+
+def _serve(imported: str) -> None:
     import gc
     import importlib
 
-    import SCons.Script  # noqa: F401
-    from kiln.stages import STAGES
+    if imported == "libraries":
+        for name in _LIBRARIES:
+            importlib.import_module(name)
+    else:
+        import SCons.Script  # noqa: F401
+        from kiln.stages import STAGES
 
-    for stage in STAGES.values():
-        importlib.import_module(stage.spec.module)
-    importlib.import_module("kiln.scons.tool")
+        for stage in STAGES.values():
+            importlib.import_module(stage.spec.module)
+        importlib.import_module("kiln.scons.tool")
     gc.freeze()
     for line in sys.stdin:
         pid = os.fork()
@@ -177,4 +210,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

@@ -226,6 +226,12 @@ def runnable(name: str) -> Target:
     return target
 
 
+def runnable_alone(name: str) -> Target:
+    """As `runnable`, without the target's variants, whose kernels would be lowered and compiled too."""
+    target = runnable(name)
+    return target.for_variant(target.base)
+
+
 def run(mod: tvm.IRModule, inputs: Sequence[Array], target: Target, folder: Path) -> list[Array]:
     """Lower, compile, load and run a module."""
     return Compiled(mod, target, folder).load().run(inputs)

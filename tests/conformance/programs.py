@@ -17,7 +17,7 @@ from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
 from symbolic import Array, Dims, imported
 
-from .lowered import Memory, runnable
+from .lowered import Memory, runnable_alone
 
 
 class Program:
@@ -28,9 +28,9 @@ class Program:
 
     def __init__(self, path: Path, dims: Dims | None = None) -> None:
         mod, _ = imported(path, dims or {})
-        self.steps = lower(simplify(mod), "m", runnable("x86_64"), "pthread")
+        self.steps = lower(simplify(mod), "m", runnable_alone("x86_64"), "pthread")
         target = path.with_suffix(".o")
-        compile_all(self.steps.functions, runnable("x86_64"), target, "m", self.steps.kernels)
+        compile_all(self.steps.functions, runnable_alone("x86_64"), target, "m", self.steps.kernels)
         subprocess.run(["cc", "-shared", "-o", target.with_suffix(".so"), target], check=True)
         self.object = target
         self._library = ctypes.CDLL(str(target.with_suffix(".so")))

@@ -83,7 +83,9 @@ def lowered(path: Path, open_size: bool, checks: str | None) -> tuple[Any, dict[
         mod, interface = imported(path, DIMS)
     else:
         mod, interface = imported(path, {})
-    return lower(simplify(mod), "m", load_target("x86_64_v2"), "none", checks=checks), interface
+    return lower(
+        simplify(mod), "m", load_target("x86_64_v2").for_variant("v2"), "none", checks=checks
+    ), interface
 
 
 class Model:
@@ -257,7 +259,7 @@ def test_computed_indices_are_checked_before_they_are_read(tmp_path: Path) -> No
     text += " b = Add(a, one) y = Gather<axis = 0>(x, b) }"
     path = write(tmp_path / "m.onnx", text, one=np.array([1]))
     mod, _ = imported(path, DIMS)
-    steps = lower(simplify(mod), "m", load_target("x86_64_v2"), "none", checks="indices")
+    steps = lower(simplify(mod), "m", load_target("x86_64_v2").for_variant("v2"), "none", checks="indices")
     labels = [step.label for step in steps.steps]
     assert labels[-3:] == ["indices of take", "less+add+where", "take"], labels
     check = steps.steps[labels.index("indices of take")]
@@ -285,7 +287,7 @@ def test_an_axis_that_may_be_empty_is_always_checked(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", text)
     for least, labels in ((0, 1), (1, 0)):
         mod, _ = imported(path, {"n": (least, 6)})
-        steps = lower(simplify(mod), "m", load_target("x86_64_v2"), "none")
+        steps = lower(simplify(mod), "m", load_target("x86_64_v2").for_variant("v2"), "none")
         assert [step.label for step in steps.steps].count("indices of take") == labels
     mod, _ = imported(path, {"n": (1, 6)})
     with pytest.raises(KilnError, match="operator 'take': its indices have to be checked"):

@@ -22,7 +22,7 @@ from symbolic import write
 from tvm import relax, tirx
 from tvm.relax import op
 
-from .lowered import Array, close, const, runnable
+from .lowered import Array, close, const, runnable_alone
 from .programs import Program
 
 RNG = np.random.default_rng(5)
@@ -65,11 +65,11 @@ class Lowered:
     """The steps of a module, compiled and loaded."""
 
     def __init__(self, mod: tvm.IRModule, target: str, folder: Path, winograd: str = "off") -> None:
-        self.steps = lower(mod, "m", runnable(target), "pthread", winograd=winograd)
+        self.steps = lower(mod, "m", runnable_alone(target), "pthread", winograd=winograd)
         self.tensors = {t.name: t for t in self.steps.record().tensors}
         self.kernels = {kernel.symbol: kernel for kernel in self.steps.kernels}
         path = folder / "kernels.o"
-        compile_all(self.steps.functions, runnable(target), path, "m", self.steps.kernels)
+        compile_all(self.steps.functions, runnable_alone(target), path, "m", self.steps.kernels)
         subprocess.run(["cc", "-shared", "-o", path.with_suffix(".so"), path], check=True)
         self.library = ctypes.CDLL(str(path.with_suffix(".so")))
 

@@ -17,10 +17,10 @@ from scons_real import ROOT
 
 SCONSTRUCT = """
 env = Environment(tools=["default", "kiln"])
-bundle = env.KilnBundle("resnet", target="x86_64")
+bundle = env.KilnBundle("resnet", target="x86_64", variants="v3")
 program = env.Program("camera", ["camera.c", bundle.library], CPPPATH=[bundle.include], LIBS=["pthread"])
 env.Requires(program, bundle)
-env.Alias("check", env.KilnTest("resnet", target="x86_64"))
+env.Alias("check", env.KilnTest("resnet", target="x86_64", variants="v3"))
 env.Alias("own", env.KilnBundle("own_net", target="own_board"))
 Default(program)
 """
@@ -131,7 +131,7 @@ def test_the_command_kiln(python: Path, tmp_path: Path) -> None:
         )
 
     assert "\nresnet " in kiln("list", "models").stdout
-    done = kiln("build", "resnet", "--target", "x86_64", "--quiet")
+    done = kiln("build", "resnet", "--target", "x86_64", "--variants", "v3", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("build/x86_64/resnet: built in ")
     program = "import kiln; print(kiln.load('build/x86_64/resnet').plan().bucket)"
@@ -139,7 +139,10 @@ def test_the_command_kiln(python: Path, tmp_path: Path) -> None:
         [python, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert loaded.stdout == "static\n", loaded.stderr
-    program = "import kiln; print('Arena' in kiln.build('resnet', target='x86_64')._repr_html_())"
+    program = (
+        "import kiln; bundle = kiln.build('resnet', target='x86_64', variants='v3'); "
+        "print('Arena' in bundle._repr_html_())"
+    )
     built = subprocess.run(
         [python, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

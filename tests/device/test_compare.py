@@ -13,6 +13,7 @@ from kiln.command_line.compare.probes import write_probed
 from kiln.config import load_model
 from kiln.golden.reference import open_reference
 from kiln.sources import fetch
+from scons_real import lean_targets
 from unit.command_line.test_compare import network
 
 from .building import Project
@@ -28,7 +29,9 @@ def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_model_beside_its_reference(at_home: Project, tmp_path: Path) -> None:
     """On this machine as a device, which names the target and is found by its name."""
     network(tmp_path / "net.onnx")
-    (tmp_path / "devices").mkdir()
+    for name in ("devices", "targets"):
+        (tmp_path / name).mkdir()
+    lean_targets(tmp_path / "targets")
     here = f"target: x86_64\nfolder: {tmp_path}/device\ntransport: {{kind: local}}\n"
     (tmp_path / "devices" / "here.yaml").write_text(f"description: this machine\n{here}")
     np.savez(tmp_path / "x.npz", x=np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))

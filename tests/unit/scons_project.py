@@ -10,6 +10,7 @@ of memory.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 from kiln.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,11 +137,16 @@ class Project:
         package.mkdir(parents=True)
         for name in _REAL:
             source = ROOT / "build_tools" / "kiln" / name
+            # With their times and what Python has compiled of them, which takes as long as a build.
             if source.is_dir():
-                shutil.copytree(source, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, package / name)
             else:
                 (package / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, package / name)
+                shutil.copy2(source, package / name)
+                compiled = Path(importlib.util.cache_from_source(str(source)))
+                if compiled.is_file():
+                    (package / name).parent.joinpath("__pycache__").mkdir(exist_ok=True)
+                    shutil.copy2(compiled, (package / name).parent / "__pycache__")
         self.programs = folder / "programs"
         self.programs.mkdir()
         for emulator in ("qemu-aarch64", "qemu-arm"):  # which the stand-ins never start
@@ -171,8 +178,10 @@ class Project:
         }
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Build, and keep what was run in `ran`."""
+        """Build, and keep what was run in `ran`; in a fork, unless `more` says how Python starts."""
         self.log.write_text("")
+        if not any(name.startswith("PYTHON") for name in more):
+            return forked.run_copy(["-Q", *arguments], self.folder, self.environment(**more))
         return subprocess.run(
             self.command(*arguments),
             cwd=self.folder,

@@ -121,7 +121,13 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("models", nargs="*", metavar="MODEL", help=OPTIONS["model"])
         for name, text in OPTIONS.items():
             command.add_argument(f"--{name}", metavar=name.upper(), help=text)
-        command.add_argument("-j", "--jobs", type=int, metavar="N", help="stages that run at the same time")
+        command.add_argument(
+            "-j",
+            "--jobs",
+            type=int,
+            metavar="N",
+            help="stages, and kernels that are compiled, at the same time; default: 1 stage, a kernel a core",
+        )
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
         command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")

@@ -9,8 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-
+from kiln import templates
 from kiln.config import Target
 from kiln.config.memory import region_of
 from kiln.errors import KilnError
@@ -44,18 +43,9 @@ def linker_script(target: Target) -> str:
             f"target '{target.name}': no program can be linked for it, because its memory is not described "
             "(key 'memory')"
         )
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_BARE),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
+    found = templates.environment(_BARE)
     held = {kind: region_of(target.memory, kind) for kind in ("code", "parameters", "data", "heap")}
-    return environment.get_template("memory.ld.j2").render(
-        target=target, stack_bytes=stack_bytes(target), **held
-    )
+    return found.get_template("memory.ld.j2").render(target=target, stack_bytes=stack_bytes(target), **held)
 
 
 def parts(target: Target, work: Path) -> BareProgram:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import jinja2
-
-from kiln import __version__
+from kiln import __version__, templates
 from kiln.byoc.libraries.folder import bundled
 from kiln.errors import printable
 
@@ -19,15 +17,8 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
 
     All paths in them are relative, so the bundle can be moved.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
+    found = templates.environment(_TEMPLATES)
+    found.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
     libraries = [("STATIC", name, f"lib{name}.a")]
     if (folder / "lib" / f"lib{name}.so").exists():
         libraries.append(("SHARED", "shared", f"lib{name}.so"))
@@ -48,7 +39,7 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
         ("pkgconfig.pc.j2", folder / "pkgconfig" / f"{name}.pc"),
     ):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(environment.get_template(template).render(words), encoding="utf-8")
+        path.write_text(found.get_template(template).render(words), encoding="utf-8")
 
 
 def one_line(text: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jinja2
-
+from kiln import templates
 from kiln.config.systems import LINUX, NONE, System
 from kiln.emit import c_text
 from kiln.emit.params_image import HEADER_BYTES, params_image
@@ -42,18 +41,11 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     Raises KilnError naming the entry of plan.json that is invalid.
     """
     view = plan_view(plan, len(payload))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
+    found = templates.environment(Path(__file__).resolve().parent / "templates")
+    found.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
     image = params_image(payload, bytes.fromhex(view.hash))
     files: dict[str, bytes | str] = {
-        file.format(view.name): environment.get_template(template).render(m=view, header_bytes=HEADER_BYTES)
+        file.format(view.name): found.get_template(template).render(m=view, header_bytes=HEADER_BYTES)
         for file, template in _TEMPLATES.items()
     }
     return {**files, "params.bin": image}

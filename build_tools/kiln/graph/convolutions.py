@@ -38,6 +38,19 @@ def conv2d_nhwc(call: Any, data: Any, kernel: Any) -> Any:
     )
 
 
+def in_one_line(attrs: Any) -> dict[str, Any]:
+    """The attributes of a 1-D convolution, of NHWC data and HWIO kernels, for images of one line."""
+    left, right = integers(attrs.padding)
+    return {
+        "strides": [1, *integers(attrs.strides)],
+        "padding": [0, left, 0, right],
+        "dilation": [1, *integers(attrs.dilation)],
+        "groups": int(attrs.groups),
+        "data_layout": "NHWC",
+        "kernel_layout": "HWIO",
+    }
+
+
 def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
     attrs = call.attrs
     layout, weights = str(attrs.data_layout), constant(call.args[1])
@@ -50,17 +63,11 @@ def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
     if moved is not None:
         data = rewriter.emit(relax.op.permute_dims(data, moved))
     batch, width, channels = shape_of(data)
-    left, right = integers(attrs.padding)
     lines = rewriter.emit(
         relax.op.nn.conv2d(
             rewriter.emit(relax.op.reshape(data, [batch, 1, width, channels])),
             const(kernel, str(weights.dtype)),
-            strides=[1, *integers(attrs.strides)],
-            padding=[0, left, 0, right],
-            dilation=[1, *integers(attrs.dilation)],
-            groups=int(attrs.groups),
-            data_layout="NHWC",
-            kernel_layout="HWIO",
+            **in_one_line(attrs),
             out_dtype=str(call.ty.dtype),
         )
     )

@@ -34,6 +34,7 @@ from kiln.graph.bindings import (
     rewrite_calls,
     shape_of,
 )
+from kiln.graph.convolutions import in_one_line
 
 _MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
 
@@ -198,16 +199,7 @@ def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
         rewriter.emit(relax.op.dequantize(part, *made.args[1:], 3, "float32"))
         for part, made in zip(parts, (image, weights), strict=True)
     ]
-    left, right = integers(attrs.padding)
-    wide = relax.op.nn.conv2d(
-        *lines,
-        strides=[1, *integers(attrs.strides)],
-        padding=[0, left, 0, right],
-        dilation=[1, *integers(attrs.dilation)],
-        groups=int(attrs.groups),
-        data_layout="NHWC",
-        kernel_layout="HWIO",
-    )
+    wide = relax.op.nn.conv2d(*lines, **in_one_line(attrs))
     result = rewriter.emit(_conv2d(rewriter, wide))
     batch, _, width, channels = shape_of(result)
     joined = rewriter.emit(relax.op.reshape(result, [batch, width, channels]))

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from kiln import __version__
+from kiln import __version__, templates
 from kiln.config import sizes
 from kiln.errors import printable
 from kiln.files import atomic_write, read_json
@@ -140,15 +140,7 @@ def _shown(value: Any) -> Any:
 
 def environment() -> jinja2.Environment:
     """The jinja2 environment of the report's templates, with their filters."""
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_shown,
-    )
+    made = templates.environment(_TEMPLATES, autoescape=True, finalize=_shown)
     made.filters["bytes"] = arena.bytes_text
     made.filters["count"] = _count
     made.filters["many"] = many

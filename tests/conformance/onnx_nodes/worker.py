@@ -27,7 +27,7 @@ from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 
-from ..lowered import runnable
+from ..lowered import runnable_alone
 from ..programs import execute
 from .cases import Array, Case
 
@@ -117,7 +117,7 @@ class _Batch:
     """The cases of one process: each is imported and lowered, all are compiled at once, then each runs."""
 
     def __init__(self, cases: Sequence[Case], out: Any) -> None:
-        self._cases, self._out, self._target = cases, out, runnable("x86_64")
+        self._cases, self._out, self._target = cases, out, runnable_alone("x86_64")
 
     def run(self) -> None:
         """Report the result of every case."""

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln import packages
 from kiln.config import Target
 from kiln.config.host import host_identity
+from kiln.config.target import Emulator
 from kiln.device.check.runners import Completed
 from kiln.device.process import end_with_parent
 from kiln.errors import KilnError
@@ -108,6 +110,20 @@ class LocalRunner:
                 f"{signal_name(process.returncode)}{_last_line(stderr)}"
             )
         return Completed(process.returncode, stdout, stderr, time.monotonic() - began)
+
+
+def emulator_of(target: Target) -> tuple[Emulator, str]:
+    """The target's emulator and the path of its program.
+
+    Raises KilnError where the target names none, and with the command that installs it where it is missing.
+    """
+    emulator = target.emulator
+    if emulator is None:
+        raise KilnError(f"target '{target.name}': it names no emulator (key 'emulator')")
+    path = shutil.which(emulator.command)
+    if path is None:
+        raise KilnError(f"target '{target.name}': its emulator {packages.missing_program(emulator.command)}")
+    return emulator, path
 
 
 def signal_name(status: int) -> str:

@@ -6,15 +6,12 @@ nanosecond of the machine is one executed instruction, so that equal programs re
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from kiln import packages
 from kiln.config import Target
 from kiln.device.check.runners import Completed
-from kiln.device.check.runners.local import LocalRunner
-from kiln.errors import KilnError
+from kiln.device.check.runners.local import LocalRunner, emulator_of
 
 STDOUT, STDERR = "kiln-stdout", "kiln-stderr"  # files that programs/bare/bare.c writes
 _QEMU = ("-display", "none", "-serial", "none", "-monitor", "none", "-icount", "shift=0")
@@ -43,11 +40,6 @@ def open_runner(target: Target) -> MachineRunner:
 
     Raises KilnError where the target names none, and with the command that installs it where it is missing.
     """
-    emulator = target.emulator
-    if emulator is None:
-        raise KilnError(f"target '{target.name}': it names no emulator (key 'emulator')")
-    path = shutil.which(emulator.command)
-    if path is None:
-        raise KilnError(f"target '{target.name}': its emulator {packages.missing_program(emulator.command)}")
+    emulator, path = emulator_of(target)
     description = " ".join([emulator.command, *emulator.args])
     return MachineRunner(description, [path, *emulator.args, *_QEMU], emulator.env)

@@ -10,7 +10,7 @@ from kiln import packages
 from kiln.config import Target
 from kiln.config.target import Emulator
 from kiln.device.check import host_cpu
-from kiln.device.check.runners.local import LocalRunner
+from kiln.device.check.runners.local import LocalRunner, emulator_of
 from kiln.errors import KilnError
 
 
@@ -19,12 +19,7 @@ def open_runner(target: Target) -> LocalRunner:
 
     Raises KilnError when the emulator is too old, and, with the command that installs it, when it is missing.
     """
-    emulator = target.emulator
-    if emulator is None:
-        raise KilnError(f"target '{target.name}': it names no emulator (key 'emulator')")
-    path = shutil.which(emulator.command)
-    if path is None:
-        raise KilnError(f"target '{target.name}': its emulator {packages.missing_program(emulator.command)}")
+    emulator, path = emulator_of(target)
     if (old := too_old(emulator)) is not None:
         raise KilnError(f"target '{target.name}': {old}")
     return LocalRunner(
