@@ -23,8 +23,8 @@ class System:
     library. `shared`: name of the shared library of a model, with {} for the model's; None: there is none.
     `threads`: whether there are POSIX threads. `format`: of objects and programs.
     `runner`: the module in device/check/runners that runs programs on another machine than the target's.
-    `package`: the module in device/packages that makes a package of a bundle; `package_file`: the package's
-    name, with {} for the model's.
+    `packages`: kinds of packages that kiln.device.packages makes of a bundle, each with the file's name, {}
+    for the model's and {version} for Kiln's.
     """
 
     name: str
@@ -36,8 +36,7 @@ class System:
     threads: bool = True
     format: Format = "elf"
     runner: str = "qemu_user"
-    package: str | None = None
-    package_file: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
 
 
 _LINUX_PROCESSORS = {
@@ -47,7 +46,7 @@ _LINUX_PROCESSORS = {
 LINUX = System("Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so")
 _WASI = System(
     "WebAssembly", ("wasi",), "platform_stdio.c",
-    threads=False, format="wasm", runner="wasi", package="npm", package_file="{}.npm.tgz",
+    threads=False, format="wasm", runner="wasi", packages={"npm": "{}.npm.tgz"},
 )  # fmt: skip
 # A triple that begins with the architecture and ends with the ABI alone has no system.
 NONE = System(
@@ -57,6 +56,13 @@ NONE = System(
     flags=("-ffreestanding",),
     threads=False,
     runner="qemu_machine",
+    packages={
+        "zephyr": "{}.zephyr.zip",
+        "cmsis-pack": "Kiln.{}.{version}.pack",
+        "arduino": "{}.arduino.zip",
+        "esp-idf": "{}.esp-idf.zip",
+        "platformio": "{}.platformio.zip",
+    },
 )
 SYSTEMS = (_WASI, LINUX)
 

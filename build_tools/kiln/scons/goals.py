@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import canonical_json
-from kiln.errors import KilnError
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
@@ -137,24 +136,22 @@ def shown(unit: ModelBuild) -> Any:
     return nodes(marker)[0]
 
 
-def packaged(unit: ModelBuild) -> Any:
-    """Declare the bundle as a package. Raises KilnError where the target's system has no kind of package."""
-    if unit.target.system.package is None:
-        from kiln.device.packages import no_package
+def packaged(unit: ModelBuild, kind: str | None) -> Path:
+    """Declare the bundle as a package of a kind, and return the package's path.
 
-        raise KilnError(no_package(unit.target))
+    Raises KilnError if the target's system has no such kind.
+    """
+    from kiln.device.packages import kind_of, version
+
+    chosen = kind_of(unit.target, kind)
     flow.bundle(unit)
-    out = package_of(unit)
+    name = unit.target.system.packages[chosen].format(unit.name, version=version())
+    out = unit.bundle.with_name(name)
     stage = use.PackageStage(
-        bundle=unit.bundle, target=unit.target_json(), work=unit.folder / "device", out=out
+        bundle=unit.bundle, target=unit.target_json(), kind=chosen, work=unit.folder / "device", out=out
     )
     declare(stage, unit.subject)
-    return nodes(out)[0]
-
-
-def package_of(unit: ModelBuild) -> Path:
-    """Path of the model's package."""
-    return unit.bundle.with_name(unit.target.system.package_file.format(unit.name))
+    return out
 
 
 def flashed(unit: ModelBuild) -> Any:

@@ -116,12 +116,14 @@ def KilnSize(env: Any, model: str, target: str = "host", **more: Any) -> Any:  #
     return goals.shown(unit)
 
 
-def KilnPackage(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
-    """Declare the package of a bundle, such as an npm package for WebAssembly."""
+def KilnPackage(  # noqa: N802
+    env: Any, model: str, target: str = "host", package: str | None = None, **more: Any
+) -> Any:
+    """Declare a package of a bundle, such as a Zephyr module; `package`: its kind, None: the only one."""
     unit = _unit(model, target, more)
-    node = goals.packaged(unit)
-    listed.add(unit, "package", None, package=goals.package_of(unit))
-    return node
+    out = goals.packaged(unit, package)
+    listed.add(unit, "package", None, package=out)
+    return env.File(str(out))
 
 
 def KilnPlan(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802

@@ -23,6 +23,7 @@ OPTIONS = {
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
     "cache": "a folder of what was made, to share with other builds; none: no such folder (KILN_CACHE)",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
+    "package": "zephyr, cmsis-pack, arduino, esp-idf or platformio for microcontrollers, npm for WebAssembly",
     "image": "for `run`: an image in place of the model's own",
     "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
     "program": "for flash, status, run, test behind a gdb server: a linked ELF file in place of a bundle",
@@ -32,7 +33,7 @@ ALIASES = {
     "test": "the bundle on its golden vectors, on the target's runner (QEMU for what is not this machine)",
     "run": "the bundle on an image, with the names of the five best classes",
     "plan": "the steps of each bucket in order, with the bytes that they read and write",
-    "package": "the bundle as tools of the target's system install it: an npm package for WebAssembly",
+    "package": "the bundle in the form that other tools install, see package=",
     "size": "what it takes of flash and RAM: code, parameters, arena",
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",
@@ -79,6 +80,7 @@ class Options:
     byoc: str | None = None
     precision: str | None = None
     variants: str | None = None
+    package: str | None = None
 
     def known_device(self) -> Device | None:
         """The device's configuration, read from its YAML file; None without `device=`."""
@@ -158,6 +160,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         byoc=arguments.get("byoc"),
         precision=precision,
         variants=arguments.get("variants"),
+        package=arguments.get("package"),
     )
 
 

@@ -13,7 +13,7 @@ KilnProgram  KilnProgram("flash", "firmware.elf", device="m4") loads a linked pr
 KilnDevices  lists the devices
 KilnBench    times the bundle, on the target's runner or device="pi4"
 KilnTune     times the model's kernels; later builds use the fastest
-KilnPackage  makes a package of the bundle for the tools of the target's system: npm for WebAssembly
+KilnPackage  makes a package of the bundle for other tools: package="zephyr", "arduino", "npm", ...
 KilnSize     prints the bundle's flash and RAM
 KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct

@@ -57,10 +57,11 @@ class DeviceRunStage(
 
 @dataclass(frozen=True, kw_only=True)
 class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cached=False)):
-    """The bundle in the form that tools of the target's system install."""
+    """The bundle in the form that other tools install."""
 
     bundle: _Bundle
     target: common.Target
+    kind: Annotated[str, Setting("kind of package, such as zephyr")]
     work: _Work
     out: Annotated[Path, Output("the package")]
 

@@ -1,13 +1,16 @@
-"""package: a bundle in the form that a system's own tools install, such as an npm package for WebAssembly.
+"""package: a bundle in the form that other tools install, such as an npm package or a Zephyr module.
 
-Each kind of package is a module here with `make(bundle, target, work, out)`; the target's system names it.
+The target's system names the kinds (kiln.config.systems); `npm` is one for WebAssembly, `firmware` makes
+those for microcontrollers.
 """
 
 from __future__ import annotations
 
-import importlib
+import re
 
+from kiln import __version__
 from kiln.config import Target
+from kiln.config.check import choices
 from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
 from kiln.files import read_json
@@ -15,17 +18,43 @@ from kiln.stages.use import PackageStage
 
 
 def run(args: PackageStage) -> None:
-    """Write the package of a bundle to `args.out`. Raises KilnError where the system has no such form."""
+    """Write the package of a bundle to `args.out`. Raises KilnError if the target has none of this kind."""
     target = Target.model_validate(read_json(args.target))
-    if target.system.package is None:
-        raise KilnError(no_package(target))
-    module = importlib.import_module(f"{__name__}.{target.system.package}")
-    module.make(open_bundle(args.bundle), target, args.work, args.out)
+    bundle = open_bundle(args.bundle)
+    if kind_of(target, args.kind) == "npm":
+        from kiln.device.packages import npm
+
+        npm.make(bundle, target, args.work, args.out)
+    else:
+        from kiln.device.packages import firmware
+
+        firmware.make(args.kind, bundle, target, args.out)
 
 
-def no_package(target: Target) -> str:
-    """The error for a target whose system has no kind of package of its own."""
-    return (
-        f"goal 'package': target '{target.name}' is for {target.system.name}, which has no kind of package "
-        "that Kiln makes; use the bundle and its .tar.gz"
-    )
+def kind_of(target: Target, wanted: str | None) -> str:
+    """The kind of package: `wanted`, or for None the only one that the target's system has.
+
+    Raises KilnError if the target has no such kind, or several and none is wanted.
+    """
+    kinds = list(target.system.packages)
+    if not kinds:
+        raise KilnError(
+            f"goal 'package': target '{target.name}' is for {target.system.name}, for which Kiln makes no "
+            "package; use the bundle and its .tar.gz"
+        )
+    if wanted is None and len(kinds) == 1:
+        return kinds[0]
+    if wanted is None:
+        raise KilnError(f"goal 'package': which kind? package=KIND, one of: {', '.join(kinds)}")
+    if wanted not in kinds:
+        raise KilnError(f"option 'package': '{wanted}' on target '{target.name}'{choices(wanted, kinds)}")
+    if wanted != "npm":
+        from kiln.device.packages import firmware
+
+        firmware.check(wanted, target)
+    return wanted
+
+
+def version() -> str:
+    """Kiln's version as the three numbers that packages need; 0.0.0 for a version of another form."""
+    return __version__ if re.fullmatch(r"\d+\.\d+\.\d+", __version__) else "0.0.0"

@@ -1,0 +1,196 @@
+"""Packages of a bundle for firmware projects: Zephyr, CMSIS-Pack, Arduino, ESP-IDF and PlatformIO.
+
+Each is a zip archive of the templates in firmware_files/<kind>, the headers, the static library, the licence
+of the model, and an example that runs the model once. The library is compiled for one core; where the format
+has a way to ask for that core and its FPU, the package does.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from kiln.config import Target
+from kiln.device.bundle import Bundle
+from kiln.device.packages import version
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+
+_TEMPLATES = Path(__file__).resolve().parent / "firmware_files"
+# FPUs of cores with hardware floats, as boards.txt of Arduino's cores call them (build.fpu).
+_FPUS = {
+    "cortex-m4": "fpv4-sp-d16",
+    "cortex-m7": "fpv5-d16",
+    "cortex-m33": "fpv5-sp-d16",
+    "cortex-m55": "fpv5-d16",
+}
+# Names of ESP-IDF for chips, by the letters of the instruction set that a target is compiled for.
+_ESPRESSIF = {"imac": ["esp32c5", "esp32c6", "esp32c61", "esp32h2"], "imafc": ["esp32p4"]}
+
+
+def make(kind: str, bundle: Bundle, target: Target, out: Path) -> None:
+    """Write a package of a bundle to `out`.
+
+    Raises KilnError if the bundle's parameters are not linked into its library.
+    """
+    if bundle.params.is_file():
+        raise KilnError(
+            f"option 'package': the parameters of {bundle.name} are in a file of their own, for which a "
+            f"{kind} package has no place; build with params_storage: embedded"
+        )
+    facts = _facts(bundle, target)
+    files = _rendered(kind, facts)
+    files |= {f"{_KINDS[kind].headers}{p.name}": p.read_bytes() for p in sorted(bundle.include.glob("*.h"))}
+    files[f"{_library_folder(kind, target)}{bundle.library.name}"] = bundle.library.read_bytes()
+    files["LICENSE.txt"] = f"Model {bundle.name}: {facts['licence']}\n".encode()
+    atomic_write(out, _zip(files, f"kiln_{bundle.name}/" if _KINDS[kind].in_folder else ""))
+
+
+def check(kind: str, target: Target) -> None:
+    """Raise KilnError if there is no package of this kind for the target."""
+    if not _KINDS[kind].exists(target):
+        raise KilnError(
+            f"option 'package': '{kind}' is for {_KINDS[kind].where}; target '{target.name}' is for "
+            f"{target.cpu}, {target.triple}"
+        )
+
+
+def _zip(files: Mapping[str, bytes], folder: str) -> bytes:
+    """A zip archive of `files` below `folder`, the same bytes in every build."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, data in sorted(files.items()):
+            entry = zipfile.ZipInfo(folder + name, (1980, 1, 1, 0, 0, 0))
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, data)
+    return made.getvalue()
+
+
+def _rendered(kind: str, facts: Mapping[str, Any]) -> dict[str, bytes]:
+    """The templates of a kind, by path in the package; NAME in a path is the model's name."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES / kind),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return {
+        name.removesuffix(".j2").replace("NAME", facts["name"]): environment.get_template(name)
+        .render(facts)
+        .encode()
+        for name in environment.list_templates()
+    }
+
+
+def _facts(bundle: Bundle, target: Target) -> dict[str, Any]:
+    """Values for the templates."""
+    manifest = read_json(bundle.folder / "manifest.json")
+    header = (bundle.include / f"{bundle.name}.h").read_text(encoding="utf-8")
+    example = example_of(header)
+    hard_float = _hard_float(target)
+    stack = (manifest.get("linked") or {}).get("stack_bytes") or 0
+    return {
+        "name": bundle.name,
+        "version": version(),
+        "description": _line(manifest.get("description") or f"The model {bundle.name}"),
+        "licence": _line(manifest.get("licence") or "not stated"),
+        "cpu": target.cpu,
+        "hard_float": hard_float,
+        # The depth below the run function, twice, and as much for the rest of the program.
+        "stack_bytes": max(4096, 2 * -(-stack // 1024) * 1024 + 2048),
+        "example": example,
+        "example_cpp": re.sub(r"static _Alignas\(([^)]*)\)", r"alignas(\1) static", example),
+        "zephyr_needs": _zephyr_needs(target),
+        "cmsis_core": target.cpu.replace("cortex-m", "Cortex-M").replace("plus", "+"),
+        "cmsis_fpu": _cmsis_fpu(target),
+        "espressif": _ESPRESSIF.get(_riscv_letters(target), []),
+    }
+
+
+def example_of(header: str) -> str:
+    """The example program in a generated header's comment, its `main` renamed to `run_model`."""
+    comment = header[: header.index("*/")]
+    lines = [line.removeprefix(" *").removeprefix("     ").rstrip() for line in comment.splitlines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("#include"))
+    last = next(i for i, line in enumerate(lines) if line == "}")
+    text = "\n".join(lines[first : last + 1]) + "\n"
+    return text.replace("int main(void)", "static int run_model(void)")
+
+
+def _line(text: object) -> str:
+    """`text` on one line."""
+    return " ".join(str(text).split())
+
+
+def _hard_float(target: Target) -> bool:
+    """Whether floats are passed in registers of an FPU, on which all code of a program must agree."""
+    return target.triple.endswith("hf") or (target.arch == "riscv32" and "f" in _riscv_letters(target))
+
+
+def _riscv_letters(target: Target) -> str:
+    """The extensions that a RISC-V target is compiled for, in the order of an ISA string, such as imac."""
+    features = {feature[1:] for feature in target.features if feature.startswith("+")}
+    return "i" + "".join(letter for letter in "mafdc" if letter in features)
+
+
+def _zephyr_needs(target: Target) -> list[str]:
+    """Kconfig symbols without which the code does not run, or does not link."""
+    if target.arch == "riscv32":
+        return ["RISCV", "!64BIT", "FPU" if _hard_float(target) else "!FPU"]
+    core = target.cpu.replace("plus", "PLUS").replace("-", "_").upper()
+    return [f"CPU_{core}", "FP_HARDABI" if _hard_float(target) else "!FP_HARDABI"]
+
+
+def _cmsis_fpu(target: Target) -> str:
+    """The FPU in words of a CMSIS-Pack's conditions."""
+    if not _hard_float(target):
+        return "NO_FPU"
+    return "SP_FPU" if "-sp-" in _FPUS[target.cpu] else "DP_FPU"
+
+
+def _library_folder(kind: str, target: Target) -> str:
+    """Folder of the library: Arduino's builder looks for it by the board's core and FPU."""
+    if kind != "arduino":
+        return "lib/"
+    return f"src/{target.cpu}/" + (f"{_FPUS[target.cpu]}-hard/" if _hard_float(target) else "")
+
+
+def _known_arm(target: Target) -> bool:
+    return target.arch == "arm_m" and (target.cpu in _FPUS or not _hard_float(target))
+
+
+def _any_target(_: Target) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class PackageKind:
+    """A kind of package: the targets it exists for, the same in words, and its form.
+
+    `headers`: folder of the headers. `in_folder`: all files lie in one folder of the archive.
+    """
+
+    exists: Callable[[Target], bool]
+    where: str
+    headers: str = "include/"
+    in_folder: bool = True
+
+
+# By names of kiln.config.systems.
+_KINDS = {
+    "zephyr": PackageKind(_any_target, "microcontrollers"),
+    "cmsis-pack": PackageKind(_known_arm, "Cortex-M", in_folder=False),
+    "arduino": PackageKind(_known_arm, "Cortex-M", "src/"),
+    "esp-idf": PackageKind(
+        lambda target: target.arch == "riscv32" and _riscv_letters(target) in _ESPRESSIF,
+        f"RISC-V with the extensions {' or '.join(_ESPRESSIF)}",
+    ),
+    "platformio": PackageKind(_any_target, "microcontrollers"),
+}

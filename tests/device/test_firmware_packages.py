@@ -1,0 +1,184 @@
+"""Packages for firmware projects: what each format asks for, and examples that compile for the core."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from kiln.config import load_target
+from kiln.device.packages import kind_of
+from kiln.errors import KilnError
+from kiln.toolchain import compiler_command
+from kiln.toolchain import run as run_tool
+from networks import normal, save_network
+from onnx import helper
+
+from .building import Project
+
+KINDS = ("zephyr", "cmsis-pack", "arduino", "esp-idf", "platformio")
+# The parts of each SDK that the examples use.
+STUBS = {
+    "zephyr/sys/printk.h": "void printk(const char *format, ...);\n",
+    "Arduino.h": "struct Port { void begin(long); void println(const char *); };\nextern Port Serial;\n"
+    "void delay(unsigned long);\n",
+}
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
+    """Packages of a small network: for a Cortex-M4 of all kinds that it has, for RISC-V those of ESP-IDF."""
+    project = Project(tmp_path_factory.mktemp("packages"))
+    node = helper.make_node("Gemm", ["x", "w"], ["y"])
+    save_network(project.folder / "net.onnx", [node], {"x": [1, 8]}, {"y": [1, 4]}, normal(8, 1, w=[8, 4]))
+    model = f"model={project.folder / 'net.onnx'}"
+    for kind in KINDS:
+        target = "riscv32_imac" if kind == "esp-idf" else "cortex_m4"
+        project.make(f"target={target}", model, f"package={kind}")
+    found = [*(project.build / "cortex_m4").iterdir(), *(project.build / "riscv32_imac").iterdir()]
+    names = {"pack": "cmsis-pack"}
+    archives = [path for path in found if path.suffix in (".zip", ".pack")]
+    return {
+        names.get(path.suffix[1:], path.name.split(".")[-2]): zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+        for path in archives
+    }
+
+
+def files(packages: dict[str, zipfile.ZipFile], kind: str) -> dict[str, bytes]:
+    """The files of a package by name, without the folder that all lie in."""
+    archive = packages[kind]
+    assert archive.testzip() is None
+    prefix = "" if kind == "cmsis-pack" else "kiln_net/"
+    assert all(name.startswith(prefix) for name in archive.namelist())
+    found = {name.removeprefix(prefix): archive.read(name) for name in archive.namelist()}
+    assert found["LICENSE.txt"]
+    return found
+
+
+def text(packages: dict[str, zipfile.ZipFile], kind: str, name: str) -> str:
+    return files(packages, kind)[name].decode()
+
+
+def test_every_kind_is_made(packages: dict[str, zipfile.ZipFile]) -> None:
+    assert sorted(packages) == sorted(KINDS)
+
+
+def test_zephyr(packages: dict[str, zipfile.ZipFile]) -> None:
+    module = yaml.safe_load(text(packages, "zephyr", "zephyr/module.yml"))
+    assert module == {
+        "name": "kiln_net", "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"}, "samples": ["samples"],
+    }  # fmt: skip
+    assert "config KILN_NET\n" in text(packages, "zephyr", "zephyr/Kconfig")
+    assert "depends on CPU_CORTEX_M4 && FP_HARDABI" in text(packages, "zephyr", "zephyr/Kconfig")
+    assert "zephyr_library_import(net " in text(packages, "zephyr", "zephyr/CMakeLists.txt")
+    assert {"CONFIG_KILN_NET=y", "CONFIG_FPU=y"} <= set(
+        text(packages, "zephyr", "samples/net/prj.conf").splitlines()
+    )
+    sample = yaml.safe_load(text(packages, "zephyr", "samples/net/sample.yaml"))
+    assert sample["tests"]["kiln.net"]["build_only"] is True
+
+
+def test_cmsis_pack(packages: dict[str, zipfile.ZipFile]) -> None:
+    """The elements that PACK.xsd demands, in its order, and files that are in the archive."""
+    names = set(files(packages, "cmsis-pack"))
+    package = ElementTree.fromstring(text(packages, "cmsis-pack", "Kiln.net.pdsc"))
+    order = ["vendor", "name", "description", "url", "license", "releases", "conditions", "components"]
+    assert [child.tag for child in package] == order
+    (require,) = package.findall("./conditions/condition/require")
+    assert require.attrib == {"Dcore": "Cortex-M4", "Dfpu": "SP_FPU"}
+    listed = [file.attrib["name"] for file in package.iter("file")]
+    assert all(name in names or any(n.startswith(name) for n in names) for name in listed)
+
+
+def test_arduino(packages: dict[str, zipfile.ZipFile]) -> None:
+    lines = text(packages, "arduino", "library.properties").splitlines()
+    properties = dict(line.split("=", 1) for line in lines)
+    needed = ("name", "version", "author", "maintainer", "sentence", "paragraph", "category", "architectures")
+    assert all(properties[key] for key in needed)
+    assert (properties["precompiled"], properties["ldflags"], properties["includes"]) == (
+        "true",
+        "-lnet",
+        "net.h",
+    )
+    assert "src/cortex-m4/fpv4-sp-d16-hard/libnet.a" in files(packages, "arduino")
+
+
+def test_esp_idf(packages: dict[str, zipfile.ZipFile]) -> None:
+    about = yaml.safe_load(text(packages, "esp-idf", "idf_component.yml"))
+    assert about["targets"] == ["esp32c5", "esp32c6", "esp32c61", "esp32h2"] and about["version"]
+    assert 'add_prebuilt_library(net_prebuilt "lib/libnet.a")' in text(packages, "esp-idf", "CMakeLists.txt")
+
+
+def test_platformio(packages: dict[str, zipfile.ZipFile]) -> None:
+    about = json.loads(text(packages, "platformio", "library.json"))
+    assert (about["name"], about["headers"], about["build"]["extraScript"]) == (
+        "kiln_net",
+        "net.h",
+        "link.py",
+    )
+    script = text(packages, "platformio", "link.py")
+
+    class Environment:
+        appended: dict[str, list[str]]
+
+        def Append(self, **flags: list[str]) -> None:  # noqa: N802
+            self.appended = flags
+
+    env = Environment()
+    given = {
+        "Import": lambda *_: None,
+        "env": env,
+        "pio_lib_builder": type("Builder", (), {"path": "/lib/net"}),
+    }
+    exec(compile(script, "link.py", "exec"), given)
+    assert env.appended == {"LIBPATH": ["/lib/net/lib"], "LIBS": ["net"]}
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    yield from [("zephyr", "samples/net/src/main.c"), ("cmsis-pack", "example/main.c")]
+    yield from [("arduino", "examples/net/net.ino"), ("esp-idf", "examples/net/main/main.c")]
+    yield "platformio", "examples/run/main.c"
+
+
+@pytest.mark.parametrize(("kind", "name"), examples())
+def test_an_example_compiles(
+    packages: dict[str, zipfile.ZipFile], kind: str, name: str, tmp_path: Path
+) -> None:
+    target = load_target("riscv32_imac" if kind == "esp-idf" else "cortex_m4")
+    found = {**files(packages, kind), **{f"stubs/{path}": data.encode() for path, data in STUBS.items()}}
+    for path, data in found.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    source = tmp_path / name
+    words = compiler_command(target)
+    if name.endswith(".ino"):  # Arduino's builder makes C++ of it, with its own header first
+        source = tmp_path / "sketch.cpp"
+        source.write_text('#include "Arduino.h"\n' + found[name].decode(), encoding="utf-8")
+        words = [*words[:-1], words[-1]]
+        words[words.index("cc")] = "c++"
+    include = [f"-I{tmp_path / folder}" for folder in ("include", "src", "stubs")]
+    if kind == "esp-idf":
+        (tmp_path / "stubs/stdio.h").write_text("int printf(const char *, ...);\n", encoding="utf-8")
+    run_tool([*words, *include, "-Wall", "-c", str(source), "-o", str(tmp_path / "example.o")], "the example")
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted", "said"),
+    [
+        ("cortex_m4", "esp-idf", "'esp-idf' is for RISC-V with the extensions imac or imafc"),
+        ("riscv32_imac", "arduino", "'arduino' is for Cortex-M"),
+        ("cortex_m4", "zephir", "'zephir' on target 'cortex_m4'; did you mean 'zephyr'"),
+        ("cortex_m4", None, "which kind? package=KIND, one of: zephyr, cmsis-pack"),
+        ("x86_64", "zephyr", "for which Kiln makes no package"),
+        ("wasm32", "zephyr", "'zephyr' on target 'wasm32'"),
+    ],
+)
+def test_a_kind_that_a_target_does_not_have(target: str, wanted: str | None, said: str) -> None:
+    with pytest.raises(KilnError) as error:
+        kind_of(load_target(target), wanted)
+    assert said in str(error.value)
