@@ -66,7 +66,7 @@ def runner(mod: tvm.IRModule) -> Callable[[Sequence[Array], Mapping[str, int]], 
     divided = [entry for entry in dims.values() if entry["divide"] > 1]
 
     def run(inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        arguments: list[Any] = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs]
+        arguments: list[Any] = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in inputs]
         if divided:
             parts = [sizes[entry["dim"]] // entry["divide"] for entry in divided]
             arguments.append(tvm.runtime.ShapeTuple(parts))

@@ -14,8 +14,9 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line, operators, tensor_type
-from kiln.frontend.onnx import ops, order
+from kiln.frontend.onnx import control, ops, order
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
+from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
 from kiln.frontend.onnx.node import Node, as_tensor, extents
@@ -26,7 +27,7 @@ from kiln.frontend.onnx.value import Value, from_array, from_items
 from kiln.frontend.symbols import Extent, Symbols
 
 _NODES_NAMED = 3  # nodes recorded per operator, for errors
-_OWN = {"If", "Constant", "Shape", "Size"}
+_OWN = {*control.KINDS, "Constant", "Shape", "Size"}
 # In TVM's table, but with the meaning of an operator of the domain com.microsoft.
 _OF_ANOTHER_DOMAIN = {"Attention"}
 
@@ -61,6 +62,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             "" if item.domain == "ai.onnx" else item.domain: int(item.version) for item in opsets
         }
         self._types = Types(onnx.GraphProto())
+        self._nested = False  # whether the node belongs to a graph nested in another node
         self._read: set[str] = set()  # tensors that a node or the caller reads
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
@@ -96,11 +98,11 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for output in graph.output:
             self._tensor(output.name)
 
-    def _learn(self, graph: onnx.GraphProto) -> None:
-        """Record the values of short weights."""
+    def _learn(self, graph: onnx.GraphProto, of_shape: bool = False) -> None:
+        """Record the values of short weights; in nested graphs, nothing else computes with constants."""
         for weight in graph.initializer:
             if int(np.prod(weight.dims)) <= MOST_ELEMENTS:
-                self._values[weight.name] = from_array(numpy_helper.to_array(weight))
+                self._values[weight.name] = from_array(numpy_helper.to_array(weight), of_shape)
 
     def _tensor(self, name: str) -> Any:
         """The tensor `name` as a Relax expression, built from its value if there is no expression yet."""
@@ -111,8 +113,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
     def _add(self, node: onnx.NodeProto) -> None:
         """Convert one node, or evaluate it if it depends on shapes alone. KilnErrors name the node."""
         try:
-            if node.op_type == "If":
-                self._branch(node)
+            if node.op_type in control.KINDS:
+                control.run(self, node)
             elif node.domain not in ("", "ai.onnx") or not self._compute(node):
                 self._convert_or_inline(node, node)
         except KilnError:
@@ -140,32 +142,19 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 if result in self._values:
                     self._values[name] = self._values[result]
 
-    def _branch(self, node: onnx.NodeProto) -> None:
-        """Replace an If with a known condition by the nodes of the branch that is taken.
-
-        Raises ValueError if the condition is not known before the model runs.
-        """
-        condition = self._values.get(node.input[0])
-        if condition is None or not condition.is_constant:
-            raise ValueError("its condition is not known before the model runs")
-        taken = "then_branch" if bool(condition.numpy().item()) else "else_branch"
-        branch = next(item.g for item in node.attribute if item.name == taken)
-        for weight in branch.initializer:
-            value = numpy_helper.to_array(weight)  # without a type, relax.const converts int64 to int32
-            self._nodes[weight.name] = relax.const(value, str(value.dtype))
-        self._check_for_unsupported_ops(branch)
-        self._learn(branch)
-        self._read.update(output.name for output in branch.output)
-        for inner in branch.node:
+    def _graph(self, graph: onnx.GraphProto) -> None:
+        """Convert a graph nested in a node, whose inputs are bound and whose names are its own."""
+        for name, value in weights_of(graph).items():
+            self._nodes[name] = relax.const(value, str(value.dtype))  # without a type int64 becomes int32
+        self._check_for_unsupported_ops(graph)
+        self._learn(graph, of_shape=True)
+        self._read.update(output.name for output in graph.output)
+        for inner in graph.node:
             self._read.update(order.reads(inner))
-        for inner in branch.node:
+        outer, self._nested = self._nested, True
+        for inner in graph.node:
             self._add(inner)
-        for inner, outer in zip(branch.output, node.output, strict=True):
-            self._nodes.pop(outer, None)
-            if inner.name in self._values:
-                self._values[outer] = self._values[inner.name]
-            if inner.name in self._nodes:
-                self._nodes[outer] = self._nodes[inner.name]
+        self._nested = outer
 
     def _compute(self, node: onnx.NodeProto, in_body: bool = False) -> bool:
         """Evaluate the node at build time if possible, and record its value; returns whether it was.
@@ -176,7 +165,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             array = _constant(node)
             self._nodes[node.output[0]] = relax.const(array, str(array.dtype))
             if array.size <= MOST_ELEMENTS:
-                self._values[node.output[0]] = from_array(array, of_shape=in_body)
+                self._values[node.output[0]] = from_array(array, of_shape=in_body or self._nested)
             return True
         if node.op_type in ("Shape", "Size"):
             self._values[node.output[0]] = self._measure(node)
@@ -244,8 +233,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for inner in nodes:
             self._read.update(order.reads(inner))
         for inner in nodes:
-            if inner.op_type == "If":
-                self._branch(inner)
+            if inner.op_type in control.KINDS:
+                control.run(self, inner)
             elif not self._compute(inner, in_body=True):
                 self._convert_or_inline(inner, origin)
         for name in node.output:

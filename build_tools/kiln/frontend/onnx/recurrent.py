@@ -2,9 +2,9 @@
 
 The contribution of the input is one matmul for the whole sequence. Each step selects a row of the result of
 this matmul by an index that is data, so that all steps share the same few kernels, and multiplies only the
-state of the previous step. Equations and the order of gates are those of the ONNX operators. Converters raise
-ValueError for unsupported nodes: lengths known only at run time, clipping, and activations other than the
-default ones.
+state of the previous step. Equations and the order of gates are those of the ONNX operators. The batch may be
+dynamic, and sequences of different lengths are given by sequence_lens. Converters raise ValueError for
+unsupported nodes: a dynamic number of steps, clipping, and activations other than the default ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tvm import relax
 
 from kiln.frontend.onnx.node import Node
+from kiln.frontend.symbols import Extent
 
 op = relax.op
 Array = npt.NDArray[Any]
@@ -124,11 +125,12 @@ def recurrent(node: Node) -> Any:
     length, batch, width = node.shape(0)
     if batches_first:
         length, batch = batch, length
-    if not isinstance(length, int) or length > LONGEST or not isinstance(batch, int):
-        raise ValueError(f"a sequence of {length} steps, batch {batch}: at most {LONGEST}, known beforehand")
-    lengths = node.constant(4) if node.has(4) else np.array([length])
-    if lengths is None or (lengths != length).any():
-        raise ValueError("sequence_lens (input 4) must be left out")
+    if not isinstance(length, int) or length > LONGEST:
+        raise ValueError(
+            f"a sequence of {length} steps: allowed is a fixed number, at most {LONGEST}; run the layer on "
+            "parts of the sequence, and feed the states of one part to the next"
+        )
+    lengths = _lengths(node, length)
     emit, gates = node.builder.emit, _GATES[kind]
     x = emit(op.permute_dims(node.tensor(0), [1, 0, 2])) if batches_first else node.tensor(0)
     rows = emit(op.reshape(x, [length * batch, width]))
@@ -151,8 +153,13 @@ def recurrent(node: Node) -> Any:
         backward = direction == "reverse" or number == 1
         for time in reversed(range(length)) if backward else range(length):
             row = op.reshape(op.take(steps, relax.const([time], "int64"), 0), [batch, gates * hidden])
-            states = layer.step(emit(row), states)
-            found[time] = states[0]
+            after = layer.step(emit(row), states)
+            if lengths is None:
+                states, found[time] = after, after[0]
+                continue
+            inside = emit(op.less(relax.const(time, "int32"), lengths))  # [batch, 1]
+            states = [emit(op.where(inside, new, old)) for new, old in zip(after, states, strict=True)]
+            found[time] = emit(op.where(inside, after[0], relax.const(0.0, "float32")))
         outputs.append(found)
         finals.append(states)
     shape = [length, 1, batch, hidden]
@@ -165,6 +172,21 @@ def recurrent(node: Node) -> Any:
         results[0] = op.permute_dims(emit(results[0]), [2, 0, 1, 3])
         results[1:] = [op.permute_dims(emit(result), [1, 0, 2]) for result in results[1:]]
     return relax.Tuple([emit(result) for result in results])
+
+
+def _lengths(node: Node, length: int) -> Any:
+    """The steps of each sequence, [batch, 1]; None if all sequences have `length` steps.
+
+    A shorter sequence is processed like the others, but its states stay as they are beyond its end, and its
+    outputs there are zeros. So the reverse direction begins at its end.
+    """
+    if not node.has(4):
+        return None
+    known = node.constant(4)
+    if known is not None and (known == length).all():
+        return None
+    cast = node.builder.emit(op.astype(node.tensor(4), "int32"))
+    return node.builder.emit(op.expand_dims(cast, 1))
 
 
 def _side(node: Node, index: int, number: int) -> Any:
@@ -199,7 +221,7 @@ def _biases(node: Node, number: int, size: int) -> Sequence[Any]:
     return np.split(both, 2) if isinstance(both, np.ndarray) else _parts(both, 2, size, node.builder.emit)
 
 
-def _start(node: Node, number: int, batch: int, hidden: int, batches_first: bool) -> list[Any]:
+def _start(node: Node, number: int, batch: Extent, hidden: int, batches_first: bool) -> list[Any]:
     """The initial states [batch, hidden] of direction `number`: inputs of the node, or zeros.
 
     batches_first: whether the axis of directions is the second, not the first.
@@ -210,7 +232,10 @@ def _start(node: Node, number: int, batch: int, hidden: int, batches_first: bool
             one = op.take(node.tensor(index), relax.const([number], "int64"), int(batches_first))
             states.append(node.builder.emit(op.reshape(one, [batch, hidden])))
         else:
-            states.append(_const(np.zeros([batch, hidden], "float32")))
+            fixed = isinstance(batch, int)
+            zeros = _const(np.zeros([batch, hidden], "float32")) if fixed else None
+            shape = relax.ShapeExpr([batch, hidden])
+            states.append(zeros or node.builder.emit(op.zeros(shape, "float32")))
     return states
 
 

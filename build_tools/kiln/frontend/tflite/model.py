@@ -23,9 +23,10 @@ from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
+from kiln.frontend.tflite.control import VARIABLES, without_control_flow
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
-from kiln.frontend.tflite.variables import opened
+from kiln.frontend.tflite.variables import Opened, opened
 
 _IDENTIFIER = b"TFL3"
 # Exceptions of the flatbuffers reader for an offset or a length that points outside the file.
@@ -42,8 +43,7 @@ _DAMAGED = (
 
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
-    read(path)
-    file = opened(path, path.read_bytes())
+    file = _rewritten(path, read(path))
     model = tflite.Model.GetRootAsModel(file.content, 0)
     graph = model.Subgraphs(0)
     ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
@@ -90,6 +90,16 @@ def load(path: Path, options: ImportOptions) -> Imported:
     ]
     module["main"] = module["main"].with_attr(STATES, count)
     return Imported(module, inputs[:-count], outputs[:-count], states)
+
+
+def _rewritten(path: Path, model: tflite.Model) -> Opened:
+    """The file without control flow and variables."""
+    content, wanted = path.read_bytes(), {"IF", "WHILE", *VARIABLES}
+    codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
+    numbers = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
+    if not numbers & {getattr(tflite.BuiltinOperator, name) for name in wanted}:
+        return Opened(content)
+    return opened(path, without_control_flow(path, content))
 
 
 def _convert(path: Path, model: Any) -> Any:

@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.state import Content
+from kiln.frontend.tflite.control import VARIABLES
+from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
 
-_HANDLE, _READ, _ASSIGN, _ONCE = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"
-KINDS = frozenset({_HANDLE, _READ, _ASSIGN, _ONCE})
+_HANDLE, _READ, _ASSIGN, _ONCE = VARIABLES
+KINDS = frozenset(VARIABLES)
 
 
 @dataclass(frozen=True)
@@ -40,35 +41,17 @@ class Opened:
 
 def opened(path: Path, content: bytes) -> Opened:
     """The file `content` without resource variables. Raises KilnError for a use that is not supported."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    model = schema.ModelT.InitFromPackedBuf(content, 0)
-    kinds = _Kinds(schema, model)
+    schema, model = unpacked(path, content)
+    kinds = Kinds(schema, model)
     if not any(kinds.of(op) in KINDS for op in model.subgraphs[0].operators):
         return Opened(content)
     return _Graph(path, schema, model, kinds).opened()
 
 
-class _Kinds:
-    """Names of the operators of a model."""
-
-    def __init__(self, schema: Any, model: Any) -> None:
-        self._names = {code: name for name, code in vars(schema.BuiltinOperator).items() if name[0].isupper()}
-        self._codes = model.operatorCodes
-
-    def of(self, op: Any) -> str:
-        code = self._codes[op.opcodeIndex]
-        return str(self._names.get(max(code.builtinCode, code.deprecatedBuiltinCode), ""))
-
-
-def _indices(given: Any) -> list[int]:
-    return [] if given is None else [int(index) for index in given]
-
-
 class _Graph:
     """Rewrites the first graph of a model."""
 
-    def __init__(self, path: Path, schema: Any, model: Any, kinds: _Kinds) -> None:
+    def __init__(self, path: Path, schema: Any, model: Any, kinds: Kinds) -> None:
         self._path, self._schema, self._model, self._kinds = path, schema, model, kinds
         self._graph = model.subgraphs[0]
         self._handles: dict[int, str] = {}  # tensor → variable
@@ -83,10 +66,10 @@ class _Graph:
         for op in self._graph.operators:
             kind = self._kinds.of(op)
             if kind not in KINDS:
-                op.inputs = [self._same.get(index, index) for index in _indices(op.inputs)]
+                op.inputs = [self._same.get(index, index) for index in indices(op.inputs)]
                 kept.append(op)
             elif kind == _HANDLE:
-                self._handles[_indices(op.outputs)[0]] = _name(op)
+                self._handles[indices(op.outputs)[0]] = _name(op)
             elif kind == _ONCE:
                 initial |= self._initialised(int(op.builtinOptions.initSubgraphIndex))
             elif kind == _READ:
@@ -104,13 +87,13 @@ class _Graph:
             self._hold(self._first[name], initial[name])  # never assigned: a constant
             names.remove(name)
         graph = self._graph
-        outputs = [self._same.get(index, index) for index in _indices(graph.outputs)]
+        outputs = [self._same.get(index, index) for index in indices(graph.outputs)]
         graph.operators = kept
-        graph.inputs = [*_indices(graph.inputs), *(self._first[name] for name in names)]
+        graph.inputs = [*indices(graph.inputs), *(self._first[name] for name in names)]
         graph.outputs = [*outputs, *(self._now[name] for name in names)]
         self._model.signatureDefs = None  # they list the inputs as they were
         variables = [Variable(name, _content(initial[name])) for name in names]
-        return Opened(_packed(self._model), variables)
+        return Opened(packed(self._model), variables)
 
     def _hold(self, index: int, value: npt.NDArray[Any]) -> None:
         """Make tensor `index` a constant."""
@@ -120,7 +103,7 @@ class _Graph:
         self._model.buffers.append(buffer)
 
     def _variable(self, op: Any) -> str:
-        handle = _indices(op.inputs)[0]
+        handle = indices(op.inputs)[0]
         if handle not in self._handles:
             raise KilnError(
                 f"{self._path}: {self._kinds.of(op)} of a variable that no VAR_HANDLE of the graph names: "
@@ -129,13 +112,13 @@ class _Graph:
         return self._handles[handle]
 
     def _read(self, op: Any) -> None:
-        name, result = self._variable(op), _indices(op.outputs)[0]
+        name, result = self._variable(op), indices(op.outputs)[0]
         if name not in self._now:
             self._now[name] = self._first[name] = result
         self._same[result] = self._now[name]
 
     def _assign(self, op: Any) -> None:
-        name, value = self._variable(op), _indices(op.inputs)[1]
+        name, value = self._variable(op), indices(op.inputs)[1]
         self._now[name] = self._same.get(value, value)
 
     def _initialised(self, number: int) -> dict[str, npt.NDArray[Any]]:
@@ -147,9 +130,9 @@ class _Graph:
         for op in graph.operators:
             kind = self._kinds.of(op)
             if kind == _HANDLE:
-                handles[_indices(op.outputs)[0]] = _name(op)
+                handles[indices(op.outputs)[0]] = _name(op)
             elif kind == _ASSIGN:
-                handle, value = _indices(op.inputs)
+                handle, value = indices(op.inputs)
                 assigned[handles[handle]] = value
             elif kind in (_READ, _ONCE):
                 raise KilnError(f"{self._path}: CALL_ONCE: {kind} in its graph is not supported")
@@ -168,25 +151,21 @@ class _Graph:
         data = self._model.buffers[tensor.buffer].data
         if data is None or not len(data):
             return None
-        shape = _indices(tensor.shape)
+        shape = indices(tensor.shape)
         return np.frombuffer(bytes(bytearray(data)), self._dtype(tensor)).reshape(shape)
 
     def _dtype(self, tensor: Any) -> np.dtype[Any]:
-        names = {code: name for name, code in vars(self._schema.TensorType).items() if name[0].isupper()}
-        name = names[tensor.type].lower()
-        try:
-            dtype: np.dtype[Any] = np.dtype(name)
-            return dtype
-        except TypeError:
-            raise KilnError(
-                f"{self._path}: a variable is of type {name}, allowed: numbers and bool"
-            ) from None
+        dtype = self._kinds.dtype(tensor)
+        if dtype is None:
+            name = self._kinds.type_name(tensor)
+            raise KilnError(f"{self._path}: a variable is of type {name}, allowed: numbers and bool")
+        return dtype
 
     def _computed(self, number: int, operators: list[Any], wanted: list[int]) -> list[npt.NDArray[Any]]:
         """Tensors of the graph `number`, computed by LiteRT."""
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        alone = self._schema.ModelT.InitFromPackedBuf(_packed(self._model), 0)
+        alone = self._schema.ModelT.InitFromPackedBuf(packed(self._model), 0)
         graph = alone.subgraphs[number]
         graph.operators = operators
         graph.inputs, graph.outputs = [], wanted
@@ -194,7 +173,7 @@ class _Graph:
         try:
             with quiet_stderr():
                 reader = Interpreter(
-                    model_content=_packed(alone),
+                    model_content=packed(alone),
                     num_threads=1,
                     experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
                 )
@@ -210,7 +189,7 @@ class _Graph:
         for name in names:
             first, last = (self._graph.tensors[index] for index in (self._first[name], self._now[name]))
             held = initial[name]
-            shapes = {tuple(_indices(first.shape)), tuple(_indices(last.shape)), held.shape}
+            shapes = {tuple(indices(first.shape)), tuple(indices(last.shape)), held.shape}
             types = {str(self._dtype(first)), str(self._dtype(last)), str(held.dtype)}
             if len(shapes) > 1 or len(types) > 1:
                 raise KilnError(
@@ -219,12 +198,6 @@ class _Graph:
                 )
             if (first.shapeSignature is not None) and any(size < 0 for size in first.shapeSignature):
                 raise KilnError(f"{self._path}: variable '{name}' has a dynamic size, allowed: fixed sizes")
-
-
-def _packed(model: Any) -> bytes:
-    builder = flatbuffers.Builder(1 << 20)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
 
 
 def _name(op: Any) -> str:

@@ -1,0 +1,199 @@
+"""TFLite's IF and WHILE in a flatbuffer: their graphs become part of the main graph.
+
+Both graphs of an IF are computed, and SELECT_V2 takes the results of one. The iterations of a WHILE are
+unrolled: LiteRT counts them, from what its condition reads, which must be constant when the loop begins.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+from kiln.frontend.quiet import quiet_stderr
+from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
+
+VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
+MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
+
+
+def without_control_flow(path: Path, content: bytes) -> bytes:
+    """The file `content` without IF and WHILE. Raises KilnError, naming the operator, where that fails."""
+    schema, model = unpacked(path, content)
+    kinds = Kinds(schema, model)
+    if not any(kinds.of(op) in ("IF", "WHILE") for op in model.subgraphs[0].operators):
+        return content
+    flat = _Flat(path, schema, model, kinds)
+    flat.extend(model.subgraphs[0].operators, 0)
+    graph = model.subgraphs[0]
+    graph.operators = flat.operators
+    graph.outputs = [flat.now(index) for index in indices(graph.outputs)]
+    return packed(model)
+
+
+class _Flat:
+    """The operators of the main graph, with those of other graphs in place of IF and WHILE."""
+
+    def __init__(self, path: Path, schema: Any, model: Any, kinds: Kinds) -> None:
+        self._path, self._schema, self._model, self._kinds = path, schema, model, kinds
+        self._graph = model.subgraphs[0]
+        self.operators: list[Any] = []
+        self._same: dict[int, int] = {}  # result of an IF or WHILE → the tensor with this value
+
+    def now(self, index: int) -> int:
+        """The tensor of the main graph that holds the value of tensor `index`."""
+        return self._same.get(index, index)
+
+    def extend(self, operators: list[Any], depth: int) -> None:
+        """Add operators of the main graph."""
+        if depth > 16 or len(self.operators) > MOST_OPERATORS:
+            raise KilnError(
+                f"{self._path}: IF or WHILE: nested more than 16 deep, or more than {MOST_OPERATORS} "
+                "operators in all iterations: use a shorter loop"
+            )
+        for op in operators:
+            op.inputs = [self.now(index) for index in indices(op.inputs)]
+            kind = self._kinds.of(op)
+            if depth and kind in VARIABLES:
+                raise self._fail(op, "of a variable inside of an IF or WHILE: use it outside of them")
+            if kind == "IF":
+                self._if(op, depth)
+            elif kind == "WHILE":
+                self._while(op, depth)
+            else:
+                self.operators.append(op)
+
+    def _fail(self, op: Any, text: str) -> KilnError:
+        made = indices(op.outputs)
+        name = self._graph.tensors[made[0]].name if made else b""
+        shown = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        kind = self._kinds.of(op)
+        return KilnError(f"{self._path}: operators that cannot be imported: {kind} (output {shown}): {text}")
+
+    def _inline(self, number: int, inputs: list[int], label: str, depth: int) -> list[int]:
+        """Add the operators of graph `number`; returns its outputs as tensors of the main graph."""
+        graph = self._model.subgraphs[number]
+        placed = dict(zip(indices(graph.inputs), inputs, strict=True))
+        for index, tensor in enumerate(graph.tensors):
+            if index not in placed:
+                placed[index] = len(self._graph.tensors)
+                own = copy.copy(tensor)
+                name = tensor.name.decode(errors="replace") if isinstance(tensor.name, bytes) else tensor.name
+                own.name = f"{label}/{name}"
+                self._graph.tensors.append(own)
+        added = []
+        for op in graph.operators:
+            own = copy.copy(op)
+            own.inputs = [placed[i] if i >= 0 else i for i in indices(op.inputs)]
+            own.outputs = [placed[i] for i in indices(op.outputs)]
+            added.append(own)
+        self.extend(added, depth + 1)
+        return [self.now(placed[index]) for index in indices(graph.outputs)]
+
+    def _constant(self, index: int) -> npt.NDArray[Any] | None:
+        """The array of a tensor that the file holds."""
+        tensor = self._graph.tensors[index]
+        data = self._model.buffers[tensor.buffer].data
+        if data is None or not len(data):
+            return None
+        dtype = self._kinds.dtype(tensor)
+        if dtype is None:
+            return None
+        return np.frombuffer(bytes(bytearray(data)), dtype).reshape(indices(tensor.shape))
+
+    def _if(self, op: Any, depth: int) -> None:
+        condition, *inputs = indices(op.inputs)
+        options = op.builtinOptions
+        sides = [int(options.thenSubgraphIndex), int(options.elseSubgraphIndex)]
+        known = self._constant(condition)
+        if known is not None:
+            sides = sides[:1] if bool(known.reshape(-1)[0]) else sides[1:]
+        made = [self._inline(side, inputs, f"branch{side}", depth) for side in sides]
+        for result, *values in zip(indices(op.outputs), *made, strict=True):
+            if len(values) == 1:
+                self._same[result] = values[0]
+                continue
+            tensors = [self._graph.tensors[index] for index in (result, *values)]
+            if len({(tuple(indices(each.shape)), each.type) for each in tensors}) > 1:
+                raise self._fail(
+                    op,
+                    "its branches give different types or shapes, depending on a value of the run: pad the "
+                    "smaller result in the model",
+                )
+            select = self._schema.OperatorT()
+            select.opcodeIndex = self._kinds.code(self._schema.BuiltinOperator.SELECT_V2)
+            select.inputs, select.outputs = [condition, *values], [result]
+            self.operators.append(select)
+
+    def _while(self, op: Any, depth: int) -> None:
+        options = op.builtinOptions
+        body = int(options.bodySubgraphIndex)
+        carried = indices(op.inputs)
+        count = self._iterations(op, int(options.condSubgraphIndex), body, carried)
+        for number in range(count):
+            carried = self._inline(body, carried, f"iteration{number}", depth)
+        self._same.update(zip(indices(op.outputs), carried, strict=True))
+
+    def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int:
+        """How many iterations a WHILE has, counted by LiteRT. Raises KilnError if its inputs decide that."""
+        needed = self._reads(condition, set(range(len(indices(self._model.subgraphs[condition].outputs)))))
+        while (more := needed | self._reads(body, needed)) != needed:
+            needed = more
+        values = {place: self._constant(carried[place]) for place in needed}
+        unknown = [place for place, value in values.items() if value is None]
+        if unknown:
+            raise self._fail(
+                op,
+                "its number of iterations is computed when the model runs; unrolled are loops whose "
+                "condition reads constants and a counter",
+            )
+        going, step = self._alone(op, condition), self._alone(op, body)
+        known = {place: value for place, value in values.items() if value is not None}
+        for count in range(MOST_ITERATIONS + 1):
+            if not bool(np.reshape(going(known)[0], -1)[0]):
+                return count
+            made = step(known)
+            known = {place: made[place] for place in needed}
+        raise self._fail(op, f"it has more than {MOST_ITERATIONS} iterations: use a shorter loop")
+
+    def _reads(self, number: int, outputs: set[int]) -> set[int]:
+        """Positions of the inputs from which graph `number` computes its outputs at positions `outputs`."""
+        graph = self._model.subgraphs[number]
+        wanted = {indices(graph.outputs)[place] for place in outputs}
+        for op in reversed(graph.operators):
+            if wanted & set(indices(op.outputs)):
+                wanted |= set(indices(op.inputs))
+        return {place for place, index in enumerate(indices(graph.inputs)) if index in wanted}
+
+    def _alone(self, op: Any, number: int) -> Any:
+        """A function that runs graph `number` in LiteRT: known inputs, by position, to all outputs."""
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        alone = self._schema.ModelT.InitFromPackedBuf(packed(self._model), 0)
+        first = alone.subgraphs[number]
+        alone.subgraphs = [first, *alone.subgraphs[1:]]
+        alone.signatureDefs = None
+        kinds = OpResolverType.BUILTIN_REF
+        try:
+            with quiet_stderr():
+                reader = Interpreter(
+                    model_content=packed(alone), num_threads=1, experimental_op_resolver_type=kinds
+                )
+                reader.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise self._fail(op, f"LiteRT cannot run its graph: {' '.join(str(error).split())}") from error
+
+        def run(known: dict[int, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+            places = indices(first.inputs)
+            for entry in reader.get_input_details():
+                value = known.get(places.index(entry["index"]))
+                zeros = np.zeros(entry["shape"], entry["dtype"])
+                reader.set_tensor(entry["index"], zeros if value is None else value.reshape(entry["shape"]))
+            reader.invoke()
+            return [np.array(reader.get_tensor(index)) for index in indices(first.outputs)]
+
+        return run

@@ -1,0 +1,70 @@
+"""TFLite files as objects of the schema that ai-edge-litert carries: helpers of passes that rewrite them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import flatbuffers  # type: ignore[import-untyped]
+import numpy as np
+
+from kiln.errors import KilnError
+
+
+def unpacked(path: Path, content: bytes) -> tuple[Any, Any]:
+    """The schema and the model of a file. Raises KilnError for a damaged file."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    try:
+        return schema, schema.ModelT.InitFromPackedBuf(content, 0)
+    except Exception as error:  # the reader raises exceptions of many types
+        raise KilnError(f"{path}: not a complete TFLite model: truncated or damaged") from error
+
+
+def indices(given: Any) -> list[int]:
+    """A list of indices; empty where the file leaves it out."""
+    return [] if given is None else [int(index) for index in given]
+
+
+def packed(model: Any) -> bytes:
+    """The file of a model."""
+    builder = flatbuffers.Builder(1 << 20)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+class Kinds:
+    """Names of the operators and of the element types of a model."""
+
+    def __init__(self, schema: Any, model: Any) -> None:
+        self._schema, self._model = schema, model
+        self._names = {code: name for name, code in vars(schema.BuiltinOperator).items() if name[0].isupper()}
+        self._types = {code: name for name, code in vars(schema.TensorType).items() if name[0].isupper()}
+
+    def of(self, op: Any) -> str:
+        """The name of an operator; empty for one that the schema does not have."""
+        code = self._model.operatorCodes[op.opcodeIndex]
+        return str(self._names.get(max(code.builtinCode, code.deprecatedBuiltinCode), ""))
+
+    def dtype(self, tensor: Any) -> np.dtype[Any] | None:
+        """The element type of a tensor; None for one that NumPy does not have."""
+        try:
+            dtype: np.dtype[Any] = np.dtype(self.type_name(tensor))
+            return dtype
+        except TypeError:
+            return None
+
+    def type_name(self, tensor: Any) -> str:
+        """The element type of a tensor, as a word."""
+        return str(self._types.get(tensor.type, tensor.type)).lower()
+
+    def code(self, builtin: int) -> int:
+        """The number of a builtin operator in the model's list, to which it is added if it is missing."""
+        codes = self._model.operatorCodes
+        for number, code in enumerate(codes):
+            if max(code.builtinCode, code.deprecatedBuiltinCode) == builtin:
+                return number
+        added = self._schema.OperatorCodeT()
+        added.builtinCode, added.deprecatedBuiltinCode, added.version = builtin, min(builtin, 127), 1
+        codes.append(added)
+        return len(codes) - 1

@@ -1,0 +1,141 @@
+"""TFLite's IF and WHILE: imported graphs against LiteRT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
+from kiln.frontend.options import ImportOptions
+from kiln.golden.reference import open_reference
+from symbolic import runner
+
+BUILTIN = schema.BuiltinOperator
+
+
+class File:
+    """A file of several graphs over float32 vectors, int32 counters and bool conditions."""
+
+    def __init__(self) -> None:
+        self.model = schema.ModelT()
+        self.model.version, self.model.buffers = 3, [schema.BufferT()]
+        self.model.operatorCodes, self.model.subgraphs = [], []
+
+    def code(self, builtin: int) -> int:
+        entry = schema.OperatorCodeT()
+        entry.builtinCode, entry.deprecatedBuiltinCode, entry.version = builtin, min(builtin, 127), 1
+        self.model.operatorCodes.append(entry)
+        return len(self.model.operatorCodes) - 1
+
+    def graph(
+        self, tensors: Sequence[tuple[str, str, Any]], steps: Sequence[tuple[int, Any, Any, Any]],
+        inputs: Sequence[int], outputs: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Add a graph. A tensor is (name, type, constant or shape), a step (operator, options, in, out)."""
+        made = schema.SubGraphT()
+        made.tensors, made.operators, made.inputs, made.outputs = [], [], list(inputs), list(outputs)
+        for name, dtype, value in tensors:
+            tensor = schema.TensorT()
+            tensor.name, tensor.type = name, getattr(schema.TensorType, dtype.upper())
+            if isinstance(value, list):
+                tensor.shape = value
+            else:
+                array = np.asarray(value, dtype)
+                tensor.shape = list(array.shape)
+                buffer = schema.BufferT()
+                buffer.data = np.frombuffer(array.tobytes(), np.uint8)
+                self.model.buffers.append(buffer)
+                tensor.buffer = len(self.model.buffers) - 1
+            made.tensors.append(tensor)
+        for builtin, options, given, results in steps:
+            step = schema.OperatorT()
+            step.opcodeIndex, step.inputs, step.outputs = self.code(builtin), list(given), list(results)
+            if options is not None:
+                kind = type(options).__name__.removesuffix("T")
+                step.builtinOptionsType, step.builtinOptions = getattr(schema.BuiltinOptions, kind), options
+            made.operators.append(step)
+        self.model.subgraphs.append(made)
+
+    def write(self, path: Path) -> Path:
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(self.model.Pack(builder), b"TFL3")
+        path.write_bytes(bytes(builder.Output()))
+        return path
+
+
+def branches(path: Path, size: int = 3) -> Path:
+    """y = 2 * x where c, else x + 5, and then minus x."""
+    options = schema.IfOptionsT()
+    options.thenSubgraphIndex, options.elseSubgraphIndex = 1, 2
+    file = File()
+    file.graph(
+        [("x", "float32", [3]), ("c", "bool", []), ("r", "float32", [3]), ("y", "float32", [3])],
+        [(BUILTIN.IF, options, [1, 0], [2]), (BUILTIN.SUB, schema.SubOptionsT(), [2, 0], [3])],
+        [0, 1], [3],
+    )  # fmt: skip
+    file.graph(
+        [("x", "float32", [3]), ("two", "float32", 2.0), ("a", "float32", [3])],
+        [(BUILTIN.MUL, schema.MulOptionsT(), [0, 1], [2])], [0], [2],
+    )  # fmt: skip
+    file.graph(
+        [("x", "float32", [3]), ("five", "float32", np.full(3, 5)), ("a", "float32", [size])],
+        [(BUILTIN.ADD, schema.AddOptionsT(), [0, 1], [2])], [0], [2],
+    )  # fmt: skip
+    return file.write(path)
+
+
+def loop(path: Path, *, counted: bool) -> Path:
+    """Six iterations of v = v * v - x; the limit of the counter is constant if `counted`, else an input."""
+    options = schema.WhileOptionsT()
+    options.condSubgraphIndex, options.bodySubgraphIndex = 1, 2
+    limit: Any = 6 if counted else []
+    file = File()
+    file.graph(
+        [("x", "float32", [2]), ("limit", "int32", limit), ("zero", "int32", 0), ("one", "float32", [2]),
+         ("n", "int32", []), ("v", "float32", [2]), ("w", "float32", [2]), ("m", "int32", []),
+         ("k", "float32", np.float32([0.5, 0.25]))],
+        [(BUILTIN.ADD, schema.AddOptionsT(), [0, 8], [3]),
+         (BUILTIN.WHILE, options, [2, 3, 0, 1], [4, 5, 6, 7])],
+        [0] if counted else [0, 1], [5, 4],
+    )  # fmt: skip
+    state = [("n", "int32", []), ("v", "float32", [2]), ("x", "float32", [2]), ("limit", "int32", [])]
+    file.graph(
+        [*state, ("going", "bool", [])], [(BUILTIN.LESS, schema.LessOptionsT(), [0, 3], [4])], range(4), [4]
+    )
+    file.graph(
+        [*state, ("step", "int32", 1), ("after", "int32", []), ("s", "float32", [2]), ("t", "float32", [2])],
+        [(BUILTIN.ADD, schema.AddOptionsT(), [0, 4], [5]), (BUILTIN.MUL, schema.MulOptionsT(), [1, 1], [6]),
+         (BUILTIN.SUB, schema.SubOptionsT(), [6, 2], [7])],
+        range(4), [5, 7, 2, 3],
+    )  # fmt: skip
+    return file.write(path)
+
+
+def compare(path: Path, *inputs: Any) -> None:
+    want = open_reference(path, "builtin_ref").run(inputs)
+    got = runner(import_model(path, ImportOptions("m"))[0])(inputs, {})
+    for ours, theirs in zip(got, want, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_on_a_value_of_the_run(condition: bool, tmp_path: Path) -> None:
+    compare(branches(tmp_path / "m.tflite"), np.float32([1, -2, 3]), np.array(condition))
+
+
+def test_a_counted_loop(tmp_path: Path) -> None:
+    compare(loop(tmp_path / "m.tflite", counted=True), np.float32([0.5, -0.75]))
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KilnError, match=r"WHILE \(output n\): its number of iterations is computed when"):
+        import_model(loop(tmp_path / "m.tflite", counted=False), ImportOptions("m"))
+    with pytest.raises(KilnError, match=r"IF \(output r\): its branches give different types or shapes"):
+        import_model(branches(tmp_path / "n.tflite", size=1), ImportOptions("m"))
