@@ -86,6 +86,15 @@ def macs_of(func: tirx.PrimFunc, ranges: SymbolRanges) -> int:
         return 0
 
 
+def _is_elementwise(fused: Fused, buffer: Any, last: Nest) -> bool:
+    """Whether no nest between that of `buffer` and `last` is a reduction, as in an argmax.
+
+    Each element of `last` can then be computed from one element of `buffer`.
+    """
+    first = fused.nests.index(fused.by_buffer[buffer])
+    return not any(nest.reduced for nest in fused.nests[first + 1 : fused.nests.index(last)])
+
+
 def kernels_of(
     func: tirx.PrimFunc,
     ops: list[OpInfo],
@@ -146,6 +155,7 @@ def kernels_of(
         nests = [nest for nest in fused.materialised() if nest.buffer not in done]
         # A reduction whose sums only one other nest reads, element by element, is not stored.
         ends = {nest.buffer: fused.epilogue(nest) for nest in nests if nest.reduced}
+        ends = {buffer: last for buffer, last in ends.items() if _is_elementwise(fused, buffer, last)}
         ends = {buffer: last for buffer, last in ends.items() if not last.buffer.same_as(buffer)}
         ends = {buffer: last for buffer, last in ends.items() if any(last is nest for nest in nests)}
         inner = [last.buffer for last in ends.values()]
