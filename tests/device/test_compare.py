@@ -42,6 +42,8 @@ def test_a_model_beside_its_reference(at_home: Project, tmp_path: Path) -> None:
     result = json.loads((tmp_path / "build/.compare/x86_64/net/compare.json").read_text())
     assert [row["tensor"] for row in result["tensors"]] == ["scaled", "positive", "left", "right", "y"]
     assert [row["tensor"] for row in result["outputs"]] == ["y"]
+    assert "build/x86_64/net.report.html: the graph, coloured by error" in done.stdout.splitlines()
+    assert 'value="error"' in (tmp_path / "build/x86_64/net.report.html").read_text()
 
 
 def test_tensors_of_a_tflite_file_become_outputs(tmp_path: Path) -> None:

@@ -108,16 +108,18 @@ def _report(given: Namespace) -> Reply:
 
 
 def _compare(given: Namespace) -> Reply:
-    from kiln.command_line.compare.run import as_json, compare_model, save
+    from kiln.command_line.compare.run import as_json, compare_model, report, save
     from kiln.command_line.compare.show import show
     from kiln.command_line.running import destination_of
 
     destination = destination_of(given.target, given.device)
     compared = compare_model(model_of(given), destination, _path(given.inputs), **_options(given))
     path, data = save(compared), as_json(compared)
+    page = report(compared, destination, **_options(given))
+    files = {"tensors": path} if page is None else {"tensors": path, "page": page}
     wrong = any(not row.difference.passed for row in (*compared.rows, *compared.outputs))
-    part = _part(given, data["target"], {"tensors": path}, data, model=data["model"])
-    return Reply(part, lambda: show(compared, path, given.all), wrong)
+    part = _part(given, data["target"], files, data, model=data["model"])
+    return Reply(part, lambda: show(compared, path, given.all, page), wrong)
 
 
 def _quantise(given: Namespace) -> Reply:

@@ -271,8 +271,14 @@ class VariantFeatures(Record):
 
 
 class LoweredBucket(Record):
-    """The content of steps.json."""
+    """The content of steps.json.
+
+    `untuned`: keys of the kernels that could have a tuning record, and have none.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"untuned"})
 
     cases: list[LoweredCase]
     threads: Literal["none", "pthread"]
     variants: list[VariantFeatures]
+    untuned: list[str] | None = None

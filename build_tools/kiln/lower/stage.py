@@ -16,7 +16,7 @@ from kiln.lower.schema import LiftedParameter, LoweredBucket, LoweredCase
 from kiln.lower.target_trial import check_together
 from kiln.params import store, tensors
 from kiln.stages.target import LowerStage
-from kiln.tir.tuning_records import choices_of
+from kiln.tir.tuning_records import NotedRecords, choices_of
 
 
 def run(args: LowerStage) -> None:
@@ -26,7 +26,7 @@ def run(args: LowerStage) -> None:
     target_check.check(target)
     check_together(target)
     threads = config.get("threads") or target.threads
-    choices = choices_of(target)
+    choices = NotedRecords(choices_of(target))
     external = None
     if args.byoc:
         external = external_passes(read_json(args.byoc), target, threads, config["precision"])
@@ -62,7 +62,10 @@ def run(args: LowerStage) -> None:
         atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
         atomic_write(folder / "params.safetensors", tensors.save(values))
         bucket = LoweredBucket(
-            cases=cases, threads=threads, variants=target_check.features_by_variant(target)
+            cases=cases,
+            threads=threads,
+            variants=target_check.features_by_variant(target),
+            untuned=choices.missing or None,
         )
         write_json(folder / "steps.json", bucket.model_dump())
 

@@ -313,9 +313,12 @@ class CpuVariants(Record):
 
 
 class Plan(Record):
-    """The content of plan.json."""
+    """The content of plan.json.
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    `untuned`: keys of the kernels that could have a tuning record (tir/tuning_records.py), and have none.
+    """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda", "untuned"})
 
     format: Literal[2]
     name: str
@@ -331,6 +334,7 @@ class Plan(Record):
     kernels: list[KernelRecord]
     buckets: Annotated[list[PlannedBucket], Field(min_length=1)]
     cuda: Cuda | None = None
+    untuned: list[str] | None = None
     model_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -66,7 +66,7 @@ def run(args: PlanStage) -> None:
         for folder in args.sources
     ]
     plan, payload = make_plan(lowered, buckets, read(Interface, args.interface), config, target)
-    hashed = plan.model_dump(exclude={"model_hash"})
+    hashed = plan.model_dump(exclude={"model_hash", "untuned"})
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode() + b"\0")
     for folder in args.sources:
         digest.update((folder / "module.json").read_bytes() + b"\0")
@@ -119,6 +119,7 @@ def make_plan(
         kernels=_kernels(lowered, symbols_of(planned)),
         buckets=planned,
         cuda=target.cuda,
+        untuned=sorted({key for one in lowered for key in one.bucket.untuned or ()}) or None,
         model_hash="0" * 64,
     )
     return plan, payload

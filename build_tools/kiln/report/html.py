@@ -104,6 +104,7 @@ def render(
                 buckets := [_bucket(plan, size, *p, given) for p in zip(plan.buckets, rows, strict=True)]
             ),
             profiled=bool(profile),
+            untuned=plan.untuned or [],
             compared=bool(compared),
             time_unit=profile.get("time_unit", "ms"),
             named=any(bucket["named"] for bucket in buckets),

@@ -48,6 +48,25 @@ TuningRecords = Mapping[str, TuningRecord]
 
 RULES = TuningRecord()
 
+
+class NotedRecords(dict[str, TuningRecord]):
+    """Tuning records that note for which kernels there is none."""
+
+    def __init__(self, records: Mapping[str, TuningRecord]) -> None:
+        super().__init__(records)
+        self._missing: dict[str, None] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key not in self and is_key(key):
+            self._missing[key] = None
+        return super().get(key, default)
+
+    @property
+    def missing(self) -> list[str]:
+        """Keys of the kernels that were asked for and have no record, sorted."""
+        return sorted(self._missing)
+
+
 _SIZES = r"[1-9][0-9]*(x[1-9][0-9]*)"
 _KEY = re.compile(rf"conv2d {_SIZES}{{3}} {_SIZES}{{3}} s{_SIZES} d{_SIZES} g[1-9][0-9]*")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from kiln.command_line.build import build
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probes import Probe, write_probed
+from kiln.command_line.goals import answer_of_goals
 from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
@@ -156,6 +158,20 @@ def as_json(compared: Compared) -> dict[str, Any]:
         "first": None if culprit is None else row(culprit),
         "tensors": [row(one) for one in compared.rows],
     }
+
+
+def report(compared: Compared, destination: Destination, **options: str) -> Path | None:
+    """Write the report of the compared model, whose graph is coloured by error; returns its path.
+
+    Called after `save`. None where the report cannot be written, after a line that says why.
+    """
+    configuration = WORK / compared.target / compared.model / f"{compared.model}.yaml"
+    given = {"model": str(configuration), "target": destination.named, **options}
+    answer = answer_of_goals([*(f"{key}={value}" for key, value in given.items()), "report", "-s"])
+    if answer.error is not None:
+        print(f"no report with the errors: {answer.error.text}", file=sys.stderr)
+        return None
+    return Path(answer.results[0].files["page"])
 
 
 def save(compared: Compared) -> Path:

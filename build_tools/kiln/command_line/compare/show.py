@@ -14,8 +14,11 @@ from kiln.command_line.compare.run import Compared, Row
 _MOST = 12  # rows of the table, unless all are asked for
 
 
-def show(compared: Compared, path: Path, everything: bool) -> int:
-    """Print the result; returns the exit status: 0 if no tensor is beyond its limit, else 1."""
+def show(compared: Compared, path: Path, everything: bool, page: Path | None = None) -> int:
+    """Print the result; returns the exit status: 0 if no tensor is beyond its limit, else 1.
+
+    `path`: the file with all tensors; `page`: the report whose graph is coloured by error.
+    """
     print(f"{compared.model} on {compared.target} ({compared.runner}), beside the reference:")
     rows = _worst(compared.rows)
     chosen = rows if everything else _chosen(rows)
@@ -23,6 +26,8 @@ def show(compared: Compared, path: Path, everything: bool) -> int:
     Console(file=sys.stdout, highlight=False, width=width).print(_table(chosen))
     if len(chosen) < len(rows):
         print(f"{len(chosen)} of {len(rows)} tensors; --all shows the others, and {path} holds them")
+    if page is not None:
+        print(f"{page}: the graph, coloured by error")
     culprit, failed = compared.culprit, [row for row in compared.outputs if not row.difference.passed]
     if culprit is not None:
         node, found = culprit.probe, culprit.difference
