@@ -18,7 +18,6 @@ PROGRAMS = {
     "adb": "adb",
     "ar": "binutils",
     "cc": "gcc",
-    "chromium": "chromium",
     "clang": "clang",
     "cmake": "cmake",
     "g++": "g++",
@@ -41,6 +40,9 @@ PROGRAMS = {
     "ssh-keygen": "openssh-client",
     "valgrind": "valgrind",
 }
+# Programs that only tests of `./kiln test all` run, which are skipped without them → packages. They are large,
+# or not there on some systems: Ubuntu's package chromium installs a snap, which containers cannot do.
+FOR_ALL_TESTS = {"chromium": "chromium"}
 # Shared libraries that backends' wheels load, by soname → packages.
 LIBRARIES = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
 # Files → packages: the keys with which Debian's packages for an emulated machine are checked.
@@ -61,7 +63,7 @@ EVERYWHERE = frozenset({
 
 def package_of(program: str) -> str | None:
     """The package that contains a program; None if it is not known or the program is part of every system."""
-    known = PROGRAMS.get(program)
+    known = PROGRAMS.get(program) or FOR_ALL_TESTS.get(program)
     return "qemu-user" if known is None and program.startswith("qemu-") else known
 
 

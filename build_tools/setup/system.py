@@ -4,8 +4,11 @@
    `targets/`, and from the version of the installed clang.
 2. As root, or where sudo needs no password, apt-get installs the packages, and step 1 is repeated: the
    package of clang's sanitizers is known only when clang is installed.
-3. Packages that are still missing end a run of all tests with one line. For a run of selected tests this is
-   only a warning, since the tests may not need them.
+3. Packages that are still missing end a run of the gate, or of all tests, with one line. For a run of
+   selected tests this is only a warning, since the tests may not need them; so it is for those of
+   kiln.packages.FOR_ALL_TESTS, which are installed for `./kiln test all` alone.
+
+    system.py LAYER [PYTEST'S ARGUMENT]...
 """
 
 from __future__ import annotations
@@ -93,10 +96,15 @@ def complaint(lacking: dict[str, str], reason: str) -> str:
     return f"the tests need {', '.join(lacking)}{because}; install with: {command}"
 
 
-def main(chosen_tests: list[str]) -> int:
-    """Install what is missing for the tests; returns the exit status.
+def extra() -> dict[str, str]:
+    """Missing programs of FOR_ALL_TESTS, each with the name of its Debian package."""
+    return {name: package for name, package in packages.FOR_ALL_TESTS.items() if shutil.which(name) is None}
 
-    0 when nothing is missing, or with a warning for a run of selected tests; 2 for a run of all tests.
+
+def main(layer: str, chosen_tests: list[str]) -> int:
+    """Install what is missing for the tests of a layer; returns the exit status.
+
+    0 when nothing is missing, or with a warning for a run of selected tests; 2 for a run of a whole layer.
     """
     lacking, reason = missing(), ""
     apt = apt_get() if lacking else None
@@ -104,12 +112,17 @@ def main(chosen_tests: list[str]) -> int:
         if apt and lacking:
             reason = install(apt, sorted(set(lacking.values())))
             lacking = missing()
+    part = any(not argument.startswith("-") for argument in chosen_tests)
+    if layer == "all" and not part and (more := extra()):
+        apt = apt_get()
+        why = install(apt, sorted(set(more.values()))) if apt else ""
+        if more := extra():
+            print(f"kiln: warning: {complaint(more, why)}; they are skipped", file=sys.stderr)
     if not lacking:
         return 0
-    part = any(not argument.startswith("-") for argument in chosen_tests)
     print(f"kiln: {'warning' if part else 'error'}: {complaint(lacking, reason)}", file=sys.stderr)
     return 0 if part else 2
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

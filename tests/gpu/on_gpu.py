@@ -96,11 +96,17 @@ def golden(runs: Runs, folder: Path, repeat: int) -> dict[str, Any]:
     return {"faults": faults, "of_the_limit": round(greatest, 4), "same": same, "repeated": repeat}
 
 
+def tool_of_toolkit(name: str) -> str:
+    """Path of a program of NVIDIA's toolkit. Raises FileNotFoundError if that machine does not have it."""
+    path = shutil.which(name)
+    if path is None:
+        raise FileNotFoundError(f"{name} is not here")
+    return path
+
+
 def sanitize(runs: Runs, folder: Path, tool: str) -> Any:
     """The last lines of compute-sanitizer's report."""
-    program = shutil.which("compute-sanitizer")
-    if program is None:
-        return "not run: compute-sanitizer is not here"
+    program = tool_of_toolkit("compute-sanitizer")
     words = [program, "--tool", tool, "./run_vectors", "inputs.bin", "outputs.bin", "params.bin"]
     done = runs.run(words, folder, 180)
     return {"status": done.returncode, "report": done.stdout.strip().splitlines()[-6:]}
@@ -128,9 +134,7 @@ def timed(runs: Runs, folder: Path, milliseconds: int) -> dict[str, Any]:
 
 def ncu(runs: Runs, folder: Path, case: str) -> Any:
     """Write ncu's table of the kernels of one run; returns its number of lines."""
-    program = shutil.which("ncu")
-    if program is None:
-        return "not run: ncu is not here"
+    program = tool_of_toolkit("ncu")
     words = [program, "--clock-control", "none", "--csv", "--metrics", _NCU]
     words += ["./run_vectors", "inputs.bin", "outputs.bin", "params.bin"]
     done = runs.run(words, folder, 240)

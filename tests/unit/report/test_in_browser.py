@@ -5,18 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser
+from kiln import packages
 from kiln.report.measured import asset
 from kiln.report.origins import SourceNode
 
 from .test_html import page
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason=packages.missing_program("chromium")),
+]
 
 STEPS = [
     {"bucket": "static", "index": i, "kernel": "tiny_conv", "time": t, "share": t / 5}

@@ -83,7 +83,7 @@ def test_programs_are_found_in_a_file() -> None:
 
 
 def test_every_program_that_is_run_is_in_the_table() -> None:
-    known = {*packages.PROGRAMS, *packages.EVERYWHERE, "sudo"}
+    known = {*packages.PROGRAMS, *packages.FOR_ALL_TESTS, *packages.EVERYWHERE, "sudo"}
     made_up = re.compile(r".*(absent|nowhere).*")
     unknown = {}
     for path in SOURCES:
@@ -96,7 +96,7 @@ def test_every_program_that_is_run_is_in_the_table() -> None:
 def test_every_package_that_a_message_names_is_in_the_table() -> None:
     told = re.compile(r"apt(?:-get)? install ((?:[a-z0-9][a-z0-9+.-]*[ ,\"]*)+)")
     texts = [*SOURCES, ROOT / "kiln", ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    known = table() | {"libclang-rt"}
+    known = table() | {"libclang-rt", *packages.FOR_ALL_TESTS.values()}
     for path in texts:
         for names in told.findall(path.read_text(encoding="utf-8")):
             words = re.findall(r"[a-z0-9][a-z0-9+.-]+", names)
@@ -107,6 +107,7 @@ def test_readme_names_every_package() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
     (listed,) = re.findall(r"^ +sudo apt-get install ((?:[a-z0-9+.-]+ *)+)$", text, re.MULTILINE)
     assert set(listed.split()) == table()
+    assert all(f"`{package}`" in text for package in packages.FOR_ALL_TESTS.values())
 
 
 def test_programs_of_targets_have_packages() -> None:
@@ -168,9 +169,12 @@ def test_what_cannot_be_installed_is_one_line(
 ) -> None:
     for user, reason in ((0, " (apt-get install: Unable to locate package adb)"), (1000, "")):
         monkeypatch.setattr("os.geteuid", lambda user=user: user)
-        for arguments, status, kind in (([], 2, "error"), (["tests/unit"], 0, "warning")):
-            assert system.main(arguments) == status  # type: ignore[attr-defined]
-            line = capsys.readouterr().err.splitlines()[-1]
-            assert line.startswith(f"kiln: {kind}: the tests need adb, ar, cc, chromium, clang, ")
-            assert f"{reason}; install with: as root: apt-get install adb binutils chromium clang " in line
+        for layer, arguments, status, kind in (
+            ("gate", [], 2, "error"), ("all", [], 2, "error"), ("all", ["tests/unit"], 0, "warning"),
+        ):  # fmt: skip
+            assert system.main(layer, arguments) == status  # type: ignore[attr-defined]
+            *_, warning, line = ["", *capsys.readouterr().err.splitlines()]
+            assert line.startswith(f"kiln: {kind}: the tests need adb, ar, cc, clang, ")
+            assert f"{reason}; install with: as root: apt-get install adb binutils clang " in line
+            assert ("the tests need chromium" in warning) == (layer == "all" and not arguments)
     assert shutil.which("sudo") is None
