@@ -40,7 +40,7 @@ PROGRAMS = {
     "ssh-keygen": "openssh-client",
     "valgrind": "valgrind",
 }
-# Programs that only tests of `./kiln test all` run, which are skipped without them → packages. They are large,
+# Programs of tests that only `./kiln test all` runs, and skips without them → packages. They are large,
 # or not there on some systems: Ubuntu's package chromium installs a snap, which containers cannot do.
 FOR_ALL_TESTS = {"chromium": "chromium"}
 # Shared libraries that backends' wheels load, by soname → packages.
