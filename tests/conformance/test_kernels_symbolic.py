@@ -266,6 +266,17 @@ def test_memory_of_a_variance_over_an_open_batch(tmp_path: Path) -> None:
         close(program.run([x], {"n": n})[0], reference.run([x])[0], 1e-4)
 
 
+@pytest.mark.parametrize("attributes", ["", "<onesided = 0>"])
+def test_stft_of_a_signal_of_any_length(attributes: str, tmp_path: Path) -> None:
+    text = f"g (float[b,s,1] x) => (float[b,?,?,2] y) {{ y = STFT{attributes}(x, step, window) }}"
+    weights = {"step": np.array(4), "window": RNG.normal(size=16).astype("f4")}
+    path = write(tmp_path / "m.onnx", text, 17, **weights)
+    program, reference = Program(path, {"b": (1, 3), "s": (16, 90)}), open_reference(path)
+    for b, s in ((1, 16), (3, 90), (2, 31)):
+        x = RNG.normal(size=(b, s, 1)).astype("f4")
+        close(program.run([x], {"b": b, "s": s})[0], reference.run([x])[0])
+
+
 def test_names_do_not_make_a_kernel_another_one() -> None:
     def kernel(name: str, factor: float) -> Any:
         data = tvm.te.placeholder((8,), name=name)

@@ -1,6 +1,7 @@
 """Converters of ONNX's Fourier transforms, as products with a matrix of sines and cosines.
 
-Converters have the interface of kiln.frontend.onnx.ops. Lengths must be known before the model runs.
+Converters have the interface of kiln.frontend.onnx.ops. The length of a transform must be known before the model
+runs; the signal of an STFT and its batch may have any size.
 """
 
 from __future__ import annotations
@@ -76,16 +77,40 @@ def stft(node: Node) -> Any:
     if length is None and node.has(2):
         size = node.shape(2)[0]
         length = size if isinstance(size, int) else None
-    if length is None or step is None or not isinstance(samples, int):
-        raise ValueError("its frame length or its number of samples is not known before the model runs")
+    if length is None or step is None:
+        raise ValueError("its frame length or its step is not known before the model runs")
+    one_sided = bool(node.attributes.get("onesided", 1)) and parts == 1
+    kept = length // 2 + 1 if one_sided else length
+    if not isinstance(samples, int) or not isinstance(batch, int):
+        return _convolved(node, length, step, kept)
     frames = (samples - length) // step + 1
     places = np.arange(frames)[:, None] * step + np.arange(length)
     cut = emit(op.take(x, relax.const(places.reshape(-1), "int64"), 1))
     cut = emit(op.reshape(cut, shape_expr([batch, frames, length, parts])))
     if node.has(2):
         cut = emit(op.multiply(cut, emit(op.reshape(node.tensor(2), shape_expr([length, 1])))))
-    one_sided = bool(node.attributes.get("onesided", 1)) and parts == 1
-    return _transformed(node, cut, length, length // 2 + 1 if one_sided else length, False)
+    return _transformed(node, cut, length, kept, False)
+
+
+def _convolved(node: Node, length: int, step: int, kept: int) -> Any:
+    """An STFT of open sizes, as a convolution with the windowed sines and cosines."""
+    emit, x, (batch, samples, parts) = node.builder.emit, node.tensor(0), node.shape(0)
+    window = node.constant(2) if node.has(2) else np.ones(length)
+    if window is None:
+        raise ValueError(f"its window '{node.inputs[2]}' is not known before the model runs")
+    if not node.symbols.holds(samples >= length):
+        raise ValueError(
+            f"its signal of {samples} samples is shorter than a frame of {length} for some sizes; raise their "
+            "min in 'dims'"
+        )
+    dtype = str(x.ty.dtype)
+    matrix = _matrix(length, parts, length, kept, False).reshape(length, parts, kept * 2)
+    weights = (matrix * window.reshape(length, 1, 1)).transpose(2, 1, 0).astype(dtype)
+    signal = emit(op.permute_dims(x, [0, 2, 1]))
+    found = emit(op.nn.conv1d(signal, relax.const(np.ascontiguousarray(weights), dtype), strides=step))
+    frames = node.symbols.simplify((samples - length) // step + 1)
+    pairs = emit(op.reshape(found, shape_expr([batch, kept, 2, frames])))
+    return op.permute_dims(pairs, [0, 3, 1, 2])
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {"DFT": dft, "STFT": stft}
