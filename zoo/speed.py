@@ -25,11 +25,10 @@ TURN = 0.02  # seconds
 def main(file: Path, bundle: Path, rounds: int, cpu: int) -> None:
     """Measure and print."""
     os.sched_setaffinity(0, {cpu})
-    golden = read_json(bundle / "golden/golden.json")
     values = {}
-    for port, stored in zip(golden["inputs"], golden["vectors"][0]["inputs"], strict=True):
-        data = np.fromfile(bundle / "golden" / stored["file"], port["dtype"])
-        values[port["name"]] = data.reshape(stored["shape"])
+    for stored in read_json(bundle / "golden/golden.json")["vectors"][0]["inputs"]:
+        data = np.fromfile(bundle / "golden" / stored["file"], stored["dtype"])
+        values[stored["name"]] = data.reshape(stored["shape"])
     net = kiln.load(bundle)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

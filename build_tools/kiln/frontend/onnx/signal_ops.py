@@ -1,7 +1,7 @@
 """Converters of ONNX's Fourier transforms, as products with a matrix of sines and cosines.
 
-Converters have the interface of kiln.frontend.onnx.ops. The length of a transform must be known before the model
-runs; the signal of an STFT and its batch may have any size.
+Converters have the interface of kiln.frontend.onnx.ops. The length of a transform must be known before the
+model runs; the signal of an STFT and its batch may have any size.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _convolved(node: Node, length: int, step: int, kept: int) -> Any:
         raise ValueError(f"its window '{node.inputs[2]}' is not known before the model runs")
     if not node.symbols.holds(samples >= length):
         raise ValueError(
-            f"its signal of {samples} samples is shorter than a frame of {length} for some sizes; raise their "
-            "min in 'dims'"
+            f"its signal of {samples} samples is shorter than a frame of {length} for some sizes; raise "
+            "their min in 'dims'"
         )
     dtype = str(x.ty.dtype)
     matrix = _matrix(length, parts, length, kept, False).reshape(length, parts, kept * 2)
