@@ -154,23 +154,24 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
 def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode]) -> dict[int, StepOrigin]:
     """The origin of each step of a bucket, by its index; steps whose origin is not known are left out."""
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
-    of_file: dict[_Key, list[SourceNode]] = defaultdict(list)
     kinds = {key: kind for kind, (_, keys) in _KINDS.items() for key in keys}
-    for node in nodes:
-        if node.key in kinds:
-            of_file[kinds[node.key], node.elements].append(node)
-    of_plan: dict[_Key, list[int]] = defaultdict(list)
+    of_file = [(kinds[node.key], node.elements, node) for node in nodes if node.key in kinds]
+    every: list[tuple[str, int | None, int]] = []
+    last: list[tuple[str, int | None, int]] = []  # of several kernels of one group, the last
     for index, step in enumerate(steps):
         kind = _kind(kernels[step.kernel])
         if kind is not None:
-            if index > 0 and _continues(steps, index, kernels):
-                for indices in of_plan.values():
-                    if indices[-1:] == [index - 1]:
-                        indices.pop()
-            of_plan[kind, _written(step, kernels[step.kernel])].append(index)
+            entry = (kind, _written(step, kernels[step.kernel]), index)
+            if last and last[-1][2] == index - 1 and _continues(steps, index, kernels):
+                last.pop()
+            every.append(entry)
+            last.append(entry)
+    paired = dict(_pairs(every, of_file))
+    known = {id(node) for node in paired.values()}
+    paired |= {i: node for i, node in _pairs(last, of_file) if i not in paired and id(node) not in known}
     readers, data = _readers(nodes), {name for node in nodes for name in node.outputs}
     found: dict[int, StepOrigin] = {}
-    for index, node in _pairs(of_plan, of_file):
+    for index, node in sorted(paired.items(), key=lambda pair: pair[0]):
         step = steps[index]
         found[index] = _with_fused(node, kernels[step.kernel], _data_read(step, kernels), readers, data)
     taken = {name for origin in found.values() for name in origin.nodes}
@@ -178,13 +179,22 @@ def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode
 
 
 def _pairs(
-    of_plan: Mapping[_Key, Sequence[int]], of_file: Mapping[_Key, Sequence[SourceNode]]
+    of_plan: Sequence[tuple[str, int | None, int]], of_file: Sequence[tuple[str, int | None, SourceNode]]
 ) -> Iterator[tuple[int, SourceNode]]:
-    """Steps and nodes of equal kind and size in order, where there are equally many of both."""
-    for key, indices in of_plan.items():
-        candidates = of_file.get(key, [])
-        if len(candidates) == len(indices):
-            yield from zip(indices, candidates, strict=True)
+    """Steps and nodes of equal kind and size in order, where there are equally many of both.
+
+    The size counts only for kinds all of whose sizes are known: in a file, dynamic ones are not.
+    """
+    not_known = {kind for kind, size, _ in (*of_plan, *of_file) if size is None}
+    steps: dict[_Key, list[int]] = defaultdict(list)
+    nodes: dict[_Key, list[SourceNode]] = defaultdict(list)
+    for kind, size, index in of_plan:
+        steps[kind, None if kind in not_known else size].append(index)
+    for kind, size, node in of_file:
+        nodes[kind, None if kind in not_known else size].append(node)
+    for key, indices in steps.items():
+        if len(nodes[key]) == len(indices):
+            yield from zip(indices, nodes[key], strict=True)
 
 
 def _elementwise(
@@ -194,19 +204,16 @@ def _elementwise(
     found: Mapping[int, StepOrigin],
 ) -> dict[int, StepOrigin]:
     """Origins of the steps without an operator of _KINDS, among the nodes `left` by other steps."""
-    of_plan: dict[_Key, list[int]] = defaultdict(list)
-    of_file: dict[_Key, list[SourceNode]] = defaultdict(list)
+    of_plan: list[tuple[str, int | None, int]] = []
     names = {key: name for name, keys in _FUSED.items() if name not in _CONVERSIONS for key in keys}
-    for node in left:
-        if node.key in names:
-            of_file[names[node.key], node.elements].append(node)
+    of_file = [(names[node.key], node.elements, node) for node in left if node.key in names]
     for index, step in enumerate(steps):
         kernel = kernels[step.kernel]
         if index in found or _kind(kernel) is not None:
             continue
         name = next((name for name in map(short, kernel.ops) if name in set(names.values())), None)
         if name is not None:
-            of_plan[name, _written(step, kernel)].append(index)
+            of_plan.append((name, _written(step, kernel), index))
     return {
         index: StepOrigin((node.name,), node.outputs[0] if node.outputs else "")
         for index, node in _pairs(of_plan, of_file)
@@ -219,9 +226,18 @@ def short(op: OperatorRecord) -> str:
 
 
 def _data_read(step: PlannedStep, kernels: Mapping[str, KernelRecord]) -> int:
-    """Number of tensors, other than parameters, that a step reads."""
-    kernel = kernels[step.kernel]
-    return len({place for place in _places(step, kernel, const=True) if place[0] != "params"})
+    """Number of tensors, other than parameters, that a step reads.
+
+    A padded tensor and its inside are two: they have one place, and different shapes.
+    """
+    declared = kernels[step.kernel].args
+    return len(
+        {
+            (given.at, given.index if isinstance(given, PortArgument) else given.offset, str(given.shape))
+            for given, argument in zip(step.args, declared, strict=True)
+            if argument.const and not isinstance(given, ExpressionArgument) and given.at != "params"
+        }
+    )
 
 
 def _kind(kernel: KernelRecord) -> str | None:

@@ -107,6 +107,31 @@ def test_steps_get_the_nodes_of_their_kind_and_size_in_order() -> None:
     }  # fmt: skip
 
 
+def test_a_residual_inside_a_padded_tensor_is_a_second_tensor() -> None:
+    nodes = [
+        node("c1", "Conv", "x w1", "a", 8), node("c2", "Conv", "a w2", "b", 8),
+        node("sum", "Add", "b a", "y", 8),
+    ]  # fmt: skip
+    steps = [
+        ("k1", ["relax.nn.conv2d"], "rw", [port("input", 8), arena(0, 8)]),
+        ("k2", ["relax.nn.conv2d", "relax.add"], "rrw", [arena(0, 10), arena(0, 8), port("output", 8)]),
+    ]
+    given = plan(steps, [(0, 0, 1)])
+    assert origins(given, given.buckets[0].steps, nodes)[1] == StepOrigin(("c2", "sum"), "y")
+
+
+def test_sizes_that_a_file_does_not_know() -> None:
+    """Where one node of a kind has no size, all of that kind are paired by their order."""
+    nodes = [node("c1", "Conv", "x w", "a", 8), SourceNode("c2", "Conv", ("a", "w"), ("y",), None)]
+    steps = [
+        ("k1", ["relax.nn.conv2d"], "rw", [port("input", 16), arena(0, 16)]),
+        ("k2", ["relax.nn.conv2d"], "rw", [arena(0, 16), port("output", 4)]),
+    ]
+    given = plan(steps, [(0, 0, 1)])
+    found = origins(given, given.buckets[0].steps, nodes)
+    assert found == {0: StepOrigin(("c1",), "a"), 1: StepOrigin(("c2",), "y")}
+
+
 def test_no_name_where_the_numbers_of_nodes_differ() -> None:
     nodes = [node("c1", "Conv", "x w", "a", 8), node("c2", "Conv", "a w", "b", 8)]
     steps = [("k", ["relax.nn.conv2d"], "rw", [port("input", 8), port("output", 8)])]
