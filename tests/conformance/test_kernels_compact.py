@@ -67,7 +67,7 @@ def _check(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_dense_layers_of_every_kind_and_number_of_rows(variant: str, tmp_path: Path) -> None:
-    cases, shapes = [], [(1, 200), (3, 200), (40, 200), (1, 33)]
+    cases, shapes = [], [(1, 200), (3, 200), (40, 200), (5, 203)]
     for number, (make, _) in enumerate(KINDS.values()):
         weights = make((200, 72))
         rows = (0, 1, 2) if variant == "base" and number % 3 == 0 else (number % 3, 0)
@@ -76,7 +76,7 @@ def test_dense_layers_of_every_kind_and_number_of_rows(variant: str, tmp_path: P
                 (lambda *x, w=weights, r=row: op.nn.relu(op.matmul(x[r], const(w))),
                  lambda *x, w=weights, r=row: np.maximum(x[r] @ w.astype("f8"), 0))
             )  # fmt: skip
-    odd = compact_cases.levels((33, 72), 4, (ALL, 1), zero=True)
+    odd = compact_cases.levels((203, 72), 4, (ALL, 1), zero=True)
     cases.append((lambda *x: op.matmul(x[3], const(odd)), lambda *x: x[3] @ odd.astype("f8")))
     found = _check(tmp_path, variant, shapes, cases, "dense")
     assert set(found.families) == {"compact_gemm"}
@@ -154,3 +154,27 @@ def test_bytes_of_weights(kind: str, tmp_path: Path) -> None:
     made = module([((4, 200), "float32")], lambda x: op.matmul(x, const(weights)))
     result = Compiled(made, load_target("cortex_m4"), tmp_path).result
     assert sum(value.nbytes for value in result.params.values()) <= bits / 8 * weights.size
+
+
+@pytest.mark.parametrize("variant", ["v3", "v4_vnni"])
+def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
+    """Blocks that words of weights do not divide, a large value of x, and zeros; v3 sums floats."""
+    kinds = [kind for kind in KINDS if "int" in kind and "row" not in kind]
+    weights = [KINDS[kind][0]((203, 136 + 33 * number)) for number, kind in enumerate(kinds)]
+    cases = [
+        (lambda *x, w=w, r=number % 2: op.nn.relu(op.matmul(x[r], const(w))),
+         lambda *x, w=w, r=number % 2: np.maximum(x[r] @ w.astype("f8"), 0))
+        for number, w in enumerate([*weights, *weights[:3]])
+    ]  # fmt: skip
+    program = _check(tmp_path, variant, [(1, 203), (1, 203)], cases, "row")
+    assert len({name for name, value in program.result.params.items() if value.dtype == np.int32}) >= 6
+    if variant == "v4_vnni":
+        inputs = [np.zeros((1, 203), "f4"), np.full((1, 203), 1e-38, "f4")]
+        for result in program.separate(inputs):
+            assert np.isfinite(result).all() and np.abs(result).max() < 1e-33
+        for value in inputs:
+            value[0, 7] = np.inf
+        with np.errstate(invalid="ignore"):  # infinity times a weight of 0
+            wanted = [case[1](*inputs) for case in cases]
+        for result, want in zip(program.separate(inputs), wanted, strict=True):
+            assert (np.isinf(result) == np.isinf(want)).all()

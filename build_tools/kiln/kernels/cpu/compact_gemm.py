@@ -3,13 +3,14 @@
 Computation  As kernels/cpu/conv2d.py, with float32 data and sums.
 Packing      kernels/cpu/compact_weights.py.
 Schedule     With few rows, weights are widened in registers where they are multiplied: a product of one row
-             reads the stored bytes and nothing else. With many rows, each panel is widened once into scratch
-             memory and used by all tiles of rows: the inner loop is that of float32. A task is a range of
-             panels, of rows, or both; there are about as many as cores, since each has scratch memory. On
-             processors without vectors there is no scratch memory: weights are widened in registers.
+             reads the stored bytes and nothing else. It multiplies bytes where an instruction adds products
+             of bytes (compact_row.py). With many rows, each panel is widened once into scratch memory and
+             used by all tiles of rows: the inner loop is that of float32. A task is a range of panels, of
+             rows, or both; there are about as many as cores, since each has scratch memory. On processors
+             without vectors there is no scratch memory: weights are widened in registers.
 Applies      Where conv2d.py does, on float32 data, if the weights have an encoding (params/encodings.py) that
              panels can hold; with Winograd's algorithm only if its weights stay within `weight_growth`.
-Accuracy     As conv2d.py. With one row, each block of k is summed before it is scaled.
+Accuracy     As conv2d.py. With one row, each block of k is summed before it is scaled; bytes: compact_row.py.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.config.sizes import ceil_div as whole_ceil_div
-from kiln.kernels.cpu import conv2d
-from kiln.kernels.cpu.compact_tile import Reader, emit_tile
+from kiln.kernels.cpu import compact_row, conv2d
+from kiln.kernels.cpu.compact_tile import Reader, emit_tile, store_tile
 from kiln.kernels.cpu.compact_weights import CompactForm, StoredPanels, form_of, suits
 from kiln.kernels.cpu.conv2d import Convolution, part_of
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
@@ -84,8 +85,8 @@ class _CompactKernel:
         self.tile = _tile(conv, machine)
         weights = fused.params[1]
         self.form: CompactForm = form_of(fused.encodings[weights], conv, self.tile)
-        most_rows = fused.ranges.greatest(conv.rows)
-        self.most_tiles = whole_ceil_div(most_rows, self.tile.rows)
+        self.most_rows = fused.ranges.greatest(conv.rows)
+        self.most_tiles = whole_ceil_div(self.most_rows, self.tile.rows)
         self.unpacks = machine.vector_bits >= _LEAST_VECTOR and self.most_tiles > _TILES_IN_REGISTERS
         self.shared = machine.shares(conv.macs // self.tile.lanes)
         stored = len(self.form.types)
@@ -100,7 +101,10 @@ class _CompactKernel:
         arguments = [Argument(x.name, [ranges.greatest(ranges.product(list(x.shape)))], "float32")]
         arguments += self.form.arguments(self.fused.params[1].name)
         arguments += [argument(param, self.fused.tables) for param in self.read[2:]]
-        tasks, emit = self._unpacked() if self.unpacks else self._in_registers()
+        if compact_row.applies(self.form, self.machine, self.most_rows):
+            tasks, emit = self._one_row()
+        else:
+            tasks, emit = self._unpacked() if self.unpacks else self._in_registers()
 
         def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
             weights, rest = buffers[1 : 1 + self.stored], buffers[1 + self.stored :]
@@ -222,6 +226,31 @@ class _CompactKernel:
             )  # fmt: skip
 
         return tasks, emit
+
+    def _one_row(self) -> tuple[Any, Any]:
+        """Tasks and code of a kernel that multiplies bytes of x with the stored bytes."""
+        conv, tile = self.conv, self.tile
+        cores = self.machine.cores if self.shared else 1
+        tasks, share = compact_row.tasks_and_share(conv.columns, tile.width, cores)
+        tiles = whole_ceil_div(conv.columns, tile.width)
+
+        def emit(begin: Expr, end: Expr) -> None:
+            x = compact_row.FixedPointRow(self.form, tasks)
+            with tasks_of(tasks, tasks > 1, begin, end) as number:
+                task = bind(number)
+                x.prepare(self.x, conv.base(int64(0), int64(0)), task)
+
+                def tile_at(column: Expr, columns: int) -> None:
+                    panel = bind(divide(column, tile.columns))
+                    reader = Reader(self.panels, panel, int64(0), columns)
+                    sums = compact_row.RowTile(reader, x, task).emit()
+                    store_tile(reader, [int64(0)], [sums], column, columns, self._finish)
+
+                first = bind(task * int64(share))
+                last = bind(tirx.min(first + int64(share), int64(tiles)))
+                task_blocks(conv.columns, tile.width, True, first, last, tile_at)
+
+        return tasks if tasks > 1 else None, emit
 
     def _tile_at(self, rows: Sequence[Expr], column: Expr, columns: int, group: Expr) -> None:
         conv, tile = self.conv, self.tile

@@ -11,7 +11,9 @@ from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.compact_weights import StoredPanels, Values
 from kiln.kernels.cpu.conv2d import Convolution
 from kiln.kernels.cpu.gemm import Finish
+from kiln.kernels.cpu.gemm_prefetch import prefetch
 from kiln.tir.builder import Expr, bind, chunks, int64, load, registers, serial, store, vector
+from kiln.tir.vector_expr import ramp
 
 # Up to so many rows, the sum of x over a block is kept too: zero points are subtracted once for each block.
 _ROWS_SUMMED = 2
@@ -36,7 +38,18 @@ class Reader:
         """The stored numbers of vector `v`, of the `count` k in the line at element `line` of the panel."""
         beside, column = self._panel_and_column(v)
         at = self.first + int64(beside * self.form.panel_size) + line + self.inside
-        return self.panels.pair(at, column, count)
+        return self.panels.numbers(at, column, count)
+
+    def words(self, line: Expr, v: int, ahead: int = 0) -> Expr:
+        """The stored words of vector `v` in the line at element `line` of the panel, as one vector.
+
+        `ahead`: the word so many words later is prefetched; it may be past the end.
+        """
+        beside, column = self._panel_and_column(v)
+        at = bind(self.first + int64(beside * self.form.panel_size + column) + line + self.inside)
+        if ahead:
+            prefetch(self.panels.buffers[0], at + int64(ahead))
+        return load(self.panels.buffers[0], [ramp(at, self.lanes)])
 
     def scale_at(self, run: Expr, v: int) -> Expr:
         """The place of the scale of run `run` and the first column of vector `v`."""
@@ -131,7 +144,7 @@ class _Emitter:
             self.sums.clear()
         if self.factors and form.is_blocked:
             self._load_factors(run)
-        together = 2 if form.encoding.kind == "int4" else 1
+        together = form.together
 
         def step(index: Expr, count: int) -> None:
             k = index * int64(together)
@@ -141,7 +154,7 @@ class _Emitter:
             with serial(length // together) as index:
                 step(index, together)
         if length % together:
-            step(int64(length // together), 1)
+            step(int64(length // together), length % together)
         if self.apart:
             self._add_block(run)
 
@@ -199,9 +212,22 @@ def emit_tile(
     first_column: Expr, columns: int, finish: Finish,
 ) -> None:  # fmt: skip
     """Emit `rows` by `columns` results from `first_column`; `bases`: offsets in x of each row's start."""
-    emitter, lanes = _Emitter(reader, conv, x, bases), reader.lanes
+    emitter = _Emitter(reader, conv, x, bases)
     emitter.emit()
-    for row, total in zip(rows, emitter.total.rows, strict=True):
+    store_tile(reader, rows, emitter.total.rows, first_column, columns, finish)
+
+
+def store_tile(
+    reader: Reader,
+    rows: Sequence[Expr],
+    sums: Sequence[Any],
+    first_column: Expr,
+    columns: int,
+    finish: Finish,
+) -> None:
+    """Emit the storing of a tile: `sums` has a buffer of [vectors, lanes] for each of `rows`."""
+    lanes = reader.lanes
+    for row, total in zip(rows, sums, strict=True):
         for v in range(reader.count):
             for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                 with vector(width) as lane:

@@ -1,8 +1,9 @@
 """Weights of matmuls and convolutions in 16, 8 or 4 bits: packed offline, widened in registers.
 
-Panels are those of gemm_tile.py, [panel][k][NR], in the stored type. With 4 bits, two successive k of a
-column share a byte, the first in its low half. The reduction is cut into runs, in which such pairs do not
-straddle an end: a run is one block of scales, or one position (i, j) of the convolution's kernel.
+Panels are those of gemm_tile.py, [panel][k][NR], in the stored type. With 8 bits, four successive k of a
+column are one word of 32 bits, which an instruction that adds four products takes; with 4 bits eight k, the
+first four in the low halves of its bytes. The reduction is cut into runs, in which such words do not straddle
+an end: a run is one block of scales, or one position (i, j) of the convolution's kernel.
 
 Scales are stored apart, as [panel][run][NR], or where each k has one scale as [panel][k]; zero points too.
 """
@@ -99,7 +100,17 @@ class CompactForm:
 
     def lines(self, length: int) -> int:
         """Stored rows of NR elements for `length` k of a run."""
-        return ceil_div(length, 2) if self.encoding.kind == "int4" else length
+        return ceil_div(length, self.together)
+
+    @property
+    def together(self) -> int:
+        """Number of k whose elements in a column are one stored word."""
+        return {"int4": 8, "int8": 4}.get(self.encoding.kind, 1)
+
+    @property
+    def shifts(self) -> list[int]:
+        """First bit of each of these k in the word: the halves of bytes are the first four and the others."""
+        return [8 * k if k < 4 else 8 * (k - 4) + 4 for k in range(self.together)]
 
     @property
     def panel_size(self) -> int:
@@ -130,7 +141,7 @@ class CompactForm:
         if encoding.is_float:
             return ["uint16"]
         scales = "uint16" if encoding.half_scales else "float32"
-        return ["uint8" if encoding.kind == "int4" else "int8", scales, *(["int16"] * encoding.has_zero)]
+        return ["int32", scales, *(["int16"] * encoding.has_zero)]
 
     @property
     def labels(self) -> list[str]:
@@ -170,18 +181,19 @@ class CompactForm:
 
     def _levels(self, value: Array) -> Array:
         panels = self._by_panel(levels_of(value, self.encoding).levels)
-        if self.encoding.kind == "int8":
-            return panels.reshape(-1)
-        unsigned = (panels + _MIDDLE).astype(np.uint8)
-        ends = [*(self.run,) * self.runs, *((self.rest,) if self.rest else ())]
+        numbers = (panels + _MIDDLE if self.encoding.kind == "int4" else panels).astype(np.uint8)
         lines, first = [], 0
-        if self.run % 2 == 0 and not self.rest % 2:
-            lines = [unsigned[:, 0::2] | unsigned[:, 1::2] << 4]
+        whole = self.runs * self.run
+        if self.run % self.together == 0:  # as one run
+            ends = [whole, self.rest]
         else:
-            for length in ends:
-                part = padded(unsigned[:, first : first + length], 1, 2)
-                lines.append(part[:, 0::2] | part[:, 1::2] << 4)
-                first += length
+            ends = [*(self.run,) * self.runs, self.rest]
+        for length in ends:
+            part = padded(numbers[:, first : first + length], 1, self.together)
+            grouped = part.reshape(len(part), -1, self.together, part.shape[2]).astype(np.uint32)
+            shifted = grouped << np.array(self.shifts, np.uint32)[:, None]
+            lines.append(np.bitwise_or.reduce(shifted, axis=2).view(np.int32))
+            first += length
         return np.concatenate(lines, axis=1).reshape(-1)
 
     def _blocks(self, blocks: Array) -> Array:
@@ -220,26 +232,21 @@ class StoredPanels:
         self.form, self.buffers, self.machine = form, buffers, machine
         self.lanes = form.tile.lanes
 
-    def pair(self, at: Expr, column: int, count: int) -> list[Values]:
-        """The stored numbers of `count` k (two with 4 bits) in one line at element `at`, from `column` on."""
+    def numbers(self, at: Expr, column: int, count: int) -> list[Values]:
+        """The stored numbers of the first `count` k in the line at element `at`, from `column` on."""
         kind, source = self.form.encoding.kind, self.buffers[0]
 
         def element(lane: Expr) -> Expr:
             return load(source, [at + int64(column) + lane])
 
-        if kind == "int4":
+        def level(shift: int) -> Values:
+            if kind == "int4":
+                return lambda lane: _number((element(lane) >> _i32(shift)) & _i32(15))
+            return lambda lane: _number((element(lane) << _i32(24 - shift)) >> _i32(24))
 
-            def low(lane: Expr) -> Expr:
-                return _number(tirx.Cast("int32", element(lane)) & tirx.const(15, "int32"))
-
-            def high(lane: Expr) -> Expr:
-                return _number(tirx.Cast("int32", element(lane)) >> tirx.const(4, "int32"))
-
-            both: list[Values] = [low, high]
-            return both[:count]
-        if kind == "int8":
-            return [lambda lane: tirx.Cast("float32", element(lane))]
-        return [lambda lane: widened(element(lane), kind, self.machine.half)]
+        if self.form.encoding.is_float:
+            return [lambda lane: widened(element(lane), kind, self.machine.half)]
+        return [level(shift) for shift in self.form.shifts[:count]]
 
     def scale(self, at: Expr) -> Expr:
         """Scale number `at`."""
@@ -284,14 +291,14 @@ class StoredPanels:
                     store(scales, [lane], self.scale(which + int64(column) + lane))
                 with vector(lanes) as lane:
                     store(zeros, [lane], self.zero(which + int64(column) + lane))
-        together = 2 if form.encoding.kind == "int4" else 1
+        together = form.together
 
         def step(index: Expr, count: int) -> None:
             """Emit `count` k, which begin with line `index` of the run."""
             here = bind(line + index * int64(wide))
             k = bind(run * int64(form.run) + index * int64(together))
             for number, column in enumerate(vectors):
-                for offset, value in enumerate(self.pair(here, column, count)):
+                for offset, value in enumerate(self.numbers(here, column, count)):
                     with vector(lanes) as lane:
                         made = value(lane)
                         if factors is not None:
@@ -308,7 +315,11 @@ class StoredPanels:
             with serial(length // together) as index:
                 step(index, together)
         if length % together:
-            step(int64(length // together), 1)
+            step(int64(length // together), length % together)
+
+
+def _i32(value: int) -> Expr:
+    return tirx.const(value, "int32")
 
 
 def _number(value: Expr) -> Expr:

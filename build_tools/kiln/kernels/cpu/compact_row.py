@@ -1,0 +1,231 @@
+"""Products of one row with weights in 8 or 4 bits, by instructions that add four products u8 x s8.
+
+Converting every weight to float32 takes longer than loading it. Here weights stay bytes: x is rounded to 24
+bits of the greatest of each run, as three signed bytes, and each byte of x is multiplied with the weights as
+they are stored; the sums are exact. So x has the precision of a float32 of the run's greatest magnitude.
+
+    sum of x * w = (S2 * 2^16 + S1 * 2^8 + S0 - zero * sum of units) * unit * scale,  S = sum of byte * level
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.compact_tile import Reader
+from kiln.kernels.cpu.compact_weights import CompactForm
+from kiln.tir.builder import Expr, Machine, bind, int64, load, registers, serial, store, vector
+from kiln.tir.vector_expr import ramp
+
+# Bytes of x, and its greatest magnitude in units: the highest byte must stay below 128.
+_PARTS = 3
+_MOST = (1 << 23) - (1 << 16)
+# Greatest and least magnitudes of x that are told from infinity and zero.
+_LARGEST, _LEAST = 3.4e38, 1e-30
+# Fewer columns: preparing x takes longer than this saves.
+_LEAST_COLUMNS = 128
+# Words from a load to what is prefetched meanwhile: loads alone reach 70 % of the memory's bandwidth.
+_AHEAD = 1024
+# Longest run whose sums of products of bytes fit 32 bits.
+_LONGEST_RUN = (1 << 31) // (255 * 128) - 1
+# What makes the signed bytes of int8 weights unsigned.
+_SIGNS, _LOW_HALVES = -0x7F7F7F80, 0x0F0F0F0F
+_BIAS = 128
+
+
+def applies(form: CompactForm, machine: Machine, rows: int) -> bool:
+    """Whether the product of `rows` rows with weights in `form` is computed so."""
+    dense = form.positions == 1 and form.groups == 1 and form.columns >= _LEAST_COLUMNS
+    integers = not form.encoding.is_float and not form.by_row and form.run <= _LONGEST_RUN
+    wide = form.tile.lanes == machine.lanes("int32") and form.tile.parts == 1
+    return machine.dot == "vnni" and rows == 1 and dense and integers and wide
+
+
+class FixedPointRow:
+    """x as bytes in scratch memory, `copies` times: one for each task."""
+
+    def __init__(self, form: CompactForm, copies: int) -> None:
+        self.form, self.lanes = form, form.tile.lanes
+        self.runs = form.runs + (form.rest > 0)
+        self.stride = form.lines(form.run) * form.together  # elements between runs
+        self.length = form.runs * self.stride + form.lines(form.rest) * form.together
+        self.bytes = registers([copies * _PARTS * self.length], "int8")
+        self.units = registers([copies * self.runs], "float32")
+        self.sums = registers([copies * self.runs], "float32")
+
+    def prepare(self, x: Any, base: Expr, copy: Expr) -> None:
+        """Emit the rounding of x, which begins at element `base`, into copy number `copy`."""
+        form = self.form
+        if form.runs:
+            with serial(form.runs) as run:
+                self._run(x, base + run * int64(form.run), bind(run), form.run, copy)
+        if form.rest:
+            self._run(x, base + int64(form.runs * form.run), int64(form.runs), form.rest, copy)
+
+    def _run(self, x: Any, base: Expr, run: Expr, length: int, copy: Expr) -> None:
+        lanes, base = self.lanes, bind(base)
+        most, total = registers([lanes], "float32"), registers([lanes], "float32")
+        for target in (most, total):
+            with vector(lanes) as lane:
+                store(target, [lane], tirx.const(0, "float32"))
+
+        def note(first: Expr, width: int) -> None:
+            with vector(width) as lane:
+                store(most, [lane], tirx.max(load(most, [lane]), tirx.abs(load(x, [base + first + lane]))))
+            with vector(width) as lane:
+                store(total, [lane], load(total, [lane]) + load(x, [base + first + lane]))
+
+        self._vectors(length, note)
+        size, number = self._over_lanes(most, tirx.max), self._over_lanes(total, lambda a, b: a + b)
+        at = bind(copy * int64(self.runs) + run)
+        # With an infinity in x the unit is infinite, with a NaN, which max may ignore, it is NaN.
+        finite = tirx.abs(number) <= _f32(_LARGEST)
+        endless = tirx.Select(tirx.abs(number) > _f32(_LARGEST), size, number)
+        store(self.units, [at], tirx.Select(finite, size * _f32(1 / _MOST), endless))
+        bounded = tirx.min(tirx.max(size, _f32(_LEAST)), _f32(_LARGEST))
+        factor = bind(tirx.Select(size > _f32(_LEAST), _f32(_MOST) / bounded, _f32(0)))
+        place = bind(copy * int64(_PARTS * self.length) + run * int64(self.stride))
+        with vector(lanes) as lane:
+            store(total, [lane], _f32(0))
+
+        def split(first: Expr, width: int) -> None:
+            def units(lane: Expr) -> Expr:
+                scaled = load(x, [base + first + lane]) * factor
+                return tirx.min(tirx.max(scaled, _f32(-_MOST)), _f32(_MOST))
+
+            with vector(width) as lane:
+                store(total, [lane], load(total, [lane]) + units(lane))
+            for part in range(_PARTS):
+                with vector(width) as lane:
+                    whole = tirx.Cast("int32", units(lane))
+                    for _ in range(part):
+                        whole = (whole - _lowest(whole)) >> _i32(8)
+                    target = place + int64(part * self.length) + first + lane
+                    store(self.bytes, [target], tirx.Cast("int8", _lowest(whole)))
+
+        self._vectors(length, split)
+        store(self.sums, [at], self._over_lanes(total, lambda a, b: a + b))
+        for k in range(length, self.form.lines(length) * self.form.together):
+            for part in range(_PARTS):
+                store(self.bytes, [place + int64(part * self.length + k)], tirx.const(0, "int8"))
+
+    def _over_lanes(self, held: Any, combine: Any) -> Expr:
+        """Emit the combination of all lanes of the buffer `held`; returns it."""
+        result = registers([1], "float32")
+        store(result, [int64(0)], load(held, [int64(0)]))
+        with serial(self.lanes - 1, 1) as lane:
+            store(result, [int64(0)], combine(load(result, [int64(0)]), load(held, [lane])))
+        return bind(load(result, [int64(0)]))
+
+    def _vectors(self, length: int, visit: Any) -> None:
+        whole = length // self.lanes
+        if whole:
+            with serial(whole) as block:
+                visit(block * int64(self.lanes), self.lanes)
+        if length % self.lanes:
+            with serial(length % self.lanes) as one:
+                visit(int64(whole * self.lanes) + one, 1)
+
+    def four(self, part: int, copy: Expr, run: Expr, k: Expr) -> Expr:
+        """Four bytes of part `part` of x from element `k` of a run, in every lane."""
+        at = copy * int64(_PARTS * self.length) + int64(part * self.length) + run * int64(self.stride) + k
+        word = tirx.reinterpret("int32", load(self.bytes, [ramp(at, 4)]))
+        return tirx.reinterpret(f"int8x{4 * self.lanes}", tirx.Broadcast(word, self.lanes))
+
+
+class RowTile:
+    """Emits one tile of the result: the sums of `reader`'s columns."""
+
+    def __init__(self, reader: Reader, x: FixedPointRow, copy: Expr) -> None:
+        self.reader, self.x, self.copy, self.lanes = reader, x, copy, reader.lanes
+        self.form = reader.form
+        self.parts = [registers([reader.count, self.lanes], "int32") for _ in range(_PARTS)]
+        self.total = registers([reader.count, self.lanes], "float32")
+
+    def emit(self) -> Any:
+        """Emit the sums; returns the buffer that holds them."""
+        form = self.form
+        for v in range(self.reader.count):
+            with vector(self.lanes) as lane:
+                store(self.total, [int64(v), lane], tirx.const(0, "float32"))
+        if form.runs:
+            with serial(form.runs) as run:
+                self._run(bind(run), form.run)
+        if form.rest:
+            self._run(int64(form.runs), form.rest)
+        return self.total
+
+    def _run(self, run: Expr, length: int) -> None:
+        form, reader = self.form, self.reader
+        for part in self.parts:
+            for v in range(reader.count):
+                with vector(self.lanes) as lane:
+                    store(part, [int64(v), lane], tirx.const(0, "int32"))
+        first = bind(run * int64(form.lines(form.run) * form.tile.columns))
+        with serial(form.lines(length)) as line:
+            self._line(first + line * int64(form.tile.columns), run, line * int64(form.together))
+        unit = bind(load(self.x.units, [self.copy * int64(self.x.runs) + run]))
+        summed = bind(load(self.x.sums, [self.copy * int64(self.x.runs) + run]))
+        for v in range(reader.count):
+            at = bind(reader.scale_at(run, v))
+            with vector(self.lanes) as lane:
+                place = [int64(v), lane]
+                low, middle, high = (tirx.Cast("float32", load(part, place)) for part in self.parts)
+                whole = high * _f32(1 << 16) + middle * _f32(1 << 8) + low
+                zero = reader.panels.zero(at + lane)
+                zero = zero + _f32(_BIAS) if form.encoding.kind == "int8" else zero
+                made = (whole - zero * summed) * unit * reader.panels.scale(at + lane)
+                store(self.total, place, load(self.total, place) + made)
+
+    def _line(self, line: Expr, run: Expr, k: Expr) -> None:
+        """Emit the products of the k of one line, from element `k` of the run on."""
+        is_int4, lanes = self.form.encoding.kind == "int4", self.lanes
+        k = bind(k)
+        four = [
+            [bind(self.x.four(part, self.copy, run, k + int64(4 * half))) for part in range(_PARTS)]
+            for half in range(1 + is_int4)
+        ]
+        for v in range(self.reader.count):
+            word = bind(self.reader.words(line, v, _AHEAD))
+            if is_int4:
+                halves = [
+                    word & _wide(_LOW_HALVES, lanes),
+                    (word >> _wide(4, lanes)) & _wide(_LOW_HALVES, lanes),
+                ]
+            else:
+                halves = [tirx.bitwise_xor(word, _wide(_SIGNS, lanes))]
+            for half, levels in enumerate(halves):
+                levels = bind(tirx.reinterpret(f"int8x{4 * lanes}", levels))
+                for part, sums in enumerate(self.parts):
+                    place = [int64(v), ramp(int64(0), lanes)]
+                    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
+                    total = tirx.call_llvm_pure_intrin(
+                        f"int32x{lanes}", name, load(sums, place), levels, four[half][part]
+                    )
+                    store(sums, place, total)
+
+
+def tasks_and_share(columns: int, width: int, cores: int) -> tuple[int, int]:
+    """Number of tasks, and tiles of columns of each: as many tasks as cores, since each prepares x."""
+    tiles = ceil_div(columns, width)
+    share = ceil_div(tiles, min(tiles, cores))
+    return ceil_div(tiles, share), share
+
+
+def _lowest(value: Expr) -> Expr:
+    """The lowest byte of an int32, as a number from -128 to 127."""
+    return ((value + _i32(128)) & _i32(255)) - _i32(128)
+
+
+def _i32(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
+def _f32(value: float) -> Expr:
+    return tirx.const(float(value), "float32")
+
+
+def _wide(value: int, lanes: int) -> Expr:
+    return tirx.Broadcast(_i32(value), lanes)
