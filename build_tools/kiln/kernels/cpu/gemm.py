@@ -12,7 +12,9 @@ last tile may be narrower; panels are padded with zeros offline, and only real c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -56,6 +58,82 @@ def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, in
     return ends[: len(sums)]
 
 
+@dataclass(frozen=True)
+class _TileSums:
+    """The sums of one tile in registers, and the code that adds to them.
+
+    `sums`: by row, a buffer of [vectors, lanes]. `bases`: offset in `x` of each row's first element.
+    `first_weight`: offset in `weights` of the tile's first weight. `depth`: steps of the reduction.
+    """
+
+    tile: Tile
+    sums: Sequence[Any]
+    vectors: int
+    x: Any
+    bases: Sequence[Expr]
+    weights: Any
+    first_weight: Expr
+    depth: int
+    accumulator: str
+
+    def clear(self) -> None:
+        """Emit the stores of zeros."""
+        for held in self.sums:
+            for v in range(self.vectors):
+                with vector(self.tile.lanes) as lane:
+                    store(held, [int64(v), lane], tirx.const(0, self.accumulator))
+
+    def step(self, x_offset: Expr, step: Expr) -> None:
+        """Emit one step of k."""
+        lanes, vectors_of_panel = self.tile.lanes, self.tile.vectors
+        at = self.first_weight + step * int64(self.tile.columns)
+        for held, base in zip(self.sums, self.bases, strict=True):
+            left = tirx.Cast(self.accumulator, load(self.x, [base + x_offset]))
+            for v in range(self.vectors):
+                with vector(lanes) as lane:
+                    panel, inside = divmod(v, vectors_of_panel)
+                    column = panel * self.depth * self.tile.columns + inside * lanes
+                    right = tirx.Cast(self.accumulator, load(self.weights, [at + int64(column) + lane]))
+                    total = load(held, [int64(v), lane]) + left * right
+                    store(held, [int64(v), lane], total)
+
+    def pair_step(self, x_offset: Expr, step: Expr) -> None:
+        """Emit two steps of k; the last vector of columns computes both at once."""
+        lanes, last = self.tile.lanes, self.vectors - 1
+        unpaired, lane = last * lanes, ramp(int64(0), lanes)
+        at = self.first_weight + step * int64(2 * unpaired + lanes)
+        pair_weights = at + int64(2 * unpaired)
+        for k in range(2):
+            for held, base in zip(self.sums, self.bases, strict=True) if last else ():
+                left = load(self.x, [base + x_offset + int64(k)])
+                for v in range(last):
+                    with vector(lanes) as each:
+                        right = load(self.weights, [at + int64(k * unpaired + v * lanes) + each])
+                        place = [int64(v), each]
+                        store(held, place, load(held, place) + left * right)
+        # After the other vectors: with all weights loaded at once, 14 rows spill.
+        for held, base in zip(self.sums, self.bases, strict=True):
+            two = load(self.x, [ramp(base + x_offset, 2)])
+            both = tirx.Shuffle([two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)])
+            place = [int64(last), lane]
+            right = load(self.weights, [ramp(pair_weights, lanes)])
+            store(held, place, load(held, place) + both * right)
+
+    def finish(
+        self, rows: Sequence[Expr], first_column: Expr, columns: int, finish: Finish, paired: bool
+    ) -> None:
+        """Emit a call of `finish` for every element of the tile."""
+        lanes, last = self.tile.lanes, self.vectors - 1
+        ends = _add_pairs(self.sums, last, lanes) if paired else []
+        for number, row in enumerate(rows):
+            for v in range(self.vectors):
+                held, begin = ends[number] if paired and v == last else (self.sums[number], 0)
+                for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
+                    with vector(width) as lane:
+                        value = load(held, [int64(v), int64(begin + offset) + lane])
+                        finish(row, first_column + int64(v * lanes + offset) + lane, value)
+
+
 def product(
     tile: Tile,
     rows: Sequence[Expr],
@@ -78,88 +156,55 @@ def product(
     `accumulator`: dtype of the sums. `finish`: stores one result. `fetch`: prefetches issued meanwhile.
     `paired`: the panel is packed by pairs (see `pack`). `inside`: where the tile begins in it; None: 0.
     """
-    count, vectors, lanes = len(rows), ceil_div(columns, tile.lanes), tile.lanes
-    depth = 1
-    for loop in loops:
-        depth *= loop.extent
+    vectors, depth = ceil_div(columns, tile.lanes), math.prod(loop.extent for loop in loops)
     # One buffer per row: TVM puts buffers of more than 1 KiB, such as the whole tile on AVX-512, on the heap.
-    sums = [registers([vectors, lanes], accumulator) for _ in range(count)]
-    for row in range(count):
-        for v in range(vectors):
-            with vector(lanes) as lane:
-                store(sums[row], [int64(v), lane], tirx.const(0, accumulator))
+    sums = [registers([vectors, tile.lanes], accumulator) for _ in rows]
     first_weight = panel * int64(depth * tile.columns)
-    first_weight = bind(first_weight if inside is None else first_weight + inside)
+    held = _TileSums(tile, sums, vectors, x, bases, weights, first_weight, depth, accumulator)
+    held.clear()
+    held = replace(held, first_weight=bind(first_weight if inside is None else first_weight + inside))
     if paired:
         *outer, inner = loops
         loops = [*outer, Loop(inner.extent // 2, 2 * inner.x_stride)]
         fetch = None if fetch is None else fetch.by_pairs()
+    _reduce(loops, int64(0), int64(0), held.pair_step if paired else held.step, weights, fetch)
+    held.finish(rows, first_column, columns, finish, paired)
 
-    def pair_step(x_offset: Expr, step: Expr) -> None:
-        """Emit two steps of k; the last vector of columns computes both at once."""
-        unpaired, lane = (vectors - 1) * lanes, ramp(int64(0), lanes)
-        at = first_weight + step * int64(2 * unpaired + lanes)
-        pair_weights = at + int64(2 * unpaired)
-        for k in range(2):
-            for row in range(count if vectors > 1 else 0):
-                left = load(x, [bases[row] + x_offset + int64(k)])
-                for v in range(vectors - 1):
-                    with vector(lanes) as each:
-                        right = load(weights, [at + int64(k * unpaired + v * lanes) + each])
-                        place = [int64(v), each]
-                        store(sums[row], place, load(sums[row], place) + left * right)
-        for row in range(count):  # after the other vectors: with all weights loaded at once, 14 rows spill
-            two = load(x, [ramp(bases[row] + x_offset, 2)])
-            both = tirx.Shuffle([two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)])
-            place = [int64(vectors - 1), lane]
-            right = load(weights, [ramp(pair_weights, lanes)])
-            store(sums[row], place, load(sums[row], place) + both * right)
 
-    def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
-        """Emit the loops `remaining` of the reduction, at `x_offset` in x and step `step` of k."""
-        if remaining:
-            loop = remaining[0]
-            if loop.extent == 1:
-                reduce(remaining[1:], x_offset, step)
-                return
-            if fetch is not None and all(inner.extent == 1 for inner in remaining[1:]):
-                with serial(loop.extent // fetch.steps) as block:
-                    number = step * int64(loop.extent // fetch.steps) + block
-                    for line in range(fetch.lines):
-                        prefetch(
-                            weights, fetch.first + (number * int64(fetch.lines) + int64(line)) * int64(LINE)
-                        )
-                    if fetch.later is not None:
-                        turn = number if fetch.later.turns == 1 else divide(number, fetch.later.turns)
-                        for line in range(fetch.later.lines):
-                            where = (turn * int64(fetch.later.lines) + int64(line)) * int64(LINE)
-                            prefetch(weights, fetch.later.first + where)
-                    with serial(fetch.steps) as inside:
-                        k = block * int64(fetch.steps) + inside
-                        reduce([], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
-                return
-            with serial(loop.extent) as k:
-                reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
-            return
-        if paired:
-            pair_step(x_offset, step)
-            return
-        at = first_weight + step * int64(tile.columns)
-        for row in range(count):
-            left = tirx.Cast(accumulator, load(x, [bases[row] + x_offset]))
-            for v in range(vectors):
-                with vector(lanes) as lane:
-                    column = v // tile.vectors * depth * tile.columns + v % tile.vectors * lanes
-                    right = tirx.Cast(accumulator, load(weights, [at + int64(column) + lane]))
-                    total = load(sums[row], [int64(v), lane]) + left * right
-                    store(sums[row], [int64(v), lane], total)
+def _reduce(
+    loops: Sequence[Loop],
+    x_offset: Expr,
+    step: Expr,
+    add: Callable[[Expr, Expr], None],
+    weights: Any,
+    fetch: PanelPrefetch | None,
+) -> None:
+    """Emit the loops of a reduction, at `x_offset` in x and step `step` of k; `add` emits the innermost."""
+    if not loops:
+        add(x_offset, step)
+        return
+    loop, *inner = loops
+    extent, stride = int64(loop.extent), int64(loop.x_stride)
+    if loop.extent == 1:
+        _reduce(inner, x_offset, step, add, weights, fetch)
+    elif fetch is not None and all(one.extent == 1 for one in inner):
+        with serial(loop.extent // fetch.steps) as block:
+            _prefetch(fetch, weights, step * int64(loop.extent // fetch.steps) + block)
+            with serial(fetch.steps) as inside:
+                k = block * int64(fetch.steps) + inside
+                add(x_offset + k * stride, step * extent + k)
+    else:
+        with serial(loop.extent) as k:
+            _reduce(inner, x_offset + k * stride, step * extent + k, add, weights, fetch)
 
-    reduce(loops, int64(0), int64(0))
-    ends = _add_pairs(sums, vectors - 1, lanes) if paired else []
-    for row in range(count):
-        for v in range(vectors):
-            held, begin = ends[row] if paired and v == vectors - 1 else (sums[row], 0)
-            for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
-                with vector(width) as lane:
-                    value = load(held, [int64(v), int64(begin + offset) + lane])
-                    finish(rows[row], first_column + int64(v * lanes + offset) + lane, value)
+
+def _prefetch(fetch: PanelPrefetch, weights: Any, number: Expr) -> None:
+    """Emit the prefetches of block `number` of a reduction's steps."""
+    for line in range(fetch.lines):
+        prefetch(weights, fetch.first + (number * int64(fetch.lines) + int64(line)) * int64(LINE))
+    if fetch.later is None:
+        return
+    turn = number if fetch.later.turns == 1 else divide(number, fetch.later.turns)
+    for line in range(fetch.later.lines):
+        where = (turn * int64(fetch.later.lines) + int64(line)) * int64(LINE)
+        prefetch(weights, fetch.later.first + where)
