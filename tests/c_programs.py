@@ -42,12 +42,12 @@ TESTS = {
     "session": Program("session_test"),
     "state": Program("state_test", ("threads_none", "state")),
     "states_none": Program("states_test", ("threads_none", "traffic")),
-    "states_pthread": Program("states_test", ("threads_pthread", "traffic")),
+    "states_pthread": Program("states_test", ("threads_pthread", "platform_posix", "traffic")),
     "text": Program("text_test"),
     "traffic": Program("traffic_test", ("threads_none", "traffic")),
     "platform_posix": Program("platform_posix_test", ("threads_none", "platform_posix"), (".",)),
     "threads_none": Program("threads_test", ("threads_none",), ("3", "1")),
-    "threads_pthread": Program("threads_test", ("threads_pthread",), ("3",)),
+    "threads_pthread": Program("threads_test", ("threads_pthread", "platform_posix"), ("3",)),
 }
 CPU_POLICY = {"x86_64": "cpu_x86", "AMD64": "cpu_x86"}  # by the machine's name; of others ARM's
 

@@ -39,6 +39,7 @@ PROGRAMS = {
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "valgrind": "valgrind",
+    "wine": "wine",
 }
 # Programs of tests that only `./kiln test all` runs, and skips without them → packages. They are large,
 # or not there on some systems: Ubuntu's package chromium installs a snap, which containers cannot do.

@@ -56,6 +56,9 @@ kiln_status kiln_accept_params(const kiln_model *model, const void *image, size_
 /* crc_small.c or crc_sliced.c: CRC-32 as zlib has it. */
 uint32_t kiln_crc32(const unsigned char *data, size_t bytes);
 
+/* The platform's file: the number of processors that threads can run on, at least 1. */
+int32_t kiln_processors(void);
+
 /* session.c: KILN_WRONG_ABI for a model of another version of Kiln. */
 kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail);
 

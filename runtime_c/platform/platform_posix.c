@@ -1,5 +1,5 @@
-/* platform_posix.c: params.bin mapped read-only, or read into the caller's memory, for hosted
- * builds. A freestanding build leaves this file out. */
+/* platform_posix.c: params.bin mapped read-only, or read into the caller's memory, and the number
+ * of processors, for hosted builds. A freestanding build leaves this file out. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kiln.h"
+#include "../core/internal.h"
 
 /* Open a regular file, and nothing else: to open a pipe waits for its other end. -1, and errno. */
 static int open_file(const char *path, size_t *bytes) {
@@ -89,4 +89,9 @@ kiln_status kiln_read_params(const char *path, void *memory, size_t memory_bytes
 void kiln_unmap_params(const void *params, size_t bytes) {
     if (params != NULL)
         (void)munmap((void *)params, bytes);
+}
+
+int32_t kiln_processors(void) {
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online < 1 ? 1 : online > INT32_MAX ? INT32_MAX : (int32_t)online;
 }

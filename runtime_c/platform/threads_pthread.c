@@ -25,9 +25,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "kiln.h"
+#include "../core/internal.h"
 
 #define COUNT_MASK 0x7fu /* workers inside, at most KILN_POOL_MAX_THREADS - 1 */
 #define OPEN       0x80u
@@ -141,10 +140,9 @@ kiln_status kiln_pool_open(kiln_pool *memory, int32_t threads) {
     pool *self = pool_of(memory);
     *self = (pool){.busy = ATOMIC_FLAG_INIT};
     if (threads <= 0) {
-        const long online = sysconf(_SC_NPROCESSORS_ONLN);
-        threads = online < 1                       ? 1
-                  : online > KILN_POOL_MAX_THREADS ? KILN_POOL_MAX_THREADS
-                                                   : (int32_t)online;
+        threads = kiln_processors();
+        if (threads > KILN_POOL_MAX_THREADS)
+            threads = KILN_POOL_MAX_THREADS;
     }
     if (threads > KILN_POOL_MAX_THREADS)
         return KILN_SYSTEM_THREADS;

@@ -19,6 +19,7 @@ from .conftest import Made, Maker
         ("armv7", "file"),
         pytest.param("aarch64", "file", marks=pytest.mark.heavy),
         pytest.param("riscv64", "embedded", marks=pytest.mark.heavy),
+        pytest.param("windows_x86_64", "file", marks=pytest.mark.heavy),
         pytest.param("wasm32", "file", marks=pytest.mark.heavy),
         pytest.param("wasm32", "embedded", marks=pytest.mark.heavy),
         pytest.param("armv7", "embedded", marks=pytest.mark.heavy),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Format = Literal["elf", "wasm"]
+Format = Literal["elf", "coff", "macho", "wasm"]
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,12 @@ class System:
     """An operating system, or none.
 
     `words`: beginnings of the part of an LLVM triple that names it. `files`: the runtime's source, in
-    runtime_c, for params.bin as a file; None: there are no files. `processors`: by architecture, the source
-    that asks a processor for its features; of others nothing can be asked. `flags`: for every object of a
-    library. `shared`: name of the shared library of a model, with {} for the model's; None: there is none.
-    `threads`: whether there are POSIX threads. `format`: of objects and programs.
-    `runner`: the module in device/check/runners that runs programs on another machine than the target's.
+    runtime_c/platform, for params.bin as a file and the number of processors; None: no files.
+    `processors`: by architecture, the source that asks a processor for its features; of others nothing
+    can be asked. `flags`: for every object of a library. `shared`: file of a shared library, {} for the
+    model's; None: there is none. `threads`: whether there are POSIX threads. `format`: of objects and
+    programs. `runner`: the module in device/check/runners for another machine than the target's.
+    `remove`: the linker's flag that leaves unused code out. `program`: end of the names of programs.
     `packages`: kinds of packages that kiln.device.packages makes of a bundle, each with the file's name, {}
     for the model's and {version} for Kiln's.
     """
@@ -36,6 +37,8 @@ class System:
     threads: bool = True
     format: Format = "elf"
     runner: str = "qemu_user"
+    remove: str = "-Wl,--gc-sections"
+    program: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -44,6 +47,10 @@ _LINUX_PROCESSORS = {
     "riscv64": "cpu_riscv_linux.c",
 }  # fmt: skip
 LINUX = System("Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so")
+_WINDOWS = System(
+    "Windows", ("windows",), "platform_windows.c", {"x86_64": "cpu_x86.c"}, shared="{}.dll", format="coff",
+    runner="wine", program=".exe",
+)  # fmt: skip
 _WASI = System(
     "WebAssembly", ("wasi",), "platform_stdio.c",
     threads=False, format="wasm", runner="wasi", packages={"npm": "{}.npm.tgz"},
@@ -64,7 +71,7 @@ NONE = System(
         "platformio": "{}.platformio.zip",
     },
 )
-SYSTEMS = (_WASI, LINUX)
+SYSTEMS = (_WASI, _WINDOWS, LINUX)
 
 
 def system_of(triple: str, deployment: str) -> System:

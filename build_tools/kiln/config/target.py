@@ -84,8 +84,8 @@ class CCompiler(Section):
 class Libc(Section):
     """The C library that programs for the target are linked with."""
 
-    name: Literal["glibc", "musl", "wasi", "newlib", "none"] = Field(
-        description="which C library; wasi: WebAssembly's; none: freestanding"
+    name: Literal["glibc", "musl", "mingw", "wasi", "newlib", "none"] = Field(
+        description="which C library; mingw: for Windows; wasi: WebAssembly's; none: freestanding"
     )
     version: str | None = Field(description="oldest version that must be sufficient; null: any")
     static: bool = Field(description="programs are linked statically and load nothing at run time")

@@ -21,7 +21,7 @@ def link_flags(target: Target, threads: str, entry: str | None = "main") -> list
     Without an operating system no start-up code refers to `main`, and the linker would remove all code; so
     `entry` is made the entry, unless it is None because start-up code and a linker script are linked, too.
     """
-    flags = ["-std=c11", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
+    flags = ["-std=c11", "-ffunction-sections", "-fdata-sections", target.system.remove]
     if target.deployment == "freestanding" and entry is not None:
         flags += ["-nostartfiles", f"-Wl,-e,{entry}"]
     if target.libc.static:
@@ -48,14 +48,15 @@ def link(
     KilnError with the compiler's first error.
     """
     command = toolchain.oldest_cpu_command(target)  # so that the program can report what the CPU lacks
-    program = work / f"{name}-{_key([*command, *flags, *more, name], sources, include, libraries)}"
+    key = _key([*command, *flags, *more, name], sources, include, libraries)
+    program = work / f"{name}-{key}{target.system.program}"
     if program.is_file():
         return program
     given = [*(f"-I{path}" for path in include), *map(str, sources), *map(str, libraries), *more]
     try:
         work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".link-", dir=work) as folder:
-            made = Path(folder, name)
+            made = Path(folder, f"{name}{target.system.program}")
             toolchain.run([*command, *flags, *given, "-o", str(made)], f"linking {name}")
             for older in work.glob(f"{name}-*"):
                 older.unlink()

@@ -9,6 +9,7 @@ from pathlib import Path
 from kiln.byoc.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
+from kiln.emit.object_symbols import symbols
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
@@ -67,17 +68,31 @@ def archive(objects: Sequence[Path], out: Path) -> None:
 
 
 def shared(target: Target, plan: Plan, objects: Sequence[Path], folder: Path) -> None:
-    """Link lib<model>.so, which exports the model's entry points and the runtime's API, not the kernels."""
-    name = plan.name
-    out, script = folder / "lib" / f"lib{name}.so", folder / "exports"
+    """Link the shared library; it exports the model's entry points and the runtime's API, not the kernels."""
+    file = str(target.system.shared).format(plan.name)
+    out, script = (
+        folder / "lib" / file,
+        folder / ("exports.def" if target.system.format == "coff" else "exports"),
+    )
     on_gpu = target.cuda is not None  # kernels are then not symbols of the library
-    kernels = "" if on_gpu else " ".join(f"{kernel.symbol};" for kernel in plan.kernels)
-    script.write_text(f"{{ global: {name}; {name}_*; kiln_*; local: {kernels} *; }};\n")
-    flags = [
-        "-shared", f"-Wl,-soname,lib{name}.so", f"-Wl,--version-script={script}", "-Wl,--build-id=none",
-        "-Wl,-s", *(["-pthread"] if plan.threads == "pthread" else []),
-    ]  # fmt: skip
+    kernels = [] if on_gpu else [kernel.symbol for kernel in plan.kernels]
+    if target.system.format == "coff":
+        names = _exported(plan.name, kernels, objects)
+        script.write_text(f"LIBRARY {file}\nEXPORTS\n" + "".join(f"    {name}\n" for name in names))
+        own = [f"-Wl,--out-implib,{folder / 'lib' / f'{plan.name}.lib'}", str(script)]
+    else:
+        local = " ".join(f"{symbol};" for symbol in kernels)
+        script.write_text(f"{{ global: {plan.name}; {plan.name}_*; kiln_*; local: {local} *; }};\n")
+        own = [f"-Wl,-soname,{file}", f"-Wl,--version-script={script}", "-Wl,--build-id=none"]
+    flags = ["-shared", *own, "-Wl,-s", *(["-pthread"] if plan.threads == "pthread" else [])]
     given = with_rpath([str(path) for path in objects], ["$ORIGIN"])
     run_tool([*compiler_command(target), *flags, *given, "-o", str(out)], f"linking {out.name}")
     script.unlink()
     out.chmod(0o644)
+
+
+def _exported(model: str, kernels: Sequence[str], objects: Sequence[Path]) -> list[str]:
+    """Names of the model's entry points and of the runtime's API that objects define, sorted."""
+    found = {symbol.name for path in objects for symbol in symbols(path.read_bytes()) if symbol.defined}
+    own = {name for name in found if name == model or name.startswith((f"{model}_", "kiln_"))}
+    return sorted(own - set(kernels))

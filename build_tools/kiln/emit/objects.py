@@ -11,7 +11,6 @@ vectors.json in the output folder records for each kernel how many of its loops 
 from __future__ import annotations
 
 import hashlib
-import io
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,17 +18,14 @@ from importlib import metadata
 from pathlib import Path
 
 import tvm
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from kiln import forks
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
-from kiln.emit import wasm
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import cuda_include_flag, include_flags
+from kiln.emit.object_symbols import symbols
 from kiln.emit.run_time_library import is_available
 from kiln.emit.simd_check import read_loops
 from kiln.errors import KilnError
@@ -135,8 +131,8 @@ def _digest(target: Target) -> str:
 def _is_whole(path: Path, symbol: str) -> bool:
     """Whether `path` is a readable object that defines `symbol`."""
     try:
-        return any(found.name == symbol and found.defined for found in _symbols(path.read_bytes()))
-    except (OSError, ELFError, ValueError):
+        return any(found.name == symbol and found.defined for found in symbols(path.read_bytes()))
+    except (OSError, ValueError):
         return False
 
 
@@ -185,25 +181,9 @@ def missing_symbols(path: Path, target: Target | None = None) -> list[str]:
     """Undefined symbols of an object that a device of `target` without an operating system lacks, sorted."""
     return sorted(
         symbol.name
-        for symbol in _symbols(path.read_bytes())
+        for symbol in symbols(path.read_bytes())
         if not symbol.defined
         and symbol.name
         and not is_available(symbol.name, target)
         and not symbol.name.startswith(_OF_LINKER)
     )
-
-
-def _symbols(content: bytes) -> list[wasm.ObjectSymbol]:
-    """The symbols of an object in ELF or WebAssembly. Raises ELFError or ValueError for damaged bytes."""
-    if content.startswith(wasm.MAGIC):
-        return wasm.symbols(content)
-    tables = [
-        one for one in ELFFile(io.BytesIO(content)).iter_sections() if isinstance(one, SymbolTableSection)
-    ]
-    return [
-        wasm.ObjectSymbol(
-            entry.name, entry["st_shndx"] != "SHN_UNDEF", entry["st_info"]["type"] == "STT_FUNC"
-        )
-        for table in tables
-        for entry in table.iter_symbols()
-    ]

@@ -12,6 +12,9 @@ ALLOWED = {"memcpy", "memset", "memmove"}
 # (Run-time ABI for the Arm Architecture, 5.3.1). Kernels divide where sizes are known only at run time.
 ALLOWED |= {"__aeabi_idiv", "__aeabi_idivmod", "__aeabi_uidiv", "__aeabi_uidivmod"}
 
+# The probe of a large frame's stack on Windows: part of every compiler for that system.
+ALLOWED |= {"___chkstk_ms"}
+
 # On cores without the instructions, arithmetic of 64-bit numbers and of floats: by architecture, the names in
 # the compiler's own library, which it links on its own. Sources: Run-time ABI for the Arm Architecture, 5;
 # "The GCC low-level runtime library" in GCC's internals manual.

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
-from kiln.emit import wasm
+from kiln.emit.object_symbols import symbols
 from kiln.errors import KilnError
-from kiln.report.elf import functions_of
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60  # name 16, date 12, owner 6, group 6, mode 8, size 10, end 2
@@ -20,17 +15,14 @@ _HEADER = 60  # name 16, date 12, owner 6, group 6, mode 8, size 10, end 2
 def function_members(path: Path) -> dict[str, str]:
     """Function name → name of its object in the archive `path`; the last object where local names are equal.
 
-    Raises KilnError when the file is not an archive of objects in ELF or WebAssembly.
+    Raises KilnError when the file is not an archive of objects.
     """
     found: dict[str, str] = {}
     try:
         for name, content in _members(path.read_bytes()):
-            if content.startswith(wasm.MAGIC):
-                functions = [one.name for one in wasm.symbols(content) if one.defined and one.function]
-            else:
-                functions = list(functions_of(ELFFile(io.BytesIO(content))))
+            functions = [one.name for one in symbols(content) if one.defined and one.function]
             found.update(dict.fromkeys(functions, name))
-    except (OSError, ELFError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise KilnError(f"{path}: cannot be read as a static library: {error}") from error
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from elftools.elf.elffile import ELFFile
 
 from kiln.emit import wasm
 from kiln.errors import KilnError
+
+# Flags of a section of a program for Windows.
+_PE_CODE, _PE_DISCARDABLE, _PE_WRITE = 0x20, 0x02000000, 0x80000000
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,39 @@ class ElfProgram:
 
 
 def read_program(path: Path) -> ElfProgram:
-    """Measure a program in ELF or WebAssembly, whose initial data all counts as rodata. Raises KilnError."""
+    """Measure a program in ELF, Windows' format or WebAssembly, whose initial data all counts as rodata.
+
+    Raises KilnError for any other file.
+    """
     try:
         with path.open("rb") as stream:
             if stream.read(len(wasm.MAGIC)) == wasm.MAGIC:
                 code, data, functions = wasm.code_and_data(path.read_bytes())
                 return ElfProgram(Sections(text=code, rodata=data, data=0, bss=0), functions)
+            stream.seek(0)
+            if stream.read(2) == b"MZ":
+                return _portable(path.read_bytes())
             elf: Any = ELFFile(stream)
             return ElfProgram(_sections(elf), functions_of(elf))
-    except (OSError, ELFError, ValueError) as error:
+    except (OSError, ELFError, ValueError, struct.error) as error:
         raise KilnError(f"{path}: cannot be read as a program: {error}") from error
+
+
+def _portable(content: bytes) -> ElfProgram:
+    """Sections of a program for Windows (PE); its functions have no sizes."""
+    header = struct.unpack_from("<I", content, 0x3C)[0] + 4
+    count, optional = struct.unpack_from("<2xH12xH", content, header)
+    sizes = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
+    for index in range(count):
+        at = header + 20 + optional + 40 * index
+        size, _, stored, _, flags = struct.unpack_from("<IIII12xI", content, at + 8)
+        if flags & _PE_DISCARDABLE:  # debugging information, relocations
+            continue
+        kind = "text" if flags & _PE_CODE else "data" if flags & _PE_WRITE else "rodata"
+        initial = min(size, stored)
+        sizes[kind] += initial
+        sizes["bss"] += size - initial
+    return ElfProgram(Sections(**sizes), {})
 
 
 def _sections(elf: Any) -> Sections:
