@@ -15,7 +15,7 @@ from kiln.config import list_targets, load_target
 EMULATED = [
     target.name
     for target in (load_target(entry.name) for entry in list_targets())
-    if target.emulator is not None and target.deployment == "hosted"
+    if target.emulator is not None and target.system.runner == "qemu_user"
 ]
 
 # A program without a C library, which zig would have to build first: one instruction, then exit(0).

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from elftools.elf.elffile import ELFFile
 from kiln.config import list_targets, load_target
+from kiln.emit.object_symbols import symbols
 from kiln.emit.objects import compile_all, compile_object, missing_symbols
 from kiln.emit.run_time_library import is_available
 from kiln.errors import KilnError
@@ -33,6 +34,7 @@ MACHINES = {
     "armv7": "EM_ARM",
     "arm_m": "EM_ARM",
     "riscv32": "EM_RISCV",
+    "riscv64": "EM_RISCV",
 }
 
 
@@ -82,12 +84,16 @@ def test_objects_need_no_library(name: str, simplified: tvm.IRModule, tmp_path: 
     path = tmp_path / "kernels.o"
     compile_object(steps.functions, target, path)
     assert missing_symbols(path, target) == []
+    defined = {symbol.name for symbol in symbols(path.read_bytes()) if symbol.defined and symbol.function}
+    assert set(steps.functions) <= defined
+    if target.system.format != "elf":
+        return
     with path.open("rb") as file:
         elf = ELFFile(file)
         assert elf["e_machine"] == MACHINES[target.arch]
         assert elf["e_type"] == "ET_REL"
-        symbols = list(elf.get_section_by_name(".symtab").iter_symbols())
-        shared = {symbol.name for symbol in symbols if symbol["st_info"]["bind"] == "STB_GLOBAL"}
+        table = elf.get_section_by_name(".symtab").iter_symbols()
+        shared = {symbol.name for symbol in table if symbol["st_info"]["bind"] == "STB_GLOBAL"}
         assert set(steps.functions) <= shared
         unexpected = {name for name in shared - set(steps.functions) if not is_available(name, target)}
         assert unexpected <= {"_GLOBAL_OFFSET_TABLE_"}, "nothing but kernels, named by content"
