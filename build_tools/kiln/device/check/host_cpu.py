@@ -65,4 +65,5 @@ def loads_foreign_libc(target: Target) -> bool:
     emulator = target.emulator
     given = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
     native = machine() == target.arch
-    return not (target.libc.static or given or native or "QEMU_LD_PREFIX" in os.environ)
+    other = target.system.runner != "qemu_user"
+    return not (target.libc.static or given or native or other or "QEMU_LD_PREFIX" in os.environ)
