@@ -30,7 +30,7 @@ class Worker:
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": threads,  # ncnn's and MNN's pools
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "build_tools")]),  # the benchmark and Kiln
             "PYTHONDONTWRITEBYTECODE": "",
         }
         self.started = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks import int8, subjects
 from benchmarks.compare import Match
 from benchmarks.contenders import Contender
 from benchmarks.timing import Times
+from benchmarks.workers import ask
 
 KILN = Contender("kiln host", "bundle", "0.1", ("onnx",), "host")
 PEER = Contender("peer", "peer", "1.0", ("onnx",))
@@ -51,3 +53,9 @@ def test_the_table_has_both_forms_of_kiln_and_marks_the_fastest_int8() -> None:
     assert "kiln host 0.1, peer 1.0" in text
     row = next(line for line in text.splitlines() if line.startswith("| net "))
     assert "30.2" in row and "40.0 / 10.0" in row and "**2** " in row and "**1** " not in row
+
+
+def test_a_worker_finds_the_benchmark_and_kiln() -> None:
+    """An environment of peers holds no Kiln: a bundle's worker gets it from the source tree."""
+    request = {"do": "version", "peer": "bundle"}
+    assert ask(Path(sys.executable), request, None)["missing"] == []
