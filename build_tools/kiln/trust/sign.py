@@ -14,7 +14,7 @@ from kiln.files import read_json, write_json
 from kiln.trust import FOLDER, PROVENANCE
 from kiln.trust.keys import libraries, private_key
 from kiln.trust.record import write_records, write_verifier
-from kiln.trust.sbom import write_sboms
+from kiln.trust.sbom import cyclonedx, write_sboms
 from kiln.trust.statement import MOST_RELEASE, PAYLOAD, statement
 
 
@@ -46,6 +46,7 @@ def sign(bundle: Path, key: str, release: int) -> SignedBundle:
         raise KilnError(f"release {release}: allowed 0..{MOST_RELEASE}")
     _, signers, dsse = libraries()
     private, manifest = private_key(key), manifest_of(bundle)
+    cyclonedx(bundle, manifest)  # a missing library is noticed before anything is written
     shutil.rmtree(bundle / FOLDER, ignore_errors=True)
     write_records(bundle, manifest, private, release)
     write_verifier(bundle, private.public_key())

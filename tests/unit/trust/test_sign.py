@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -222,6 +223,18 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         public_key_of(plain)
     with pytest.raises(KilnError, match="no public key in PEM"):
         public_key(b"x", "key")
+
+
+def test_a_missing_library_changes_nothing(
+    signed: tuple[Path, str, str], copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: (copy / name).read_bytes() for name in files(copy)}
+    for module in ("cyclonedx.model", "cryptography.hazmat.primitives"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            with pytest.raises(KilnError, match=r"needs the package \w+; install it with"):
+                sign(copy, signed[1], 6)
+    assert {name: (copy / name).read_bytes() for name in files(copy)} == before
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
