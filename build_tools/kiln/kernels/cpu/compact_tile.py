@@ -19,6 +19,10 @@ from kiln.tir.vector_expr import ramp
 _ROWS_SUMMED = 2
 
 
+# Elements from a load of weights to what is prefetched meanwhile.
+_AHEAD = 2048
+
+
 class Reader:
     """The vectors of a tile of `columns` columns from column `inside` of panel `panel`."""
 
@@ -39,6 +43,12 @@ class Reader:
         beside, column = self._panel_and_column(v)
         at = self.first + int64(beside * self.form.panel_size) + line + self.inside
         return self.panels.numbers(at, column, count)
+
+    def prefetch(self, line: Expr, v: int, ahead: int) -> None:
+        """Emit a prefetch of what is stored `ahead` elements after vector `v` of the line at `line`."""
+        beside, column = self._panel_and_column(v)
+        at = self.first + int64(beside * self.form.panel_size + column) + line + self.inside
+        prefetch(self.panels.buffers[0], at + int64(ahead))
 
     def words(self, line: Expr, v: int, ahead: int = 0) -> Expr:
         """The stored words of vector `v` in the line at element `line` of the panel, as one vector.
@@ -97,6 +107,8 @@ class _Emitter:
         count, lanes = reader.count, reader.lanes
         self.total = _Sums(len(bases), count, lanes, self.summed and not self.apart)
         self.sums = _Sums(len(bases), count, lanes, self.summed) if self.apart else self.total
+        # A single row reads weights as fast as memory delivers them.
+        self.ahead = _AHEAD if len(bases) > 1 and lanes > 1 else 0
         # Scale and zero point of each vector, where they multiply the weights themselves.
         early = scaled and not (self.late and (self.summed or not panels.has_zero))
         self.factors = [registers([2, lanes], "float32") for _ in range(count if early else 0)]
@@ -165,6 +177,9 @@ class _Emitter:
             data = [load(self.x, [base + x + int64(offset)]) for base in self.bases]
             for total, value in zip(self.sums.x, data, strict=False):
                 store(total, [int64(0)], load(total, [int64(0)]) + value)
+            if self.ahead and not offset:
+                for v in range(0, self.reader.count, 2):
+                    self.reader.prefetch(line, v, self.ahead)
             for v in range(self.reader.count):
                 number = self.reader.numbers(line, v, count)[offset]
                 for row, value in enumerate(data):
