@@ -232,7 +232,7 @@ def test_a_missing_library_changes_nothing(
     for module in ("cyclonedx.model", "cryptography.hazmat.primitives"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
-            with pytest.raises(KilnError, match=r"needs the package \w+; install it with"):
+            with pytest.raises(KilnError, match=r"needs? the package .*; install it with"):
                 sign(copy, signed[1], 6)
     assert {name: (copy / name).read_bytes() for name in files(copy)} == before
 
