@@ -20,7 +20,16 @@ from kiln.config import Target
 from kiln.config.memory import region_of
 from kiln.config.sizes import ceil_div
 from kiln.graph.bindings import operator, shape_of
-from kiln.lower.patches import ImageRegion, bands, divided, is_elementwise, macs_of, regions, rows_of
+from kiln.lower.patches import (
+    ImageRegion,
+    bands,
+    divided,
+    is_elementwise,
+    is_image,
+    macs_of,
+    regions,
+    rows_of,
+)
 from kiln.lower.schema import PatchRecord
 
 _HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # rows of a band
@@ -88,6 +97,9 @@ class _StoredTensors:
             for variable, call in self.bindings
         }
         self.stored[func.body.body] = True
+        self.sizes = {v: 0 if v in self.outside else _bytes(v) for v, _ in self.bindings if self.stored[v]}
+        self.rows = {v: int(shape_of(v)[1]) for v in self.sizes if is_image(v)}
+        self.reads = {v: self.sources(call) for v, call in self.bindings if self.stored[v]}
 
     def sources(self, call: Any) -> tuple[Any, ...]:
         """The stored tensors that `call` reads, through tensors that are not stored."""
@@ -103,15 +115,14 @@ class _StoredTensors:
         """The steps, with `region` in at most `parts` bands; None where it cannot be divided so."""
         own = set() if region is None else {variable for variable, _ in region.calls}
         result: list[_Event] = []
-        for variable, call in self.bindings:
+        for variable, _ in self.bindings:
             if region is not None and variable.same_as(region.cut):
                 inside = self._of_bands(region, parts)
                 if inside is None:
                     return None
                 result += inside
             elif variable not in own and self.stored[variable]:
-                size = 0 if variable in self.outside else _bytes(variable)
-                result.append(_Event(self.sources(call), variable, size))
+                result.append(_Event(self.reads[variable], variable, self.sizes[variable]))
         return result
 
     def _of_bands(self, region: ImageRegion, parts: int) -> list[_Event] | None:
@@ -120,15 +131,16 @@ class _StoredTensors:
             needs = rows_of(region, *band)
             if needs is None:
                 return None
-            for variable, call in region.calls:
-                reads = tuple((number, item) for item in self.sources(call))
+            for variable, _ in region.calls:
+                if not self.stored[variable]:
+                    continue
+                reads = tuple((number, item) for item in self.reads[variable])
+                size = self.sizes[variable]
                 if variable.same_as(region.cut):
-                    size = 0 if variable in self.outside else _bytes(variable)
                     result.append(_Event(reads, variable, size))
-                elif self.stored[variable]:
-                    need = needs[variable]
-                    size = _bytes(variable) * (need.last - need.first) // int(shape_of(variable)[1])
-                    result.append(_Event(reads, (number, variable), size))
+                else:
+                    need, rows = needs[variable], self.rows[variable]
+                    result.append(_Event(reads, (number, variable), size * (need.last - need.first) // rows))
         return result
 
 
@@ -136,13 +148,14 @@ def peak_of(events: Sequence[_Event]) -> int:
     """The most bytes alive at one step."""
     last = {name: index for index, event in enumerate(events) for name in (*event.reads, event.writes)}
     alive: dict[Any, int] = {}
-    most = 0
+    most = total = 0
     for index, event in enumerate(events):
+        total += event.bytes - alive.get(event.writes, 0)
         alive[event.writes] = event.bytes
-        most = max(most, sum(alive.values()))
+        most = max(most, total)
         for name in (*event.reads, event.writes):
             if last[name] == index:
-                alive.pop(name, None)
+                total -= alive.pop(name, 0)
     return most
 
 

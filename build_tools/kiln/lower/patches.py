@@ -47,10 +47,14 @@ class Need:
 
 @dataclass(frozen=True)
 class ImageRegion:
-    """The calls that compute a cut, in order: (variable, call) each. `inputs`: what they read of the rest."""
+    """The calls that compute a cut, in order: (variable, call) each. `inputs`: what they read of the rest.
+
+    `rules`: by variable, at least of these calls.
+    """
 
     calls: tuple[tuple[Any, Any], ...]
     inputs: tuple[Any, ...]
+    rules: Mapping[Any, RowRule]
 
     @property
     def cut(self) -> Any:
@@ -61,7 +65,8 @@ class ImageRegion:
         return int(shape_of(self.cut)[ROWS])
 
 
-def _is_image(expr: Any) -> bool:
+def is_image(expr: Any) -> bool:
+    """Whether an expression is a tensor of four axes of static size."""
     shape = getattr(expr.ty, "shape", None)
     if shape is None or not isinstance(expr.ty, relax.TensorType):
         return False
@@ -71,7 +76,7 @@ def _is_image(expr: Any) -> bool:
 def _activations(call: Any) -> list[int]:
     """Positions of the operands that have rows: not constants, nor tensors that are the same for all rows."""
     live = [number for number, arg in enumerate(call.args) if isinstance(arg, relax.Var)]
-    if operator(call) not in _ELEMENTWISE or not _is_image(call) or shape_of(call)[ROWS] == 1:
+    if operator(call) not in _ELEMENTWISE or not is_image(call) or shape_of(call)[ROWS] == 1:
         return live
     return [number for number in live if not _has_one_row(call.args[number])]
 
@@ -82,46 +87,59 @@ def _has_one_row(expr: Any) -> bool:
     return shape is not None and (len(shape) < 3 or shape[-3] == 1)
 
 
-def _window(first: int, last: int, step: int, reach: int, before: int, rows: int) -> Need | None:
-    """What an operator with windows of `reach` rows reads for its rows `first` to `last` - 1."""
-    begin, end = first * step - before, (last - 1) * step - before + reach
-    low, high = max(begin, 0), min(end, rows)
-    return Need(low, high, low - begin, end - high) if low < high else None
+@dataclass(frozen=True)
+class RowRule:
+    """Which rows of `operands` an operator reads for rows of its result: windows of `reach` rows.
+
+    `step`: rows between windows; `before`: rows of padding above the `rows` rows of the operands.
+    """
+
+    operands: tuple[Any, ...]
+    rows: int
+    step: int = 1
+    reach: int = 1
+    before: int = 0
+
+    def need(self, first: int, last: int) -> Need | None:
+        """What rows `first` to `last` - 1 of the result read; None where they are made of padding alone."""
+        begin, end = first * self.step - self.before, (last - 1) * self.step - self.before + self.reach
+        low, high = max(begin, 0), min(end, self.rows)
+        return Need(low, high, low - begin, end - high) if low < high else None
 
 
-def need_of(call: Any, first: int, last: int) -> Need | None:
-    """What `call` reads of its data for its rows `first` to `last` - 1; None where it cannot be divided."""
-    name, attrs = operator(call), call.attrs
-    data = [call.args[number] for number in _activations(call)]
-    if not data or not _is_image(call) or not all(_is_image(item) for item in data):
+def rule_of(call: Any) -> RowRule | None:
+    """The rule of an operator; None where it cannot be divided."""
+    name, attrs, live = operator(call), call.attrs, _activations(call)
+    data = tuple(call.args[number] for number in live)
+    if not data or not is_image(call) or not all(is_image(item) for item in data):
         return None
     rows = int(shape_of(data[0])[ROWS])
     if name == "relax.nn.conv2d":
-        if str(attrs.data_layout) != "NHWC" or any(integers(attrs.padding)) or _activations(call) != [0]:
+        if str(attrs.data_layout) != "NHWC" or any(integers(attrs.padding)) or live != [0]:
             return None
         reach = (int(shape_of(call.args[1])[0]) - 1) * integers(attrs.dilation)[0] + 1
-        return _window(first, last, integers(attrs.strides)[0], reach, 0, rows)
+        return RowRule(data, rows, integers(attrs.strides)[0], reach)
     if name in _POOLS:
         plain = not attrs.ceil_mode and all(size == 1 for size in integers(attrs.dilation))
         if str(attrs.layout) != "NHWC" or not plain:
             return None
         top = integers(attrs.padding)[0]
-        return _window(first, last, integers(attrs.strides)[0], integers(attrs.pool_size)[0], top, rows)
+        return RowRule(data, rows, integers(attrs.strides)[0], integers(attrs.pool_size)[0], top)
     if name == "relax.nn.pad":
         widths = integers(attrs.pad_width)
         if str(attrs.pad_mode) != "constant" or any(widths[:2]) or len(widths) != 8:
             return None
-        return _window(first, last, 1, 1, widths[2], rows)
+        return RowRule(data, rows, before=widths[2])
     if name not in _ELEMENTWISE or any(shape_of(item) != shape_of(call) for item in data):
         return None
-    fixed = [arg for number, arg in enumerate(call.args) if number not in _activations(call)]
+    fixed = [arg for number, arg in enumerate(call.args) if number not in live]
     tables = [arg for arg in fixed if constant(arg) is not None and name != "relax.take"]
     if not all(_has_one_row(table) for table in tables):
         return None
     values = [constant(table) for table in tables]
     if name in ("relax.quantize", "relax.dequantize") and any(v is None or v.size != 1 for v in values):
         return None
-    return Need(first, last)
+    return RowRule(data, rows)
 
 
 def is_elementwise(call: Any) -> bool:
@@ -143,14 +161,14 @@ def regions(func: Any) -> list[ImageRegion]:
             for item in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
                 readers.setdefault(item, []).append(binding.var)
     inside: dict[Any, set[Any]] = {}  # by variable: the calls that compute it, if all can be divided
+    rules: dict[Any, RowRule] = {}
     result = []
     for binding in bindings:
         call = binding.value
-        if not isinstance(call, relax.Call) or not _is_image(call):
+        rule = rule_of(call) if isinstance(call, relax.Call) else None
+        if rule is None:
             continue
-        if need_of(call, 0, int(shape_of(call)[ROWS])) is None:
-            continue
-        operands = [call.args[number] for number in _activations(call)]
+        rules[binding.var], operands = rule, rule.operands
         if not all(item in inside or item not in calls for item in operands):
             continue
         inside[binding.var] = {binding.var}.union(*(inside.get(item, set()) for item in operands))
@@ -158,8 +176,8 @@ def regions(func: Any) -> list[ImageRegion]:
         closed = all(reader in own for item in own - {binding.var} for reader in readers.get(item, []))
         if closed and not binding.var.same_as(func.body.body):
             ordered = tuple((b.var, b.value) for b in bindings if b.var in own)
-            read = [a for _, c in ordered for a in (c.args[n] for n in _activations(c)) if a not in calls]
-            result.append(ImageRegion(ordered, tuple(dict.fromkeys(read))))
+            read = [item for variable, _ in ordered for item in rules[variable].operands if item not in calls]
+            result.append(ImageRegion(ordered, tuple(dict.fromkeys(read)), rules))
     return result
 
 
@@ -173,16 +191,17 @@ def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | Non
     """By variable, the rows that rows `first` to `last` - 1 of the cut need; None where there are none."""
     wanted: dict[Any, tuple[int, int]] = {region.cut: (first, last)}
     needs: dict[Any, Need] = {}
-    for variable, call in reversed(region.calls):
+    for variable, _ in reversed(region.calls):
         if variable not in wanted:
             return None
-        need = need_of(call, *wanted[variable])
+        rule = region.rules[variable]
+        need = rule.need(*wanted[variable])
         if need is None:
             return None
         needs[variable] = Need(*wanted[variable])
-        for number in _activations(call):
-            low, high = wanted.get(call.args[number], (need.first, need.last))
-            wanted[call.args[number]] = min(low, need.first), max(high, need.last)
+        for operand in rule.operands:
+            low, high = wanted.get(operand, (need.first, need.last))
+            wanted[operand] = min(low, need.first), max(high, need.last)
     return {**needs, **{item: Need(*wanted[item]) for item in region.inputs}}
 
 
@@ -224,7 +243,7 @@ def _band(builder: Any, region: ImageRegion, outside: Mapping[Any, Any], needs: 
 
     for variable, call in region.calls:
         own = needs[variable]
-        need = need_of(call, own.first, own.last)
+        need = region.rules[variable].need(own.first, own.last)
         assert need is not None
         live = _activations(call)
         args = [
@@ -273,15 +292,14 @@ def divided(mod: tvm.IRModule, number: int, parts: int) -> tvm.IRModule | None:
 
 def macs_of(region: ImageRegion, parts: int) -> tuple[int, int]:
     """Multiply-adds of the region's convolutions as they are, and in at most `parts` bands."""
-    whole = divided_macs = 0
+    row: dict[Any, int] = {}  # multiply-adds of one row of a convolution
     for variable, call in region.calls:
-        if operator(call) != "relax.nn.conv2d":
-            continue
-        kernel, shape = shape_of(call.args[1]), shape_of(call)
-        row = shape[0] * shape[2] * shape[3] * kernel[0] * kernel[1] * kernel[2]
-        whole += row * shape[ROWS]
-        for band in bands(region.rows, parts):
-            needs = rows_of(region, *band)
-            if needs is not None:
-                divided_macs += row * (needs[variable].last - needs[variable].first)
-    return whole, divided_macs
+        if operator(call) == "relax.nn.conv2d":
+            kernel, shape = shape_of(call.args[1]), shape_of(call)
+            row[variable] = shape[0] * shape[2] * shape[3] * kernel[0] * kernel[1] * kernel[2]
+
+    def of_rows(needs: Mapping[Any, Need] | None) -> int:
+        return sum(n * (needs[v].last - needs[v].first) for v, n in row.items()) if needs else 0
+
+    whole = sum(count * int(shape_of(variable)[ROWS]) for variable, count in row.items())
+    return whole, sum(of_rows(rows_of(region, *band)) for band in bands(region.rows, parts))

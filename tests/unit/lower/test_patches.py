@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.lower.patch_choice import in_patches
-from kiln.lower.patches import Need, bands, divided, macs_of, need_of, regions
+from kiln.lower.patches import Need, bands, divided, macs_of, regions, rule_of
 from relaxed import Array, const, module, operators, run_by_tvm
 from tvm import relax
 
@@ -109,5 +109,6 @@ def test_what_cannot_be_divided() -> None:
     rows = module([((1, 8, 8), "float32")], lambda x: op.nn.relu(op.nn.relu(x)))
     assert [len(regions(mod["main"])) for mod in (across, table, rows)] == [1, 0, 0]
     (binding, *_) = made()["main"].body.blocks[0].bindings
-    assert need_of(binding.value, 0, 1) is None  # of the pad: a band of padding alone
-    assert need_of(binding.value, 0, 2) == Need(0, 1, 1, 0)
+    rule = rule_of(binding.value)
+    assert rule is not None and rule.need(0, 1) is None  # of the pad: a band of padding alone
+    assert rule.need(0, 2) == Need(0, 1, 1, 0)
