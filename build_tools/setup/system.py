@@ -34,7 +34,7 @@ def missing() -> dict[str, str]:
     lacking |= {name: package for name, package in packages.LIBRARIES.items() if not _loads(name)}
     for target in (load_target(one.name) for one in list_targets()):
         emulator = target.emulator
-        package = emulator and packages.package_of(emulator.command)
+        package = emulator and packages.PROGRAMS.get(emulator.command)
         if emulator and package and shutil.which(emulator.command) is None:
             lacking[emulator.command] = package
         if loads_foreign_libc(target):

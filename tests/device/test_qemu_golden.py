@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from kiln import packages
 from kiln.config import load_target
 
 from . import sized, tiny
 from .conftest import Made, Maker
+
+WITHOUT_WINE = pytest.mark.skipif(shutil.which("wine") is None, reason=packages.missing_program("wine"))
 
 
 @pytest.mark.parametrize(
@@ -19,7 +23,7 @@ from .conftest import Made, Maker
         ("armv7", "file"),
         pytest.param("aarch64", "file", marks=pytest.mark.heavy),
         pytest.param("riscv64", "embedded", marks=pytest.mark.heavy),
-        pytest.param("windows_x86_64", "file", marks=pytest.mark.heavy),
+        pytest.param("windows_x86_64", "file", marks=[pytest.mark.heavy, WITHOUT_WINE]),
         pytest.param("wasm32", "file", marks=pytest.mark.heavy),
         pytest.param("wasm32", "embedded", marks=pytest.mark.heavy),
         pytest.param("armv7", "embedded", marks=pytest.mark.heavy),

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kiln import packages
 from kiln.config import load_target
 from kiln.device.check.runners import open_runner
 from kiln.device.link import link, link_flags
@@ -14,7 +15,10 @@ from kiln.paths import data_dir
 
 from .building import Project, write_small_network
 
-pytestmark = pytest.mark.heavy
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(shutil.which("wine") is None, reason=packages.missing_program("wine")),
+]
 
 FILES = """
 #include <errno.h>

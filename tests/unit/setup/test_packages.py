@@ -113,7 +113,7 @@ def test_readme_names_every_package() -> None:
 def test_programs_of_targets_have_packages() -> None:
     for summary in list_targets():
         emulator = load_target(summary.name).emulator
-        assert emulator is None or emulator.command in packages.PROGRAMS
+        assert emulator is None or packages.package_of(emulator.command)
 
 
 def test_a_c_library_of_another_architecture(tmp_path: Path) -> None:
@@ -176,5 +176,5 @@ def test_what_cannot_be_installed_is_one_line(
             *_, warning, line = ["", *capsys.readouterr().err.splitlines()]
             assert line.startswith(f"kiln: {kind}: the tests need adb, ar, cc, clang, ")
             assert f"{reason}; install with: as root: apt-get install adb binutils clang " in line
-            assert ("the tests need chromium" in warning) == (layer == "all" and not arguments)
+            assert ("the tests need chromium, wine" in warning) == (layer == "all" and not arguments)
     assert shutil.which("sudo") is None
