@@ -128,8 +128,8 @@ def test_other_systems_have_no_package(tmp_path: Path) -> None:
     done = Project(tmp_path).scons("target=aarch64", "model=resnet", "package")
     assert done.returncode == 2
     assert done.stderr == (
-        "kiln: error: goal 'package': target 'aarch64' is for Linux, which has no kind of package that Kiln "
-        "makes; use the bundle and its .tar.gz\n"
+        "kiln: error: goal 'package': target 'aarch64' is for Linux, for which Kiln makes no package; use "
+        "the bundle and its .tar.gz\n"
     )
 
 
