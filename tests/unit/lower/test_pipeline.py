@@ -17,6 +17,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "integer_products",
         "requantise",
         "tables",
+        "patches",
         "padding",
         "padding_apart",
         "concats_apart",
