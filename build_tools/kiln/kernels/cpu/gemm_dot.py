@@ -70,7 +70,7 @@ def _tile(rows: int, columns: int) -> Tile:
 
 
 def _whole_row(columns: int) -> Tile:
-    """The tile of a short reduction: all columns of one row."""
+    """The tile of a short reduction: all columns of one row; the slots of a pair are one panel."""
     return Tile(1, 2, 1, beside=ceil_div(columns, 2))
 
 
