@@ -86,12 +86,13 @@ def test_every_reader_computes_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_weights_and_small_constants_stay_parameters(tmp_path: Path) -> None:
-    ones, small = np.ones((32, 512), "float32"), np.full((512,), 2.5, "float32")
+    weights = RNG.standard_normal((32, 512)).astype("float32")  # 8 or 16 bits cannot hold them
+    small = np.full((512,), 2.5, "float32")
     inputs: dict[str, Array] = {"x": RNG.standard_normal((4, 32)).astype("float32")}
-    built = compiled(inputs, lambda x: op.add(op.matmul(x, const(ones)), const(small)), tmp_path)
-    assert sum(value.nbytes for value in built.result.params.values()) >= ones.nbytes + small.nbytes
+    built = compiled(inputs, lambda x: op.add(op.matmul(x, const(weights)), const(small)), tmp_path)
+    assert sum(value.nbytes for value in built.result.params.values()) >= weights.nbytes + small.nbytes
     (got,) = built.run(list(inputs.values()))
-    np.testing.assert_allclose(got, inputs["x"] @ ones + small, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, inputs["x"] @ weights + small, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("target", ["armv7", "cuda"])

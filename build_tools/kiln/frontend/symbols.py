@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,9 @@ import tvm
 from tvm import sym, tirx
 
 from kiln.config.dims import Segment
-from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names
+from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names, show
 
+MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
 
@@ -149,6 +151,34 @@ class Symbols(SizeComparisons):
             if bottom and top % bottom:
                 return tried
         return None
+
+    def exceeding(self, extent: Extent, limit: Extent) -> dict[str, int] | None:
+        """Sizes of the dimensions for which `extent` exceeds `limit`; None if it does so for none.
+
+        What TVM cannot prove is tried with all sizes where there are at most MOST_TRIED; with more sizes, the
+        least ones are returned.
+        """
+        if isinstance(extent, int) and isinstance(limit, int):
+            return {} if extent > limit else None
+        if self.holds(int64_of(extent) <= int64_of(limit)):
+            return None
+        sides = self.size(extent), self.size(limit)
+        used = sorted(names(sides[0]) | names(sides[1]))
+        ranges = [range(part.min, part.max + 1, part.multiple) for part in map(self._parts.__getitem__, used)]
+        if math.prod(map(len, ranges)) > MOST_TRIED:
+            return {name: one.start for name, one in zip(used, ranges, strict=True)}
+        for sizes in itertools.product(*ranges):
+            tried = dict(zip(used, sizes, strict=True))
+            if evaluate(sides[0], tried) > evaluate(sides[1], tried):
+                return tried
+        return None
+
+    def shown(self, extent: Extent) -> str:
+        """An extent as text for a message, in terms of the dimensions where possible."""
+        try:
+            return show(self.size(extent))
+        except ValueError:
+            return str(extent)
 
     def size(self, extent: Extent) -> SizeExpr:
         """`extent` as a size expression (kiln.config.sizes) of the dimensions' names.

@@ -119,11 +119,11 @@ N: Dims = {"n": (1, 9)}
             ["Resize", "scale 1.5", "no whole number for every size"],
         ),
         (
-            """g (float[n,4] x, bool c) => (float[n,4] y) {
+            """g (float[n,4] x, bool c) => (float[?,4] y) {
               y = If (c) < then_branch = a () => (float[n,4] p) { p = Exp(x) },
-                           else_branch = b () => (float[n,4] q) { q = Abs(x) } > }""",
+                           else_branch = b () => (float[?,4] q) { q = Concat<axis = 0>(x, x) } > }""",
             {},
-            ["If", "condition is not known before the model runs"],
+            ["If", "float32[n, 4] and float32[n * 2, 4]", "depending on a value of the run"],
         ),
         (
             "g (float[n,1] x) => (float[?] y) { y = Squeeze(x) }",

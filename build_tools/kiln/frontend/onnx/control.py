@@ -107,7 +107,8 @@ class _Control:
         types = [self._type(name) for name in (yes, no)]
         same = str(types[0].dtype) == str(types[1].dtype)
         if not same or not structural_equal(types[0].shape, types[1].shape):
-            sizes = [", ".join(map(str, extents(self._host._tensor(name)))) for name in (yes, no)]
+            text = self._host._symbols.shown
+            sizes = [", ".join(map(text, extents(self._host._tensor(name)))) for name in (yes, no)]
             shown = " and ".join(f"{ty.dtype}[{size}]" for ty, size in zip(types, sizes, strict=True))
             raise ValueError(
                 f"{what} is {shown}, depending on a value of the run: allowed is one "

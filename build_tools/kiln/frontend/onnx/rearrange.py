@@ -127,8 +127,10 @@ def top_k(node: Node) -> Any:
     both = node.builder.emit(relax.op.topk(node.tensor(0), -1, axis, "both", largest, "int64"))
     found = [node.builder.emit(relax.TupleGetItem(both, index)) for index in (0, 1)]
     if not node.symbols.equal(count, shape[axis]):
-        if not node.symbols.holds(count <= shape[axis]):
-            raise ValueError(f"k is {count} of {shape[axis]} elements, which is too many for some sizes")
+        sizes = node.symbols.exceeding(count, shape[axis])
+        if sizes is not None:
+            where = "".join(f" with {name} = {size}" for name, size in sizes.items())
+            raise ValueError(f"its k exceeds the number of elements{where}; bound the dimension in `dims`")
         found = [relax.op.strided_slice(item, [axis], prims([0]), prims([count])) for item in found]
     return relax.Tuple(found)
 

@@ -13,7 +13,6 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
-from kiln.config import sizes
 from kiln.frontend.onnx.node import Node, prims, shape_expr
 from kiln.frontend.symbols import Extent, Symbols
 
@@ -40,21 +39,13 @@ def _check_whole(symbols: Symbols, total: Extent, rest: Extent, wanted: list[Ext
     """
     found = symbols.indivisible(total, rest)
     if found is not None:
-        shown = ", ".join(_shown(symbols, size) for size in wanted)
+        shown = ", ".join(symbols.shown(size) for size in wanted)
         where = ", ".join(f"{dim} = {size}" for dim, size in found.items()) or "any size"
         raise ValueError(
-            f"its shape [{shown}] does not fit a tensor of {_shown(symbols, total)} elements with {where}: "
+            f"its shape [{shown}] does not fit a tensor of {symbols.shown(total)} elements with {where}: "
             "an exporter that traces writes sizes of its example into the file; export with dynamo=True, or "
             "fix the size in 'dims'"
         )
-
-
-def _shown(symbols: Symbols, extent: Extent) -> str:
-    """An extent as text, in terms of the dimensions where possible."""
-    try:
-        return sizes.show(symbols.size(extent))
-    except ValueError:
-        return str(extent)
 
 
 def flatten(node: Node) -> Any:
