@@ -92,7 +92,13 @@ def shared(target: Target, plan: Plan, objects: Sequence[Path], folder: Path) ->
 
 
 def _exported(model: str, kernels: Sequence[str], objects: Sequence[Path]) -> list[str]:
-    """Names of the model's entry points and of the runtime's API that objects define, sorted."""
-    found = {symbol.name for path in objects for symbol in symbols(path.read_bytes()) if symbol.defined}
+    """Sorted entries of a .def file: the model's entry points and the runtime's API that objects define."""
+    found = {
+        symbol.name: symbol.function
+        for path in objects
+        for symbol in symbols(path.read_bytes())
+        if symbol.defined
+    }
     own = {name for name in found if name == model or name.startswith((f"{model}_", "kiln_"))}
-    return sorted(own - set(kernels))
+    # An import of data without the word is the address of a jump in place of the data's.
+    return sorted(name if found[name] else f"{name} DATA" for name in own - set(kernels))
