@@ -4,9 +4,10 @@ Kernels compute padding where they read an element: `if_then_else(inside, x[i], 
 an `if` with a load in one branch; nvcc keeps the branch, so that loads which do not depend on each other wait
 for each other. In device functions this module replaces
 
-- copies of 4, 8 or 16 bytes from global to shared memory, with or without such a condition, by asynchronous
-  copies (PTX ISA, `cp.async`, which writes zeros if the condition is false), for which the threads wait
-  before the next barrier. GPUs older than sm_80 load with a predicate, and store.
+- copies of 4, 8 or 16 bytes from global to shared memory in kernels for tensor cores, with or without such a
+  condition, by asynchronous copies (PTX ISA, `cp.async`, which writes zeros if the condition is false), for
+  which the threads wait before the next barrier. GPUs older than sm_80 load with a predicate, and store. In
+  other kernels a thread may read without a barrier what it wrote to shared memory itself.
 - other loads of single elements under a condition by predicated loads, which read nothing and leave zero if
   the predicate is false.
 
@@ -86,11 +87,19 @@ def without_branches(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if node.data in read:
             read_only.add(node.buffer)
 
-    structural_walk(func.body, [(tirx.DeclBuffer, on_declaration)])
+    fragments = []
+
+    def on_fragment(call: Any) -> None:
+        if (
+            _name(call) == "tirx.tvm_load_matrix_sync"
+        ):  # a warp reads what all its lanes wrote: after a barrier
+            fragments.append(call)
+
+    structural_walk(func.body, [(tirx.DeclBuffer, on_declaration), (Call, on_fragment)])
     copies = []
 
     def on_store(store: Any) -> Any:
-        read = _read(store.value) if store.buffer.scope() == "shared" else None
+        read = _read(store.value) if fragments and store.buffer.scope() == "shared" else None
         if read is None or read.casts or read.load.source not in read_only:
             return store
         lanes = _lanes(store.value)
