@@ -117,7 +117,7 @@ def _quantize(rewriter: CallRewriter, call: Any) -> Any:
     return None
 
 
-def _dequantised(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
+def dequantised(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
     """(data, scale, zero point) of a dequantised int8 or uint8 tensor with one scale; else None."""
     call = rewriter.definition(expr)
     if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in _BYTES:
@@ -148,7 +148,7 @@ def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: st
 
     def value(node: Any) -> Array | None:
         """The 256 values of `node`, one for each level of the leaf; None where it is of another kind."""
-        found = _dequantised(rewriter, node)
+        found = dequantised(rewriter, node)
         if found is not None:
             if leaf and not leaf[0][0].same_as(found[0]):
                 return None
@@ -182,12 +182,12 @@ def _softmax(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: 
     call = rewriter.definition(expr)
     if operator(call) != "relax.nn.softmax":
         return None
-    found, beta = _dequantised(rewriter, call.args[0]), 1.0
+    found, beta = dequantised(rewriter, call.args[0]), 1.0
     scaled = rewriter.definition(call.args[0])
     if found is None and operator(scaled) == "relax.multiply":
         fixed = constant(scaled.args[1])
         if fixed is not None and fixed.size == 1:
-            found, beta = _dequantised(rewriter, scaled.args[0]), float(fixed.reshape(()))
+            found, beta = dequantised(rewriter, scaled.args[0]), float(fixed.reshape(()))
     inverse = round(1 / step)
     length = shape_of(call)[int(call.attrs.axis)]
     if found is None or beta <= 0 or abs(inverse * step - 1) > 1e-6 or not isinstance(length, int):
@@ -249,7 +249,7 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
 
 def _read_sum(rewriter: CallRewriter, expr: Any) -> _Sum | None:
     """The sum that `expr` computes; None where it is of another kind."""
-    leaf = _dequantised(rewriter, expr)
+    leaf = dequantised(rewriter, expr)
     if leaf is not None:
         data, scale, zero = leaf
         return _Sum(((data, np.array(scale)),), np.array(-scale * zero))
@@ -284,7 +284,7 @@ def _read_sum(rewriter: CallRewriter, expr: Any) -> _Sum | None:
 
 def _mean(rewriter: CallRewriter, call: Any) -> _Sum | None:
     """The mean of a dequantised tensor: the sum of its levels times scale / count."""
-    leaf, before, after = _dequantised(rewriter, call.args[0]), shape_of(call.args[0]), shape_of(call)
+    leaf, before, after = dequantised(rewriter, call.args[0]), shape_of(call.args[0]), shape_of(call)
     sizes = [*(before or ()), *(after or ())]
     if leaf is None or not all(isinstance(size, int) and size > 0 for size in sizes):
         return None

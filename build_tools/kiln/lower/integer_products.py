@@ -20,11 +20,11 @@ from tvm import relax, te, tirx
 
 from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls
 from kiln.lower.dims import Dims
+from kiln.lower.fixed_point import dequantised
 from kiln.opinfo import attach
 
 _MOST_TERMS = 1 << 15  # of 8 by 8 bits, in int32
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_BYTES = ("int8", "uint8")
 Reach = Callable[[Any], int]
 
 
@@ -45,15 +45,10 @@ def integer_products(model: str) -> Callable[[tvm.IRModule], tvm.IRModule]:
 
 def _levels(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
     """(data, scale, zero point) of dequantised 8-bit activations with one scale; else None."""
-    call = rewriter.definition(expr)
-    if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in _BYTES:
+    found = dequantised(rewriter, expr)
+    if found is None or constant(rewriter.definition(found[0])) is not None:
         return None
-    scale, zero = constant(call.args[1]), constant(call.args[2])
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
-        return None
-    if constant(rewriter.definition(call.args[0])) is not None:
-        return None
-    return call.args[0], float(scale.reshape(())), int(zero.reshape(()))
+    return found
 
 
 def _axes(call: Any) -> tuple[Any, Any, str] | None:
