@@ -15,7 +15,7 @@ from kiln.paths import data_dir
 
 RUNTIME = data_dir("runtime_c")
 INCLUDES = [f"-I{RUNTIME / folder}" for folder in ("core", "cuda", "test")]
-CORE = ("session", "check", "memory", "content", "params", "text")
+CORE = ("session", "check", "dynamic", "memory", "content", "params", "text")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 

@@ -8,6 +8,8 @@
 
 /* check.c: store an error, where detail is not null, and return its status. */
 kiln_status kiln_fail(kiln_detail *detail, const kiln_detail *error);
+/* check.c: the same for a status that says everything; KILN_OK clears the detail. */
+kiln_status kiln_fail_plain(kiln_detail *detail, kiln_status status);
 
 /* quotient and *remainder of value / divisor, by shift and subtract: 32-bit ARM has no 64-bit
  * division, and the compiler's helper function would be a dependency of the core. */
@@ -33,9 +35,6 @@ kiln_status kiln_check_inputs(const kiln_model *model, const DLTensor *inputs, i
 /* check.c: outputs against dims that are known. */
 kiln_status kiln_check_outputs(const kiln_model *model, const DLTensor *outputs,
                                const int64_t *dims, kiln_detail *detail);
-/* check.c: one dimension's range and multiple; error says where, and is filled in. */
-kiln_status kiln_check_dim(const kiln_model *model, uint32_t index, int64_t value,
-                           kiln_detail *error, kiln_detail *detail);
 
 /* memory.c: where tensors lie: device, strides, null, address, alignment, and that nothing which is
  * written overlaps anything else. Only after the shapes have been checked. */
@@ -61,5 +60,7 @@ int32_t kiln_processors(void);
 
 /* session.c: KILN_WRONG_ABI for a model of another version of Kiln. */
 kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail);
+/* session.c: KILN_NOT_OPEN, or KILN_BUSY from the session's own on_step. */
+kiln_status kiln_check_open(kiln_session *session);
 
 #endif

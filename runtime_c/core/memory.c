@@ -8,17 +8,21 @@
  */
 #include "internal.h"
 
-/* *product = a * b, false if that needs more than 64 bits. No division, no 128-bit type. */
-static bool multiply(uint64_t a, uint32_t b, uint64_t *product) {
+/* a * b, or SIZE_MAX where that is not smaller. No division, no type of twice the width. */
+static size_t multiply(size_t a, uint32_t b) {
+#if SIZE_MAX > UINT32_MAX
     const uint64_t low = (a & UINT32_MAX) * b;
     const uint64_t high = (a >> 32) * b + (low >> 32);
-    *product = high << 32 | (low & UINT32_MAX);
-    return high >> 32 == 0;
+    return high >> 32 == 0 ? high << 32 | (low & UINT32_MAX) : SIZE_MAX;
+#else
+    const uint64_t product = (uint64_t)a * b;
+    return product < SIZE_MAX ? (size_t)product : SIZE_MAX;
+#endif
 }
 
 size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t *shape) {
-    uint64_t bytes = (uint64_t)(tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
-    bool fits = true, empty = false;
+    size_t bytes = (size_t)(tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
+    bool empty = false;
     for (int32_t axis = 0; axis < tensor->rank; axis++) {
         int64_t size = tensor->shape[axis];
         if (size < 0)
@@ -26,11 +30,10 @@ size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t
         if (shape != NULL)
             shape[axis] = size;
         empty = empty || size == 0;
-        fits = fits && size >= 0 && size <= INT32_MAX && multiply(bytes, (uint32_t)size, &bytes);
+        if (bytes != SIZE_MAX) /* too many remain too many */
+            bytes = (uint64_t)size <= INT32_MAX ? multiply(bytes, (uint32_t)size) : SIZE_MAX;
     }
-    if (empty)
-        return 0;
-    return fits && bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX;
+    return empty ? 0 : bytes;
 }
 
 DLTensor kiln_bind(const kiln_tensor *tensor, const int64_t *shape, const void *data) {
@@ -42,56 +45,51 @@ DLTensor kiln_bind(const kiln_tensor *tensor, const int64_t *shape, const void *
 }
 
 /* Axes of size 1 may have any stride, and so may all axes of an empty tensor. */
-static kiln_status check_strides(const DLTensor *given, kiln_detail *error, kiln_detail *detail) {
+static kiln_status check_strides(const DLTensor *given, kiln_detail *error) {
     int64_t compact = 1;
     for (int32_t axis = given->ndim - 1; axis >= 0; axis--) {
         if (given->shape[axis] != 1 && given->strides[axis] != compact) {
-            error->status = KILN_BAD_STRIDES;
             error->axis = axis;
             error->value = given->strides[axis];
             error->min = error->max = compact;
-            return kiln_fail(detail, error);
+            return KILN_BAD_STRIDES;
         }
         compact *= given->shape[axis]; /* no overflow: the tensor's bytes fit in a size_t */
     }
     return KILN_OK;
 }
 
+/* Fills in `error`, but for its status, which is returned. */
 static kiln_status check_place(const kiln_tensor *want, const DLTensor *given, size_t bytes,
-                               bool on_gpu, kiln_detail *error, kiln_detail *detail) {
+                               bool on_gpu, kiln_detail *error) {
     error->value = (int64_t)given->device.device_type;
     error->min = kDLCPU;
     error->max = on_gpu ? kDLCUDAHost : kDLCPU;
-    error->status = KILN_BAD_DEVICE;
     if (error->value < error->min || error->value > error->max)
-        return kiln_fail(detail, error);
+        return KILN_BAD_DEVICE;
 
     error->value = error->min = error->max = 0;
-    error->status = KILN_BAD_OFFSET;
     if (bytes == SIZE_MAX)
-        return kiln_fail(detail, error);
+        return KILN_BAD_OFFSET;
     if (bytes == 0)
         return KILN_OK;
     if (given->strides != NULL) {
-        kiln_status status = check_strides(given, error, detail);
+        const kiln_status status = check_strides(given, error);
         if (status != KILN_OK)
             return status;
     }
     const uintptr_t data = (uintptr_t)given->data;
-    if (data == 0) {
-        error->status = KILN_NULL_DATA;
-        return kiln_fail(detail, error);
-    }
+    if (data == 0)
+        return KILN_NULL_DATA;
     if (given->byte_offset > UINTPTR_MAX - data ||
         bytes > UINTPTR_MAX - data - (uintptr_t)given->byte_offset) {
         error->value = (int64_t)given->byte_offset;
-        return kiln_fail(detail, error);
+        return KILN_BAD_OFFSET;
     }
     const uintptr_t element = (uintptr_t)(want->dtype.bits + 7u) / 8u; /* 1, 2, 4 or 8 */
-    error->status = KILN_BAD_ALIGNMENT;
     error->value = (int64_t)((data + (uintptr_t)given->byte_offset) & (element - 1));
     error->multiple = (int64_t)element;
-    return error->value == 0 ? KILN_OK : kiln_fail(detail, error);
+    return error->value == 0 ? KILN_OK : KILN_BAD_ALIGNMENT;
 }
 
 typedef struct span {
@@ -104,28 +102,30 @@ static span span_of(const kiln_tensor *tensor, const DLTensor *given, const int6
                   kiln_tensor_shape(tensor, dims, NULL)};
 }
 
+/* Neither wraps around the end of the address space, so of the two differences at least one is too
+ * large to be inside. */
 static bool overlap(span a, span b) {
     return a.bytes > 0 && b.bytes > 0 &&
-           (a.begin < b.begin ? b.begin - a.begin < a.bytes : a.begin - b.begin < b.bytes);
+           (a.begin - b.begin < b.bytes || b.begin - a.begin < a.bytes);
 }
 
 kiln_status kiln_check_block(const void *memory, size_t bytes, size_t needed, size_t align,
                              kiln_where where, kiln_status first, kiln_detail *detail) {
     kiln_detail error = {.status = first, .where = where, .index = -1, .axis = -1};
-    if (needed == 0)
-        return KILN_OK;
     error.min = (int64_t)needed;
-    if (memory == NULL)
-        return kiln_fail(detail, &error);
-    error.status = (kiln_status)(first + 1); /* …_ALIGNMENT */
-    error.value = (int64_t)((uintptr_t)memory & (align - 1));
-    error.multiple = (int64_t)align;
-    if (error.value != 0)
-        return kiln_fail(detail, &error);
-    error.status = (kiln_status)(first + 2); /* …_TOO_SMALL */
-    error.value = (int64_t)bytes;
-    error.multiple = 0;
-    return bytes >= needed ? KILN_OK : kiln_fail(detail, &error);
+    if (memory != NULL) {
+        error.status = (kiln_status)(first + 1); /* …_ALIGNMENT */
+        error.value = (int64_t)((uintptr_t)memory & (align - 1));
+        error.multiple = (int64_t)align;
+        if (error.value == 0) {
+            error.status = (kiln_status)(first + 2); /* …_TOO_SMALL */
+            error.value = (int64_t)bytes;
+            error.multiple = 0;
+            if (bytes >= needed)
+                return KILN_OK;
+        }
+    }
+    return needed == 0 ? KILN_OK : kiln_fail(detail, &error);
 }
 
 kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
@@ -133,8 +133,9 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
                               const kiln_config *config, size_t arena_bytes, kiln_detail *detail) {
     const uint32_t first_output = model->inputs_count;
     const uint32_t count = first_output + model->outputs_count;
-    const span arena = {(uintptr_t)config->arena, arena_bytes};
-    const span state = {(uintptr_t)config->state, model->state_bytes};
+    const span own[] = {{(uintptr_t)config->arena, arena_bytes},
+                        {(uintptr_t)config->state, model->state_bytes}};
+    const uint32_t own_count = sizeof own / sizeof own[0];
     /* Inputs, then outputs; each is checked by itself before it is compared with those before it.
      */
     for (uint32_t i = 0; i < count; i++) {
@@ -146,22 +147,21 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
                              .name = want->name,
                              .index = (int32_t)index,
                              .axis = -1};
-        const kiln_status status = check_place(want, given, kiln_tensor_shape(want, dims, NULL),
-                                               model->gpu != NULL, &error, detail);
-        if (status != KILN_OK)
-            return status;
         const span here = span_of(want, given, dims);
+        error.status = check_place(want, given, here.bytes, model->gpu != NULL, &error);
+        if (error.status != KILN_OK)
+            return kiln_fail(detail, &error);
         error.status = KILN_OVERLAP;
         error.multiple = 0;
-        error.value = -1; /* arena or state; otherwise the other tensor, inputs first */
-        if (overlap(here, arena) || overlap(here, state))
-            return kiln_fail(detail, &error);
-        for (uint32_t j = 0; written && j < i; j++) {
-            const uint32_t other = j < first_output ? j : j - first_output;
-            const span there = j < first_output
-                                   ? span_of(&model->inputs[other], &inputs[other], dims)
-                                   : span_of(&model->outputs[other], &outputs[other], dims);
-            error.value = j;
+        /* Arena and state first, then, for what is written, the other tensors. */
+        const uint32_t others = own_count + (written ? i : 0);
+        for (uint32_t j = 0; j < others; j++) {
+            const uint32_t input = j - own_count, output = input - first_output;
+            const span there = j < own_count ? own[j]
+                               : input < first_output
+                                   ? span_of(&model->inputs[input], &inputs[input], dims)
+                                   : span_of(&model->outputs[output], &outputs[output], dims);
+            error.value = j < own_count ? -1 : (int64_t)input; /* inputs are counted first */
             if (overlap(here, there))
                 return kiln_fail(detail, &error);
         }

@@ -6,12 +6,10 @@
  */
 #include "internal.h"
 
-static const kiln_detail no_error = {.index = -1, .axis = -1};
-
-static kiln_status fail_plain(kiln_detail *detail, kiln_status status) {
-    kiln_detail error = no_error;
-    error.status = status;
-    return kiln_fail(detail, &error);
+kiln_status kiln_check_open(kiln_session *session) {
+    if (session->model == NULL)
+        return kiln_fail_plain(&session->detail, KILN_NOT_OPEN);
+    return session->in_on_step ? kiln_fail_plain(&session->detail, KILN_BUSY) : KILN_OK;
 }
 
 static kiln_status check_arena(const kiln_config *config, size_t needed, size_t align,
@@ -21,10 +19,12 @@ static kiln_status check_arena(const kiln_config *config, size_t needed, size_t 
 }
 
 kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail) {
-    kiln_detail error = no_error;
-    error.status = KILN_WRONG_ABI;
-    error.value = model->abi;
-    error.min = error.max = KILN_ABI;
+    const kiln_detail error = {.status = KILN_WRONG_ABI,
+                               .index = -1,
+                               .axis = -1,
+                               .value = model->abi,
+                               .min = KILN_ABI,
+                               .max = KILN_ABI};
     return model->abi == KILN_ABI ? KILN_OK : kiln_fail(detail, &error);
 }
 
@@ -38,11 +38,9 @@ static bool same_text(const char *a, const char *b) {
  * can run none, the error says what the first one needs. */
 static kiln_status choose_variant(const kiln_model *model, const char *wanted,
                                   const kiln_variant **chosen, kiln_detail *detail) {
-    kiln_detail error = no_error;
+    kiln_detail error = {
+        .status = KILN_NO_VARIANT, .where = KILN_AT_CPU, .name = wanted, .index = -1, .axis = -1};
     const kiln_variant *variant = &model->variants[model->variants_count - 1];
-    error.where = KILN_AT_CPU;
-    error.status = KILN_NO_VARIANT;
-    error.name = wanted;
     while (wanted != NULL && !same_text(variant->name, wanted)) {
         if (variant == model->variants)
             return kiln_fail(detail, &error);
@@ -62,39 +60,37 @@ static kiln_status choose_variant(const kiln_model *model, const char *wanted,
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config) {
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
-    *session = (kiln_session){.detail = no_error};
+    *session = (kiln_session){.model = NULL};
+    (void)kiln_fail_plain(&session->detail, KILN_OK);
     if (model == NULL || config == NULL)
-        return fail_plain(&session->detail, KILN_NULL_ARGUMENT);
-    kiln_status status = kiln_check_abi(model, &session->detail);
+        return kiln_fail_plain(&session->detail, KILN_NULL_ARGUMENT);
+    kiln_detail *detail = &session->detail;
+    kiln_frame *frame = &session->frame;
+    kiln_status status = kiln_check_abi(model, detail);
     if (status == KILN_OK)
-        status = choose_variant(model, config->variant, &session->variant, &session->detail);
+        status = choose_variant(model, config->variant, &session->variant, detail);
     if (status != KILN_OK)
         return status;
-    size_t smallest = model->buckets[0].arena_bytes;
-    for (uint32_t i = 1; i < model->buckets_count; i++)
+    size_t smallest = SIZE_MAX;
+    for (uint32_t i = 0; i < model->buckets_count; i++)
         if (model->buckets[i].arena_bytes < smallest)
             smallest = model->buckets[i].arena_bytes;
-    status = check_arena(config, smallest, model->arena_align, &session->detail);
-    if (status != KILN_OK)
-        return status;
-    const unsigned char *payload;
-    status = kiln_accept_params(model, config->params, config->params_bytes,
-                                config->flags & KILN_SKIP_CHECKSUM, &payload, &session->detail);
-    if (status != KILN_OK)
-        return status;
-    if (model->open_state != NULL)
-        status = model->open_state(model, config, payload, &session->detail);
+    status = check_arena(config, smallest, model->arena_align, detail);
+    if (status == KILN_OK)
+        status = kiln_accept_params(model, config->params, config->params_bytes,
+                                    config->flags & KILN_SKIP_CHECKSUM, &frame->params, detail);
+    if (status == KILN_OK && model->open_state != NULL)
+        status = model->open_state(model, config, frame->params, detail);
     if (status != KILN_OK)
         return status;
     session->config = *config;
-    session->frame.state = config->state;
-    session->frame.arena = config->arena;
-    session->frame.params = payload;
-    session->frame.pool = config->pool;
+    frame->state = config->state;
+    frame->arena = config->arena;
+    frame->pool = config->pool;
     if (model->gpu != NULL)
         status = model->gpu->open(session, model);
     else if (model->open != NULL)
-        status = model->open(&session->frame, &session->detail);
+        status = model->open(frame, detail);
     if (status == KILN_OK)
         session->model = model;
     return status;
@@ -109,68 +105,13 @@ void kiln_close(kiln_session *session) {
     session->model = NULL;
 }
 
-/* Whether a bucket's box, if it has one, takes these sizes, that of one dimension aside. */
-static bool takes_others(const kiln_model *model, const kiln_bucket *bucket, const int64_t *dims,
-                         uint32_t aside) {
-    const int32_t *box = bucket->box;
-    for (uint32_t i = 0; box != NULL && i < model->dims_count; i++) {
-        const int32_t size = (int32_t)dims[i]; /* in its range, which ends at INT32_MAX */
-        if (i != aside && (size < box[2 * i] || size > box[2 * i + 1]))
-            return false;
-    }
-    return box != NULL;
-}
-
-/* *below and *above: the nearest sizes of dimension `at` that buckets take, -1 where there is none;
- * only those of buckets that take the other sizes as they are, unless it is to blame `alone`. False
- * where a bucket takes the size itself. */
-static bool find_nearest(const kiln_model *model, const int64_t *dims, uint32_t at, bool alone,
-                         int32_t *below, int32_t *above) {
-    const int32_t size = (int32_t)dims[at];
-    *below = *above = -1;
-    for (uint32_t i = 0; i < model->buckets_count; i++) {
-        const kiln_bucket *bucket = &model->buckets[i];
-        if (bucket->box == NULL || !(alone || takes_others(model, bucket, dims, at)))
-            continue;
-        const int32_t least = bucket->box[2 * at], most = bucket->box[2 * at + 1];
-        if (least <= size && size <= most)
-            return false;
-        if (most < size && most > *below)
-            *below = most;
-        if (least > size && (*above < 0 || least < *above))
-            *above = least;
-    }
-    return true;
-}
-
-/* No bucket holds these sizes: blame the first dimension of which no bucket takes the size, or else
- * dimension 0 beside the others as they are, and say which sizes of it would do. */
-static kiln_status no_bucket(const kiln_model *model, const int64_t *dims, kiln_detail *detail) {
-    kiln_detail error = {.status = KILN_NO_BUCKET, .where = KILN_AT_DIM, .index = -1, .axis = -1};
-    int32_t below, above;
-    uint32_t at = 0;
-    if (model->dims_count == 0)
-        return kiln_fail(detail, &error);
-    while (at < model->dims_count && !find_nearest(model, dims, at, true, &below, &above))
-        at++;
-    if (at == model->dims_count) {
-        at = 0;
-        (void)find_nearest(model, dims, at, false, &below, &above);
-    }
-    error.index = (int32_t)at;
-    error.name = model->dims[at].name;
-    error.value = dims[at];
-    error.min = below;
-    error.max = above;
-    return kiln_fail(detail, &error);
-}
-
 /* result->dims are known: find the bucket and fill in the rest. */
 static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *result,
                                  kiln_detail *detail) {
     const int32_t bucket = model->select == NULL ? 0 : model->select(result->dims);
     if (bucket < 0 || (uint32_t)bucket >= model->buckets_count)
-        return no_bucket(model, result->dims, detail);
+        return model->dims_count == 0 ? kiln_fail_plain(detail, KILN_NO_BUCKET)
+                                      : model->dynamic->refuse(model, result->dims, detail);
     result->bucket = (uint32_t)bucket;
     result->steps = model->buckets[bucket].steps;
     result->arena_bytes = model->buckets[bucket].arena_bytes;
@@ -180,7 +121,7 @@ static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *resu
 kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan_result *result,
                       kiln_detail *detail) {
     if (model == NULL || result == NULL)
-        return fail_plain(detail, KILN_NULL_ARGUMENT);
+        return kiln_fail_plain(detail, KILN_NULL_ARGUMENT);
     kiln_plan_result found = {0};
     kiln_status status = kiln_check_abi(model, detail);
     if (status == KILN_OK)
@@ -195,20 +136,21 @@ kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan
 kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_plan_result *result,
                            kiln_detail *detail) {
     if (model == NULL || result == NULL || (dims == NULL && model->dims_count > 0))
-        return fail_plain(detail, KILN_NULL_ARGUMENT);
+        return kiln_fail_plain(detail, KILN_NULL_ARGUMENT);
     kiln_plan_result found = {0};
     kiln_status status = kiln_check_abi(model, detail);
     for (uint32_t i = 0; status == KILN_OK && i < model->dims_count; i++) {
-        kiln_detail error = no_error;
-        error.where = KILN_AT_DIM;
-        error.index = (int32_t)i;
-        error.name = model->dims[i].name;
-        status = kiln_check_dim(model, i, dims[i], &error, detail);
+        kiln_detail error = {
+            .where = KILN_AT_DIM, .name = model->dims[i].name, .index = (int32_t)i, .axis = -1};
+        error.status = model->dynamic->check(model, i, dims[i], &error);
+        if (error.status != KILN_OK)
+            return kiln_fail(detail, &error);
         found.dims[i] = dims[i];
     }
     if (status != KILN_OK)
         return status;
-    kiln_derive(model, found.dims);
+    if (model->dynamic != NULL)
+        model->dynamic->derive(model, found.dims);
     status = choose_bucket(model, &found, detail);
     if (status == KILN_OK)
         *result = found;
@@ -218,17 +160,16 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
 kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs) {
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
-    if (session->model == NULL)
-        return fail_plain(&session->detail, KILN_NOT_OPEN);
-    if (session->in_on_step)
-        return fail_plain(&session->detail, KILN_BUSY);
     const kiln_model *model = session->model;
     kiln_detail *detail = &session->detail;
     kiln_plan_result plan;
+    kiln_status status = kiln_check_open(session);
+    if (status != KILN_OK)
+        return status;
 
-    *detail = no_error;
+    (void)kiln_fail_plain(detail, KILN_OK);
     kiln_cancel(session);
-    kiln_status status = kiln_plan(model, inputs, &plan, detail);
+    status = kiln_plan(model, inputs, &plan, detail);
     if (status == KILN_OK)
         status = kiln_check_outputs(model, outputs, plan.dims, detail);
     if (status == KILN_OK)
@@ -254,61 +195,59 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     return status;
 }
 
+/* A run is over at `step`. */
+static kiln_status end_run(kiln_session *session, uint32_t step, kiln_status status,
+                           int64_t value) {
+    (void)kiln_fail_plain(&session->detail, status);
+    session->detail.where = KILN_AT_STEP;
+    session->detail.index = (int32_t)step;
+    session->detail.value = value;
+    kiln_cancel(session);
+    return status;
+}
+
 /* Call on_step before a step. KILN_CANCELLED where the run is over: on_step asked for it, or has
  * cancelled the run, closed the session or opened it again. */
 static kiln_status call_on_step(kiln_session *session) {
-    kiln_detail error = no_error;
-    error.status = KILN_CANCELLED;
-    error.where = KILN_AT_STEP;
-    error.index = (int32_t)session->step;
+    const uint32_t step = session->step;
     session->in_on_step = 1;
-    const int32_t asked = session->config.on_step(session->config.user, session->step);
+    const int32_t asked = session->config.on_step(session->config.user, step);
     if (session->in_on_step == 0) /* opened again: the session belongs to this run no more */
         return KILN_CANCELLED;
     session->in_on_step = 0;
-    if (asked == 0 && kiln_steps_left(session) > 0) {
-        session->detail = no_error; /* on_step may have made calls that were refused */
-        return KILN_OK;
-    }
-    kiln_cancel(session);
-    return kiln_fail(&session->detail, &error);
+    if (asked != 0 || kiln_steps_left(session) == 0)
+        return end_run(session, step, KILN_CANCELLED, 0);
+    (void)kiln_fail_plain(&session->detail,
+                          KILN_OK); /* on_step may have made calls that were refused */
+    return KILN_OK;
 }
 
 kiln_status kiln_step(kiln_session *session) {
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
-    if (session->model == NULL)
-        return fail_plain(&session->detail, KILN_NOT_OPEN);
-    if (session->in_on_step)
-        return fail_plain(&session->detail, KILN_BUSY);
+    kiln_status status = kiln_check_open(session);
+    if (status != KILN_OK)
+        return status;
     if (kiln_steps_left(session) == 0)
-        return fail_plain(&session->detail, KILN_NOT_RUNNING);
-    kiln_detail error = no_error;
-    error.where = KILN_AT_STEP;
-    error.index = (int32_t)session->step;
-    error.status = KILN_OK;
-    kiln_status status = KILN_OK;
+        return kiln_fail_plain(&session->detail, KILN_NOT_RUNNING);
     if (session->config.on_step != NULL && (status = call_on_step(session)) != KILN_OK)
         return status;
     if (session->model->gpu != NULL) {
         status = session->model->gpu->step(session);
-        if (status != KILN_OK) {
-            kiln_cancel(session);
-            return status;
-        }
     } else {
-        error.value = session->variant->step(&session->frame, session->bucket, session->step);
-        if (error.value == KILN_STEP_DETAIL)
-            error = session->detail;
-        else if (error.value != 0)
-            error.status = error.value < 0 ? KILN_BAD_PLAN : KILN_LIBRARY;
+        const int32_t failed =
+            session->variant->step(&session->frame, session->bucket, session->step);
+        if (failed == KILN_STEP_DETAIL)
+            status = session->detail.status;
+        else if (failed != 0)
+            return end_run(session, session->step, failed < 0 ? KILN_BAD_PLAN : KILN_LIBRARY,
+                           failed);
     }
-    if (error.status != KILN_OK) {
+    if (status == KILN_OK)
+        session->step++;
+    else
         kiln_cancel(session);
-        return kiln_fail(&session->detail, &error);
-    }
-    session->step++;
-    return KILN_OK;
+    return status;
 }
 
 kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs) {

@@ -30,17 +30,13 @@ kiln_status kiln_open_state(const kiln_model *model, const kiln_config *config,
 }
 
 kiln_status kiln_reset(kiln_session *session) {
-    kiln_detail error = {.status = KILN_OK, .index = -1, .axis = -1};
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
-    if (session->model == NULL)
-        error.status = KILN_NOT_OPEN;
-    else if (session->in_on_step)
-        error.status = KILN_BUSY;
-    if (error.status != KILN_OK)
-        return kiln_fail(&session->detail, &error);
+    const kiln_status status = kiln_check_open(session);
+    if (status != KILN_OK)
+        return status;
     kiln_cancel(session);
-    session->detail = error;
+    (void)kiln_fail_plain(&session->detail, KILN_OK);
     set_initial(session->model, session->config.state, session->frame.params);
     return KILN_OK;
 }

@@ -31,9 +31,9 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          9u /* raised whenever kiln_model, kiln_frame or kiln_config change */
-#define KILN_MAX_DIMS     16 /* dimensions of one model, free and derived */
-#define KILN_PARAMS_ALIGN 64 /* of the params image, in bytes */
+#define KILN_ABI          10u /* raised whenever kiln_model, kiln_frame or kiln_config change */
+#define KILN_MAX_DIMS     16  /* dimensions of one model, free and derived */
+#define KILN_PARAMS_ALIGN 64  /* of the params image, in bytes */
 
 /* ---- what can go wrong, grouped by cause ---------------------------------------------------- */
 
@@ -208,6 +208,17 @@ typedef struct kiln_gpu_functions {
     kiln_status (*run)(kiln_session *session);   /* all steps, in place of `step` */
 } kiln_gpu_functions;
 
+/* What the core needs of a model's dimensions. */
+typedef struct kiln_dynamic_functions {
+    /* Range and multiple of one dimension: its status, and what is found and allowed in error. */
+    kiln_status (*check)(const kiln_model *model, uint32_t index, int64_t value,
+                         kiln_detail *error);
+    void (*derive)(const kiln_model *model, int64_t *dims); /* kiln_derive */
+    /* No bucket holds these sizes: which one is to blame, and which would do; detail may be null.
+     */
+    kiln_status (*refuse)(const kiln_model *model, const int64_t *dims, kiln_detail *detail);
+} kiln_dynamic_functions;
+
 /* The steps of a model with kernels for one kind of processor. */
 typedef struct kiln_variant {
     const char *name;
@@ -255,6 +266,8 @@ struct kiln_model {
     /* kiln_open_state, or null: a model without state links none of it. */
     kiln_status (*open_state)(const kiln_model *model, const kiln_config *config,
                               const unsigned char *params, kiln_detail *detail);
+    /* &kiln_dynamic, or null: a model without dimensions links none of it. */
+    const kiln_dynamic_functions *dynamic;
 };
 
 /* ---- sessions ------------------------------------------------------------------------------- */
@@ -533,6 +546,9 @@ int32_t kiln_check_indices_int32(const kiln_frame *frame, const kiln_index_check
 int32_t kiln_check_indices_int64(const kiln_frame *frame, const kiln_index_check *check,
                                  const int64_t *indices, int32_t rows, int32_t stride,
                                  int32_t first, int32_t size);
+
+/* dynamic.c */
+extern const kiln_dynamic_functions kiln_dynamic;
 
 /* Fill in the derived dimensions; zeros where a free one is out of its range, which the checks of a
  * run refuse. */

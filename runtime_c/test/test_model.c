@@ -86,7 +86,8 @@ const kiln_model sums = {.abi = KILN_ABI,
                          .arena_align = 64,
                          .params_bytes = 2 * sizeof(float),
                          .hash = hash,
-                         .select = select_bucket};
+                         .select = select_bucket,
+                         .dynamic = &kiln_dynamic};
 
 uint64_t plain_checksum(const unsigned char *data, size_t bytes) {
     uint32_t crc = 0xffffffffu;

@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 
-ABI = 9  # KILN_ABI
+ABI = 10  # KILN_ABI
 MAX_DIMS = 16  # KILN_MAX_DIMS
 SESSION_BYTES = 4096  # at least sizeof(kiln_session)
 POOL_WORDS = 192  # of 8 bytes, in kiln_pool
@@ -137,6 +137,7 @@ class CModel(ctypes.Structure):
         ("states_count", ctypes.c_uint32),
         ("state_bytes", ctypes.c_size_t),
         ("open_state", ctypes.c_void_p),
+        ("dynamic", ctypes.c_void_p),
     ]
 
 
