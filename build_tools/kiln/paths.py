@@ -21,9 +21,12 @@ def data_file(name: str) -> Path:
 
 
 def cache_dir() -> Path:
-    """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder."""
+    """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder.
+
+    A URL in KILN_CACHE is a cache of stage outputs alone.
+    """
     explicit = os.environ.get("KILN_CACHE")
-    if explicit:
+    if explicit and "://" not in explicit:
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kiln"
 

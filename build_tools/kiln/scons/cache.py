@@ -1,30 +1,24 @@
-"""A cache of stage outputs in a folder that builds in other folders, on other machines and in CI may share.
+"""A cache of stage outputs that builds in other folders, on other machines and in CI may share.
 
 SCons's own cache stores single files, and only declared ones; most stages fill a folder. So Kiln's nodes are
-excluded from SCons's cache, and all outputs of a stage are stored together:
+excluded from SCons's cache, and all outputs of a stage are stored together: an entry lists them, and their
+contents are stored by SHA-256. `kiln.scons.storage` is where.
 
-    stages/ab/abcd….json     by the key of a stage's run: its outputs, each with name, mode and SHA-256
-    blobs/12/1234…           contents of files, by SHA-256, so that equal files are stored once
-
-The key is a digest of the stage's name, its flags, the contents of all files that it reads, its own source
-and the versions of the libraries and of the C compiler. Only paths relative to the build are part of the key.
-Each file is written under a temporary name and renamed, so that several builds may write at a time. A damaged
-or missing file is detected by its SHA-256: the stage then runs as if there were no cache, and the file is
-replaced.
+The key of an entry is a digest of the stage's name, its flags, the contents of all files that it reads, its
+own source and the versions of the libraries and of the C compiler. Only paths relative to the build are part
+of the key. A damaged or missing file is detected by its SHA-256: the stage then runs as if there were no
+cache, and the file is replaced. So it does where the cache cannot be reached, after one warning.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
-import json
 import os
 import platform
-import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,44 +26,32 @@ import SCons.Defaults
 import SCons.Node.Python
 from SCons.Script import GetOption
 
-from kiln.config import Target
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, write_json
+from kiln.files import atomic_dir
 from kiln.scons import digest
-from kiln.sources.cache import copy, file_sha256
+from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
+from kiln.sources.cache import file_sha256
 from kiln.stage import Input
-from kiln.toolchain import compiler_command
 
 if TYPE_CHECKING:
     from kiln.scons.stage import StageNode
 
-_FORMAT = 1  # version of the entries; part of every key, so a new version invalidates all entries
+_FORMAT = 2  # version of the entries; part of every key, so a new version invalidates all entries
 _CONFIG_BYTES = 1 << 20  # larger JSON files are data, which is not searched for paths
 
-
-class _DamagedError(Exception):
-    """An entry, or a file that the entry names, differs from what was written."""
-
-
-_chosen: list[Path | None] = []
+_chosen: list[str | None] = []
 
 
 def choose(text: str) -> None:
-    """Use the folder `text` instead of KILN_CACHE; `none`: no cache.
+    """Use the folder or URL `text` instead of KILN_CACHE; `none`: no cache.
 
-    Raises KilnError where the folder cannot be created.
+    Raises KilnError for a folder that cannot be created, a wrong URL, and a package that is missing.
     """
     if not text:
-        raise KilnError("option 'cache': a folder or none expected")
-    if text == "none":
-        _chosen[:] = [None]
-        return
-    folder = Path(text).absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KilnError(f"option 'cache': {folder}: {error.strerror}") from error
-    _chosen[:] = [folder]
+        raise KilnError("option 'cache': a folder, a URL or none expected")
+    if text != "none":
+        open_storage(text)
+    _chosen[:] = [None if text == "none" else text]
 
 
 def chosen() -> StageCache | None:
@@ -78,38 +60,35 @@ def chosen() -> StageCache | None:
     None where none of the three is set, or with SCons's --cache-disable.
     """
     if _chosen:
-        folder = _chosen[0]
+        text = _chosen[0]
     elif os.environ.get("KILN_CACHE"):
-        folder = Path(os.environ["KILN_CACHE"]).absolute()
+        text = os.environ["KILN_CACHE"]
     else:
         # Read from the private attribute: a public call would create the default environment, which searches
         # for compilers.
         scons = getattr(SCons.Defaults._default_env, "_CacheDir_path", None)
-        folder = Path(scons).absolute() / "kiln" if scons else None
-    return StageCache(folder) if folder is not None and not GetOption("cache_disable") else None
+        text = str(Path(scons).absolute() / "kiln") if scons else None
+    return StageCache(open_storage(text)) if text is not None and not GetOption("cache_disable") else None
 
 
 class StageCache:
-    """The cache in `folder`. Safe to use from several threads and by several builds."""
+    """The cache in `storage`. Safe to use from several threads and by several builds."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
         self._lock = threading.Lock()
         self._known: dict[str, tuple[tuple[int, ...], str]] = {}
         self._told = False
+        self.down = False  # cannot be reached: not asked again in this build
 
     def entry(self, stage: StageNode) -> Entry | None:
         """The entry for the outputs of this run of a stage; None for a stage that always runs."""
-        if not stage.stage.spec.cached or stage.markers:
+        if self.down or not stage.stage.spec.cached or stage.markers:
             return None
         try:
             return Entry(self, stage, self._key(stage))
         except OSError:  # the stage reports an unreadable input with a better message
             return None
-
-    def file(self, sha256: str) -> Path:
-        """Path in the cache of the content with this SHA-256."""
-        return self.folder / "blobs" / sha256[:2] / sha256
 
     def warn(self, error: Exception) -> None:
         """Warn that outputs cannot be stored, once in a build."""
@@ -117,6 +96,26 @@ class StageCache:
             told, self._told = self._told, True
         if not told:
             print(f"kiln: warning: the cache cannot be written: {error}", file=sys.stderr, flush=True)
+
+    def fail(self, error: Exception) -> None:
+        """Warn that the cache cannot be read; it is not used any more in this build."""
+        with self._lock:
+            down, self.down = self.down, True
+        if not down:
+            print(f"kiln: warning: the cache cannot be read: {error}", file=sys.stderr, flush=True)
+
+    def put(self, path: Path) -> dict[str, Any]:
+        """Store the content of a file, if it is not there yet; returns the file as an entry lists it."""
+        sha256 = self.sha256(path)
+        if not self.storage.has(sha256):
+            self.storage.put(path, sha256)
+        found = path.stat()
+        return {
+            "name": str(path),
+            "sha256": sha256,
+            "bytes": found.st_size,
+            "executable": bool(found.st_mode & 0o100),
+        }
 
     def sha256(self, path: Path) -> str:
         """SHA-256 of a file; read again only when its inode, size or times have changed."""
@@ -133,25 +132,16 @@ class StageCache:
     def _key(self, stage: StageNode) -> str:
         parts = [f"{_FORMAT}", stage.name, digest.of_stage(stage.name), platform.machine()]
         parts.append("{}.{}".format(*sys.version_info[:2]))
-        outside: dict[str, str] = {f"{Path.cwd()}/": ""}
-        files: list[Path] = []
-        for node in stage.inputs:
-            if isinstance(node, SCons.Node.Python.Value):
-                parts.append(node.get_text_contents())
-                continue
-            path = Path(str(node))
-            files.append(path)
-            if path.is_absolute():
-                outside[str(path)] = self.sha256(path)
+        parts += [
+            node.get_text_contents() for node in stage.inputs if isinstance(node, SCons.Node.Python.Value)
+        ]
+        files = files_of(stage)
+        outside = {f"{Path.cwd()}/": "", **{str(p): self.sha256(p) for p in files if p.is_absolute()}}
         parts += [_relative(word, outside) for word in stage.stage.words(silent=False)]
-        for one, values in stage.stage.values():
-            if isinstance(one.kind, Input):
-                files += [file for path in values for file in _files(path)]
-        for path in files:
-            parts.append(self._content(path, outside))
+        parts += [self._content(path, outside) for path in files]
         target = getattr(stage.stage, "target", None)
         if target is not None:
-            parts.append(_compiler(target.read_text(encoding="utf-8")))
+            parts.append(digest.of_compiler(target.read_text(encoding="utf-8")))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def _content(self, path: Path, outside: dict[str, str]) -> str:
@@ -171,91 +161,96 @@ class Entry:
 
     def __init__(self, cache: StageCache, stage: StageNode, key: str) -> None:
         self._cache = cache
-        self._path = cache.folder / "stages" / key[:2] / f"{key}.json"
-        self._folder = stage.folder
-        self._outputs = [name for name in stage.outputs if not self._inside(name)]
+        self._key = key
+        self._stage = stage
 
     def restore(self) -> bool:
         """Copy the outputs from the cache into the build folder; returns whether this succeeded.
 
-        False, with nothing changed, where an output is missing or damaged in the cache. Raises KilnError
-        where an output cannot be written.
+        False, with nothing changed, where an output is missing or damaged in the cache, or the cache cannot
+        be read. Raises KilnError where an output cannot be written.
         """
         try:
-            files = self._read()
-            for file in files.values():
-                self._verify(file)
-            if self._folder is not None:
-                with atomic_dir(self._folder) as made:
-                    for name in filter(self._inside, files):
-                        self._put(files[name], made / Path(name).relative_to(self._folder))
-            for name in self._outputs:
-                self._put(files[name], Path(name))
-        except _DamagedError:
+            files = self._cache.storage.entry(self._key)
+            place(self._cache.storage, self._stage, files)
+        except DamagedError:
             return False
-        for path in (self._path, *(self._cache.file(file["sha256"]) for file in files.values())):
-            with contextlib.suppress(OSError):  # the time of last use, for tools that clean the cache
-                os.utime(path)
+        except StorageError as error:
+            self._cache.fail(error)
+            return False
+        self._cache.storage.used(self._key, files)
         return True
 
     def store(self) -> None:
         """Store the outputs in the cache. On failure, print a warning and continue the build."""
+        if self._cache.down:
+            return
         try:
-            folder = Path(self._folder) if self._folder is not None else None
+            folder = Path(self._stage.folder) if self._stage.folder is not None else None
             inside = [] if folder is None else _files(folder)
-            files = [*inside, *map(Path, self._outputs)]
-            entries = []
-            for path in files:
-                if path.is_symlink():
-                    return
-                sha256 = self._cache.sha256(path)
-                place = self._cache.file(sha256)
-                if not (place.is_file() and file_sha256(place) == sha256):
-                    copy(path, place)
-                executable = bool(path.stat().st_mode & 0o100)
-                entries.append({"name": str(path), "sha256": sha256, "executable": executable})
-            write_json(self._path, {"files": entries, "check": _check(entries)})
-        except (OSError, KilnError) as error:
+            files = [*inside, *(Path(name) for name in self._stage.outputs if not _inside(self._stage, name))]
+            if any(path.is_symlink() for path in files):
+                return
+            self.record([self._cache.put(path) for path in files])
+        except (OSError, KilnError, StorageError) as error:
             self._cache.warn(error)
 
-    def _inside(self, name: str) -> bool:
-        return self._folder is not None and Path(self._folder) in Path(name).parents
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        """The entry's files by name: all expected outputs, and none outside of the stage's folder.
-
-        Raises _DamagedError where the entry is missing or damaged.
-        """
-        try:
-            entry = json.loads(self._path.read_text(encoding="utf-8"))
-            whole = entry["check"] == _check(entry["files"])
-            files = {str(file["name"]): file for file in entry["files"]}
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise _DamagedError from error
-        elsewhere = [name for name in files if not self._inside(name) and name not in self._outputs]
-        if not whole or elsewhere or any(".." in Path(name).parts for name in files):
-            raise _DamagedError
-        if not set(self._outputs) <= set(files):
-            raise _DamagedError
-        return files
-
-    def _verify(self, file: dict[str, Any]) -> None:
-        """Raise _DamagedError where the content of an output is missing or has another SHA-256."""
-        kept = self._cache.file(file["sha256"])
-        try:
-            if file_sha256(kept) == file["sha256"]:
-                return
-            kept.unlink()
-        except OSError as error:
-            raise _DamagedError from error
-        raise _DamagedError
-
-    def _put(self, file: dict[str, Any], out: Path) -> None:
-        copy(self._cache.file(file["sha256"]), out)
-        out.chmod(0o755 if file["executable"] else 0o644)
+    def record(self, files: Sequence[Mapping[str, Any]]) -> None:
+        """Store that these files, whose contents are stored, are the outputs. Raises StorageError."""
+        self._cache.storage.put_entry(self._key, files)
 
 
-def _relative(text: str, outside: dict[str, str]) -> str:
+def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]) -> None:
+    """Copy the outputs of a stage from `storage` to where they belong.
+
+    Raises DamagedError, with nothing changed, where an output is missing or damaged, or where `files` has a
+    file that is no output; StorageError where the storage cannot be read; KilnError where an output cannot be
+    written.
+    """
+    named = {str(file["name"]): file for file in files}
+    expected = set(stage.outputs)
+    if not expected <= set(named) or any(".." in Path(name).parts for name in named):
+        raise DamagedError
+    if any(name not in expected and not _inside(stage, name) for name in named):
+        raise DamagedError
+    out = Path(stage.folder or stage.outputs[0])
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # The journal removes such names after a killed build.
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as received:
+            waiting = {name: Path(received, str(number)) for number, name in enumerate(named)}
+            for name, path in waiting.items():
+                storage.get(named[name]["sha256"], path)
+                path.chmod(0o755 if named[name]["executable"] else 0o644)
+            if stage.folder is not None:
+                with atomic_dir(stage.folder) as made:
+                    for name in [name for name in waiting if _inside(stage, name)]:
+                        _move(waiting.pop(name), made / Path(name).relative_to(stage.folder))
+            for name, path in waiting.items():
+                _move(path, Path(name))
+    except OSError as error:
+        raise KilnError(f"{error.filename or out}: cannot write: {error.strerror}") from error
+
+
+def files_of(stage: StageNode) -> list[Path]:
+    """All files that a stage reads, without its own source."""
+    files = [Path(str(node)) for node in stage.inputs if not isinstance(node, SCons.Node.Python.Value)]
+    for one, values in stage.stage.values():
+        if isinstance(one.kind, Input):
+            files += [file for path in values for file in _files(path)]
+    return list(dict.fromkeys(files))
+
+
+def _inside(stage: StageNode, name: str) -> bool:
+    return stage.folder is not None and Path(stage.folder) in Path(name).parents
+
+
+def _move(path: Path, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(out)
+
+
+def _relative(text: str, outside: Mapping[str, str]) -> str:
     for path in sorted(outside, key=len, reverse=True):
         text = text.replace(path, outside[path])
     return text
@@ -264,21 +259,3 @@ def _relative(text: str, outside: dict[str, str]) -> str:
 def _files(path: Path) -> list[Path]:
     """`path` itself for a file, or all files of a folder, sorted by name; empty where it does not exist."""
     return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _check(entries: Sequence[dict[str, Any]]) -> str:
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
-
-
-@functools.cache
-def _compiler(target: str) -> str:
-    """The `--version` output of a target.json's C compiler.
-
-    Empty for zig, which is in every stage's digest.
-    """
-    chosen = Target.model_validate_json(target)
-    if chosen.c_compiler.kind == "zig" and chosen.c_compiler.command is None:
-        return ""
-    command = [*compiler_command(chosen)[:1], "--version"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return done.stdout

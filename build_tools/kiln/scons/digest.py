@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+import subprocess
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from kiln.config import Target
 from kiln.stages import STAGES
+from kiln.toolchain import compiler_command
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+kiln\.(\w+)|^\s*from\s+kiln\s+import\s+([\w, ]+)", re.MULTILINE)
@@ -38,6 +41,20 @@ def of_folder(folder: Path) -> str:
     """Digest of the names and contents of a folder's C sources and headers, without its tests and fuzzers."""
     files = (path for path in folder.rglob("*.[ch]") if not re.search(r"(_test|_fuzz)\Z", path.stem))
     return _of_files(folder, files)
+
+
+@functools.cache
+def of_compiler(target: str) -> str:
+    """The `--version` output of the C compiler of `target`, the text of a target.json.
+
+    Empty for zig, which is in every stage's digest.
+    """
+    chosen = Target.model_validate_json(target)
+    if chosen.c_compiler.kind == "zig" and chosen.c_compiler.command is None:
+        return ""
+    command = [*compiler_command(chosen)[:1], "--version"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return done.stdout
 
 
 def _closure(part: str) -> set[str]:

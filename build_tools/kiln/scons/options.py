@@ -21,7 +21,7 @@ OPTIONS = {
     "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
-    "cache": "a folder of what was made, to share with other builds; none: no such folder (KILN_CACHE)",
+    "cache": "a folder or URL of what was made, to share with other builds; none: no cache (KILN_CACHE)",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "package": "zephyr, cmsis-pack, arduino, esp-idf or platformio for microcontrollers, npm for WebAssembly",
     "image": "for `run`: an image in place of the model's own",

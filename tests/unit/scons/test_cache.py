@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from kiln.config import load_target
-from kiln.scons import cache
+from kiln.scons import digest
+from kiln.scons.storage import check
 
 from unit.scons_project import Project
 
@@ -101,7 +103,7 @@ def test_a_damaged_cache_is_noticed_and_mended(
     for path in entries[1::3]:  # an entry that would write elsewhere
         entry = json.loads(path.read_text())
         entry["files"].append({**entry["files"][0], "name": str(outside)})
-        path.write_text(json.dumps({**entry, "check": cache._check(entry["files"])}))
+        path.write_text(json.dumps({**entry, "check": check(entry["files"])}))
     assert rebuilt(project, f"cache={folder}") > {"lower", "link", "bundle"}
     assert project.bundle_digest("aarch64/resnet") == bundle and not outside.exists()
     assert rebuilt(project, f"cache={folder}") == NEVER_KEPT
@@ -127,7 +129,7 @@ def test_a_cache_that_cannot_be_used_is_one_line(project: Project, tmp_path: Pat
     blocked = tmp_path / "blocked"
     blocked.write_text("a file")
     assert project.scons(*RESNET, "cache=").stderr == (
-        "kiln: error: option 'cache': a folder or none expected\n"
+        "kiln: error: option 'cache': a folder, a URL or none expected\n"
     )
     done = project.scons(*RESNET, f"cache={blocked}")
     assert done.returncode == 2
@@ -147,11 +149,21 @@ def test_the_version_of_a_compiler_counts(tmp_path: Path) -> None:
     for version in ("12.2.0", "13.1.0"):
         compiler.write_text(f"#!/bin/sh\necho gcc {version}\n")
         compiler.chmod(0o755)
-        cache._compiler.cache_clear()
+        digest.of_compiler.cache_clear()
         text = (Path(__file__).resolve().parents[3] / "targets/aarch64.yaml").read_text()
         text = text.replace("kind: zig", "kind: gcc").replace("command: null", f"command: [{compiler}]")
         path = tmp_path / "own.yaml"
         path.write_text(text)
-        target = cache.Target.model_dump_json(load_target(path))
-        texts.append(cache._compiler(target))
+        target = load_target(path).model_dump_json()
+        texts.append(digest.of_compiler(target))
     assert texts == ["gcc 12.2.0\n", "gcc 13.1.0\n"]
+
+
+def test_a_cache_that_cannot_be_reached_costs_one_warning(project: Project, bundle: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/kiln"
+    shutil.rmtree(project.folder / "build")
+    done = project.scons(*RESNET, f"cache={url}")
+    assert done.returncode == 0
+    assert done.stderr == f"kiln: warning: the cache cannot be read: {url}: Connection refused\n"
+    assert project.bundle_digest("aarch64/resnet") == bundle

@@ -1,0 +1,41 @@
+"""Where a cache of stage outputs keeps them: a folder, an HTTP server, or a place that fsspec knows.
+
+    storage = open_storage("https://cache.example.com/kiln")
+    storage.put(Path("lib/libnet.a"), sha256)          # a content, by its SHA-256
+    storage.put_entry(key, [{"name": …, "sha256": …, "bytes": …, "executable": …}])
+
+The classes have the same methods. They raise StorageError where the place cannot be read or written, and
+DamagedError for what is missing there, or is not what was stored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.errors import KilnError
+from kiln.scons.storage.common import DamagedError, Storage, StorageError, check, receive
+from kiln.scons.storage.folder import FolderStorage
+
+__all__ = ["DamagedError", "FolderStorage", "Storage", "StorageError", "check", "open_storage", "receive"]
+
+
+def open_storage(text: str) -> Storage:
+    """The storage of `text`: a folder, http://HOST/…, https://HOST/…, or another URL, which fsspec opens.
+
+    Raises KilnError for a folder that cannot be created, a wrong URL, and a package that is missing.
+    """
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme in ("http", "https"):
+        from kiln.scons.storage.http import HttpStorage
+
+        return HttpStorage(text)
+    if separator:
+        from kiln.scons.storage.remote import RemoteStorage
+
+        return RemoteStorage(text)
+    folder = Path(text).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KilnError(f"option 'cache': {folder}: {error.strerror}") from error
+    return FolderStorage(folder)

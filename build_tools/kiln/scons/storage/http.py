@@ -1,0 +1,228 @@
+"""A cache on an HTTP server that speaks the protocol of Bazel's remote cache.
+
+    GET, PUT  <url>/ac/<key>      entries, by the key of a stage's run
+    GET, PUT  <url>/cas/<sha256>  contents, by their SHA-256; HEAD tells whether one is there
+
+bazel-remote, nginx with WebDAV and the caches of CI services are such servers. Some of them read the entries,
+so these are what Bazel stores: a message ActionResult of the Remote Execution API (v2) with the output files.
+Its field stdout_raw has the check of the entry. A user and a password in the URL are sent as HTTP's basic
+authentication, the token in KILN_CACHE_TOKEN as a bearer.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import http.client
+import os
+import socket
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kiln.errors import KilnError
+from kiln.scons.storage.common import (
+    DamagedError,
+    FileEntries,
+    Storage,
+    StorageError,
+    check,
+    checked,
+    receive,
+)
+
+TOKEN = "KILN_CACHE_TOKEN"
+_SECONDS = 30.0
+_MOST_ENTRY = 16 << 20  # bytes
+_OK, _CREATED, _NOT_FOUND = 200, 201, 404
+_GONE = (http.client.HTTPException, OSError)
+
+
+class HttpStorage(Storage):
+    """The cache at `url`; a connection for each thread, which stays open between requests."""
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if not parts.hostname or port == -1 or parts.query or parts.fragment:
+            raise KilnError(f"option 'cache': '{url}': http://HOST:PORT/PATH is expected")
+        self.text = url
+        self.shown = urllib.parse.urlunsplit(
+            (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
+        )
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
+        self._path = parts.path.rstrip("/")
+        self._headers = _authorisation(parts)
+        self._local = threading.local()
+        self._damaged: set[str] = set()  # contents that the server has, but not as they were
+
+    def entry(self, key: str) -> FileEntries:
+        """See Storage."""
+        with self._request("GET", f"ac/{key}") as answer:
+            if answer.status == _NOT_FOUND:
+                raise DamagedError(key)
+            self._expect(answer, "GET", _OK)
+            data = answer.read(_MOST_ENTRY + 1)
+        if len(data) > _MOST_ENTRY:
+            raise DamagedError(key)
+        result = _messages()["ActionResult"]()
+        try:
+            result.ParseFromString(data)
+            files = [_file(one) for one in result.output_files]
+            stored = result.stdout_raw.decode()
+        except Exception as error:  # google.protobuf.message.DecodeError, or a wrong encoding
+            raise DamagedError(key) from error
+        return checked(files, stored)
+
+    def put_entry(self, key: str, files: FileEntries) -> None:
+        """See Storage."""
+        result = _messages()["ActionResult"](stdout_raw=check(files).encode())
+        for file in files:
+            one = result.output_files.add(path=file["name"], is_executable=file["executable"])
+            one.digest.hash, one.digest.size_bytes = file["sha256"], file["bytes"]
+        self._put(f"ac/{key}", result.SerializeToString(deterministic=True))
+
+    def has(self, sha256: str) -> bool:
+        """See Storage."""
+        if sha256 in self._damaged:
+            return False
+        with self._request("HEAD", f"cas/{sha256}") as answer:
+            return bool(answer.status == _OK)
+
+    def get(self, sha256: str, out: Path) -> None:
+        """See Storage."""
+        with self._request("GET", f"cas/{sha256}") as answer:
+            if answer.status == _NOT_FOUND:
+                raise DamagedError(sha256)
+            self._expect(answer, "GET", _OK)
+            try:
+                receive(answer, sha256, out)
+            except http.client.HTTPException as error:
+                raise StorageError(f"{self.shown}: {error or type(error).__name__}") from error
+            except DamagedError:
+                self._damaged.add(sha256)
+                raise
+
+    def put(self, path: Path, sha256: str) -> None:
+        """See Storage."""
+        with path.open("rb") as stream:
+            self._put(f"cas/{sha256}", stream, path.stat().st_size)
+        self._damaged.discard(sha256)
+
+    def _put(self, place: str, body: bytes | BinaryIO, size: int | None = None) -> None:
+        headers = {"Content-Type": "application/octet-stream"}
+        headers["Content-Length"] = str(len(body) if isinstance(body, bytes) else size)
+        with self._request("PUT", place, body, headers) as answer:
+            if not _OK <= answer.status < 300:
+                self._expect(answer, "PUT", _CREATED)
+
+    def _expect(self, answer: Any, method: str, status: int) -> None:
+        if answer.status != status:
+            reason = {401: "; a user and a password in the URL, or a token in " + TOKEN, 403: "; not allowed"}
+            more = reason.get(answer.status, "")
+            raise StorageError(f"{self.shown}: {method}: {answer.status} {answer.reason}{more}")
+
+    @contextlib.contextmanager
+    def _request(
+        self, method: str, place: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Iterator[Any]:
+        """Send a request and yield the answer. Raises StorageError where there is none.
+
+        A server may close a connection between two requests; then the request is sent again, once.
+        """
+        try:
+            for again in (True, False):
+                connection = self._connection()
+                fresh = connection.sock is None
+                try:
+                    connection.request(
+                        method, f"{self._path}/{place}", body, {**self._headers, **(headers or {})}
+                    )
+                    answer = connection.getresponse()
+                    break
+                except _GONE:
+                    connection.close()
+                    if fresh or not again:
+                        raise
+                    if hasattr(body, "seek"):
+                        body.seek(0)
+            yield answer
+            answer.read()  # the rest, or the connection cannot be used again
+        except _GONE as error:
+            self._connection().close()
+            reason = getattr(error, "strerror", None) or error or type(error).__name__
+            raise StorageError(f"{self.shown}: {reason}") from error
+        except BaseException:
+            self._connection().close()
+            raise
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not hasattr(self._local, "connection"):
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            self._local.connection = kind(self._host, self._port, timeout=_SECONDS)
+        found: http.client.HTTPConnection = self._local.connection
+        if found.sock is not None:  # else small messages wait for the other side's acknowledgement
+            found.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
+
+
+def _authorisation(parts: urllib.parse.SplitResult) -> dict[str, str]:
+    if os.environ.get(TOKEN):
+        return {"Authorization": f"Bearer {os.environ[TOKEN]}"}
+    if parts.username is None:
+        return {}
+    user, password = (urllib.parse.unquote(text or "") for text in (parts.username, parts.password))
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def _file(one: Any) -> dict[str, Any]:
+    return {
+        "name": one.path,
+        "sha256": one.digest.hash,
+        "bytes": one.digest.size_bytes,
+        "executable": one.is_executable,
+    }
+
+
+@functools.cache
+def _messages() -> dict[str, Any]:
+    """The classes of the messages Digest, OutputFile and ActionResult, with the fields that are used here.
+
+    Names and numbers are those of build/bazel/remote/execution/v2/remote_execution.proto.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    types = {
+        "text": field.TYPE_STRING,
+        "bytes": field.TYPE_BYTES,
+        "bool": field.TYPE_BOOL,
+        "int": field.TYPE_INT64,
+    }
+    package = "kiln.cache"
+    file = descriptor_pb2.FileDescriptorProto(name="kiln_cache.proto", package=package, syntax="proto3")
+    for name, fields in {
+        "Digest": [("hash", 1, "text"), ("size_bytes", 2, "int")],
+        "OutputFile": [("path", 1, "text"), ("digest", 2, "Digest"), ("is_executable", 4, "bool")],
+        "ActionResult": [("output_files", 2, "OutputFile"), ("stdout_raw", 5, "bytes")],
+    }.items():
+        message = file.message_type.add(name=name)
+        for called, number, kind in fields:
+            several = called == "output_files"
+            one = message.field.add(name=called, number=number, type=types.get(kind, field.TYPE_MESSAGE))
+            one.label = field.LABEL_REPEATED if several else field.LABEL_OPTIONAL
+            if kind not in types:
+                one.type_name = f".{package}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = ("Digest", "OutputFile", "ActionResult")
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in names
+    }
