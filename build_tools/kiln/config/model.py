@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from kiln.config import sizes
+from kiln.config.budget import Budget
 from kiln.config.byoc import ByocKey
 from kiln.config.c_words import can_name_symbol
 from kiln.config.check import PlacedError, Section, choices, nearest
@@ -22,7 +23,7 @@ from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.source import ModelSource
 from kiln.config.special import SpecialCase
 from kiln.config.state import StateEntry
-from kiln.config.target import Budget, VariantName
+from kiln.config.target import VariantName
 from kiln.config.weights import WeightsKey
 
 Format = Literal["onnx", "tflite", "pt2"]
@@ -255,7 +256,7 @@ class Model(Section):
     variants: Annotated[list[VariantName], Field(min_length=1)] | None = Field(
         default=None, description="names of the target's variants to build; null: all of them"
     )
-    budget: Budget = Field(default=Budget(), description="limits of flash and RAM for this model")
+    budget: Budget = Field(default=Budget(), description="limits of memory, work and time for this model")
     limits: StageLimits = Field(
         default=StageLimits(), description="time and memory that one stage of the build may use"
     )

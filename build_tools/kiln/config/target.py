@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
+from kiln.config.budget import Budget, Clock
 from kiln.config.byoc import ByocKey
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
@@ -99,27 +100,6 @@ class Emulator(Section):
     env: dict[str, str] = Field(description="environment variables of the emulator")
     since: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] | None = Field(
         default=None, description="oldest version of the program that emulates the CPU right; null: any"
-    )
-
-
-class Budget(Section):
-    """Limits of memory and of work; the build fails if one is exceeded."""
-
-    flash_bytes: Bytes | None = Field(
-        default=None, description="greatest size of code and parameters; null: no limit"
-    )
-    ram_bytes: Bytes | None = Field(
-        default=None, description="greatest size of arena and static data; null: no limit"
-    )
-    stack_bytes: Bytes | None = Field(
-        default=None,
-        description="greatest depth of the stack below a call of the model, on freestanding targets of arch "
-        "arm_m and riscv32; null: no limit",
-    )
-    instructions: Positive | None = Field(
-        default=None,
-        description="most instructions of a run; `test` counts them on an emulated machine without an "
-        "operating system; null: no limit",
     )
 
 
@@ -229,7 +209,12 @@ class Target(Section):
         description="of a freestanding target: the regions of its memory, for the linker; null: not known, "
         "so that Kiln links no programs that run",
     )
-    budget: Budget = Field(description="limits of flash and RAM for every model")
+    clock: Clock | None = Field(
+        default=None,
+        description="of a freestanding target: the rate at which its core works, by which the budget "
+        "latency_ms is computed from instructions; null: not known",
+    )
+    budget: Budget = Field(description="limits of memory, work and time for every model")
     params_storage: Storage = Field(description="storage of parameters, for models that do not specify it")
     weight_growth: float = Field(
         ge=1,
@@ -325,6 +310,10 @@ class Target(Section):
         if self.memory is not None and self.deployment != "freestanding":
             raise PlacedError(
                 ("memory",), "a hosted target's memory is its operating system's: a freestanding one expected"
+            )
+        if self.clock is not None and self.deployment != "freestanding":
+            raise PlacedError(
+                ("clock",), "times are measured on a hosted target: a freestanding one expected"
             )
         if self.memory is not None:
             check_regions(self.memory, "memory")

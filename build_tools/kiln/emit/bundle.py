@@ -149,7 +149,7 @@ def describe(
         "params": {"bytes": params.bytes, "storage": params.storage, "section": params.section},
         "buckets": [bucket.model_dump(include=keys) for bucket in plan.buckets],
         "linked": size.get("linked"),
-        "instructions": size.get("instructions", []),
+        "run_budgets": size.get("run_budgets", []),
         "libraries": libraries(plan, given),
         "tools": {"kiln": __version__, **{tool: metadata.version(tool) for tool in _TOOLS}},
     }

@@ -17,6 +17,7 @@ from kiln.plan.schema import Plan, read_plan
 from kiln.report import budget
 from kiln.report.buckets import has_buckets
 from kiln.report.measure import linked_figures, on_gpu, plan_figures
+from kiln.report.run_budget import run_budgets
 from kiln.stages.target import SizeStage
 
 _TOP = 8  # most kernels and contributors that are listed
@@ -44,11 +45,7 @@ def run(args: SizeStage) -> None:
         f"model {plan.name}": own.get("budget", own) or {},
         f"target {target.name}": target.budget.model_dump(),
     }
-    figures["instructions"] = [
-        {"owner": owner, "limit": limits["instructions"]}
-        for owner, limits in budgets.items()
-        if limits.get("instructions") is not None
-    ]
+    figures["run_budgets"] = run_budgets(budgets, target)
     budgets |= budget.of_memory(target)
     lines = budget.check(figures, budgets)
     figures["budgets"] = [

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kiln.config import canonical_json, load_target, target_config
+from kiln.config import Target, canonical_json, load_target, target_config
+from kiln.config.budget import Clock
 from kiln.device.bundle import Bundle, GoldenVector
 from kiln.device.check.execute import Outcome
+from kiln.device.check.run_limits import over_budget
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_machine import MachineRunner
-from kiln.device.check.test import over_budget
 from kiln.errors import KilnError
+from kiln.files import write_json
 from kiln.plan.schema import Plan
 from kiln.report import budget, measure, size
 from kiln.report.budget import check, contributors, of_memory
+from kiln.report.run_budget import run_budgets
 from kiln.stages.target import SizeStage
 from plans import plan_of
 
@@ -201,13 +205,54 @@ def test_a_limit_of_a_stack_that_is_not_known_is_refused() -> None:
 def test_too_many_instructions_fail_the_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = Bundle(tmp_path, "m")
     vectors = [GoldenVector(name, [], [], []) for name in ("one", "two")]
-    outcome = Outcome(nanoseconds=[10, 30])
-    (tmp_path / "manifest.json").write_text('{"instructions": [{"owner": "model m", "limit": 20}]}')
-    emulated = MachineRunner("qemu-system-arm")
-    assert over_budget(bundle, vectors, outcome, emulated) == [
-        "vector two: 30 instructions, model m allows 20"
+    outcome = Outcome(nanoseconds=[10_000, 30_000])
+    emulated, host = MachineRunner("qemu-system-arm"), LocalRunner("host")
+    target = load_target("cortex_m4")
+    limits = [{"owner": "model m", "kind": "instructions", "limit": 20_000}]
+    write_json(tmp_path / "manifest.json", {"run_budgets": limits})
+    assert over_budget(bundle, vectors, outcome, emulated, target) == [
+        "budget exceeded: vector two: 30,000 instructions, model m allows 20,000"
     ]
-    assert over_budget(bundle, vectors, outcome, LocalRunner("host")) == []
+    assert "model m, instructions  two     20,000  30,000    10,000" in re.sub(
+        "[│┃]", "", capsys.readouterr().out
+    )
+    assert over_budget(bundle, vectors, outcome, host, target) == []
     assert "budget of instructions is not checked" in capsys.readouterr().out
     (tmp_path / "manifest.json").unlink()
-    assert over_budget(bundle, vectors, outcome, emulated) == []
+    assert over_budget(bundle, vectors, outcome, emulated, target) == []
+
+
+def test_a_limit_of_time(tmp_path: Path) -> None:
+    """From instructions by the target's clock, measured on a machine, and refused where neither can be."""
+    bundle = Bundle(tmp_path, "m")
+    vectors = [GoldenVector(name, [], [], []) for name in ("one", "two")]
+    outcome = Outcome(nanoseconds=[1_000_000, 3_000_000])
+    target = load_target("cortex_m4")
+    limits = {"model m": {"latency_ms": 20.0}}
+    with pytest.raises(
+        KilnError, match=r"budget 'latency_ms' of model m: .* 'cortex_m4', .* no clock .*\bhz:"
+    ):
+        run_budgets(limits, target)
+    timed = target.model_copy(update={"clock": Clock(hz=100_000_000, cycles_per_instruction=1.5)})
+    write_json(tmp_path / "manifest.json", {"run_budgets": run_budgets(limits, timed)})
+    emulated = MachineRunner("qemu-system-arm")
+    assert over_budget(bundle, vectors, outcome, emulated, timed) == [
+        "budget exceeded: vector two: 45.000 ms, model m allows 20.000"
+    ]
+    host = load_target("x86_64")
+    assert over_budget(bundle, vectors, outcome, LocalRunner("host"), host) == []
+    outcome.nanoseconds[0] = 20_000_001
+    assert len(over_budget(bundle, vectors, outcome, LocalRunner("host"), host)) == 1
+    user_mode = LocalRunner("qemu-aarch64 -cpu max", ["qemu-aarch64"])
+    with pytest.raises(KilnError, match=r"of model m: qemu-aarch64 -cpu max measures no time .* device=NAME"):
+        over_budget(bundle, vectors, outcome, user_mode, load_target("aarch64"))
+
+
+def test_a_clock() -> None:
+    values = load_target("cortex_m4").model_dump()
+    assert Target.model_validate({**values, "clock": {"hz": "48.5MHz"}}).clock == Clock(hz=48_500_000)
+    for hz in ("fast", 0, "-1MHz"):
+        with pytest.raises(ValueError, match="hz"):
+            Target.model_validate({**values, "clock": {"hz": hz}})
+    with pytest.raises(ValueError, match="measured on a hosted target"):
+        Target.model_validate({**load_target("x86_64").model_dump(), "clock": {"hz": 1}})

@@ -13,6 +13,7 @@ from kiln.device.bundle import Bundle, GoldenVector, limits_of, open_bundle
 from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
 from kiln.device.check.execute import Check, Outcome, execute
 from kiln.device.check.outside import judge, outside
+from kiln.device.check.run_limits import over_budget
 from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner, runners_of_variants
 from kiln.errors import KilnError
@@ -76,33 +77,13 @@ def _check_variant(
         for entry, result in zip(vector.output_entries, results, strict=True)
         if not result.passed
     ] + [f"{check.name}: {check.text}" for check in outcome.checks if not check.passed]
-    faults += over_budget(bundle, vectors, outcome, runner)
+    faults += over_budget(bundle, vectors, outcome, runner, target)
     if faults:
         args.out.unlink(missing_ok=True)
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         print(f"kiln: test failed: {bundle.name} on {target.name}{named}: {faults[0]}{more}", file=sys.stderr)
         raise SystemExit(1)
     return _results(bundle, target, runner, vectors, compared, outcome)
-
-
-def over_budget(
-    bundle: Bundle, vectors: Sequence[GoldenVector], outcome: Outcome, runner: Runner
-) -> list[str]:
-    """A text for each vector whose run took more instructions than a budget of the model or target allows.
-
-    Says so where the runner cannot count them.
-    """
-    path = bundle.folder / "manifest.json"
-    budgets = read_json(path).get("instructions", []) if path.is_file() else []
-    if budgets and runner.unit != "instructions":
-        print("  the budget of instructions is not checked: they are counted on emulated bare machines only")
-        return []
-    return [
-        f"vector {vector.name}: {count:,} instructions, {budget['owner']} allows {budget['limit']:,}"
-        for budget in budgets
-        for vector, count in zip(vectors, outcome.nanoseconds, strict=True)
-        if count > budget["limit"]
-    ]
 
 
 def _execute(
