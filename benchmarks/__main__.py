@@ -38,6 +38,7 @@ from benchmarks.contenders import (
     Contender,
     Folders,
     LeftOutError,
+    Subject,
     check_peers,
     file_for,
     find_peer,
@@ -113,21 +114,23 @@ def run(args: argparse.Namespace) -> None:
     out = args.out or folders.work / "results"
     if args.what == "dispatch":
         dispatch.run(folders.work, out, args.cpus)
-        return
-    if args.what == "install":
+    elif args.what == "install":
         install.run(args.peer, folders)
-        return
-    if args.what == "int8":
+    elif args.what == "int8":
         prepared = [int8.prepare(name, folders.work / "int8") for name in int8.chosen(args.model)]
         if not args.no_build:
             build(args.target, [name for one in prepared for name in (one.model, str(one.config))])
         int8.run(args, prepared, find_contenders(args.target, args.peer, folders), folders, out)
-        return
-    if args.what == "microcontrollers":
+    elif args.what == "microcontrollers":
         models = microcontrollers.MODELS if args.model == list(subjects.MODELS) else args.model
         args.target = list(microcontrollers.TARGETS) if args.target == _TARGETS else args.target
         microcontrollers.run(args, models, folders, out)
-        return
+    else:
+        run_built(args, folders, out)
+
+
+def run_built(args: argparse.Namespace, folders: Folders, out: Path) -> None:
+    """Build the chosen models, unless told not to, and measure them."""
     chosen = [subjects.parse(text) for text in args.model]
     if args.what == "instructions":
         args.target = [target for target in args.target if target not in ("x86_64", "host")] or ["aarch64"]
@@ -135,13 +138,18 @@ def run(args: argparse.Namespace) -> None:
         build(args.target, [*dict.fromkeys(one.model for one in chosen), *args.also])
     if args.what == "profile":
         profile.run(args, folders, out)
-        return
-    if args.what == "stream":
+    elif args.what == "stream":
         stream.run(args, folders, out)
-        return
-    if args.what == "instructions":
+    elif args.what == "instructions":
         instructions.run(args, chosen, folders, out)
-        return
+    else:
+        compare_times(args, chosen, folders, out)
+
+
+def compare_times(
+    args: argparse.Namespace, chosen: Sequence[subjects.Chosen], folders: Folders, out: Path
+) -> None:
+    """Measure the chosen models with every contender. Raises KilnError if nothing could be measured."""
     machine = description(args.cpus)
     contenders = find_contenders(args.target, args.peer, folders)
     if not folders.python.exists():  # Kiln can be measured without any peer
@@ -156,14 +164,7 @@ def run(args: argparse.Namespace) -> None:
         except LeftOutError as reason:
             say(str(reason))
             continue
-        files: dict[Contender, Path] = {}
-        reasons: dict[str, str] = {}
-        for contender in contenders:
-            try:
-                files[contender] = file_for(contender, subject, folders)
-            except LeftOutError as reason:
-                say(str(reason))
-                reasons[contender.name] = str(reason).partition("left out")[2].lstrip(":, ")
+        files, reasons = files_of(subject, contenders, folders)
         for threads in args.threads:
             say(f"{one.label}, {threads} thread{'s' if threads > 1 else ''}")
             match = play(subject, files, threads, plan, folders)
@@ -178,6 +179,21 @@ def run(args: argparse.Namespace) -> None:
         raise KilnError("nothing could be measured; the lines above say why")
     print((out / "report.md").read_text())
     say(f"written to {out}")
+
+
+def files_of(
+    subject: Subject, contenders: Sequence[Contender], folders: Folders
+) -> tuple[dict[Contender, Path], dict[str, str]]:
+    """The file of the model for each contender, and by name why other contenders are left out."""
+    files: dict[Contender, Path] = {}
+    reasons: dict[str, str] = {}
+    for contender in contenders:
+        try:
+            files[contender] = file_for(contender, subject, folders)
+        except LeftOutError as reason:
+            say(str(reason))
+            reasons[contender.name] = str(reason).partition("left out")[2].lstrip(":, ")
+    return files, reasons
 
 
 def build(targets: Sequence[str], models: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import load_target
-from kiln.kernels.cpu import conv2d, gemm_tile
+from kiln.kernels.cpu import conv2d_schedule, gemm_tile
 from kiln.lower.pipeline import lower
 from tvm import relax
 
@@ -165,7 +165,7 @@ def test_half_empty_vectors_take_two_steps_at_a_time(
         taken.append(gemm_tile.pairs_pay(*sizes))
         return taken[-1]
 
-    monkeypatch.setattr(conv2d, "pairs_pay", pairs_pay)
+    monkeypatch.setattr(conv2d_schedule, "pairs_pay", pairs_pay)
     cases = [
         Case(1, 5, 7, depth, outputs, (1, 1), 1, 1, 1, (0, 0, 0, 0))
         for depth, outputs in itertools.product((8, 10, 36, 9), (1, 2, 4, 9, 12, 17, 20, 25, 41))

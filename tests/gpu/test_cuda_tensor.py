@@ -14,8 +14,8 @@ import pytest
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight
+from kiln.kernels.gpu.block_tile import tile_and_parts
 from kiln.kernels.gpu.half import stored_as
-from kiln.kernels.gpu.tensor_cores import tile_and_parts
 from tvm import te, topi
 
 from .launched import Kernels

@@ -98,13 +98,13 @@ def make_vectors(
     least = {} if buckets else {dim["name"]: dim["min"] for dim in interface.get("dims", [])}
     known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
     chosen = golden_cases(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
-    shapes = [entry["shape"] for entry in concrete(interface["inputs"], {**least, **chosen[0].sizes})]
     states = interface.get("states") or []
-    shapes = in_file_order(shapes, states)
-    reference: Reference = open_reference(source, golden.get("reference") or "auto", shapes)
+    first = concrete(interface["inputs"], {**least, **chosen[0].sizes})
+    shapes = in_file_order([entry["shape"] for entry in first], states)
+    opened = open_reference(source, golden.get("reference") or "auto", shapes)
     runs = int(golden.get("runs") or 1) if states else 1
-    stepped = Stepped(reference, states) if states else None
-    reference = stepped or reference
+    stepped = Stepped(opened, states) if states else None
+    reference: Reference = stepped or opened
     proofs = padding["buckets"] if padding else {}
     checks = PaddingChecks(config, source, interface, reference, masks, proofs)
     vectors, sensitivity = Vectors(reference.precision), Sensitivity(reference)
@@ -121,10 +121,8 @@ def make_vectors(
         moved = _sensitivities(sensitivity, entries["inputs"], tensors, results)
         _check(source, test.name, results, entries["outputs"])
         checks.check(test, listed[test.bucket], tensors, results)
-        sides = {
-            "inputs": list(zip(entries["inputs"], tensors, strict=True)),
-            "outputs": list(zip(entries["outputs"], results, strict=True)),
-        }
+        tensors_of = {"inputs": tensors, "outputs": results}
+        sides = {side: list(zip(entries[side], tensors_of[side], strict=True)) for side in entries}
         where: dict[str, Any] = {"bucket": listed[test.bucket]["name"], "dims": test.sizes} if buckets else {}
         if stepped is not None:
             stepped.keep(left)
@@ -132,15 +130,23 @@ def make_vectors(
         vectors.add(test.name, sides, **where)
         for entry, change in zip(vectors.entries[-1]["outputs"], moved, strict=False):
             entry["sensitivity"] = change
-    about = {"model": interface["model"], "reference": reference.about}
-    if stepped is not None:
+    about = _about(interface, reference, runs if stepped is not None else None, buckets)
+    return vectors, about, checks.report(listed)
+
+
+def _about(
+    interface: Mapping[str, Any], reference: Reference, runs: int | None, buckets: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The keys of golden.json besides the vectors. `runs`: runs of a sequence; None without state."""
+    about: dict[str, Any] = {"model": interface["model"], "reference": reference.about}
+    if runs is not None:
         about["runs"] = runs
     if buckets:
         symbolic = [
             {"name": e["name"], "dtype": e["dtype"], "shape": e["shape"]} for e in interface["inputs"]
         ]
-        about |= {"dims": buckets["dims"], "buckets": listed, "inputs": symbolic}
-    return vectors, about, checks.report(listed)
+        about |= {"dims": buckets["dims"], "buckets": buckets["buckets"], "inputs": symbolic}
+    return about
 
 
 def _sensitivities(

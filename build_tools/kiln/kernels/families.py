@@ -124,49 +124,70 @@ def kernels_of(
         if 1 in encodings:  # of the size as it is stored
             growth = machine.weight_growth * encodings[1].bits / 32
             machine = replace(machine, weight_growth=growth)
-        parts: list[GroupKernel] = []
-        done: list[Any] = []
-        anchor = next((nest for nest in fused.nests if nest.reduced), None)
-        for family in FAMILIES if anchor is not None and ops else []:
-            assert anchor is not None
-            if family.applies(ops[0], fused, anchor, constants) and family.pays(
-                ops[0], fused, anchor, machine
-            ):
-                last = fused.epilogue(anchor)
-                made = family.make(ops[0], fused, anchor, last, machine)
-                for kernel, buffers in made if isinstance(made, list) else [made]:
-                    kernel, buffers = stored_apart(kernel, buffers, fused)
-                    # Of several kernels, the kernel that reads the weights does the multiply-adds.
-                    main = not isinstance(made, list) or fused.params[1] in buffers
-                    parts.append(GroupKernel(kernel, buffers, _macs(anchor, ranges) if main else 0))
-                # Nests between `anchor` and `last` are in the epilogue, however costly: no other nest reads
-                # them.
-                span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
-                done = [nest.buffer for nest in fused.nests[span]]
-                break
-        if table.applies(ops, fused):
-            kernel, buffers = table.make(fused, machine)
-            return [GroupKernel(kernel, buffers, 0)]
-        over_rows = row_reduction.read_rows(fused) if ops and not parts else None
-        if over_rows is not None:
-            kernel, buffers = row_reduction.make(fused, over_rows, machine)
-            kernel, buffers = stored_apart(kernel, buffers, fused)
-            return [GroupKernel(kernel, buffers, sum(_macs(nest, ranges) for nest in over_rows.nests))]
-        nests = [nest for nest in fused.materialised() if nest.buffer not in done]
-        # A reduction whose sums only one other nest reads, element by element, is not stored.
-        ends = {nest.buffer: fused.epilogue(nest) for nest in nests if nest.reduced}
-        ends = {buffer: last for buffer, last in ends.items() if _is_elementwise(fused, buffer, last)}
-        ends = {buffer: last for buffer, last in ends.items() if not last.buffer.same_as(buffer)}
-        ends = {buffer: last for buffer, last in ends.items() if any(last is nest for nest in nests)}
-        inner = [last.buffer for last in ends.values()]
-        nests = [nest for nest in nests if nest.buffer not in inner]
-        stored = [*fused.params, *done[-1:], *inner, *(n.buffer for n in nests if n.buffer not in ends)]
-        for nest in nests:
-            end = ends.get(nest.buffer)
-            kernel, buffers = stored_apart(*elementwise.make(fused, nest, stored, machine, end), fused)
-            parts.append(GroupKernel(kernel, buffers, _macs(nest, ranges)))
-        return parts
+        return _kernels_of_nests(fused, ops, constants, machine)
     except NotSimple:
         if views:  # not expected: in_place_padding.py checks before; TVM's own code for `func` would be wrong
             raise
         return [GroupKernel(opaque.make(func, ranges), list(func.params), 0)]
+
+
+def _kernels_of_nests(
+    fused: Fused, ops: list[OpInfo], constants: set[int], machine: Machine
+) -> list[GroupKernel]:
+    """The kernels of a group that is made of loop nests."""
+    kernels, done = _family_kernels(fused, ops, constants, machine)
+    if table.applies(ops, fused):
+        return [GroupKernel(*table.make(fused, machine), 0)]
+    over_rows = row_reduction.read_rows(fused) if ops and not kernels else None
+    if over_rows is not None:
+        made = stored_apart(*row_reduction.make(fused, over_rows, machine), fused)
+        return [GroupKernel(*made, sum(_macs(nest, fused.ranges) for nest in over_rows.nests))]
+    return kernels + _elementwise_kernels(fused, done, machine)
+
+
+def _family_kernels(
+    fused: Fused, ops: list[OpInfo], constants: set[int], machine: Machine
+) -> tuple[list[GroupKernel], list[Any]]:
+    """The kernels of the first family that computes the group's first reduction, and the buffers it computes.
+
+    Both lists are empty if no family does.
+    """
+    anchor = next((nest for nest in fused.nests if nest.reduced), None)
+    if anchor is None or not ops:
+        return [], []
+    for family in FAMILIES:
+        if not family.applies(ops[0], fused, anchor, constants):
+            continue
+        if not family.pays(ops[0], fused, anchor, machine):
+            continue
+        last = fused.epilogue(anchor)
+        made = family.make(ops[0], fused, anchor, last, machine)
+        kernels = []
+        for kernel, buffers in made if isinstance(made, list) else [made]:
+            kernel, buffers = stored_apart(kernel, buffers, fused)
+            # Of several kernels, the kernel that reads the weights does the multiply-adds.
+            main = not isinstance(made, list) or fused.params[1] in buffers
+            kernels.append(GroupKernel(kernel, buffers, _macs(anchor, fused.ranges) if main else 0))
+        # Nests between `anchor` and `last` are in the epilogue, however costly: no other nest reads them.
+        span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)
+        return kernels, [nest.buffer for nest in fused.nests[span]]
+    return [], []
+
+
+def _elementwise_kernels(fused: Fused, done: list[Any], machine: Machine) -> list[GroupKernel]:
+    """A kernel for each nest whose result is stored, without the nests of the buffers `done`."""
+    nests = [nest for nest in fused.materialised() if nest.buffer not in done]
+    # A reduction whose sums only one other nest reads, element by element, is not stored.
+    ends = {nest.buffer: fused.epilogue(nest) for nest in nests if nest.reduced}
+    ends = {buffer: last for buffer, last in ends.items() if _is_elementwise(fused, buffer, last)}
+    ends = {buffer: last for buffer, last in ends.items() if not last.buffer.same_as(buffer)}
+    ends = {buffer: last for buffer, last in ends.items() if any(last is nest for nest in nests)}
+    inner = [last.buffer for last in ends.values()]
+    nests = [nest for nest in nests if nest.buffer not in inner]
+    stored = [*fused.params, *done[-1:], *inner, *(n.buffer for n in nests if n.buffer not in ends)]
+    kernels = []
+    for nest in nests:
+        end = ends.get(nest.buffer)
+        kernel, buffers = stored_apart(*elementwise.make(fused, nest, stored, machine, end), fused)
+        kernels.append(GroupKernel(kernel, buffers, _macs(nest, fused.ranges)))
+    return kernels

@@ -23,7 +23,8 @@ import tvm
 
 from kiln.config import sizes
 from kiln.graph.bindings import Array, constant, integers, operator
-from kiln.kernels.cpu.conv2d import Convolution, by_pairs
+from kiln.kernels.cpu.conv2d_schedule import by_pairs
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_cost import DIRECT, estimate, form_of, wanted
 from kiln.kernels.cpu.winograd_transforms import growth

@@ -83,50 +83,58 @@ def render(
     used = budget.used_bytes(size)
     code = {row["name"]: row for row in (size.get("linked") or {}).get("buckets", [])}
     rows: list[Mapping[str, Any]] = [{**row, **code.get(row["name"], {})} for row in plan_rows(plan)]
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            plan=plan,
-            target=target,
-            size=size,
-            used=used,
-            manifest=manifest,
-            golden=golden,
-            tolerance=tolerance.get("tolerance", tolerance),
-            errors=_errors(test),
-            test=test,
-            precision=precision,
-            byoc=byoc,
-            measured=_errors(precision),
-            tools=manifest.get("tools") or _tools(),
-            buckets=(
-                buckets := [_bucket(plan, size, *p, given) for p in zip(plan.buckets, rows, strict=True)]
-            ),
-            profiled=bool(profile),
-            untuned=plan.untuned or [],
-            compared=bool(compared),
-            time_unit=profile.get("time_unit", "ms"),
-            named=any(bucket["named"] for bucket in buckets),
-            variants=tested_variants(size, test),
-            ran={**test, **profile} if "variant" in {**test, **profile} else None,
-            data={
-                "format": 1,
-                "model": plan.name,
-                "target": target["name"],
-                "bytes": {**used, "parameters": plan.params.bytes},
-                "time_unit": profile.get("time_unit", "ms"),
-                "buckets": [bucket["graph"] for bucket in buckets],
-            },
-            dagre=Markup(asset("dagre.min.js").partition("\n//# sourceMappingURL=")[0]),
-            dagre_licence=Markup(asset("dagre.LICENSE").replace("--", "- -")),
-            has_buckets=has_buckets(rows),
-            padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
-            flash=_flash(plan, size),
-            flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan.buckets),
-            parameters=sorted(plan.params.tensors, key=lambda t: (-t.bytes, t.name)),
-        )
+    buckets = [_bucket(plan, size, *p, given) for p in zip(plan.buckets, rows, strict=True)]
+    time_unit = profile.get("time_unit", "ms")
+    template = environment().get_template("report.html.j2")
+    return template.render(
+        plan=plan,
+        target=target,
+        size=size,
+        used=used,
+        manifest=manifest,
+        golden=golden,
+        tolerance=tolerance.get("tolerance", tolerance),
+        errors=_errors(test),
+        test=test,
+        precision=precision,
+        byoc=byoc,
+        measured=_errors(precision),
+        tools=manifest.get("tools") or _tools(),
+        buckets=buckets,
+        profiled=bool(profile),
+        untuned=plan.untuned or [],
+        compared=bool(compared),
+        time_unit=time_unit,
+        named=any(bucket["named"] for bucket in buckets),
+        variants=tested_variants(size, test),
+        ran={**test, **profile} if "variant" in {**test, **profile} else None,
+        data=_script_data(plan, target, used, time_unit, buckets),
+        dagre=Markup(asset("dagre.min.js").partition("\n//# sourceMappingURL=")[0]),
+        dagre_licence=Markup(asset("dagre.LICENSE").replace("--", "- -")),
+        has_buckets=has_buckets(rows),
+        padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
+        flash=_flash(plan, size),
+        flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan.buckets),
+        parameters=sorted(plan.params.tensors, key=lambda t: (-t.bytes, t.name)),
     )
+
+
+def _script_data(
+    plan: Plan,
+    target: Mapping[str, Any],
+    used: Mapping[str, Any],
+    time_unit: str,
+    buckets: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The data that the page's script reads, as JSON."""
+    return {
+        "format": 1,
+        "model": plan.name,
+        "target": target["name"],
+        "bytes": {**used, "parameters": plan.params.bytes},
+        "time_unit": time_unit,
+        "buckets": [bucket["graph"] for bucket in buckets],
+    }
 
 
 def _shown(value: Any) -> Any:

@@ -40,15 +40,9 @@ def imported(unit: ModelBuild) -> Graphs:
             unit.name,
         ).out
     if unit.model.cut is not None:
-        source = graph = declare(
-            of_model.CutStage(
-                config=unit.slice("cut"),
-                source=graph,
-                called=unit.source_name,
-                out=unit.of_model / "cut.onnx",
-            ),
-            unit.name,
-        ).out
+        part_of_graph, cut = unit.of_model / "cut.onnx", unit.slice("cut")
+        stage = of_model.CutStage(config=cut, source=graph, called=unit.source_name, out=part_of_graph)
+        source = graph = declare(stage, unit.name).out
 
     buckets = buckets_json(unit)
     folders = [
@@ -96,15 +90,10 @@ def graphs(unit: ModelBuild) -> Graphs:
         for part, folder in zip(parts(unit), given.folders, strict=True)
     ]
     if unit.model.weights is not None:
-        folders = [
-            declare(
-                of_model.WeightsStage(
-                    source=folder, config=unit.slice("weights"), out=part.of_model / "weights"
-                ),
-                part.model_subject,
-            ).out
-            for part, folder in zip(parts(unit), folders, strict=True)
-        ]
+        for number, part in enumerate(parts(unit)):
+            source, rounded = folders[number], part.of_model / "weights"
+            stage = of_model.WeightsStage(source=source, config=unit.slice("weights"), out=rounded)
+            folders[number] = declare(stage, part.model_subject).out
 
     padding = None
     if given.buckets is not None and any(part.is_padded for part in parts(unit)):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target
-from kiln.kernels.cpu.conv2d import part_of
+from kiln.kernels.cpu.conv2d_schedule import part_of
 from kiln.kernels.cpu.depthwise import chunk_vectors, strip_length, tile_size
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of

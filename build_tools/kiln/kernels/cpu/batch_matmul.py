@@ -146,72 +146,100 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> boo
     return all(buffer in fused.params and str(buffer.dtype) == "float32" for buffer in buffers)
 
 
+def buffers_of(product: MatmulNest, fused: Fused, anchor: Nest, last: Nest) -> list[Any]:
+    """The buffers of a matmul's kernel: both operands, further inputs of the epilogue, the output."""
+    extra: list[Any] = []
+    if last is not anchor:
+        read = fused.inputs(last, [*fused.params, anchor.buffer])
+        extra = [buffer for buffer in read if not buffer.same_as(anchor.buffer)]
+    return [product.left.buffer, product.right.buffer, *extra, last.buffer]
+
+
+def arguments_of(buffers: Sequence[Any], fused: Fused) -> list[Argument]:
+    """The kernel arguments for `buffers` of `buffers_of`; the operands as one-dimensional memory."""
+    operands = [flat(buffer, fused.ranges, fused.tables) for buffer in buffers[:2]]
+    return operands + [argument(buffer, fused.tables) for buffer in buffers[2:]]
+
+
+def memory_of(buffers: Sequence[Any]) -> tuple[Any, Any]:
+    """The memory of the left and of the right operand, from the buffers that the kernel's body is given."""
+    left, right = (buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:2])
+    return left, right
+
+
+@dataclass(frozen=True)
+class _PanelLoops:
+    """Emits the matmul of one panel of columns: packs the panel into `scratch`, then computes all rows.
+
+    `left` and `right`: memory of the operands. `scratch`: memory of `panels.size` elements for each task;
+    None where the panel is read in place. `split`: whether the kernel has several tasks.
+    """
+
+    product: MatmulNest
+    panels: Panels
+    left: Any
+    right: Any
+    scratch: Any
+    split: bool
+    element: Epilogue
+    anchor: Nest
+
+    def emit(self, batch: dict[Any, Expr], first: Expr, columns: Extent, task: Expr) -> None:
+        """Emit `columns` columns from `first` of one batch."""
+        product, panels = self.product, self.panels
+        start = bind(product.right.offset({**batch, product.columns.var: first}))
+        source, step = self.right, panels.step
+        if self.scratch is not None:
+            place = bind(task * int64(panels.size) if self.split else int64(0))
+            panels.pack(source, start, columns, self.scratch, place)
+            source, step, start = self.scratch, panels.tile.columns, place
+        left_start = bind(product.left.offset(batch))
+        result = TileResult(self.element, self.anchor, product, batch, first, columns)
+
+        def rows_from(first_row: Expr, number: int) -> None:
+            numbers = [bind(first_row + int64(index)) for index in range(number)]
+            row_step = int64(0 if product.rows is None else product.left.strides[product.rows.var])
+            bases = [bind(left_start + row * row_step) for row in numbers]
+            vectors = panels.vectors(columns)
+            depth_step = product.left.strides[product.depth.var]
+            sums = _sums(panels.depth, self.left, bases, depth_step, source, start, step, vectors)
+            for row, row_sums in zip(numbers, sums, strict=True):
+                result.store(row, vectors, row_sums, panels.tile)
+
+        blocks(axis_extent(product.rows), panels.tile.rows, rows_from)
+
+
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     product = read_product(anchor, fused.ranges)
     assert product is not None, op
-    left, right = product.left, product.right
     rows, ranges, greatest = axis_extent(product.rows), fused.ranges, fused.ranges.greatest
     tile = choose_tile(machine, greatest(rows), greatest(axis_extent(product.columns))).in_one()
     panels = Panels(
         tile, rows, axis_extent(product.columns), axis_extent(product.depth),
-        right.strides[product.columns.var], right.strides[product.depth.var], ranges,
+        product.right.strides[product.columns.var], product.right.strides[product.depth.var], ranges,
     )  # fmt: skip
     sizes = [axis_extent(axis) for axis in product.batch]
     count = ranges.product([*sizes, panels.number])
     work = greatest(ranges.product([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
     tasks = count if machine.shares(work // tile.lanes) else None
-
-    extra: list[Any] = []
-    if last is not anchor:
-        read = fused.inputs(last, [*fused.params, anchor.buffer])
-        extra = [buffer for buffer in read if not buffer.same_as(anchor.buffer)]
-    arguments = [
-        flat(left.buffer, ranges, fused.tables),
-        flat(right.buffer, ranges, fused.tables),
-        *(argument(buffer, fused.tables) for buffer in extra),
-    ]
-    arguments.append(argument(last.buffer))
-    buffers_read = [left.buffer, right.buffer, *extra, last.buffer]
+    buffers_read = buffers_of(product, fused, anchor, last)
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        names = dict(zip([*extra, last.buffer], buffers[2:], strict=True))
-        element = Epilogue(fused, anchor, last, names)
-        data = [buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:2]]
-        scratch = None
+        names = dict(zip(buffers_read[2:], buffers[2:], strict=True))
+        scratch, split = None, tasks is not None
         if panels.packed:
-            needed = ranges.product([panels.size, count]) if tasks is not None else panels.size
+            needed = ranges.product([panels.size, count]) if split else panels.size
             scratch = registers([greatest(needed)], "float32")
-
-        def panel(batch: dict[Any, Expr], first: Expr, columns: Extent, task: Expr) -> None:
-            right_start = bind(right.offset({**batch, product.columns.var: first}))
-            source, step = data[1], panels.step
-            if scratch is not None:
-                place = bind(task * int64(panels.size) if tasks is not None else int64(0))
-                panels.pack(source, right_start, columns, scratch, place)
-                source, step, right_start = scratch, tile.columns, place
-            left_start = bind(left.offset(batch))
-
-            def rows_from(first_row: Expr, number: int) -> None:
-                numbers = [bind(first_row + int64(index)) for index in range(number)]
-                row_step = int64(0 if product.rows is None else left.strides[product.rows.var])
-                bases = [bind(left_start + row * row_step) for row in numbers]
-                vectors = panels.vectors(columns)
-                depth_step = left.strides[product.depth.var]
-                sums = _sums(panels.depth, data[0], bases, depth_step, source, right_start, step, vectors)
-                result = TileResult(element, anchor, product, batch, first, columns)
-                for row, row_sums in zip(numbers, sums, strict=True):
-                    result.store(row, vectors, row_sums, tile)
-
-            blocks(rows, tile.rows, rows_from)
-
-        with tasks_of(count, tasks is not None, begin, end) as task:
+        element = Epilogue(fused, anchor, last, names)
+        loops = _PanelLoops(product, panels, *memory_of(buffers), scratch, split, element, anchor)
+        with tasks_of(count, split, begin, end) as task:
             *indices, number = unravel(task, [*sizes, panels.number])
             pairs = reversed(list(zip(product.batch, indices, strict=True)))
             batch = {axis.var: bind(index) for axis, index in pairs}
-            one_panel(panels.count, tile.columns, number, lambda first, n: panel(batch, first, n, task))
+            one_panel(panels.count, tile.columns, number, lambda first, n: loops.emit(batch, first, n, task))
 
-    func = define(arguments, tasks, body, False, ranges)
+    func = define(arguments_of(buffers_read, fused), tasks, body, False, ranges)
     return Kernel(func, tasks, {}, "contraction", ranges=ranges), buffers_read
 
 

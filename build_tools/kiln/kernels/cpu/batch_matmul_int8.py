@@ -19,6 +19,7 @@ Accuracy     Exact: no step saturates or rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -26,10 +27,11 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.batch_matmul import (
     MatmulNest,
-    StridedOperand,
     TileResult,
+    arguments_of,
     axis_extent,
-    flat,
+    buffers_of,
+    memory_of,
     read_product,
 )
 from kiln.kernels.cpu.epilogue import Epilogue
@@ -41,8 +43,6 @@ from kiln.tir.builder import (
     Expr,
     Kernel,
     Machine,
-    Sized,
-    argument,
     bind,
     chunks,
     define,
@@ -250,66 +250,84 @@ def _interleaved(lines: Sequence[Expr], size: int) -> Expr:
     return tirx.Shuffle(list(lines), [tirx.IntImm("int32", position) for position in order])
 
 
+@dataclass(frozen=True)
+class _TaskLoops:
+    """Emits one task, a batch: packs its rows, then packs and computes panel after panel of columns.
+
+    `left` and `right`: memory of the operands. `row_memory` and `panel_memory`: scratch memory, for each task
+    if `split` is set.
+    """
+
+    packed: _Packed
+    left: Any
+    right: Any
+    row_memory: Any
+    panel_memory: Any
+    split: bool
+    element: Epilogue
+    anchor: Nest
+
+    def emit(self, batch: dict[Any, Expr], task: Expr) -> None:
+        """Emit the matmul of `batch`."""
+        packed, columns = self.packed, axis_extent(self.packed.product.columns)
+        width = packed.tile.columns
+        packed.pack_rows(self.left, batch, self.row_memory, self._place(task, packed.rows_size))
+        with serial(ceil_div(columns, width)) as number:
+            one_panel(columns, width, number, lambda first, n: self._panel(batch, task, first, n))
+
+    def _place(self, task: Expr, size: Extent) -> Expr:
+        """Offset in scratch memory of the part of `task`, of `size` elements."""
+        return bind(task * int64(size) if self.split else int64(0))
+
+    def _panel(self, batch: dict[Any, Expr], task: Expr, first: Expr, columns: Extent) -> None:
+        """Emit `columns` columns from `first`: pack them, then compute all rows."""
+        packed, product, lanes = self.packed, self.packed.product, self.packed.form.lanes
+        place = self._place(task, packed.panel_size)
+        right_start = bind(product.right.offset({**batch, product.columns.var: first}))
+        used = packed.tile.vectors if is_dynamic(columns) else ceil_div(columns, lanes)
+        packed.pack_panel(self.right, right_start, columns, self.panel_memory, place, used)
+        starts = packed.starts(self.panel_memory, place, used)
+        rows_at = self._place(task, packed.rows_size)
+        result = TileResult(self.element, self.anchor, product, batch, first, columns)
+        widths = [(v * lanes, lanes) for v in range(used)]
+
+        def rows_from(first_row: Expr, number: int) -> None:
+            numbers = [bind(first_row + int64(index)) for index in range(number)]
+            bases = [bind(rows_at + row * int64(packed.row_size)) for row in numbers]
+            sums = packed.sums(self.row_memory, bases, self.panel_memory, place, starts)
+            for row, row_sums in zip(numbers, sums, strict=True):
+                result.store(row, widths, row_sums, packed.tile)
+
+        blocks(packed.rows, packed.tile.rows, rows_from)
+
+
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     product = read_product(anchor, fused.ranges)
     assert product is not None, op
     ranges, greatest = fused.ranges, fused.ranges.greatest
-    operands: list[StridedOperand] = [product.left, product.right]
-    form = form_of(machine, *(str(operand.buffer.dtype) for operand in operands))
+    form = form_of(machine, *(str(operand.buffer.dtype) for operand in (product.left, product.right)))
     most_rows, vectors = _TILES[form.method][0 if machine.registers >= 32 else 1]
-    columns = axis_extent(product.columns)
-    vectors = min(vectors, ceil_div(greatest(columns), form.lanes))
+    vectors = min(vectors, ceil_div(greatest(axis_extent(product.columns)), form.lanes))
     tile = Tile(min(most_rows, greatest(axis_extent(product.rows))), vectors, form.lanes)
     packed = _Packed(form, product, ranges, tile)
     sizes = [axis_extent(axis) for axis in product.batch]
     count = ranges.product(sizes)
     work = greatest(ranges.product([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
     shared = greatest(count) > 1 and machine.shares(work // (form.lanes * form.group))
-    tasks = count if shared else None
-
-    extra: list[Any] = []
-    if last is not anchor:
-        read = fused.inputs(last, [*fused.params, anchor.buffer])
-        extra = [buffer for buffer in read if not buffer.same_as(anchor.buffer)]
-    arguments = [flat(operand.buffer, ranges) for operand in operands]
-    arguments += [argument(buffer) for buffer in [*extra, last.buffer]]
+    buffers_read = buffers_of(product, fused, anchor, last)
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        names = dict(zip([*extra, last.buffer], buffers[2:], strict=True))
-        element = Epilogue(fused, anchor, last, names)
-        data = [buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:2]]
-        copies = count if tasks is not None else 1
+        names = dict(zip(buffers_read[2:], buffers[2:], strict=True))
+        copies = count if shared else 1
         row_memory = registers([greatest(ranges.product([packed.rows_size, copies]))], form.left)
         panel_memory = registers([greatest(ranges.product([packed.panel_size, copies]))], form.right)
-
-        def panel(batch: dict[Any, Expr], task: Expr, first: Expr, columns: Extent) -> None:
-            place = bind(task * int64(packed.panel_size) if tasks is not None else int64(0))
-            right_start = bind(product.right.offset({**batch, product.columns.var: first}))
-            used = vectors if is_dynamic(columns) else ceil_div(columns, form.lanes)
-            packed.pack_panel(data[1], right_start, columns, panel_memory, place, used)
-            starts = packed.starts(panel_memory, place, used)
-            rows_at = bind(task * int64(packed.rows_size) if tasks is not None else int64(0))
-
-            def rows_from(first_row: Expr, number: int) -> None:
-                numbers = [bind(first_row + int64(index)) for index in range(number)]
-                bases = [bind(rows_at + row * int64(packed.row_size)) for row in numbers]
-                sums = packed.sums(row_memory, bases, panel_memory, place, starts)
-                result = TileResult(element, anchor, product, batch, first, columns)
-                widths = [(v * form.lanes, form.lanes) for v in range(used)]
-                for row, row_sums in zip(numbers, sums, strict=True):
-                    result.store(row, widths, row_sums, tile)
-
-            blocks(packed.rows, tile.rows, rows_from)
-
-        with tasks_of(count, tasks is not None, begin, end) as task:
+        element = Epilogue(fused, anchor, last, names)
+        loops = _TaskLoops(packed, *memory_of(buffers), row_memory, panel_memory, shared, element, anchor)
+        with tasks_of(count, shared, begin, end) as task:
             pairs = reversed(list(zip(product.batch, unravel(task, sizes), strict=True)))
-            batch = {axis.var: bind(index) for axis, index in pairs}
-            rows_at = bind(task * int64(packed.rows_size) if tasks is not None else int64(0))
-            packed.pack_rows(data[0], batch, row_memory, rows_at)
-            with serial(ceil_div(columns, tile.columns)) as number:
-                one_panel(columns, tile.columns, number, lambda first, n: panel(batch, task, first, n))
+            loops.emit({axis.var: bind(index) for axis, index in pairs}, task)
 
-    func = define(arguments, tasks, body, False, ranges)
-    buffers_read = [operand.buffer for operand in operands] + [*extra, last.buffer]
+    tasks = count if shared else None
+    func = define(arguments_of(buffers_read, fused), tasks, body, False, ranges)
     return Kernel(func, tasks, {}, "contraction", ranges=ranges), buffers_read

@@ -25,7 +25,8 @@ from kiln.config.sizes import ceil_div as whole_ceil_div
 from kiln.kernels.cpu import compact_row, conv2d
 from kiln.kernels.cpu.compact_tile import Reader, emit_tile, store_tile
 from kiln.kernels.cpu.compact_weights import CompactForm, StoredPanels, form_of, suits
-from kiln.kernels.cpu.conv2d import Convolution, part_of
+from kiln.kernels.cpu.conv2d_schedule import part_of
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.compact_weights import StoredPanels, Values
-from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_prefetch import prefetch
 from kiln.tir.builder import Expr, bind, chunks, int64, load, registers, serial, store, vector

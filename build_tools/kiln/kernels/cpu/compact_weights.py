@@ -18,7 +18,7 @@ import numpy as np
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.params.encodings import Encoding, levels_of
 from kiln.tir.builder import (

@@ -16,15 +16,15 @@ Accuracy     Exact: no step saturates or rounds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 
-from kiln.kernels.cpu.conv2d import Convolution
 from kiln.kernels.cpu.conv2d import applies as conv2d_applies
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct, merged
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, fitted
@@ -48,11 +48,10 @@ from kiln.tir.builder import (
     registers,
     serial,
     store,
-    unravel,
     vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import ceil_div, extent
+from kiln.tir.symbols import Extent, ceil_div
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
 from kiln.tir.vector_expr import ramp
 
@@ -131,10 +130,67 @@ def _tile(machine: Machine, rows: int, columns: int) -> Tile:
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
+@dataclass(frozen=True)
+class PairLoops:
+    """Emits the kernel: `x` and packed `weights` are its buffers, both flat.
+
+    `part`: rows of the matmul that are gathered at a time; `parts`: their number; `tasks`: number of tasks,
+    None if the kernel is not split. `finish(row, column, value)` stores a sum.
+    """
+
+    conv: Convolution
+    product: IntegerProduct
+    rows: _Rows
+    part: int
+    parts: Extent
+    tasks: int | None
+    x: Any
+    weights: Any
+    finish: Callable[[Expr, Expr, Expr], None]
+
+    def emit(self, begin: Expr, end: Expr) -> None:
+        """Emit the tasks [begin, end), each with scratch memory of its own."""
+        memory = registers([self.part * self.rows.size * (self.tasks or 1)], "int16")
+        if self.tasks is None:
+            blocks(self.conv.rows, self.part, lambda row, n: self._part(memory, row, n, int64(0)))
+            return
+        with tasks_of(self.tasks, True, begin, end) as task:
+            place = bind(task * int64(self.part * self.rows.size))
+            first, after = (bind(divide((task + int64(n)) * int64(self.parts), self.tasks)) for n in range(2))
+            task_blocks(
+                self.conv.rows, self.part, True, first, after,
+                lambda row, n: self._part(memory, row, n, place),
+            )  # fmt: skip
+
+    def _part(self, memory: Any, first_row: Expr, count: int, place: Expr) -> None:
+        """Emit `count` rows from `first_row`: gather them to memory[place], then compute all columns."""
+        tile, product = self.product.tile, self.product
+        first_row = bind(first_row)
+        with serial(count) as number:
+            base = bind(self.conv.base(first_row + number, int64(0)))
+            to = place + number * int64(self.rows.size)
+            self.rows.gather(self.x, base, memory, to, 4 * tile.lanes)
+
+        def columns_at(first_column: Expr, columns: int) -> None:
+            panel = divide(first_column, tile.columns) * int64(product.panel_bytes)
+            inside = modulo(first_column, tile.columns) * int64(GROUP)
+            weights = bind(panel + inside + int64(product.head_bytes))
+
+            def tile_at(row: Expr, height: int) -> None:
+                starts = [bind(place + (row + int64(i)) * int64(self.rows.size)) for i in range(height)]
+                sums = _sums(product, memory, starts, self.weights, weights, columns)
+                numbers = [bind(first_row + row + int64(i)) for i in range(height)]
+                _store(sums, numbers, first_column, columns, tile.lanes, self.finish)
+
+            blocks(count, tile.rows, tile_at)
+
+        blocks(self.conv.columns, tile.width, columns_at)
+
+
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     conv, greatest = Convolution(op, fused, anchor), fused.ranges.greatest
-    x_param, w_param, output = fused.params[0], fused.params[1], last.buffer
+    x_param, w_param, shape = fused.params[0], fused.params[1], last.buffer.shape
     most_rows = greatest(conv.rows)
     tile = _tile(machine, most_rows, conv.columns)
     head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
@@ -155,42 +211,11 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
-        memory = registers([part * rows.size * (tasks or 1)], "int16")
 
         def finish(row: Expr, column: Expr, value: Expr) -> None:
-            if len(output.shape) == 4 and op["name"] != "matmul":
-                element.store([*conv.pixel(row), column], value)
-                return
-            element.store([*unravel(row, [extent(size) for size in output.shape[:-1]]), column], value)
+            element.store(conv.result_indices(row, column, shape), value)
 
-        def part_at(first_row: Expr, count: int, place: Expr) -> None:
-            first_row = bind(first_row)
-            with serial(count) as number:
-                base = bind(conv.base(first_row + number, int64(0)))
-                rows.gather(buffers[0], base, memory, place + number * int64(rows.size), 4 * tile.lanes)
-
-            def columns_at(first_column: Expr, columns: int) -> None:
-                panel = divide(first_column, tile.columns) * int64(product.panel_bytes)
-                inside = modulo(first_column, tile.columns) * int64(GROUP)
-                weights = bind(panel + inside + int64(product.head_bytes))
-
-                def tile_at(row: Expr, height: int) -> None:
-                    starts = [bind(place + (row + int64(i)) * int64(rows.size)) for i in range(height)]
-                    sums = _sums(product, memory, starts, buffers[1], weights, columns)
-                    numbers = [bind(first_row + row + int64(i)) for i in range(height)]
-                    _store(sums, numbers, first_column, columns, tile.lanes, finish)
-
-                blocks(count, tile.rows, tile_at)
-
-            blocks(conv.columns, tile.width, columns_at)
-
-        if tasks is None:
-            blocks(conv.rows, part, lambda row, count: part_at(row, count, int64(0)))
-            return
-        with tasks_of(tasks, True, begin, end) as task:
-            place = bind(task * int64(part * rows.size))
-            first, after = (bind(divide((task + int64(n)) * int64(parts), tasks)) for n in range(2))
-            task_blocks(conv.rows, part, True, first, after, lambda row, n: part_at(row, n, place))
+        PairLoops(conv, product, rows, part, parts, tasks, buffers[0], buffers[1], finish).emit(begin, end)
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
     func = define(arguments, tasks, body, bool(in_place), fused.ranges)

@@ -14,12 +14,13 @@ Accuracy     Sums run in order of (i, j): plain summation in float32, exact in i
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm.tirx.script.builder import ir as builder
 
-from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise_tile import Place, emit
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.opinfo.attach import OpInfo
@@ -40,7 +41,7 @@ from kiln.tir.builder import (
     serial,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import ceil_div, is_dynamic
+from kiln.tir.symbols import Extent, ceil_div, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 
@@ -168,16 +169,122 @@ def _from_outside(machine: Machine, conv: Convolution, line_bytes: int, count: i
     return 0 if line_bytes > 2 * room // apart else most
 
 
+@dataclass(frozen=True)
+class Division:
+    """How a depthwise convolution is divided into chunks of channels, rows of tiles and tasks."""
+
+    lanes: int
+    strip: int  # columns of a tile
+    rows: int  # output rows of a tile
+    vectors: int  # vectors of channels of a full chunk
+    full: int  # full chunks
+    left: tuple[int, int]  # after the full chunks: vectors of channels, and channels after the last vector
+    bands: Extent  # rows of tiles in an image
+    lines: Extent  # rows of tiles of all images
+    tasks: Extent | None  # None: the kernel is not split
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks, with the chunk of the channels left."""
+        return self.full + any(self.left)
+
+
+def division(conv: Convolution, machine: Machine, accumulator: str) -> Division:
+    """The division of `conv` on `machine`: measured values of the tuning record, else heuristics."""
+    lanes = machine.lanes("float32")
+    measured = conv.choice(machine).strip if accumulator == "float32" else None
+    tile = tile_size(machine, conv) if measured is None else None
+    if tile is not None:
+        strip, rows = tile
+    elif measured is not None:
+        strip, rows = min(measured, conv.ranges.greatest(conv.out_w)), 1
+    else:
+        strip, rows = strip_length(machine, conv), 1
+    whole, rest = divmod(conv.channels, lanes)
+    vectors = chunk_vectors(machine, conv)
+    full = whole // vectors if vectors else 0
+    left = whole - full * vectors, rest
+    bands = ceil_div(conv.out_h, rows)
+    lines = conv.ranges.product([conv.batch, bands])
+    # Fewer operations per load than in a matmul: an equal number of operations takes longer.
+    shared = machine.shares(4 * conv.macs // lanes)
+    tasks = (full + any(left)) * lines if shared else None
+    return Division(lanes, strip, rows, vectors, full, left, bands, lines, tasks)
+
+
+@dataclass(frozen=True)
+class StripLoops:
+    """Emits a depthwise convolution over its chunks of channels, rows of tiles and tiles.
+
+    `buffers`: of the kernel; x (NHWC) and the weights (HWIO) first, both flat.
+    """
+
+    conv: Convolution
+    division: Division
+    buffers: list[Any]
+    accumulator: str
+    element: Epilogue
+
+    def emit(self, begin: Expr, end: Expr) -> None:
+        """Emit the tasks [begin, end): each is a row of tiles, for the channels of a chunk."""
+        whole = self.division
+        chunk_channels = int64(whole.vectors * whole.lanes)
+        left = int64(whole.full * whole.vectors * whole.lanes), *whole.left
+        with tasks_of(whole.chunks * whole.lines, whole.tasks is not None, begin, end) as task:
+            # Consecutive tasks are lines of one chunk: the inputs that they share are in the cache.
+            if not whole.full:
+                self._line(task, *left)
+                return
+            number, line = divide(task, whole.lines), modulo(task, whole.lines)
+            if whole.chunks == whole.full:
+                self._line(bind(line), bind(number * chunk_channels), whole.vectors, 0)
+                return
+            number, line = bind(number), bind(line)
+            with builder.If(number < int64(whole.full)):
+                with builder.Then():
+                    self._line(line, bind(number * chunk_channels), whole.vectors, 0)
+                with builder.Else():
+                    self._line(line, *left)
+
+    def _line(self, line: Expr, first: Expr, vectors: int, rest: int) -> None:
+        """Emit a row of tiles: `vectors` vectors of channels from `first`, then `rest` channels."""
+        rows, bands = self.division.rows, self.division.bands
+        bottom = 0 if rows == 1 else self.conv.out_h % rows
+        if not bottom:
+            self._band(line, rows, first, vectors, rest)
+            return
+        with builder.If(modulo(line, bands) < int64(bands - 1)):
+            with builder.Then():
+                self._band(line, rows, first, vectors, rest)
+            with builder.Else():
+                self._band(line, bottom, first, vectors, rest)
+
+    def _band(self, line: Expr, height: int, first: Expr, vectors: int, rest: int) -> None:
+        """Emit a row of tiles of `height` output rows, for the channels given as in `_line`."""
+        conv, lanes, bands = self.conv, self.division.lanes, self.division.bands
+        n, h = divide(line, bands), modulo(line, bands) * int64(self.division.rows)
+        if conv.ranges.same(conv.batch, 1):
+            n, h = int64(0), line * int64(self.division.rows)
+
+        def tile(place: Place, channel: Expr, width: int) -> None:
+            emit(conv, self.buffers, place, channel, width, self.accumulator, self.element)
+
+        def pixels(column: Expr, count: int) -> None:
+            place = Place(n, h, height, column, count)
+            if vectors:
+                with serial(vectors) as block:
+                    tile(place, first + block * int64(lanes), lanes)
+            for offset, width in chunks(rest, lanes):
+                tile(place, first + int64(vectors * lanes + offset), width)
+
+        blocks(conv.out_w, self.division.strip, pixels)
+
+
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     x_param, w_param = fused.params[0], fused.params[1]
-    conv = Convolution(op, fused, anchor)
-    accumulator = str(anchor.buffer.dtype)
-    lanes = machine.lanes("float32")
-    measured = conv.choice(machine).strip if accumulator == "float32" else None
-    strip = (
-        strip_length(machine, conv) if measured is None else min(measured, fused.ranges.greatest(conv.out_w))
-    )
+    conv, accumulator = Convolution(op, fused, anchor), str(anchor.buffer.dtype)
+    divided = division(conv, machine, accumulator)
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param, fused.tables) for param in buffers_read]
     x_size = fused.ranges.greatest(fused.ranges.product(list(x_param.shape)))
@@ -185,68 +292,11 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     arguments[1] = Argument(
         w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype), fused.tables.get(w_param)
     )
-    whole, rest = divmod(conv.channels, lanes)
-    vectors = chunk_vectors(machine, conv)
-    tile = tile_size(machine, conv) if measured is None else None
-    if tile is not None:
-        strip = tile[0]
-    rows = tile[1] if tile is not None else 1
-    full = whole // vectors if vectors else 0  # full chunks; one more for the channels left
-    chunked = full + (conv.channels > full * vectors * lanes)
-    bands = ceil_div(conv.out_h, rows)  # rows of tiles in an image
-    lines = fused.ranges.product([conv.batch, bands])
-    # Fewer operations per load than in a matmul: an equal number of operations takes longer.
-    tasks = chunked * lines if machine.shares(4 * conv.macs // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
-
-        def across(line: Expr, first: Expr, vectors: int, rest: int) -> None:
-            """Emit a row of tiles: `vectors` vectors of channels from `first`, then `rest` channels."""
-            bottom = 0 if rows == 1 else conv.out_h % rows
-            if not bottom:
-                band(line, rows, first, vectors, rest)
-                return
-            with builder.If(modulo(line, bands) < int64(bands - 1)):
-                with builder.Then():
-                    band(line, rows, first, vectors, rest)
-                with builder.Else():
-                    band(line, bottom, first, vectors, rest)
-
-        def band(line: Expr, height: int, first: Expr, vectors: int, rest: int) -> None:
-            """Emit a row of tiles of `height` output rows, for the channels given as in `across`."""
-            n, h = divide(line, bands), modulo(line, bands) * int64(rows)
-            if fused.ranges.same(conv.batch, 1):
-                n, h = int64(0), line * int64(rows)
-
-            def pixels(column: Expr, count: int) -> None:
-                place = Place(n, h, height, column, count)
-                if vectors:
-                    with serial(vectors) as block:
-                        channel = first + block * int64(lanes)
-                        emit(conv, buffers, place, channel, lanes, accumulator, element)
-                for offset, width in chunks(rest, lanes):
-                    channel = first + int64(vectors * lanes + offset)
-                    emit(conv, buffers, place, channel, width, accumulator, element)
-
-            blocks(conv.out_w, strip, pixels)
-
-        with tasks_of(chunked * lines, tasks is not None, begin, end) as task:
-            # Consecutive tasks are lines of one chunk: the inputs that they share are in the cache.
-            number, line = (divide(task, lines), modulo(task, lines)) if full else (int64(0), task)
-            left = int64(full * vectors * lanes), whole - full * vectors, rest
-            if not full:
-                across(line, *left)
-            elif chunked == full:
-                across(bind(line), bind(number * int64(vectors * lanes)), vectors, 0)
-            else:
-                number, line = bind(number), bind(line)
-                with builder.If(number < int64(full)):
-                    with builder.Then():
-                        across(line, bind(number * int64(vectors * lanes)), vectors, 0)
-                    with builder.Else():
-                        across(line, *left)
+        StripLoops(conv, divided, buffers, accumulator, element).emit(begin, end)
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
-    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
-    return Kernel(func, tasks, {}, "depthwise", in_place, ranges=fused.ranges), buffers_read
+    func = define(arguments, divided.tasks, body, bool(in_place), fused.ranges)
+    return Kernel(func, divided.tasks, {}, "depthwise", in_place, ranges=fused.ranges), buffers_read

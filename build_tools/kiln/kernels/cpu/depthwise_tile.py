@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, vector
 

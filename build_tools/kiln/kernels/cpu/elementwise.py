@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Any
 
@@ -42,14 +43,13 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.inline import Expanded
-from kiln.tir.symbols import SymbolRanges, extent, is_dynamic, variables
+from kiln.tir.symbols import Extent, SymbolRanges, extent, is_dynamic, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
 SMALL = 4096
 # Approximate vector operations per element of an expression: sums and products, loads and a store.
 _STEPS = 4
-
 
 # Elements of a tile along the axis in which a transposed operand is contiguous: a cache line of float32.
 _TILE = 16
@@ -207,13 +207,90 @@ def _lanes_across(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRang
     return across and not along
 
 
-def _number(writer: _Writer, nest: Nest, across: bool, bound: dict[Any, Expr]) -> None:
-    """Emit an output that is a single number."""
-    if across:
-        writer.across(bound)
-    else:
-        alone = tirx.IterVar((0, 1), "alone", tirx.IterVar.DataPar)
-        writer.points(bound, alone, int64(0), 1)
+@dataclass(frozen=True)
+class _Loops:
+    """The loops over the output of a nest: over `outer` axes, then vectors along the axis `inner`.
+
+    `alone`: axes of extent 1, with index 0. `sizes`: extents of the outer axes; that of axis `tiled` counts
+    tiles. `across`: whether lanes run along the innermost reduced axis, not along `inner`. `inner` is None
+    for an output that is a single number.
+    """
+
+    nest: Nest
+    outer: list[Any]
+    inner: Any
+    alone: dict[Any, Expr]
+    sizes: list[Extent]
+    tiled: int | None
+    across: bool
+    lanes: int
+
+    def emit(self, writer: _Writer, task: Expr) -> None:
+        """Emit the elements of one task: one index of each outer axis."""
+        bound: dict[Any, Expr] = dict(self.alone)
+        bound |= {axis.var: index for axis, index in zip(self.outer, unravel(task, self.sizes), strict=True)}
+        if self.inner is None:
+            self._number(writer, bound)
+        elif self.across:
+            self._across(writer, bound)
+        else:
+            self._vectors(writer, bound)
+
+    def _number(self, writer: _Writer, bound: dict[Any, Expr]) -> None:
+        """Emit an output that is a single number."""
+        if self.across:
+            writer.across(bound)
+        else:
+            alone = tirx.IterVar((0, 1), "alone", tirx.IterVar.DataPar)
+            writer.points(bound, alone, int64(0), 1)
+
+    def _across(self, writer: _Writer, bound: dict[Any, Expr]) -> None:
+        """Emit the elements along `inner` one by one, each with lanes along the reduced axis."""
+        length = extent(self.inner.dom.extent)
+        if isinstance(length, int) and length == 1:
+            writer.across({**bound, self.inner.var: int64(0)})
+            return
+        with serial(length) as index:
+            writer.across({**bound, self.inner.var: index})
+
+    def _vectors(self, writer: _Writer, bound: dict[Any, Expr]) -> None:
+        """Emit the elements along `inner` as vectors, with narrower ones at the end."""
+        length, lanes = extent(self.inner.dom.extent), self.lanes
+        if is_dynamic(length):
+            blocks(length, lanes, lambda first, width: writer.points(bound, self.inner, first, width))
+            return
+        whole = length // lanes
+        if whole:
+            with serial(whole) as block:
+                self._points(writer, bound, block * int64(lanes), lanes)
+        for offset, width in chunks(length - whole * lanes, lanes):
+            self._points(writer, bound, int64(whole * lanes + offset), width)
+
+    def _points(self, writer: _Writer, bound: dict[Any, Expr], first: Expr, width: int) -> None:
+        """Emit `width` elements from `first`, for each index of a tile where an outer axis is tiled."""
+        if self.tiled is None:
+            writer.points(bound, self.inner, first, width)
+            return
+        axis = self.outer[self.tiled]
+        begin, most = bound[axis.var] * int64(_TILE), self.nest.extents[self.tiled]
+        whole_tiles = most % _TILE == 0
+        rows = int64(_TILE) if whole_tiles else tirx.min(int64(_TILE), int64(most) - begin)
+        with serial(rows) as row:
+            writer.points({**bound, axis.var: begin + row}, self.inner, first, width)
+
+
+def _loops(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRanges) -> _Loops:
+    """The loops of `nest`; vectors run along the last axis whose extent is not 1."""
+    wide = [axis for axis in nest.axes if is_dynamic(axis.dom.extent) or int(axis.dom.extent) != 1]
+    alone = {axis.var: int64(0) for axis in nest.axes if axis not in wide}
+    nest = replace_fields(nest, axes=wide)
+    outer, inner = (wide[:-1], wide[-1]) if wide else ([], None)
+    sizes = [extent(axis.dom.extent) for axis in outer]
+    tiled = _transposed(nest, expanded.reads())
+    if tiled is not None:
+        sizes[tiled] = ceil_div(sizes[tiled], _TILE)
+    across = _lanes_across(nest, lanes, expanded, ranges)
+    return _Loops(nest, outer, inner, alone, sizes, tiled, across, lanes)
 
 
 def make(
@@ -228,67 +305,24 @@ def make(
     if last is not None:
         others = fused.inputs(last, [*stored, nest.buffer])
         inputs += [buffer for buffer in others if buffer not in inputs and not buffer.same_as(nest.buffer)]
-    outputs = list(nest.axes)
     dtypes = [str(buffer.dtype) for buffer in (nest.buffer, output.buffer, *inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
     expanded = fused.expanded(nest, stored)
     interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes, ranges)
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
-    # Vectors run along the last axis whose extent is not 1.
-    wide = [axis for axis in nest.axes if is_dynamic(axis.dom.extent) or int(axis.dom.extent) != 1]
-    alone = {axis.var: int64(0) for axis in nest.axes if axis not in wide}
+    loops = _loops(nest, lanes, expanded, ranges)
     in_place = fused.same_index(nest, stored, inputs)
-    nest = replace_fields(nest, axes=wide)
-    outer, inner = (wide[:-1], wide[-1]) if wide else ([], None)
-    sizes = [extent(axis.dom.extent) for axis in outer]
-    tiled = _transposed(nest, expanded.reads())
-    across = _lanes_across(nest, lanes, expanded, ranges)
-    if tiled is not None:
-        sizes[tiled] = ceil_div(sizes[tiled], _TILE)
-    count = ranges.product(sizes)
+    count = ranges.product(loops.sizes)
     work = ranges.greatest(ranges.product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
     # An output with a single axis (a vector) is one task.
     tasks = count if ranges.greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         given = dict(zip([*inputs, output.buffer], buffers, strict=True))
-        writer = _Writer(fused, nest, given, lanes, last, outputs)
+        writer = _Writer(fused, loops.nest, given, lanes, last, list(nest.axes))
         with tasks_of(count, tasks is not None, begin, end) as task:
-            bound: dict[Any, Expr] = dict(alone)
-            bound |= {axis.var: index for axis, index in zip(outer, unravel(task, sizes), strict=True)}
-            if inner is None:
-                _number(writer, nest, across, bound)
-                return
-            length = extent(inner.dom.extent)
-            if across:
-                if isinstance(length, int) and length == 1:
-                    writer.across({**bound, inner.var: int64(0)})
-                else:
-                    with serial(length) as index:
-                        writer.across({**bound, inner.var: index})
-                return
-            if is_dynamic(length):
-                blocks(length, lanes, lambda first, width: writer.points(bound, inner, first, width))
-                return
-
-            def points(first: Expr, width: int) -> None:
-                if tiled is None:
-                    writer.points(bound, inner, first, width)
-                    return
-                axis = outer[tiled]
-                begin, most = bound[axis.var] * int64(_TILE), nest.extents[tiled]
-                whole_tiles = most % _TILE == 0
-                rows = int64(_TILE) if whole_tiles else tirx.min(int64(_TILE), int64(most) - begin)
-                with serial(rows) as row:
-                    writer.points({**bound, axis.var: begin + row}, inner, first, width)
-
-            whole = length // lanes
-            if whole:
-                with serial(whole) as block:
-                    points(block * int64(lanes), lanes)
-            for offset, width in chunks(length - whole * lanes, lanes):
-                points(int64(whole * lanes + offset), width)
+            loops.emit(writer, task)
 
     arguments = [argument(buffer, fused.tables) for buffer in [*inputs, output.buffer]]
     func = define(arguments, tasks, body, bool(in_place), ranges)

@@ -26,7 +26,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
-from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.winograd_cost import Form, form_of
 from kiln.kernels.cpu.winograd_phases import Phases

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine, Packing

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
-from kiln.kernels.cpu.conv2d import Convolution
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import ahead, later

@@ -80,26 +80,55 @@ def without_branches(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A load is replaced if it reads a parameter that `func` does not write (the compiler may move it past
     stores), and if its condition, where it has one, is the same for all lanes and the alternative is zero.
     """
+    read_only, has_fragments = _read_only(func)
+    body = _with_copies(func.body, read_only) if has_fragments else func.body
+
+    def on_call(call: Any) -> Any:
+        read = _read(call)
+        if read is None or read.condition is None or read.load.source not in read_only:
+            return call
+        dtype = str(read.load.ty.dtype)
+        if dtype not in _TYPES:  # a vector, too
+            return call
+        address = tirx.address_of(read.load)
+        loaded = tirx.call_pure_extern(dtype, f"{LOAD}<{_TYPES[dtype]}>", read.condition, address)
+        for cast in read.casts:
+            loaded = tirx.Cast(cast, loaded)
+        return loaded
+
+    return func.with_body(structural_map(body, [(Call, on_call)], order="pre"))
+
+
+def _read_only(func: tirx.PrimFunc) -> tuple[set[Any], bool]:
+    """The buffers of parameters that `func` does not write, and whether it loads fragments of matrices.
+
+    In a function with fragments a warp reads what all its lanes wrote to shared memory, after a barrier.
+    """
     read = set(func.params) - abi.written(func)
-    read_only = set()
+    buffers: set[Any] = set()
+    fragments: list[Any] = []
 
     def on_declaration(node: Any) -> None:
         if node.data in read:
-            read_only.add(node.buffer)
+            buffers.add(node.buffer)
 
-    fragments = []
-
-    def on_fragment(call: Any) -> None:
-        if (
-            _name(call) == "tirx.tvm_load_matrix_sync"
-        ):  # a warp reads what all its lanes wrote: after a barrier
+    def on_call(call: Any) -> None:
+        if _name(call) == "tirx.tvm_load_matrix_sync":
             fragments.append(call)
 
-    structural_walk(func.body, [(tirx.DeclBuffer, on_declaration), (Call, on_fragment)])
+    structural_walk(func.body, [(tirx.DeclBuffer, on_declaration), (Call, on_call)])
+    return buffers, bool(fragments)
+
+
+def _with_copies(body: Any, read_only: set[Any]) -> Any:
+    """`body` with asynchronous copies from buffers in `read_only` to shared memory.
+
+    Threads wait for their copies before each barrier.
+    """
     copies = []
 
     def on_store(store: Any) -> Any:
-        read = _read(store.value) if fragments and store.buffer.scope() == "shared" else None
+        read = _read(store.value) if store.buffer.scope() == "shared" else None
         if read is None or read.casts or read.load.source not in read_only:
             return store
         lanes = _lanes(store.value)
@@ -116,28 +145,13 @@ def without_branches(func: tirx.PrimFunc) -> tirx.PrimFunc:
         wanted = always if read.condition is None else read.condition
         return tirx.Evaluate(tirx.call_extern("int32", f"{COPY}<{size}>", target, wanted, source))
 
-    body = structural_map(func.body, [(tirx.BufferStore, on_store)])
-
     def on_evaluate(node: Any) -> Any:
-        if _name(node.value) != "tirx.tvm_storage_sync" or not copies:
+        if _name(node.value) != "tirx.tvm_storage_sync":
             return node
         return tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("int32", DONE)), node])
 
-    def on_call(call: Any) -> Any:
-        read = _read(call)
-        if read is None or read.condition is None or read.load.source not in read_only:
-            return call
-        dtype = str(read.load.ty.dtype)
-        if dtype not in _TYPES:  # a vector, too
-            return call
-        address = tirx.address_of(read.load)
-        loaded = tirx.call_pure_extern(dtype, f"{LOAD}<{_TYPES[dtype]}>", read.condition, address)
-        for cast in read.casts:
-            loaded = tirx.Cast(cast, loaded)
-        return loaded
-
-    body = structural_map(body, [(tirx.Evaluate, on_evaluate)])
-    return func.with_body(structural_map(body, [(Call, on_call)], order="pre"))
+    body = structural_map(body, [(tirx.BufferStore, on_store)])
+    return structural_map(body, [(tirx.Evaluate, on_evaluate)]) if copies else body
 
 
 @dataclass(frozen=True)

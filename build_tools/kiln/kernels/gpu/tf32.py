@@ -22,7 +22,8 @@ from tvm.ir import _ffi_api as registry
 from tvm.tirx import PrimFunc
 
 from kiln.kernels.gpu import half
-from kiln.kernels.gpu.tensor_cores import LEAST, ROUNDED
+from kiln.kernels.gpu.block_tile import LEAST
+from kiln.kernels.gpu.tensor_cores import ROUNDED
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
 from kiln.tir import loop_nest

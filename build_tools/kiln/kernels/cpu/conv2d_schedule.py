@@ -1,0 +1,138 @@
+"""How a convolution is divided into register tiles, blocks of rows and tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+from kiln.kernels.cpu.convolution import Convolution
+from kiln.kernels.cpu.gemm_dot import DotProduct
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct, integer_product
+from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay
+from kiln.tir.builder import Machine
+from kiln.tir.fused import Fused, Nest
+from kiln.tir.symbols import Extent, ceil_div
+from kiln.tir.tuning_records import RULES, TuningRecord
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a convolution is divided into register tiles, parts of its rows and tasks.
+
+    A part of the rows is a number of tiles of rows that use one panel of weights before the next panel.
+    """
+
+    tile: Tile
+    integer: IntegerProduct | DotProduct | None  # the matmul of 8-bit operands; None: float32
+    paired: bool  # whether the last panel is packed by pairs
+    accumulator: str  # dtype of the sums
+    panels: int  # packed panels of weights of a group, each of tile.columns columns
+    widths: int  # tile widths in the columns of a group
+    group_weights: int  # elements of the packed weights of a group
+    row_tiles: int  # most tiles of rows
+    part: int  # tiles of rows in a part
+    parts: Extent
+    by_group: bool  # whether a task is a group
+    prefetch_distance: int  # in tile widths; 0: no prefetches
+    tasks: Extent | None  # None: the kernel is not split
+
+    @property
+    def one_part(self) -> bool:
+        """Whether a panel of weights is used for all rows before the next panel."""
+        return self.part == self.row_tiles
+
+
+def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int, weights_bytes: int) -> int:
+    """Number of tiles of rows for which a panel of weights is used before the next panel; 0: all tiles.
+
+    All tiles where x stays in the L2 cache or the weights do not, provided that the panels divide among the
+    cores. Otherwise tiles whose part of x leaves room in the cache (an eighth of the cache, or 8 tiles), in a
+    number by which the tiles divide among the cores.
+    """
+    half = machine.l2_bytes // 2
+    divides = panels % cores == 0 or panels >= 4 * cores
+    if tiles == 1 or (divides and (x_bytes <= half or weights_bytes > half)):
+        return 0
+    most = min(max(8, tiles * half // (4 * x_bytes)), ceil_div(tiles, cores))
+
+    def slowest(part: int) -> int:
+        """Number of tiles on the core with the most tiles."""
+        return ceil_div(ceil_div(tiles, part), cores) * part
+
+    return min(range(ceil_div(most, 2), most + 1), key=lambda part: (slowest(part), -part))
+
+
+def by_pairs(conv: Convolution, machine: Machine) -> bool:
+    """Whether the last panel of float32 weights is packed by pairs.
+
+    Never in dense layers: kernels for one row and for many rows share the weights.
+    """
+    if not machine.pairs or not conv.is_dense or conv.is_layer:
+        return False
+    if machine.packing is not None:
+        return machine.packing.paired
+    return pairs_pay(machine, conv.ranges.greatest(conv.rows), conv.columns, conv.depth)
+
+
+def _integer(conv: Convolution, fused: Fused, machine: Machine) -> IntegerProduct | DotProduct | None:
+    """The matmul of 8-bit operands; None for float32."""
+    x, weights = fused.params[:2]
+    greatest = fused.ranges.greatest
+    dtypes = [str(x.dtype), str(weights.dtype)]
+    narrow, rows = weights in fused.narrow, greatest(conv.rows)
+    return integer_product(machine, dtypes, narrow, conv.loops(), rows, conv.columns, greatest(conv.out_w))
+
+
+def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine) -> Schedule:
+    """The schedule of `conv` on `machine`: measured values of the tuning record, else heuristics."""
+    x, weights = fused.params[:2]
+    most_rows, accumulator = fused.ranges.greatest(conv.rows), str(anchor.buffer.dtype)
+    integer = _integer(conv, fused, machine)
+    apart = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
+    choice = conv.choice(machine) if accumulator == "float32" else RULES
+    tile = integer.tile if integer else choose_tile(machine, most_rows, conv.columns, choice.tile, apart)
+    panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
+    group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
+    row_tiles = ceil_div(most_rows, tile.rows)
+    shared = machine.shares(conv.macs // tile.lanes)
+    cores = machine.cores if shared else 1
+    by_group = 1 < conv.groups >= cores
+    part = row_tiles
+    if not by_group:
+        element_bytes = ceil_div(tvm.DataType(str(x.dtype)).bits, 8)
+        x_bytes = fused.ranges.greatest(fused.ranges.product(list(x.shape))) * element_bytes
+        weights_bytes = group_weights * conv.groups * element_bytes
+        measured = choice.part
+        if measured is None:
+            measured = part_of(machine, cores, row_tiles, widths, x_bytes, weights_bytes)
+        part = min(measured or row_tiles, row_tiles)
+    parts = ceil_div(ceil_div(conv.rows, tile.rows), part)
+    tasks = conv.groups if by_group else widths if part == row_tiles else parts
+    return Schedule(
+        tile=tile,
+        integer=integer,
+        paired={str(x.dtype), str(weights.dtype), accumulator} == {"float32"} and by_pairs(conv, machine),
+        accumulator=accumulator,
+        panels=panels,
+        widths=widths,
+        group_weights=group_weights,
+        row_tiles=row_tiles,
+        part=part,
+        parts=parts,
+        by_group=by_group,
+        prefetch_distance=_prefetch_distance(choice, most_rows, accumulator),
+        tasks=tasks if shared else None,
+    )
+
+
+def _prefetch_distance(choice: TuningRecord, rows: int, accumulator: str) -> int:
+    """Tile widths between a tile and the weights that it prefetches; 0 where it prefetches none.
+
+    A single row reads weights as fast as memory delivers them: prefetches cost 5 to 15 % on Zen 5.
+    """
+    if accumulator != "float32":
+        return 0
+    if choice.fetch is not None:
+        return choice.fetch
+    return 1 if rows > 1 else 0

@@ -1,0 +1,115 @@
+"""The loops of a convolution: over tasks, parts of the rows, panels of weights and register tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels.cpu.conv2d_schedule import Schedule
+from kiln.kernels.cpu.convolution import Convolution
+from kiln.kernels.cpu.gemm import product
+from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, ahead, later
+from kiln.tir.builder import Expr, bind, divide, int64, modulo, serial
+from kiln.tir.symbols import ceil_div
+from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
+
+
+@dataclass(frozen=True)
+class TileLoops:
+    """Emits a convolution: `x` (NHWC, flat) and packed `weights` (flat) are buffers of the kernel.
+
+    `finish(row, column, value)` stores the sum of a row and a column of the matmul. `upcoming`: the range of
+    bytes after the weights that later kernels read, or None; tiles prefetch it.
+    """
+
+    conv: Convolution
+    schedule: Schedule
+    x: Any
+    weights: Any
+    finish: Callable[[Expr, Expr, Expr], None]
+    upcoming: tuple[int, int] | None
+
+    def emit(self, begin: Expr, end: Expr) -> None:
+        """Emit the tasks [begin, end); all of the convolution if the kernel is not split."""
+        conv, schedule = self.conv, self.schedule
+        width, split = schedule.tile.width, schedule.tasks is not None
+        if schedule.by_group:
+            with tasks_of(conv.groups, split, begin, end) as number:
+                group = bind(number)
+                blocks(conv.columns, width, lambda column, columns: self._panel(column, columns, group))
+        elif schedule.one_part:
+            task_blocks(conv.columns, width, split, begin, end, self._panel)
+        else:
+            with tasks_of(schedule.parts, split, begin, end) as number:
+                self._part(number)
+
+    def _part(self, number: Expr) -> None:
+        """Emit part `number` of the rows: the tiles of all panels."""
+        conv, schedule = self.conv, self.schedule
+        row_tiles = ceil_div(conv.rows, schedule.tile.rows)
+        first = bind(number * int64(schedule.part))
+        end = bind(tirx.min(first + int64(schedule.part), int64(row_tiles)))
+
+        def panel(column: Expr, columns: int) -> None:
+            task_blocks(
+                conv.rows, schedule.tile.rows, True, first, end,
+                lambda row, count: self._tile_at(row, count, column, columns),
+            )  # fmt: skip
+
+        blocks(conv.columns, schedule.tile.width, panel)
+
+    def _panel(self, first_column: Expr, columns: int, group: Expr | None = None) -> None:
+        """Emit all tiles of `columns` columns from `first_column`, a tile width at the most."""
+        blocks(
+            self.conv.rows, self.schedule.tile.rows,
+            lambda row, count: self._tile_at(row, count, first_column, columns, group),
+        )  # fmt: skip
+
+    def _tile_at(
+        self, first_row: Expr, count: int, first_column: Expr, columns: int, group: Expr | None = None
+    ) -> None:
+        """Emit one tile: `count` rows from `first_row`, `columns` columns of `group`, or of each group."""
+        rows = [bind(first_row + int64(i)) for i in range(count)]
+        index = divide(first_row, self.schedule.tile.rows)
+        if group is not None or self.conv.groups == 1:
+            self._tile(rows, index, first_column, columns, int64(0) if group is None else group)
+            return
+        with serial(self.conv.groups) as one:
+            self._tile(rows, index, first_column, columns, one)
+
+    def _tile(self, rows: Sequence[Expr], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
+        """Emit tile `index` of `group`: the output pixels `rows`, `columns` columns from `first_column`."""
+        conv, tile, integer = self.conv, self.schedule.tile, self.schedule.integer
+        bases = [bind(conv.base(row, group)) for row in rows]
+        panel = bind(divide(first_column, tile.columns) + group * int64(self.schedule.panels))
+        inside = bind(modulo(first_column, tile.columns)) if tile.parts > 1 else None
+        first = first_column + group * int64(conv.columns)
+        if integer:
+            integer.product(rows, first, columns, self.x, bases, self.weights, panel, self.finish, inside)
+            return
+        prefetch = self._prefetch(panel, index, first_column, inside)
+        product(
+            tile, rows, first, columns, self.x, bases, self.weights, panel, conv.loops(),
+            self.schedule.accumulator, self.finish, prefetch, self.schedule.paired and columns < tile.columns,
+            inside,
+        )  # fmt: skip
+
+    def _prefetch(
+        self, panel: Expr, index: Expr, first_column: Expr, inside: Expr | None
+    ) -> PanelPrefetch | None:
+        """The prefetches of tile `index` at `panel`: of its next panels, and of weights of later kernels."""
+        schedule, tile = self.schedule, self.schedule.tile
+        if not schedule.prefetch_distance:
+            return None
+        prefetch = ahead(
+            tile, self.conv.loops(), panel, modulo(index, schedule.part), schedule.part,
+            schedule.prefetch_distance, inside,
+        )  # fmt: skip
+        if not self.upcoming or self.conv.groups != 1:
+            return prefetch
+        share = bind(divide(first_column, tile.width) * int64(schedule.row_tiles) + index)
+        shares, times = schedule.widths * schedule.row_tiles, self.conv.terms // prefetch.steps
+        return replace(prefetch, later=later(self.upcoming, share, shares, times))

@@ -1,0 +1,133 @@
+"""Sizes of a convolution on NHWC as an implicit matmul: its rows are output pixels, its columns channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.opinfo.attach import OpInfo
+from kiln.tir.builder import Expr, Machine, divide, int64, modulo, unravel
+from kiln.tir.fused import Fused, Nest
+from kiln.tir.symbols import NO_RANGES, Extent, extent, is_dynamic
+from kiln.tir.tuning_records import RULES, TuningRecord, key_of
+
+
+class Convolution:
+    """Sizes of one convolution (or dense layer), from its op info and its buffers."""
+
+    def __init__(self, op: OpInfo, fused: Fused, anchor: Nest) -> None:
+        self.ranges = fused.ranges
+        x, weights = fused.params[:2]
+        x_shape, k_shape = [extent(size) for size in x.shape], [int(size) for size in weights.shape]
+        attrs = op["attrs"]
+        _, self.top, self.left, _ = fused.origins.get(x, (0, 0, 0, 0))
+        if op["name"] == "matmul":
+            rows = self.ranges.product(x_shape[:-1])
+            x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
+            attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+        self.is_layer = op["name"] == "matmul"
+        self._set(x_shape, k_shape, [1, x_shape[2]] if self.is_layer else anchor.extents[1:3], attrs)
+
+    @classmethod
+    def of_sizes(
+        cls, x: list[int], weights: list[int], out: list[int], attrs: Mapping[str, Any]
+    ) -> Convolution:
+        """A convolution of x (NHWC, padded) with weights (HWIO) whose result has shape `out` (NHWC).
+
+        `attrs`: strides, dilation and groups.
+        """
+        conv = cls.__new__(cls)
+        conv.ranges = NO_RANGES
+        conv.top = conv.left = 0
+        conv.is_layer = False
+        conv._set(x, weights, out[1:3], attrs)
+        return conv
+
+    @classmethod
+    def dense(cls, x: list[int], weights: list[int]) -> Convolution:
+        """A dense layer: matmul of x (…, K) and weights (K, N)."""
+        rows = int(np.prod(x[:-1], dtype=np.int64))
+        attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+        conv = cls.of_sizes([1, 1, rows, x[-1]], [1, 1, *weights], [1, 1, rows], attrs)
+        conv.is_layer = True
+        return conv
+
+    def _set(
+        self, x_shape: Sequence[Extent], k_shape: list[int], out: Sequence[Extent], attrs: Mapping[str, Any]
+    ) -> None:
+        """Set all sizes from shapes x (NHWC) and k (HWIO); `out`: height and width of an output image."""
+        self.batch, self.height, self.width = x_shape[:3]
+        # Elements between adjacent pixels; lower/views/in_place_padding.py may add a gap after the channels.
+        self.pitch = int(x_shape[3])
+        self.kernel_h, self.kernel_w, self.depth, self.out_channels = k_shape
+        self.stride_h, self.stride_w = attrs["strides"]
+        self.dilation_h, self.dilation_w = attrs["dilation"]
+        self.groups = int(attrs["groups"])
+        self.channels = self.depth * self.groups
+        self.out_h: Extent
+        self.out_w: Extent
+        self.out_h, self.out_w = out
+        self.rows: Extent = self.ranges.product([self.batch, self.out_h, self.out_w])
+        self.columns = self.out_channels // self.groups
+
+    def loops(self) -> list[Loop]:
+        """The reduction over kernel rows, columns and input channels."""
+        return [
+            Loop(self.kernel_h, self.dilation_h * self.width * self.pitch),
+            Loop(self.kernel_w, self.dilation_w * self.pitch),
+            Loop(self.depth, 1),
+        ]
+
+    def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
+        """(n, h, w) of the output pixel that is row `row` of the matmul."""
+        image = self.ranges.product([self.out_h, self.out_w])
+        single_image = self.ranges.same(self.batch, 1)
+        position = row if single_image else modulo(row, image)
+        return (
+            int64(0) if single_image else divide(row, image),
+            divide(position, self.out_w),
+            modulo(position, self.out_w),
+        )
+
+    def base(self, row: Expr, group: Expr) -> Expr:
+        """Offset in x of the first element of `group` that output row `row` reads."""
+        n, h, w = self.pixel(row)
+        line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
+        column = w * int64(self.stride_w) + int64(self.left)
+        return (line + column) * int64(self.pitch) + group * int64(self.depth)
+
+    def result_indices(self, row: Expr, column: Expr, shape: Sequence[Any]) -> list[Expr]:
+        """Indices into a result of `shape` of the element in `row` and `column` of the matmul."""
+        if len(shape) == 4 and not self.is_layer:
+            return [*self.pixel(row), column]
+        return [*unravel(row, [extent(size) for size in shape[:-1]]), column]
+
+    def choice(self, machine: Machine) -> TuningRecord:
+        """The tuning record for this shape; RULES (heuristics decide) where the shape was not measured."""
+        if is_dynamic(self.rows):
+            return RULES
+        x = (self.batch, self.height, self.width, self.channels)
+        weights = (self.kernel_h, self.kernel_w, self.depth, self.out_channels)
+        stride, dilation = (self.stride_h, self.stride_w), (self.dilation_h, self.dilation_w)
+        key = key_of(x, weights, stride, dilation, self.groups)
+        return machine.choices.get(key, RULES)
+
+    @property
+    def terms(self) -> int:
+        """Number of products in the sum of an output element."""
+        return self.kernel_h * self.kernel_w * self.depth
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether output rows are the pixels of x, in order."""
+        same = self.ranges.same
+        all_pixels = same(self.height, self.out_h) and same(self.width, self.out_w)
+        return all_pixels and self.kernel_h == self.kernel_w == self.stride_h == self.stride_w == 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one run, at the greatest sizes."""
+        return self.ranges.greatest(self.rows) * self.out_channels * self.terms

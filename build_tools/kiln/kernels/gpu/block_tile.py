@@ -1,0 +1,77 @@
+"""The tile that a thread block computes on tensor cores, and into how many parts its sums are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.gpu.wmma import EDGE
+from kiln.tir.symbols import is_dynamic
+
+# With fewer rows or columns, most of a fragment would be padding: one thread per element does less work.
+LEAST = 8
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """Tile of a thread block: warps along (i, j), fragments per warp along (i, j), elements of k per step."""
+
+    warps: tuple[int, int]
+    fragments: tuple[int, int]
+    depth: int = 32
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Elements of the tile along i, j and k."""
+        i, j = (w * f * EDGE for w, f in zip(self.warps, self.fragments, strict=True))
+        return i, j, self.depth
+
+
+# All need less than 48 KiB of shared memory. Smallest first.
+TILES = [
+    BlockTile((2, 2), (1, 1)),
+    BlockTile((2, 2), (1, 2)),
+    BlockTile((2, 2), (2, 1)),
+    BlockTile((2, 2), (2, 2)),
+]
+# Blocks for each multiprocessor: while one waits for memory the other computes.
+BLOCKS = 2
+# Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth, so that
+# writing and adding the parts costs less than the steps.
+MOST_PARTS, LEAST_STEPS = 32, 4
+
+
+def tile_and_parts(extents: Sequence[Any], innermost: Any, wanted: int) -> tuple[BlockTile, int] | None:
+    """The tile for batch, rows, columns and depth `extents`, and the number of parts that k is divided into.
+
+    None if there are too few rows or columns. `innermost`: extent of the last of the axes that k stands for.
+    `wanted`: number of blocks. A dynamic size counts as large; a sum over a dynamic depth has one part.
+    """
+    batch, i, j = (1 << 20 if is_dynamic(size) else int(size) for size in extents[:3])
+    if min(i, j) < LEAST:
+        return None
+    padded = [ceil_div(size, EDGE) * EDGE for size in (i, j)]
+    fitting = [t for t in TILES if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]] or TILES[:1]
+    for possible in ([1], _divisors(extents[3], innermost, TILES[0].depth)):
+        for tile in reversed(fitting):
+            blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
+            enough = [parts for parts in possible if blocks * parts >= wanted]
+            if enough:
+                return tile, min(enough)
+    return fitting[0], max(possible)
+
+
+def _divisors(k: Any, innermost: Any, depth: int) -> list[int]:
+    """Numbers of parts that a sum over `k` elements can be divided into.
+
+    A part is a whole number of steps of `depth` elements, and of whole rows of the innermost axis: elements
+    of another part are not known to be next to each other, and would be loaded one by one.
+    """
+    if is_dynamic(k) or is_dynamic(innermost) or int(k) % depth != 0:
+        return [1]
+    steps, inner = int(k) // depth, int(innermost)
+    sizes = {parts: int(k) // parts for parts in range(2, MOST_PARTS + 1) if steps % parts == 0}
+    whole = [n for n, size in sizes.items() if size % inner == 0 or inner == int(k)]
+    return [1, *(n for n in whole if steps // n >= LEAST_STEPS)]

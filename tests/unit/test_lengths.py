@@ -1,0 +1,48 @@
+"""Files and functions are short enough to be read at once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_FILE, MOST_FUNCTION = 350, 60
+FOLDERS = ("build_tools", "benchmarks", "models", "runtime_c", "zoo")
+SUFFIXES = (".py", ".c", ".h", ".cuh", ".sh")
+LONGER = {
+    "runtime_c/include/kiln.h": "the interface of the runtime, which is one header with its documentation",
+    "runtime_c/cuda/gpu_cuda.c": "all calls of the CUDA driver, which a build compiles or leaves out",
+    "build_tools/kiln/trust/device/monocypher.c": "Monocypher, unchanged",
+    "build_tools/kiln/trust/device/monocypher-ed25519.c": "Monocypher, unchanged",
+}
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Path and text of every source file."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def test_files_are_short() -> None:
+    lengths = {name: text.count("\n") for name, text in files()}
+    assert len(lengths) > 500
+    long = {name for name, lines in lengths.items() if lines > MOST_FILE}
+    assert long == LONGER.keys()
+
+
+def test_functions_are_short() -> None:
+    """Lines from the first decorator to the last statement."""
+    long = []
+    for name, text in files():
+        if not name.endswith(".py"):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                lines = (node.end_lineno or first) - first + 1
+                if lines > MOST_FUNCTION:
+                    long.append(f"{name}:{node.lineno} {node.name}: {lines} lines")
+    assert long == []
