@@ -82,7 +82,7 @@ def jobs() -> int:
 
 
 def threads() -> int:
-    """The number of threads of this process; 2, the careful answer, where the system does not tell.
+    """The number of threads of this process; 2, which forbids a fork, where the system does not report it.
 
     Only a process of one thread may fork: in the fork, a lock that another thread holds is never released.
     """

@@ -84,7 +84,7 @@ class Silent(Flag):
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What is known of a stage besides its flags.
+    """The properties of a stage that are not flags.
 
     `module` has the function `run`. `cached`: whether builds may share its outputs; not for a stage that
     measures, uses a device, or reads inputs that are not among its flags, such as the network. `speaks`: its
@@ -170,7 +170,7 @@ class Stage:
 
     @classmethod
     def described(cls) -> str:
-        """A text that changes with the declaration, apart from its help."""
+        """A text that changes whenever the declaration changes, except for its help."""
         about = (f"{one.name}: {one.type} {one.kind}" for one in cls.fields())
         return "\n".join([repr(cls.spec), *about])
 

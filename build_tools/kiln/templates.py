@@ -9,7 +9,7 @@ import jinja2
 
 
 def environment(folder: Path, **options: Any) -> jinja2.Environment:
-    """The templates in `folder`: a name that has no value is an error, and lines of control leave no trace.
+    """The templates in `folder`: an undefined name is an error, and control lines leave no blank lines.
 
     Nothing is escaped, unless `options` (those of jinja2.Environment) say so.
     """

@@ -71,7 +71,7 @@ def oldest_cpu_command(target: Target) -> list[str]:
     """`compiler_command` for code that runs on every processor of the target's architecture.
 
     On hosted targets the runtime, the plan and Kiln's own programs are compiled with this command, because
-    they detect and report that a processor lacks features which the kernels need. Flags of the target's
+    they detect and report that a processor lacks features that the kernels need. Flags of the target's
     `c_compiler` that choose a CPU or an instruction set are left out. A freestanding target keeps its flags:
     it has one CPU.
     """

@@ -29,7 +29,7 @@ def told(stage: str, arguments: object, error: BaseException) -> str:
 
 
 def line(stage: str, arguments: object, error: BaseException) -> str:
-    """One line with the stage, its subject (from its flags, `arguments`) and the exception."""
+    """The error line: the stage, its subject (from its flags, `arguments`) and the exception."""
     values = (getattr(arguments, name, None) for name in _SUBJECTS)
     subject = next((str(value) for value in values if value), "")
     reason = "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"

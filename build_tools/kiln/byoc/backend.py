@@ -164,7 +164,7 @@ class Backend:
     """One external library.
 
     `patterns` are matched in the graph before lowering, `groups` in fused functions after it, by their op
-    info; both are tried in order. `generate` returns the code for a match, or None if the library is not to
+    info; both are tried in order. `generate` returns the code for a match, or None if the library should not
     compute it. `layouts` documents the operands' layouts, by kind of pattern. `device`: where the library
     computes, "cpu" or "cuda" (targets with a `cuda:` section). `include_folders`: include folders for
     compiling the backend's kernels. `runtime`: C files that the generated calls need, compiled once into the

@@ -52,7 +52,7 @@ def load(name: str) -> Backend:
 
 
 def refusal(backend: Backend, target: Target) -> str | None:
-    """Why a backend does not support a target, regardless of what is installed; None if it does."""
+    """The reason why a backend does not support a target, whatever is installed; None if it does."""
     place = _place(backend.name, target).removesuffix(": ")
     if (target.cuda is not None) != (backend.device == "cuda"):
         runs = "on a CPU" if target.cuda is None else "on a GPU"
@@ -88,7 +88,7 @@ def wanted(byoc: Byoc, target: Target) -> list[Backend]:
 
 
 def incomparable(target: Target) -> str | None:
-    """Why `auto` cannot compare Kiln's own kernels with libraries on a target; None if it can.
+    """The reason why `auto` cannot compare Kiln's kernels with libraries on a target; None if it can.
 
     On GPUs there are no measured times, and a model of them, such as a roofline with the fraction that each
     side reaches, could not be calibrated: Kiln's own kernels have never been timed on a GPU.

@@ -71,7 +71,7 @@ class AnswerPart(_Described):
 
 
 class CommandAnswer(_Described):
-    """What a command prints with --json."""
+    """The JSON object that a command prints with --json."""
 
     format: Literal[1] = Field(default=1, description="rises when a key is removed or changes its meaning")
     kiln: str = Field(default=__version__, description="version of Kiln")
@@ -88,7 +88,7 @@ class CommandAnswer(_Described):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a question finds: `part` for --json, and `show`, which prints it as text.
+    """The answer to a question: `part` for --json, and `show`, which prints it as text.
 
     `wrong`: a comparison found a difference beyond its limit.
     """

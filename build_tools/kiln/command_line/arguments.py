@@ -142,7 +142,7 @@ def _add_json(command: argparse.ArgumentParser) -> None:
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:
-    """Add the model in both forms; `model_of` reads it."""
+    """Add the model as an argument and as an option; `model_of` reads either."""
     command.add_argument("name", nargs="?", metavar="MODEL", help=OPTIONS["model"])
     command.add_argument("--model", metavar="MODEL", help="the same")
 
@@ -228,7 +228,7 @@ def _add_of_bundles(commands: Any) -> None:
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:
-    """Add where programs run."""
+    """Add the options that say where programs run."""
     command.add_argument("--target", help="a target; default: the device's, or host")
     command.add_argument("--device", help=OPTIONS["device"])
     command.add_argument("--byoc", help=OPTIONS["byoc"])

@@ -64,7 +64,7 @@ def measure(
     """Measure the model `name` (a name or a path) on `target` or `device`.
 
     The model is built twice below build/.costs: with code for each of a few sizes, and with code for ranges
-    that end at these sizes. Raises KilnError for what cannot be built, and where times say nothing because
+    that end at these sizes. Raises KilnError where a build fails, and where times mean nothing because
     the target is emulated.
     """
     model = load_model(name)

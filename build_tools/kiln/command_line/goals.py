@@ -50,7 +50,7 @@ def answer_of_goals(words: Sequence[str]) -> CommandAnswer:
 
 
 def _name(goal: str) -> str:
-    """The command for a goal."""
+    """The name of the command for a goal."""
     return "build" if goal == "bundle" else goal
 
 

@@ -24,7 +24,7 @@ def compare_reports(before: Path, after: Path) -> dict[str, Any]:
     """Compare the reports `before` and `after`, each a page or a bundle's folder.
 
     Buckets are paired by name, and steps by their operators and the shapes that they write, in order. Times
-    are compared where both reports have them in the same unit. Raises KilnError for what is no report.
+    are compared where both reports have them in the same unit. Raises KilnError for any other file.
     """
     first, second = _data(before), _data(after)
     unit = first["time_unit"] if first["time_unit"] == second["time_unit"] else None

@@ -81,7 +81,7 @@ Labels = Annotated[LabelList | LabelFile, Field(discriminator="kind")]
 
 
 class Run(Section):
-    """The demonstration that the goal `run` shows: the best classes of one image."""
+    """How the goal `run` presents a result: the best classes of one image."""
 
     image: Source = Field(description="source of the image")
     crop: Crop | None = Field(default=None, description="the rectangle of the image to use; null: all of it")

@@ -1,4 +1,4 @@
-"""Value types that several sections share: byte sizes, hashes, positive numbers, enumerations."""
+"""Types of values that several sections share: byte sizes, hashes, positive numbers, enumerations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operating systems of targets: what differs between them in the files of the runtime and in tools.
+"""Operating systems of targets: the files of the runtime and the tools by which they differ.
 
 This is the only place that names a system: each is chosen by the target's triple, and everything else asks
 for the properties below.

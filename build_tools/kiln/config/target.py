@@ -115,7 +115,7 @@ VariantName = Annotated[
 
 
 class Variant(Section):
-    """Processors of the target that have more than its `cpu` and `features`, and kernels of their own."""
+    """Processors with more features than the target's `cpu` and `features`, and with kernels of their own."""
 
     name: VariantName = Field(description="the name of the variant")
     cpu: str = Field(description="LLVM CPU name of the kernels")

@@ -1,4 +1,4 @@
-"""The key `weights` of a model: the type in which weights are stored that the file has in float32."""
+"""The key `weights` of a model: the type in which the file's float32 weights are stored."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _LIBRARIES = {"zig": ("-nostartfiles",), "gcc": ("-nostdlib", "-lgcc"), "clang":
 
 @dataclass(frozen=True)
 class BareProgram:
-    """What a program for a bare machine is linked from, besides its own sources and flags."""
+    """The files and flags that a program for a bare machine is linked from, in addition to its own."""
 
     sources: tuple[Path, ...]
     include: tuple[Path, ...]

@@ -86,7 +86,7 @@ class Bundle:
         return {bucket["name"]: bucket["mean_padding"] for bucket in found}
 
     def vectors(self) -> list[GoldenVector]:
-        """The golden vectors. Raises KilnError when a file is missing, damaged or of another size."""
+        """The golden vectors. Raises KilnError when a file is missing, damaged or has another size."""
         folder, found = self.folder / "golden", []
         for entry in self.golden()["vectors"]:
             sides = {

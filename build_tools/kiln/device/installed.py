@@ -1,4 +1,4 @@
-"""The stage for installed bundles: roll back to the version before, or compare with the bundle built here."""
+"""Stage for installed bundles: rolls back to the version before, or compares with the bundle built here."""
 
 from __future__ import annotations
 

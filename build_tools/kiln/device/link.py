@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 def link_flags(target: Target, threads: str, entry: str | None = "main") -> list[str]:
     """Compiler flags to link a program: dead code removed, the C library static if the target says so.
 
-    Without an operating system no start-up code refers to `main`, and the linker would remove all code; so
+    Without an operating system no start-up code refers to `main`, and the linker would remove all code. So
     `entry` is made the entry, unless it is None because start-up code and a linker script are linked, too.
     """
     flags = ["-std=c11", "-ffunction-sections", "-fdata-sections", target.system.remove]

@@ -1,4 +1,4 @@
-"""emit-objects for a GPU: CUDA C by TVM, machine code by nvcc, and one object that embeds it as bytes.
+"""emit-objects for a GPU: CUDA C by TVM, its machine code by nvcc, and one object that embeds that code.
 
 All kernels of a model are one translation unit. nvcc needs a host C++ compiler as its preprocessor: zig.
 """

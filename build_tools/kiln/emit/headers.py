@@ -29,7 +29,7 @@ def dlpack_h() -> Path:
 
 
 def cuda_include_flag() -> str:
-    """Compiler flag to find the runtime's headers for generated code that calls a library of a GPU."""
+    """Compiler flag that finds the runtime's headers, for generated code that calls a library of a GPU."""
     return f"-I{data_dir('runtime_c') / 'cuda'}"
 
 

@@ -1,4 +1,4 @@
-"""Steps of plan.json as C: each argument becomes an expression; every address is checked for bounds."""
+"""Steps of plan.json as C: each argument becomes an expression; every address is checked to be in bounds."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _OF_FLOATS = re.compile(
 
 
 def is_available(symbol: str, target: Target | None) -> bool:
-    """Whether code may call `symbol` on every machine of `target`; None: on any freestanding machine."""
+    """Whether code may call `symbol` on every machine of `target`; None: on every freestanding machine."""
     names = _OF_COMPILER.get(target.arch) if target is not None else None
     return symbol in ALLOWED or bool(names is not None and names.fullmatch(symbol))
 

@@ -1,6 +1,6 @@
 """Imports a model file of any format into a Relax module and its interface.
 
-A new format needs a module with `load` and an entry in FORMATS.
+To add a format, add a module with a function `load` and an entry in FORMATS.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kiln.frontend.options import ImportOptions
 
 @dataclass(frozen=True)
 class Port:
-    """One input or output of a model.
+    """The description of one input or output of a model.
 
     shape: per axis, a size expression in elements: a number, the name of a dimension, or an expression of
     these (kiln.config.sizes). layout: axis letters such as "NHWC". quant: (scale, zero_point), with

@@ -85,7 +85,7 @@ def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions
 
 
 def _sizes(state: str, port: Port, options: ImportOptions) -> tuple[int, ...]:
-    """The sizes of `port`. Raises KilnError for one that differs from run to run."""
+    """The sizes of `port`. Raises KilnError for a size that differs from run to run."""
     fixed = {dim.name: dim.minimum for dim in options.dims.values() if dim.minimum == dim.maximum}
     found = []
     for axis, size in enumerate(port.shape):

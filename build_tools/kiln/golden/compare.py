@@ -97,8 +97,8 @@ def entry_limits(tolerance: Mapping[str, Any], entry: Mapping[str, Any]) -> Erro
 
 
 def weakness(want: Array, quantised: bool) -> str:
-    """Why a tensor of the reference shows little: it has no finite value, is constant, or is mostly
-    saturated; empty if it shows enough."""
+    """Reason why a tensor of the reference proves little: it has no finite value, is constant, or is mostly
+    saturated; empty if it proves enough."""
     if want.dtype.kind == "f" and want.size and not np.isfinite(want).any():
         return "without a finite value"
     if want.size < 2:

@@ -70,7 +70,7 @@ class Reference:
         return other
 
     def reset(self) -> None:
-        """Forget what earlier runs have left in the model. Nothing, unless its file keeps state."""
+        """Set the model's state back to its first values; does nothing for a file without state."""
 
 
 def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int]] = ()) -> Reference:

@@ -1,9 +1,9 @@
-"""How much a quantised ONNX model's outputs change by themselves: the tolerance that its quantisation
+"""Sensitivity of a quantised ONNX model's outputs to changes of one level: the tolerance that this
 justifies.
 
 Between two quantised layers a value is rounded to one of 256 levels. An implementation that sums in another
 order rounds a few values to the neighbouring level, and the difference grows from layer to layer. The
-reference shows how far: it runs again with each float input moved up or down by one level. Where no float
+reference measures it: it runs again with each float input moved up or down by one level. Where no float
 input can be moved (token numbers), the embeddings are moved by one level, and the scales of the activations
 are changed by 1/512, which moves the greatest value of each by a quarter of a level. The greatest change of
 an output over these runs is its sensitivity. Random signs come from a fixed seed.

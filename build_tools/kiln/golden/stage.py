@@ -1,4 +1,4 @@
-"""Make golden vectors: inputs of several kinds, and the outputs that the reference computes from them."""
+"""golden: stage that makes golden vectors: inputs of several kinds, and the outputs of the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiln.stages.model import GoldenStage
 def run(args: GoldenStage) -> None:
     """Write golden.json, one raw little-endian file a tensor, and padding.json where inputs are padded.
 
-    All files are written, or none: raises KilnError for a bucket whose padding changes an output.
+    All files are written, or none. Raises KilnError for a bucket whose padding changes an output.
     """
     from kiln.golden.vectors import make_vectors
 

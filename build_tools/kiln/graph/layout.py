@@ -34,7 +34,7 @@ _REDUCTIONS = ("max", "mean", "min", "prod", "sum", "variance", "std")
 
 
 def _is(call: Any, axes: list[int] | None) -> bool:
-    """Whether `call` is a transpose to `axes`; None: any transpose."""
+    """Whether `call` is a transpose to `axes`; with `axes` None, whether it is any transpose."""
     return operator(call) == "relax.permute_dims" and (
         axes is None or (call.attrs.axes is not None and integers(call.attrs.axes) == axes)
     )

@@ -1,4 +1,4 @@
-"""simplify: convert a model to its canonical graph, independent of the target."""
+"""simplify: stage that converts a model to its canonical graph, independent of the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""weights: round the float32 weights of a simplified graph, so that they are stored in fewer bits.
+"""weights: stage that rounds the float32 weights of a simplified graph, so that they need fewer bits.
 
 Rounded are constants of at least LEAST bytes: right operands of matmuls, weights of convolutions, and tables
 whose rows are looked up. Weights that are stored in fewer bits already stay as they are; so do other
@@ -48,7 +48,7 @@ def run(args: WeightsStage) -> None:
 
 
 class _Rounding:
-    """Rounds weights; `count` weights of `elements` numbers in all so far."""
+    """Rounds weights; `count` weights with `elements` numbers together have been rounded so far."""
 
     def __init__(self, wanted: Weights) -> None:
         self.wanted = wanted
@@ -65,7 +65,7 @@ class _Rounding:
         return rewrite_calls(mod, rules)
 
     def _replaced(self, call: Any, position: int, scaled: str) -> Any:
-        """`call` with rounded weights, or None; `scaled`: what has a scale, each column or each row."""
+        """`call` with rounded weights, or None; `scaled`: whether each column or each row has a scale."""
         value = constant(call.args[position])
         if value is None or str(value.dtype) != "float32" or value.nbytes < LEAST or value.ndim < 2:
             return None

@@ -1,1 +1,1 @@
-"""How each operator family is computed, packed and scheduled: one family a file."""
+"""Kernels: computation, packing of weights and schedule of each family of operators; one family a file."""

@@ -1,4 +1,4 @@
-"""The kernel families, in order of priority. A new family is a file in kernels/ and an entry in FAMILIES."""
+"""The kernel families, in order of priority. A new family is a file in kernels/cpu and an entry here."""
 
 from __future__ import annotations
 

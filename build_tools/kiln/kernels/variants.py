@@ -1,8 +1,8 @@
 """The kernels of one fused group for every variant of a target: other instructions, the same parameters.
 
 The last variant decides how weights are packed, and into which kernels a group is divided; the kernels of the
-others read the same panels, in narrower tiles (`fitted` of cpu/gemm.py). Where a variant has no such kernel,
-all variants get the kernels of the first one, which every processor of the target can run.
+others read the same panels, in narrower tiles (`fitted` of cpu/gemm_tile.py). Where a variant has no such
+kernel, all variants get the kernels of the first one, which every processor of the target can run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def kernels_of_variants(
     ranges: SymbolRanges = NO_RANGES,
     encodings: Mapping[int, Encoding] = NO_ENCODINGS,
 ) -> list[list[GroupKernel]]:
-    """The kernels of a group, in order: for each, its form for every one of `machines`.
+    """The kernels of a group, in order; each is a list of its forms, one for each of `machines`.
 
     All forms of a kernel have the same buffers and packings. The other parameters are those of `kernels_of`,
     whose errors are raised.

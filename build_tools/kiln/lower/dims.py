@@ -48,7 +48,7 @@ class Dims:
         return to_size(expr, self._values if values is None else values, self._multiples)
 
     def greatest(self, expr: Any) -> int:
-        """The greatest value of a size in main; of one that cannot be computed, the greatest int64."""
+        """The greatest value of a size in main; the greatest int64 where the size cannot be computed."""
         try:
             return sizes.bounds(self.size(expr), self.box)[1]
         except (ValueError, KeyError):

@@ -82,7 +82,7 @@ class Externals:
         )
 
     def _readable(self, name: str, slack: int) -> str:
-        """The name of a tensor with the content of `name` and `slack` readable bytes after its end.
+        """The name of a tensor with the content of `name` and at least `slack` readable bytes after its end.
 
         An input is copied into the arena. A parameter needs no slack: another parameter follows it in the
         image, or the bytes that fill up the image.

@@ -69,7 +69,7 @@ class _Sum:
 
     @property
     def limited(self) -> bool:
-        """Whether there are limits, after which nothing may be added."""
+        """Whether the sum has limits; no term may be added after them."""
         return math.isfinite(self.low) or math.isfinite(self.high)
 
 
@@ -147,7 +147,7 @@ def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: st
     leaf: list[tuple[Any, float, int]] = []
 
     def value(node: Any) -> Array | None:
-        """The 256 values of `node`, one for each level of the leaf; None where it is of another kind."""
+        """The value of `node` for each of 256 levels of the leaf; None for other operators."""
         found = dequantised(rewriter, node)
         if found is not None:
             if leaf and not leaf[0][0].same_as(found[0]):
@@ -248,7 +248,7 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
 
 
 def _read_sum(rewriter: CallRewriter, expr: Any) -> _Sum | None:
-    """The sum that `expr` computes; None where it is of another kind."""
+    """The sum that `expr` computes; None for an expression that is not a sum."""
     leaf = dequantised(rewriter, expr)
     if leaf is not None:
         data, scale, zero = leaf

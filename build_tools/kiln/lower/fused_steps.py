@@ -142,7 +142,7 @@ class GroupLowering:
         return self._forms[name]
 
     def values_of(self, func: tirx.PrimFunc, places: list[str]) -> dict[Any, SizeExpr]:
-        """By variable, the sizes in the shapes of the parameters of `func`; `places`: the tensors passed."""
+        """By variable in the shapes of the parameters of `func`, its size; `places`: the tensors passed."""
         values = dict(self.given.get(func, {}))
         for param, name in zip((p for p in func.params if tirx.is_buffer_var(p)), places, strict=True):
             for size, value in zip(param.shape, self.steps.tensors[name].shape, strict=True):
@@ -254,8 +254,8 @@ class GroupLowering:
     def _kernel(self, part: GroupKernel, ops: list[OpInfo], build: Build) -> VariantKernel:
         """Lower the kernel of `part` for a variant.
 
-        An equal kernel is lowered once, also for several variants with the same vector unit: what else they
-        have is in the loops where it is used.
+        An equal kernel is lowered once, also for several variants with the same vector unit: the other
+        features have is in the loops where it is used.
         """
         structure = int(tvm_ffi.structural_hash(part.kernel.func))
         for func, of, made in self._lowered.get(structure, []):

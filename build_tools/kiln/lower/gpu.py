@@ -1,4 +1,4 @@
-"""Parts of the `lower` stage for a GPU: rules of operators, precision, and kernel launches.
+"""The parts of the `lower` stage that only GPUs need: legalisation rules, precision, and kernel launches.
 
 Padding stays part of its convolution: dlight computes the padding where an element is read. Each step
 contains the name of its kernel and, as `launch`, its grid and block of threads.

@@ -96,7 +96,7 @@ def _axes(call: Any) -> dict[int, Any]:
 
 
 def _may_be_empty(dims: Dims, size: Any) -> bool:
-    """Whether a size can be 0; true for a size that cannot be computed."""
+    """Whether a size can be 0; True for a size that cannot be computed."""
     if isinstance(size, int):
         return size == 0
     try:

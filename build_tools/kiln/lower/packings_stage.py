@@ -1,4 +1,4 @@
-"""packings: the forms of weights shared by a model's buckets, where each bucket alone would add a form."""
+"""packings: stage that chooses the forms of weights that buckets share, where each would add a form."""
 
 from __future__ import annotations
 

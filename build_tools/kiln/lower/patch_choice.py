@@ -40,7 +40,7 @@ _CUTS = 32  # cuts that are tried, the first ones: later feature maps are smalle
 
 @dataclass(frozen=True)
 class _Event:
-    """A step: the tensors that it reads, and what it writes, with bytes; tensors outside are left out."""
+    """A step: the stored tensors that it reads and the tensor that it writes, by name, with its bytes."""
 
     reads: tuple[Any, ...]
     writes: Any
@@ -112,7 +112,7 @@ class _StoredTensors:
         return tuple(found)
 
     def events(self, region: ImageRegion | None = None, parts: int = 1) -> list[_Event] | None:
-        """The steps, with `region` in at most `parts` bands; None where it cannot be divided so."""
+        """The steps, with `region` in at most `parts` bands; None where the region cannot be divided."""
         own = set() if region is None else {variable for variable, _ in region.calls}
         result: list[_Event] = []
         for variable, _ in self.bindings:

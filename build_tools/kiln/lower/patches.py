@@ -47,9 +47,9 @@ class Need:
 
 @dataclass(frozen=True)
 class ImageRegion:
-    """The calls that compute a cut, in order: (variable, call) each. `inputs`: what they read of the rest.
+    """The calls that compute a cut, in order: (variable, call) each. `inputs`: the variables that they read.
 
-    `rules`: by variable, at least of these calls.
+    `rules`: by variable, the RowRule of its call; it may have entries of other calls.
     """
 
     calls: tuple[tuple[Any, Any], ...]
@@ -101,7 +101,7 @@ class RowRule:
     before: int = 0
 
     def need(self, first: int, last: int) -> Need | None:
-        """What rows `first` to `last` - 1 of the result read; None where they are made of padding alone."""
+        """The rows that rows `first` to `last` - 1 of the result read; None where they read padding alone."""
         begin, end = first * self.step - self.before, (last - 1) * self.step - self.before + self.reach
         low, high = max(begin, 0), min(end, self.rows)
         return Need(low, high, low - begin, end - high) if low < high else None
@@ -143,7 +143,7 @@ def rule_of(call: Any) -> RowRule | None:
 
 
 def is_elementwise(call: Any) -> bool:
-    """Whether the operator computes each element from those of the same place."""
+    """Whether the operator computes each element from the operands' elements at the same index."""
     return operator(call) in _ELEMENTWISE
 
 
@@ -188,7 +188,7 @@ def bands(rows: int, parts: int) -> list[tuple[int, int]]:
 
 
 def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | None:
-    """By variable, the rows that rows `first` to `last` - 1 of the cut need; None where there are none."""
+    """By variable, the rows that rows `first` to `last` - 1 of the cut need; None: they need none."""
     wanted: dict[Any, tuple[int, int]] = {region.cut: (first, last)}
     needs: dict[Any, Need] = {}
     for variable, _ in reversed(region.calls):

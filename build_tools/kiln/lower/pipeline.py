@@ -99,13 +99,13 @@ def machine_of(
 
 @dataclass
 class Lowering:
-    """The settings of one run of the passes, and what passes record: `params` and `groups`.
+    """The settings of one run of the passes, and their results: `params` and `groups`.
 
     `choices`: tuning records measured on the target's CPU; None: no records. `external`: passes that assign
     subgraphs to libraries. `precision`: precision of the tensors between kernels; other than fp32 only on
     GPUs. `checks`: "indices" adds steps that check indices. `packings`: the forms that weights shared with
     other buckets or cases may be stored in; None: any form. `ram_limit`: bytes, beyond which layers are
-    computed in patches; `patched`: what was chosen for that. `target`: None for any GPU, up to the kernels.
+    computed in patches; `patched`: the patches chosen. `target`: None for any GPU, up to the kernels.
     """
 
     model: str
@@ -130,7 +130,7 @@ class Lowering:
 
     @property
     def in_fixed_point(self) -> bool:
-        """Whether quantised tensors are rescaled in integers: without vectors of floats that is faster.
+        """Whether quantised tensors are rescaled in integers, which is faster without vectors of floats.
 
         On a Cortex-M4 a 64-bit multiply-add replaces two conversions, a multiply-add and three comparisons.
         """
@@ -207,7 +207,7 @@ def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _further(lowering: Lowering) -> list[Build]:
-    """What the kernels of the target's further variants are lowered for."""
+    """The `Build` of each further variant of the target: what its kernels are lowered for."""
     assert lowering.target is not None
     builds = []
     for name in lowering.target.variant_names[1:]:

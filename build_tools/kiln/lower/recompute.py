@@ -118,7 +118,7 @@ class _Recompute:
         return {item: form for item, form in by_variable.items() if form is not None}
 
     def _named(self, expr: Any) -> set[str]:
-        """Names of the parameters that an expression reads."""
+        """The names of the parameters that an expression reads."""
         names: set[str] = set()
 
         def visit(item: Any) -> None:

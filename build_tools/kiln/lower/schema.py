@@ -91,7 +91,7 @@ class GridAndBlock(Record):
 
 
 class IndexCheck(Record):
-    """A check of the indices of operator `op` along an axis; `wraps`: negative ones count from the end."""
+    """A check of the indices of operator `op` along an axis; `wraps`: negative indices count from the end."""
 
     op: str
     axis: int
@@ -170,7 +170,7 @@ class SizeInRange(Record):
 
 
 class SizeIsMultiple(Record):
-    """The condition that the size of `dim` is a multiple."""
+    """The condition that the size of `dim` is a multiple of `multiple`."""
 
     dim: str
     multiple: Annotated[int, Field(ge=1, le=INT32_MAX)]
@@ -183,7 +183,7 @@ class ConstantName(Record):
 
 
 def value_tag(value: Any) -> str:
-    """Whether the elements that an input is compared with are a word or a constant."""
+    """Tag of the value that an input is compared with: a word such as `ones`, or a constant."""
     return "@word" if isinstance(value, str) else "@constant"
 
 
@@ -198,7 +198,7 @@ class InputEquals(Record):
 
 
 def condition_tag(condition: Any) -> str:
-    """Which condition a record or a part of a file is."""
+    """Tag of a condition, from a record or from an object of a JSON file."""
     keys = condition if isinstance(condition, dict) else type(condition).model_fields
     return "@multiple" if "multiple" in keys else "@range" if "dim" in keys else "@input"
 
@@ -241,7 +241,7 @@ class PatchRecord(Record):
 
 
 class LoweredFunction(Record):
-    """What lowering makes of a function: tensors, kernels and steps; names of its inputs and outputs."""
+    """A lowered function: its tensors, kernels and steps, and the names of its inputs and outputs."""
 
     inputs: list[str]
     outputs: list[str]

@@ -1,4 +1,4 @@
-"""lower: kernels and steps of a model, or of one of its buckets, for one target."""
+"""lower: stage that makes the kernels and steps of a model, or of one of its buckets, for one target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of one step: what they are lowered for, and one for each variant of the target."""
+"""The kernels of one step, one for each variant of the target, and the settings they are lowered with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.tir.builder import Machine
 
 @dataclass(frozen=True)
 class Build:
-    """What the kernels of one variant of the target are lowered for."""
+    """The settings with which the kernels of one variant of the target are lowered."""
 
     name: str
     machine: Machine

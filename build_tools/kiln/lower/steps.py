@@ -83,7 +83,7 @@ class LoweredTensor:
 
 @dataclass
 class Steps:
-    """All that later stages need: tensors, kernels, steps, parameters, and the lowered functions."""
+    """The input of all later stages: tensors, kernels, steps, parameters, and the lowered functions."""
 
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)

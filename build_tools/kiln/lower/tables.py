@@ -75,7 +75,7 @@ class _ElementwiseChain:
         self.stages = 1
 
     def values(self, expr: Any) -> Array | None:
-        """The float32 values of `expr`: 256, or one for a constant; None if it is of another kind."""
+        """The float32 values of `expr`: 256, or one of a constant; None if it cannot be in a chain."""
         if isinstance(expr, relax.Var) and expr in self.known:
             return self.known[expr]
         found = self._values(expr)
@@ -147,7 +147,7 @@ class _ElementwiseChain:
         return np.arange(256, dtype="uint8").view(dtype)
 
     def quantized(self, call: Any) -> Array | None:
-        """The levels that relax.quantize computes from its chain; None if that is of another kind."""
+        """The levels that relax.quantize computes from its chain; None if there is no such chain."""
         dtype = str(call.ty.dtype)
         parameters = [constant(argument) for argument in call.args[1:3]]
         if dtype not in _BYTES or any(value is None or value.size != 1 for value in parameters):

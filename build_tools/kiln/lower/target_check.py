@@ -21,7 +21,7 @@ _FLOATS = {"arm_m": ("vfp2sp", "fp-armv8d16sp"), "riscv32": ("f",)}
 def check(target: Target) -> None:
     """Raise KilnError for a CPU or feature that LLVM does not support for the target's architecture.
 
-    Also where a variant lacks a feature of the target's own, or has the same features as another variant.
+    Raises KilnError, too, for a variant that lacks a feature of the target or equals another variant.
     """
     features: dict[str, list[str]] = {}
     for name in target.variant_names:

@@ -1,8 +1,8 @@
 """Check that LLVM compiles for a target's triple, CPU and features together.
 
-LLVM ends the process where they do not go together. So a trial is compiled in a process of its own: a fork of
-a process with one thread, as stages are, else a new one (`python -m kiln.lower.target_trial`, which reads the
-target as JSON).
+LLVM ends the process where they contradict each other. So a trial is compiled in a process of its own: a fork
+of a process with one thread, as stages are, else a new one (`python -m kiln.lower.target_trial`, which reads
+the target as JSON).
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Builder:
         return result
 
     def _origin(self, operator: str) -> str:
-        """': NODE, …': nodes of the model file that became `operator`; empty if the importer lists none."""
+        """Text ': NODE, …' of the file's nodes that became `operator`; empty if the importer lists none."""
         nodes = json.loads(str(self.mod["main"].attrs.get("kiln.nodes", "{}"))).get(operator)
         return f": {', '.join(nodes)}" if nodes else ""
 

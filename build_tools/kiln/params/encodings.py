@@ -267,7 +267,7 @@ def _repeated(length: int, block: int) -> Array:
 
 
 def _steps(runs: Array) -> Array | None:
-    """For each run, a number of which all elements are multiples; None unless each run has one.
+    """For each run, a number that divides all of its elements; None unless every run has such a number.
 
     The elements of a run have fewer than 256 levels. The number of a run of zeros is 0.
     """

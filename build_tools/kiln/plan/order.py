@@ -78,8 +78,8 @@ def reorder(
 ) -> list[Step]:  # fmt: skip
     """The steps in the order of the list scheduler if it has a lower peak, else as they are.
 
-    `placed`: tensors outside of the arena. `replaced`: by new value of the state, the old one, which is read
-    first if the given order has it so.
+    `placed`: tensors outside of the arena. `replaced`: by new value of the state, the old value, which is
+    read first if the given order has it so.
     """
     candidate = [steps[index] for index in _greedy(tensors, steps, placed, replaced or {})]
     peaks = [lower_bound(lifetimes(tensors, order, placed), len(order)) for order in (steps, candidate)]

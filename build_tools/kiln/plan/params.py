@@ -35,7 +35,7 @@ class ParameterStore:
     ) -> dict[str, int]:
         """Store each tensor of `values` that a step uses; return the offset in bytes of each.
 
-        `origin`: where a tensor comes from, by name.
+        `origin` returns the Origin of a tensor, given its name.
         """
         offsets: dict[str, int] = {}
         for step in steps:

@@ -283,7 +283,7 @@ class SeveralForms(Record):
 class LiftedSummary(Record):
     """Bytes of the parameters before and after the transforms at build time.
 
-    `lifted_bytes`: of all functions; `distinct_bytes`: of these, equal tensors once; `stored_bytes`: after
+    `lifted_bytes`: all functions; `distinct_bytes`: the same with equal tensors once; `stored_bytes`: after
     packing, equal tensors once.
     """
 

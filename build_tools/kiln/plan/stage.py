@@ -1,4 +1,4 @@
-"""plan: the order of steps, arena offsets and layout of parameters of every bucket."""
+"""plan: stage that finds order of steps, arena offsets and layout of parameters of every bucket."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Values that a run leaves for the next one: their places in the session's state.
 
-A function reads the value of the run before from an input, and writes that of the next run at its end, by a
-copy. The copy is left out where the step that makes the new value may write it to the state directly: where
-no step reads the old value later, or only that step itself, element by element.
+A function reads the value of the run before from an input, and writes the value of the next run at its end,
+by a copy. The copy is left out where the step that makes the new value may write it to the state directly:
+where no step reads the old value later, or only that step itself, element by element.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def kept_values(
     lowered: LoweredFunction, tensors: Mapping[str, TensorRecord], places: Sequence[PlacedState],
     elsewhere: set[str],
 ) -> list[Kept]:  # fmt: skip
-    """The values that the last inputs and outputs of `lowered` stand for.
+    """The values of the state that the last inputs and outputs of `lowered` hold.
 
     `elsewhere`: tensors that are not in the arena: inputs, outputs and parameters.
     """

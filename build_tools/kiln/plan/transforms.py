@@ -15,7 +15,7 @@ PARTS = ("scales", "zeros")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a stored tensor comes from; see `StoredTensor`."""
+    """The tensor from which a stored tensor was made, and the transform; see `StoredTensor`."""
 
     made: str = "while lowering"
     bytes_before: int = 0

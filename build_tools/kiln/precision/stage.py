@@ -1,4 +1,4 @@
-"""precision: the error of a model in less than float32, measured on its golden vectors."""
+"""precision: stage that measures the error of a model in less than float32 on its golden vectors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _measured(
 ) -> list[dict[str, Any]]:
     """Entries of precision.json for `vectors` of one bucket; `source`: the folder of the bucket's module.
 
-    Adds to `not_finite` what Evaluator counts.
+    Adds to `not_finite` the counts of the Evaluator.
     """
     from kiln.lower.cases import cases_of
     from kiln.lower.pipeline import fused

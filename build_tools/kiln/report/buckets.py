@@ -48,7 +48,7 @@ def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
 def variant_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
     """For each variant the bytes of the kernels that it calls, and of the kernels that only it calls.
 
-    `kernels`: linked bytes by symbol. `features`: what the variant asks of the processor.
+    `kernels`: linked bytes by symbol. `features`: the processor features that the variant requires.
     """
     variants = [] if plan.cpu is None else plan.cpu.variants
     called = [called_by(plan, variant.name) for variant in variants]

@@ -1,4 +1,4 @@
-"""The data flow of a bucket: its steps, and which step reads what which other step wrote."""
+"""The data flow of a bucket: its steps, and an edge from each step to the steps that read its result."""
 
 from __future__ import annotations
 

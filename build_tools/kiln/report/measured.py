@@ -1,4 +1,4 @@
-"""What measurements add to a report: times of steps, errors of tensors, tests of variants."""
+"""Measurements in a report: times of steps, errors of tensors, tests of variants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Measured:
 
 
 def worst_rows(compared: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Of compare.json, for each tensor the row of the golden vector that is the furthest off."""
+    """For each tensor of compare.json, the row of the golden vector with the greatest error."""
 
     def severity(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
         error, limit = row["error"], row["limit"]

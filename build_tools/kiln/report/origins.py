@@ -1,4 +1,4 @@
-"""Which nodes of the model's file a step computes, found by the order, the operator and the size of results.
+"""The nodes of the model's file that a step computes, found by order, operator and size of the results.
 
 Passes rewrite the graph and keep no names of nodes. A step that computes, for instance, a convolution with
 4096 results belongs to a convolution with as many results in the file: where the plan and the file have
@@ -290,7 +290,7 @@ def _with_fused(
     readers: Mapping[str, Sequence[SourceNode]],
     data: set[str],
 ) -> StepOrigin:
-    """The origin of a step that begins with `first`: the nodes behind it that the kernel computes too.
+    """The origin of a step that begins with `first`: this node, and later nodes that the kernel computes too.
 
     `data_read`: number of tensors that the step reads; `data`: the tensors that nodes of the file compute.
     """

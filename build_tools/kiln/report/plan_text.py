@@ -1,4 +1,4 @@
-"""Print a plan: the steps of each bucket in order, and the bytes that they read and write."""
+"""plan-text: stage that prints the steps of each bucket in order, and the bytes that they read and write."""
 
 from __future__ import annotations
 

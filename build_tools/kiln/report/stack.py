@@ -45,7 +45,7 @@ class LinkedCode:
 
 @dataclass
 class Frame:
-    """What a function does to the stack: its own bytes, the addresses that it calls, calls by pointer.
+    """The stack of one function: its own bytes, the addresses that it calls, whether it calls by pointer.
 
     `addresses`: 32-bit numbers that the code loads in parts, which may be addresses of functions. `fault`:
     why the frame has no constant size.
@@ -149,7 +149,7 @@ def _owner(code: LinkedCode, address: int) -> int | None:
 
 
 def _taken(code: LinkedCode, frames: dict[int, Frame]) -> set[int]:
-    """Functions whose addresses stand in the program's data or are put together by its code."""
+    """Functions whose addresses the program's data contains or its code assembles."""
     bit = 1 if code.machine == "EM_ARM" else 0
     wanted = {address | bit: address for address in code.functions}
     found = {wanted[value] for frame in frames.values() for value in frame.addresses if value in wanted}

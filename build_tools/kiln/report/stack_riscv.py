@@ -30,7 +30,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 class _RiscvReader:
-    """What has been read of a function's code from `start` to `end`."""
+    """The result of reading a function's code from `start` to `end`."""
 
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, end

@@ -149,7 +149,7 @@ class Network:
         return name.decode()
 
     def plan(self, *shapes: Sequence[int], **dims: int) -> RunPlan:
-        """The needs of a run, which is not done: for the shapes of all inputs, or for dimensions by name."""
+        """Bucket, steps and memory of a run: for the shapes of all inputs, or for dimensions by name."""
         result, detail = structs.CPlanResult(), structs.CDetail()
         if shapes:
             if dims or len(shapes) != len(self.inputs):
@@ -177,7 +177,7 @@ class Network:
         return RunPlan(bucket, result.steps, result.arena_bytes, sizes, self._shapes(result))
 
     def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> list[StepTime]:
-        """Time each step in `runs` runs, after one that is not counted; labels are the steps' operators."""
+        """Time each step in `runs` runs, after one more run without timing; labels are operators."""
         arrays = self._arrays(inputs, named)
         outputs = self._outputs(arrays, None)
         tensors, results = tensors_over(arrays), tensors_over(outputs)
@@ -212,11 +212,11 @@ class Network:
         return runs
 
     def copy(self) -> Network:
-        """A second network of the same model, with an arena of its own, which another thread may run."""
+        """A second network of the same model with an arena of its own, so that another thread may run it."""
         return Network(self._library, self._threads, self._gpu, self._variant)
 
     def close(self) -> None:
-        """End the threads, and free the GPU's memory. The network can not run afterwards."""
+        """End the threads, and free the GPU's memory. The network cannot run afterwards."""
         with self._lock:
             self._c.kiln_close(self._session)
             if self._pool is not None:

@@ -32,7 +32,7 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The needs of a run of given sizes: its bucket, steps, arena in bytes, and the shapes of its outputs."""
+    """Bucket, number of steps, arena in bytes and shapes of the outputs of a run with given sizes."""
 
     bucket: str
     steps: int

@@ -30,7 +30,7 @@ class TrafficCounts:
     def add(self, other: TrafficCounts) -> None:
         """Add the runs of `other`, whose dimensions are the same in any order.
 
-        Raises KilnError where they are others.
+        Raises KilnError where `other` has other dimensions.
         """
         if sorted(other.dims) != sorted(self.dims):
             raise KilnError(f"traffic of {', '.join(other.dims)}, expected {', '.join(self.dims)}")

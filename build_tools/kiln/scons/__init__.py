@@ -1,1 +1,1 @@
-"""The SCons tool: which program makes which file from what. It knows stages by name only."""
+"""The SCons tool: the graph of stages, and the files that each reads and writes; it imports no stage."""

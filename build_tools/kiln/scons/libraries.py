@@ -1,4 +1,4 @@
-"""External libraries in the build graph: where their files are, and which of them compute what."""
+"""External libraries in the build graph: their files, and the subgraphs that each of them computes."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _told: set[str] = set()
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a model is built, apart from what its own file and the target's say.
+    """Options of a build that neither the model's file nor the target's file contains.
 
     `dump`: write the IR after each pass. `byoc`: the external libraries; `precision`: in place of the
     model's own. `device`: where the bundle runs, and where `byoc=auto` times subgraphs; None: on the target's

@@ -60,7 +60,7 @@ def _runner(target: Target) -> list[Missing]:
 
     A variant that neither this machine nor an emulator can run is not run.
 
-    Raises KilnError where this machine cannot run them and the target names no emulator.
+    Raises KilnError where this machine cannot run the programs and the target names no emulator.
     """
     variants = [target.for_variant(variant.name) for variant in target.variants]
     of_variants = [

@@ -1,4 +1,4 @@
-"""What the parts of the flow hand on: paths of the files that their stages write, and a bundle's nodes."""
+"""Results of the parts of the flow: paths of the files that their stages write, and a bundle's nodes."""
 
 from __future__ import annotations
 

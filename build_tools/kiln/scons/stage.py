@@ -119,7 +119,7 @@ def nodes(path: Path) -> list[Any]:
 
 
 def measured(path: Path) -> Path | None:
-    """`path` if a declared stage writes it or an earlier build has written it, else None.
+    """`path` if a declared stage writes this file or an earlier build has written it, else None.
 
     A file of an earlier build becomes an input as it is, and is not made again.
     """

@@ -43,7 +43,7 @@ class BucketCost(Protocol):
 class Wish:
     """Constraints on the buckets of one dimension.
 
-    most: greatest number of buckets. top: greatest size of the dimension where there is no fallback, else
+    most: greatest number of buckets. top: greatest size of the dimension if it has no fallback, else
     None. least: least size of the dimension. step: every size is a multiple of it.
     """
 

@@ -16,7 +16,7 @@ MOST = 1 << 20
 
 @dataclass(frozen=True)
 class ShapeFacts:
-    """What the tests on a path have established.
+    """Knowledge about sizes and contents that the tests on a path have established.
 
     sizes: by dimension, the sizes that remain possible, ascending; None: unknown. contents: by input, its
     known content. failed: conjunctions that do not hold.

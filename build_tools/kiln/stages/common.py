@@ -1,4 +1,4 @@
-"""Flags that several stages have."""
+"""Flags that several stages share."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Packing:
     """How the weights of a kernel are stored: the variants of a target that read them agree on this.
 
     `columns`: columns of a panel. `form`: Winograd's m, 0 for direct convolution; `staged`: whether its
-    phases are separate kernels. `paired`: whether the last panel is packed by pairs (cpu/gemm.py).
+    phases are separate kernels. `paired`: whether the last panel is packed by pairs (cpu/gemm_tile.py).
     `arrangement`, `head_lanes`: of int8 weights, see cpu/gemm_int8.py; empty and 0 for others.
     """
 
@@ -49,9 +49,9 @@ class Kernel:
 
     The parameters are those of the fused function, in order, then int32 `begin` and `end` when `tasks` is
     set: the function then computes tasks [begin, end), which are independent. `packs` maps the position of a
-    parameter to the function that rearranges its constant at build time. `in_place`: positions of inputs of
-    which each element is read only to compute the output element of the same index, so that the input and
-    the output may share memory.
+    parameter to the function that rearranges its constant at build time. `in_place`: positions of inputs
+    whose elements are each read only to compute the output element of the same index, so that input and
+    output may share memory.
     """
 
     func: tirx.PrimFunc

@@ -1,8 +1,9 @@
 """Constant tensors of float32 that are stored in fewer bits, and widened where a kernel loads an element.
 
-For tensors that are read as they are, such as tables of embeddings; weights of matmuls are packed
-(kernels/cpu/compact_weights.py). Elements keep their order, except that with 4 bits elements c and c + 16 of
-a row share a byte: 16 lanes load adjacent bytes. Scales and zero points of blocks are tensors of their own.
+These are tensors that are read in their own order, such as tables of embeddings; weights of matmuls are
+packed (kernels/cpu/compact_weights.py). Elements keep their order, except that with 4 bits elements c and c +
+16 of a row share a byte: 16 lanes load adjacent bytes. Scales and zero points of blocks are tensors of their
+own.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Table:
 
     @property
     def _blocks(self) -> tuple[int, int]:
-        """Numbers of blocks down and across."""
+        """Number of blocks along the rows and along the columns of the matrix."""
         (rows, columns), one = self._matrix, self.encoding
         return -(-rows // one.rows), -(-columns // one.columns)
 
@@ -66,7 +67,7 @@ class Table:
         return [first, ("_scales", scales, count), *zeros]
 
     def labels(self) -> list[str]:
-        """What each stored tensor is, for reports."""
+        """A label for each stored tensor, for reports."""
         return [self.encoding.kind, "scales", "zeros"][: len(self.parts())]
 
     def packs(self) -> list[Any]:

@@ -35,9 +35,9 @@ def blocks(extent: Extent, size: int, visit: Visit) -> None:
 
 
 def remainder(extent: Extent, size: int, visit: Visit) -> None:
-    """Call visit(first, length) for the rest of a dynamic extent after its last whole block.
+    """Call visit(first, length) for the remainder of a dynamic extent after its last whole block.
 
-    The rest is cut into lengths that are powers of two.
+    The remainder is cut into lengths that are powers of two.
     """
     left = modulo(extent, size)
     width = 1

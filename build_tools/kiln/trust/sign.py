@@ -28,7 +28,7 @@ class SignedBundle:
 
 
 def manifest_of(bundle: Path) -> dict[str, Any]:
-    """The content of a bundle's manifest.json. Raises KilnError where `bundle` is no bundle."""
+    """The content of a bundle's manifest.json. Raises KilnError where `bundle` is not a bundle."""
     path = bundle / "manifest.json"
     if not path.is_file():
         raise KilnError(f"{bundle}: not a bundle: it has no manifest.json, as build/host/resnet has")

@@ -16,7 +16,7 @@ from kiln.trust.statement import BUILD_TYPE, PAYLOAD, PREDICATE, STATEMENT, dige
 
 @dataclass(frozen=True)
 class VerifiedBundle:
-    """What the signed statement of a bundle says, all of whose files were compared with it."""
+    """A bundle whose files all agree with its signed statement, and the values of that statement."""
 
     model: str
     target: str

@@ -1,1 +1,1 @@
-"""External libraries: where they are found and what is copied into a build."""
+"""External libraries: locating them, and copying their headers and files into a build."""

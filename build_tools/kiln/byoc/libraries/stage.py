@@ -1,4 +1,4 @@
-"""library: collect headers and library files of one external library for one target, and library.json."""
+"""library: stage that collects headers and files of one external library for a target, and library.json."""
 
 from __future__ import annotations
 

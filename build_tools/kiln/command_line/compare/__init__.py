@@ -1,1 +1,1 @@
-"""The command `kiln compare`: every tensor of a model beside the reference's, in order."""
+"""The command `kiln compare`: compares every tensor of a model with the reference's, in order."""

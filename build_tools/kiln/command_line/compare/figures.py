@@ -11,7 +11,7 @@ from kiln.golden.compare import Array, ErrorLimits, compare, weakness
 
 @dataclass(frozen=True)
 class Difference:
-    """A tensor beside the reference's. `error` and `limit` are absolute, in the tensor's unit.
+    """The difference of a tensor from the reference's. `error` and `limit` are in the tensor's unit.
 
     `snr` is the signal-to-noise ratio 10 log10(sum(want²) / sum((got - want)²)) in dB; None for equal
     tensors. `where` is the index of the greatest difference, with the values `got` and `want`; `detail`

@@ -60,7 +60,7 @@ def compare_model(
 
     `inputs` is a .npz file with an array for each input of the model; without it, the golden inputs are
     used. The model is built twice below build/.compare: as it is, whose outputs tell whether it is right at
-    all, and with all intermediate tensors as outputs. Raises KilnError for what cannot be built or run.
+    all, and with all intermediate tensors as outputs. Raises KilnError where a build or a run fails.
     """
     model = load_model(name)
     folder = WORK / destination.target.name / model.name

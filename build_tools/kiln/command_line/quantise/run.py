@@ -116,7 +116,7 @@ def _samples(model: Model, data: Path | None, ports: Sequence[SamplePort]) -> Sa
 
 
 def _golden(model: Model, ports: Sequence[SamplePort]) -> list[list[Array]]:
-    """The model's golden inputs; a dynamic size takes the least that `dims` allows, or 1."""
+    """The model's golden inputs; a dynamic size is the least that `dims` allows, or 1."""
     sizes = {name: dim.min for name, dim in model.dims.items()}
     entries = [
         {

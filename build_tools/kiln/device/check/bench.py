@@ -39,9 +39,9 @@ _UNITS = {"ns": ("ms", "GFLOP/s", _SECONDS), "instructions": ("M instr.", "op/in
 
 @dataclass
 class TimedRuns:
-    """Times by bucket in nanoseconds: of every run, and the median of every step.
+    """Times of a program by bucket in nanoseconds: of every run, and the median of every step.
 
-    And the sizes of the run, and the name of the variant that ran.
+    It also holds the sizes of the dimensions, and the name of the variant that ran.
     """
 
     runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))

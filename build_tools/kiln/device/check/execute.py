@@ -25,7 +25,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Refused:
-    """Result of a run with wrong shapes: the status, the answer's fault (empty: none), the error text."""
+    """Result of a run with wrong shapes: status, error text, and the fault of that answer (empty: none)."""
 
     status: str
     fault: str

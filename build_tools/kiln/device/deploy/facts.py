@@ -1,4 +1,4 @@
-"""Facts about a device, read from the device: its identity for results, and what a bundle needs to fit."""
+"""Facts read from a device: its identity, for results, and properties that decide whether a bundle fits."""
 
 from __future__ import annotations
 

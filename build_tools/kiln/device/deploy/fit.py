@@ -32,7 +32,7 @@ _CPUS: dict[str, tuple[str, ...]] = {
 def obstacle(facts: DeviceFacts, target: Target) -> str | None:
     """The reason why this device cannot run the target's programs.
 
-    None when no fact of it speaks against it.
+    None when no fact about the device prevents it.
     """
     machine = "armv7" if facts.machine == "aarch64" and facts.bits == 32 else facts.machine
     # A 64-bit kernel runs 32-bit programs too, on most cores. A static program needs no C library there, so
@@ -117,7 +117,7 @@ def _features(facts: DeviceFacts, target: Target) -> str | None:
 
 
 def _arm32(facts: DeviceFacts) -> frozenset[str]:
-    """32-bit ARM says `neon` where 64-bit says `asimd`, the name that `missing` knows."""
+    """32-bit ARM reports `neon` where 64-bit ARM reports `asimd`, the name that `missing` expects."""
     return frozenset({"asimd"} if "neon" in facts.features else ())
 
 

@@ -1,4 +1,4 @@
-"""Output of the goals about devices: tables, and with -n the commands that would run on the device."""
+"""Output of the goals for devices: tables, and with -n the commands that would run on the device."""
 
 from __future__ import annotations
 

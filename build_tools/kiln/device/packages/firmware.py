@@ -2,7 +2,7 @@
 
 Each is a zip archive of the templates in firmware_files/<kind>, the headers, the static library, the licence
 of the model, and an example that runs the model once. The library is compiled for one core; where the format
-has a way to ask for that core and its FPU, the package does.
+has a way to require that core and its FPU, the package requires them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _port(port: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def package_name(model: str) -> str:
-    """The name of a model's package, which neither a module of Node.js nor a published package has."""
+    """The name of a model's package, different from all modules of Node.js and all published packages."""
     return f"kiln-{model.lower()}"
 
 

@@ -94,7 +94,7 @@ def causal(body: Body, queries: Extent, keys: Extent, offset: Any, left: int = -
 
 
 def _grouped(body: Body, q: str, k: str) -> tuple[int, Extent]:
-    """Queries per key head, and the number of rows of a group's product."""
+    """The number of queries per key head, and the number of rows of a group's product."""
     heads = body.size(q, 1, "the number of heads")
     kv_heads = body.size(k, 1, "the number of key heads")
     if heads % kv_heads:
@@ -113,7 +113,7 @@ def _masked(body: Body, products: str, how: Scores) -> str:
 
 
 def _rows_with_keys(body: Body, how: Scores, dtype: str) -> Any:
-    """Whether each row has a key: as bools that broadcast to (…, sequence, 1), from masks and biases."""
+    """Bools that broadcast to (…, sequence, 1): whether each row has a key, from masks and biases."""
     lowest = relax.const(np.asarray(-np.inf, dtype), dtype)
     total: Any = relax.const(np.asarray(0, dtype), dtype)
     for bias in how.biases:

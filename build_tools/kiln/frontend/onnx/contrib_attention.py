@@ -150,7 +150,7 @@ def quantised_attention(body: Body) -> list[str | None]:
 
 
 def _three(body: Body, heads: int) -> tuple[str, str, str, str]:
-    """Queries, keys and values with heads apart, and the bias of MultiHeadAttention that is left to add."""
+    """Queries, keys, values (batch, heads, sequence, size), and the rest of MultiHeadAttention's bias."""
     q, k, v, bias = (body.input(index) for index in range(4))
     if body.rank(q) == 5:  # packed: (batch, sequence, heads, 3, size)
         parts = _cut(body, q, 3, [1, 1, 1])

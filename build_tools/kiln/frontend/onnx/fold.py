@@ -55,7 +55,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
 
 
 def _opened(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
-    """`model` with the shapes of its inputs set, and without all other shapes, which may no longer hold."""
+    """`model` with the shapes of its inputs set, and without all other shapes, which may be wrong now."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.value_info[:]

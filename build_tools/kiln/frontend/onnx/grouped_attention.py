@@ -20,7 +20,7 @@ _REFUSED = {"k_scale": 12, "v_scale": 13, "q_norm_weight": 14, "k_norm_weight": 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """past: keys before the new ones, a size or a tensor (batch, 1, 1, 1). keys: length of the present."""
+    """Numbers of keys. past: before the new, a size or a tensor (batch, 1, 1, 1). keys: of the present."""
 
     past: Any
     keys: Extent

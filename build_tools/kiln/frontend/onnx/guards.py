@@ -1,6 +1,6 @@
 """Guards of a conversion: attributes and inputs that a converter ignores, and results of another type.
 
-A converter that ignores an attribute, as several of TVM's do, computes something else than the node says.
+A converter that ignores an attribute, as several of TVM's do, computes another function than the node's.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def check_read(node: onnx.NodeProto, attributes: Attributes, inputs: Inputs | No
 
 
 def check_numbers(node: Node) -> None:
-    """Raise ValueError if an input of `node` that TVM's converter reads as numbers is none."""
+    """Raise ValueError if an input of `node` that TVM's converter reads as numbers is not one."""
     index = _NUMBERS.get(node.op)
     if index is None or not node.has(index) or node.constant(index) is not None:
         return

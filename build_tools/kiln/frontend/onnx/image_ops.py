@@ -26,7 +26,7 @@ _GREATEST_DIVISOR = 1024
 def resize(node: Node) -> Any:
     """Resize by scales or to sizes: of images (N, C, H, W) and rows (N, C, W) by relax.image.resize2d.
 
-    TVM 0.27 accepts constants only, ignores the scales of the first two axes, and samples as if the ratio of
+    TVM 0.27 accepts only constants, ignores the scales of the first two axes, and samples as if the ratio of
     output and input size were the scale, even if rounding the size has changed the ratio. Whatever it lacks
     is resized axis by axis (kiln.frontend.onnx.resample).
     """
@@ -235,7 +235,7 @@ def with_pads(node: Node) -> Any:
 def transposed(node: Node) -> Any:
     """Replace `output_shape` of a transposed convolution by pads; TVM, which ignores it, converts the rest.
 
-    A total below 0 adds zeros behind the result.
+    A total below 0 adds zeros after the result.
     """
     wanted = node.attributes.get("output_shape")
     if not wanted:

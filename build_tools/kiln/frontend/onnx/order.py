@@ -41,7 +41,7 @@ def reads(node: onnx.NodeProto) -> set[str]:
 
 
 def _order(reads: Sequence[set[str]], writes: Sequence[Sequence[str]]) -> list[int]:
-    """The indices of the nodes in topological order; nodes of cycles come last.
+    """The indices of the nodes in topological order; nodes of cycles are last.
 
     `reads`, `writes`: by node, the names of tensors.
     """

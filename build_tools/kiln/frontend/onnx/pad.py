@@ -90,9 +90,9 @@ def _by_copies(node: Node, pairs: Pairs, mode: str) -> Any:
 
 
 def _taken(node: Node, tensor: Any, axis: int, size: Extent, places: list[int]) -> Any:
-    """The elements of an axis at the positions `places`, where negative positions count from the end.
+    """The elements of `axis` at `places`; negative positions count from the end.
 
-    None if there are none.
+    None if `places` is empty.
     """
     if not places:
         return None

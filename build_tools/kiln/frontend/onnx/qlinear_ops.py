@@ -1,6 +1,7 @@
 """Operators on quantised tensors (QOperator format): each is DequantizeLinear → operator → QuantizeLinear.
 
-Later passes compute these on integers where they can, as those of a model in QDQ format (kiln.graph.integer).
+Later passes compute them on integers where possible, like those of a model in QDQ format
+(kiln.graph.integer).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _bias(body: Body, name: str, a_scale: str, b_scale: str) -> str:
 
 
 def _passed(body: Body, *names: str) -> dict[str, Any]:
-    """Attributes that the float operator has, too; those that are missing are left out."""
+    """The attributes that the float operator has, too, as far as the node has them."""
     found = {name: body.attribute(name) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -117,7 +117,7 @@ def _position(index: int, old: int, new: int, scale: float, how: str, region: tu
 
 
 def _weights(ratio: float, scale: float, rule: Rule) -> Sequence[float]:
-    """The weights of the neighbours, an even number, of a position `ratio` behind the one before it."""
+    """Weights of the neighbours, an even number, of a position that is `ratio` after its left neighbour."""
     if rule.mode == "nearest":
         return [0.0, 1.0] if _takes_next(ratio, rule.rounding) else [1.0, 0.0]
     reach, kernel = (1, _hat) if rule.mode == "linear" else (2, lambda x: _cubic(x, rule.cubic))

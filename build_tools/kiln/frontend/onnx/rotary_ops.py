@@ -50,7 +50,7 @@ def at_positions(body: Body, table: str, positions: str) -> str:
 
 
 def _heads_apart(body: Body, name: str, heads: int) -> tuple[str, bool]:
-    """A tensor as (batch, sequence, heads, size), and whether its heads came before the sequence."""
+    """A tensor as (batch, sequence, heads, size), and whether its heads were before the sequence."""
     if body.rank(name) == 4:
         return body.transpose(name, [0, 2, 1, 3]), True
     batch, length, width = body.shape(name)

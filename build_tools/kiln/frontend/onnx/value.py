@@ -12,7 +12,7 @@ from tvm import tirx
 
 
 class NotKnownError(Exception):
-    """A value is not known before the model runs."""
+    """The error for a value that is not known before the model runs."""
 
 
 @dataclass(frozen=True)

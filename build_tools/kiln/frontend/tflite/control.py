@@ -1,6 +1,6 @@
 """TFLite's IF and WHILE in a flatbuffer: their graphs become part of the main graph.
 
-Both graphs of an IF are computed, and SELECT_V2 takes the results of one. The iterations of a WHILE are
+Both graphs of an IF are computed, and SELECT_V2 selects the results of one. The iterations of a WHILE are
 unrolled: LiteRT counts them, from what its condition reads, which must be constant when the loop begins.
 """
 
@@ -139,7 +139,7 @@ class _Flat:
         self._same.update(zip(indices(op.outputs), carried, strict=True))
 
     def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int:
-        """How many iterations a WHILE has, counted by LiteRT. Raises KilnError if its inputs decide that."""
+        """Number of iterations of a WHILE, counted by LiteRT. Raises KilnError if it depends on inputs."""
         needed = self._reads(condition, set(range(len(indices(self._model.subgraphs[condition].outputs)))))
         while (more := needed | self._reads(body, needed)) != needed:
             needed = more
@@ -170,7 +170,7 @@ class _Flat:
         return {place for place, index in enumerate(indices(graph.inputs)) if index in wanted}
 
     def _alone(self, op: Any, number: int) -> Any:
-        """A function that runs graph `number` in LiteRT: known inputs, by position, to all outputs."""
+        """A function that runs graph `number` in LiteRT: from known inputs, by position, to all outputs."""
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         alone = self._schema.ModelT.InitFromPackedBuf(packed(self._model), 0)

@@ -42,12 +42,12 @@ class Kinds:
         self._types = {code: name for name, code in vars(schema.TensorType).items() if name[0].isupper()}
 
     def of(self, op: Any) -> str:
-        """The name of an operator; empty for one that the schema does not have."""
+        """The name of an operator; empty for an operator that the schema does not have."""
         code = self._model.operatorCodes[op.opcodeIndex]
         return str(self._names.get(max(code.builtinCode, code.deprecatedBuiltinCode), ""))
 
     def dtype(self, tensor: Any) -> np.dtype[Any] | None:
-        """The element type of a tensor; None for one that NumPy does not have."""
+        """The element type of a tensor; None for a type that NumPy does not have."""
         try:
             dtype: np.dtype[Any] = np.dtype(self.type_name(tensor))
             return dtype

@@ -1,7 +1,7 @@
 """TFLite's resource variables (VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE, CALL_ONCE) as inputs and outputs.
 
-A graph reads a variable as the run before left it until it assigns the variable, and what it assigned last
-after that. So the first value is an input of the graph, and the last one an output.
+A graph reads the value that the run before has left until it assigns the variable, and the last assigned
+value after that. So the first value is an input of the graph, and the last one an output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Opened:
-    """A file without variables: those that it had are the last inputs and the last outputs of its graph."""
+    """A file whose variables were replaced: they are the last inputs and the last outputs of its graph."""
 
     content: bytes
     variables: list[Variable] = field(default_factory=list)
@@ -122,7 +122,7 @@ class _Graph:
         self._now[name] = self._same.get(value, value)
 
     def _initialised(self, number: int) -> dict[str, npt.NDArray[Any]]:
-        """What the graph `number`, which runs once, assigns to variables."""
+        """The values that graph `number`, which runs once, assigns to variables, by name."""
         graph = self._model.subgraphs[number]
         handles: dict[int, str] = {}
         assigned: dict[str, int] = {}

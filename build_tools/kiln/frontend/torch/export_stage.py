@@ -28,7 +28,7 @@ def run(args: ExportStage) -> None:
 
 
 def convert(path: Path, tools: str = "") -> bytes:
-    """An ONNX file that computes what the archive `path` does; `tools`: the versions, for errors."""
+    """An ONNX file that computes the same as the archive `path`; `tools`: the versions, for errors."""
     load_torch(str(path))
     program = open_archive(path)
     import torch

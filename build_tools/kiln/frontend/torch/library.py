@@ -73,7 +73,7 @@ _CODE_LINE = re.compile(r"\((\S+\.py:\d+) in \w+\)")
 
 
 def reason(error: BaseException, limit: int = 300) -> str:
-    """What an exception of PyTorch says, in one line: the beginning of the innermost cause."""
+    """The message of an exception of PyTorch in one line: the beginning of the innermost cause."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -2,7 +2,7 @@
 
 The function returns `module, inputs` or `module, inputs, dynamic_shapes`, the arguments of
 torch.export.export: inputs is a tuple of tensors or a dict of keyword arguments. It may also return an
-ExportedProgram. It is the one place where a build runs Python code of the user's, in this process only.
+ExportedProgram. Only this stage runs Python code of the user, in a process of its own.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _call(name: str, function: Any) -> Any:
 
 
 def _place(error: BaseException) -> str:
-    """Type and message of an exception, with the file and line that raised it."""
+    """The type and message of an exception, with the file and line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -79,7 +79,7 @@ class StridedOperand:
 def _operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> StridedOperand | None:
     """The tensor that `expr` loads, with strides; None unless the position is linear in the axes.
 
-    A conversion of the loaded element is left out.
+    A cast of the loaded element is ignored.
     """
     expr = expr.value if isinstance(expr, tirx.Cast) else expr
     if not isinstance(expr, TensorLoad):

@@ -233,7 +233,7 @@ class _Packed:
 
 
 def _powers(extent: Extent, size: int, visit: Callable[[Expr, int], None]) -> None:
-    """Like `blocks`, with a rest cut into powers of two: LLVM has no other vectors."""
+    """Like `blocks`, with a remainder cut into powers of two: LLVM turns other vectors into scalars."""
 
     def cut(first: Expr, width: int) -> None:
         for offset, part in chunks(width, size):

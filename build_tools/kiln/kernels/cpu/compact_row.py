@@ -36,7 +36,7 @@ _BIAS = 128
 
 
 def applies(form: CompactForm, machine: Machine, rows: int) -> bool:
-    """Whether the product of `rows` rows with weights in `form` is computed so."""
+    """Whether these instructions compute the product of `rows` rows with weights in `form`."""
     dense = form.positions == 1 and form.groups == 1 and form.columns >= _LEAST_COLUMNS
     integers = not form.encoding.is_float and not form.by_row and form.run <= _LONGEST_RUN
     wide = form.tile.lanes == machine.lanes("int32") and form.tile.parts == 1
@@ -180,7 +180,7 @@ class RowTile:
                 store(self.total, place, load(self.total, place) + made)
 
     def _line(self, line: Expr, run: Expr, k: Expr) -> None:
-        """Emit the products of the k of one line, from element `k` of the run on."""
+        """Emit the products of one stored line, whose first weight is element `k` of the run."""
         is_int4, lanes = self.form.encoding.kind == "int4", self.lanes
         k = bind(k)
         four = [

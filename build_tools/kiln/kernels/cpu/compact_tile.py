@@ -39,13 +39,13 @@ class Reader:
         return v // vectors, v % vectors * self.lanes
 
     def numbers(self, line: Expr, v: int, count: int) -> list[Values]:
-        """The stored numbers of vector `v`, of the `count` k in the line at element `line` of the panel."""
+        """The stored numbers of vector `v` for the `count` values of k of the line at element `line`."""
         beside, column = self._panel_and_column(v)
         at = self.first + int64(beside * self.form.panel_size) + line + self.inside
         return self.panels.numbers(at, column, count)
 
     def prefetch(self, line: Expr, v: int, ahead: int) -> None:
-        """Emit a prefetch of what is stored `ahead` elements after vector `v` of the line at `line`."""
+        """Emit a prefetch of the weights `ahead` elements after vector `v` of the line at `line`."""
         beside, column = self._panel_and_column(v)
         at = self.first + int64(beside * self.form.panel_size + column) + line + self.inside
         prefetch(self.panels.buffers[0], at + int64(ahead))
@@ -53,7 +53,7 @@ class Reader:
     def words(self, line: Expr, v: int, ahead: int = 0) -> Expr:
         """The stored words of vector `v` in the line at element `line` of the panel, as one vector.
 
-        `ahead`: the word so many words later is prefetched; it may be past the end.
+        The word `ahead` words later is prefetched; it may be past the end of the weights.
         """
         beside, column = self._panel_and_column(v)
         at = bind(self.first + int64(beside * self.form.panel_size + column) + line + self.inside)
@@ -75,7 +75,7 @@ class Reader:
 
 
 class _Sums:
-    """Sums of a tile: a buffer of [vectors, lanes] for each row, and the sums of x where these are kept."""
+    """Sums of a tile: [vectors, lanes] for each row; where zero points need them, sums of x too."""
 
     def __init__(self, rows: int, vectors: int, lanes: int, summed: bool) -> None:
         # One buffer per row: TVM puts buffers of more than 1 KiB on the heap.
@@ -93,7 +93,7 @@ class _Sums:
 
 
 class _Emitter:
-    """Emits one tile: reads x from `bases`, and keeps sums of blocks apart where that is cheaper."""
+    """Emits one tile: reads x from `bases`; blocks have sums of their own where that is cheaper."""
 
     def __init__(self, reader: Reader, conv: Convolution, x: Any, bases: Sequence[Expr]) -> None:
         self.reader, self.form, self.conv, self.x, self.bases = reader, reader.form, conv, x, bases
@@ -189,7 +189,7 @@ class _Emitter:
                         store(self.sums.rows[row], place, load(self.sums.rows[row], place) + value * weight)
 
     def _weight(self, number: Expr, v: int, lane: Expr, k: Expr, panels: StoredPanels) -> Expr:
-        """The weight, or without the factors that sums get later, from the stored number."""
+        """The weight for a stored number, without the factors that are applied to its sum later."""
         if self.form.by_row:
             at = self.reader.row_scale_at(k, v)
             return ((number - panels.zero(at)) if panels.has_zero else number) * panels.scale(at)
@@ -200,7 +200,7 @@ class _Emitter:
         return number if self.late else number * load(self.factors[v], [int64(0), lane])
 
     def _scaled(self, row: int, v: int, lane: Expr, at: Expr) -> Expr:
-        """The sum of a block, without its zero points and scaled."""
+        """The sum of a block after subtraction of its zero points and multiplication by its scale."""
         value, panels = load(self.sums.rows[row], [int64(v), lane]), self.reader.panels
         if self.summed:
             value = value - panels.zero(at + lane) * load(self.sums.x[row], [int64(0)])

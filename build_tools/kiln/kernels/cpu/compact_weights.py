@@ -5,7 +5,8 @@ column are one word of 32 bits, which an instruction that adds four products tak
 first four in the low halves of its bytes. The reduction is cut into runs, in which such words do not straddle
 an end: a run is one block of scales, or one position (i, j) of the convolution's kernel.
 
-Scales are stored apart, as [panel][run][NR], or where each k has one scale as [panel][k]; zero points too.
+Scales are a tensor of their own, [panel][run][NR], or [panel][k] where each k has one scale; so are zero
+points.
 """
 
 from __future__ import annotations
@@ -104,12 +105,12 @@ class CompactForm:
 
     @property
     def together(self) -> int:
-        """Number of k whose elements in a column are one stored word."""
+        """Number of consecutive values of k whose elements of a column are one stored word."""
         return {"int4": 8, "int8": 4}.get(self.encoding.kind, 1)
 
     @property
     def shifts(self) -> list[int]:
-        """First bit of each of these k in the word: the halves of bytes are the first four and the others."""
+        """First bit of each element in its word; with 4 bits, the first four are the low halves of bytes."""
         return [8 * k if k < 4 else 8 * (k - 4) + 4 for k in range(self.together)]
 
     @property
@@ -126,12 +127,12 @@ class CompactForm:
 
     @property
     def shares_scales(self) -> bool:
-        """Whether all panels have the same scales: those of each k."""
+        """Whether all panels have the same scales, one for each k."""
         return self.by_row and self.encoding.columns >= self.columns * self.groups
 
     @property
     def scale_size(self) -> int:
-        """Scales from those of one panel to those of the next."""
+        """Distance in elements between the scales of one panel and of the next."""
         return 0 if self.shares_scales else self.scale_runs * (1 if self.by_row else self.tile.columns)
 
     @property
@@ -145,7 +146,7 @@ class CompactForm:
 
     @property
     def labels(self) -> list[str]:
-        """What each of the stored tensors is, for reports."""
+        """A label for each of the stored tensors, for reports."""
         return [self.encoding.kind, "scales", "zeros"][: len(self.types)]
 
     def arguments(self, name: str) -> list[Argument]:
@@ -197,7 +198,7 @@ class CompactForm:
         return np.concatenate(lines, axis=1).reshape(-1)
 
     def _blocks(self, blocks: Array) -> Array:
-        """A number for each block, as stored."""
+        """`blocks`, one number for each block, in the order in which panels store them."""
         encoding = self.encoding
         if self.shares_scales:
             return blocks[:, 0]
@@ -226,7 +227,7 @@ Values = Callable[[Expr], Expr]  # lane → value
 
 
 class StoredPanels:
-    """Emits loads of stored weights. `buffers`: levels, scales and zero points, as far as there are."""
+    """Emits loads of stored weights. `buffers`: levels, then scales and zero points where there are any."""
 
     def __init__(self, form: CompactForm, buffers: list[Any], machine: Machine) -> None:
         self.form, self.buffers, self.machine = form, buffers, machine
@@ -254,7 +255,7 @@ class StoredPanels:
         return widened(value, "float16", self.machine.half) if self.form.encoding.half_scales else value
 
     def zero(self, at: Expr) -> Expr:
-        """What to subtract from the stored numbers with scale `at`."""
+        """The zero point of the stored numbers that have scale number `at`."""
         middle = _MIDDLE if self.form.encoding.kind == "int4" else 0
         if not self.form.encoding.has_zero:
             return tirx.const(float(middle), "float32")
@@ -262,7 +263,7 @@ class StoredPanels:
 
     @property
     def has_zero(self) -> bool:
-        """Whether something is to be subtracted from the stored numbers."""
+        """Whether the stored numbers have zero points."""
         return self.form.encoding.kind == "int4" or self.form.encoding.has_zero
 
     def unpack(self, panel: Expr, target: Any, at: Expr) -> None:

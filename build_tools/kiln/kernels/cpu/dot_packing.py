@@ -15,9 +15,9 @@ BLOCK = 16  # values of k in a vector of x
 
 @dataclass(frozen=True)
 class Slot:
-    """Values of k that one step of a run multiplies: `first` and `second`, offsets in the run.
+    """Two values of k that one step of a run multiplies: `first` and `second`, offsets in the run.
 
-    A value of -1 stands for nothing, with weight zero. `word`: offset of the four bytes of x that hold them,
+    An offset of -1: no value; its weight is zero. `word`: offset of the four bytes of x that hold them,
     at their places 0 and 2 or 1 and 3; -1: they are loaded byte by byte.
     """
 
@@ -57,7 +57,7 @@ class DotPacking:
 
     @property
     def run(self) -> int:
-        """Contiguous bytes of x in the innermost loop of the reduction; all of a short one."""
+        """Contiguous bytes of x in the innermost loop of the reduction; all bytes of a short reduction."""
         return len(self.offsets) or self.runs[-1].extent
 
     @property
@@ -78,7 +78,7 @@ class DotPacking:
 
     @property
     def limit(self) -> int:
-        """Values of k whose sum of products always fits 24 bits."""
+        """Greatest number of products whose sum always fits 24 bits."""
         return 508 if self.signed else 256
 
     def pack(self, weights: Array) -> Array:

@@ -48,10 +48,10 @@ class _DotTile:
 
 
 class WordTile(_DotTile):
-    """Method `smlad`."""
+    """A register tile computed with `smlad`: x is read as words of four bytes."""
 
     def emit(self) -> Any:
-        """Emit the sums; returns the function that passes each of them on to its argument."""
+        """Emit the sums; returns a function that calls its argument for each of them."""
         of = self.of
         depth = int(np.prod([loop.extent for loop in of.runs], dtype=np.int64))
         self.parts = of.shared and depth > of.limit
@@ -168,10 +168,10 @@ class WordTile(_DotTile):
 
 
 class VectorTile(_DotTile):
-    """Method `vmladava`."""
+    """A register tile computed with `vmladava`: x is read as vectors of 16 bytes."""
 
     def emit(self) -> Any:
-        """Emit the sums; returns the function that passes each of them on to its argument."""
+        """Emit the sums; returns a function that calls its argument for each of them."""
         self.clear(self.sums)
         self._reduce(self.of.runs, int64(0), int64(0))
 

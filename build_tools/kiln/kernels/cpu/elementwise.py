@@ -124,7 +124,7 @@ class _Writer:
             yield at(lane)
 
     def store(self, bound: dict[Any, Expr], value: Expr) -> None:
-        """Store `value`, or what the epilogue makes of it, as the output's element at the axes `bound`."""
+        """Store `value`, after the epilogue if there is one, as the output's element at the axes `bound`."""
         if self.epilogue is not None:
             self.epilogue.store([bound[axis.var] for axis in self.outputs], value)
             return

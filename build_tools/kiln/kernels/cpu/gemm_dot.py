@@ -75,7 +75,7 @@ def _whole_row(columns: int) -> Tile:
 
 
 def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], columns: int) -> tuple[int, ...]:
-    """Offsets in x of the values of a short reduction; empty where `runs` is no such reduction."""
+    """Offsets in x of the values of a short reduction; empty where `runs` is longer."""
     offsets = [0]
     if int(np.prod([loop.extent for loop in runs], dtype=np.int64)) > _SHORT[method] or columns < 2:
         return ()
@@ -93,7 +93,7 @@ def dot_product(
 ) -> DotProduct | None:  # fmt: skip
     """How to compute `rows` x `columns` sums over `runs`, of which the last has stride 1.
 
-    Parameters as of gemm_int8.integer_product. Returns None where another method has to compute them.
+    Parameters: see gemm_int8.integer_product. Returns None where another method must compute the sums.
     """
     method = METHODS.get(machine.isa)
     if method is None or dtypes[0] not in ("int8", "uint8") or dtypes[1] != "int8":

@@ -296,7 +296,7 @@ def integer_product(
     machine: Machine, dtypes: Sequence[str], weights_narrow: bool, loops: Sequence[Loop], rows: int,
     columns: int, line: int,
 ) -> IntegerProduct | DotProduct | None:  # fmt: skip
-    """How to compute `rows` x `columns` sums over `loops` with x and weights of `dtypes`.
+    """The method and tile for `rows` x `columns` sums over `loops`, x and weights of `dtypes`.
 
     Returns None where gemm.product has to compute them. `weights_narrow`: the result of `narrow`. `line`:
     number of consecutive rows that are equally spaced in x.

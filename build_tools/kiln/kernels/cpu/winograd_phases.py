@@ -214,7 +214,7 @@ class Phases:
 
     @staticmethod
     def when(conditions: list[Expr], then: Callable[[], None]) -> None:
-        """Emit `then()`, executed where all conditions hold."""
+        """Emit the statements of `then()` under the condition that all of `conditions` hold."""
         if not conditions:
             then()
             return

@@ -122,7 +122,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Launches:
-    """The launches that compute a fused function, and data type and bytes of each scratch tensor of them."""
+    """The launches that compute a fused function, and data type and bytes of each scratch tensor."""
 
     launches: list[KernelLaunch]
     scratch: list[tuple[str, int]]

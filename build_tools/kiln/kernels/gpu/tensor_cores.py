@@ -162,7 +162,7 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, wanted: int) -> 
 def _add_parts(schedule: Any, total: Any) -> None:
     """Bind the block `total`, which adds the parts of sums, to threads, one for each element of the result.
 
-    What follows it is inlined into the last block. Raises ValueError if that has several results.
+    Blocks that read the sums are inlined into the last of them. Raises ValueError for several results.
     """
     last = total
     while consumers := schedule.get_consumers(last):
@@ -183,7 +183,7 @@ def _compute(
 ) -> None:
     """Tile a padded product, bind it to blocks and warps, and put fragments in place of its inner loops.
 
-    `transposed`: B is [s, j, k], else [s, k, j]. `epilogue`: what follows is computed in this kernel;
+    `transposed`: B is [s, j, k], else [s, k, j]. `epilogue`: this kernel computes the blocks that follow;
     otherwise the product has an axis of parts before k, and its result is stored as it is.
     """
     names = intrinsics(form.dtype, form.edge, transposed)

@@ -1,7 +1,7 @@
 """Legalisation rule for relax.nn.avg_pool2d of integers: averages rounded to nearest, halves away from zero.
 
 TVM's own rule truncates. lower/fixed_point.py makes such operators from TensorFlow Lite's AVERAGE_POOL_2D of
-quantised tensors, whose reference kernel rounds so.
+quantised tensors, whose reference kernel rounds in this way.
 """
 
 from __future__ import annotations

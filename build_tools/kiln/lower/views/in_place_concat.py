@@ -42,8 +42,9 @@ _NO_BORDER = math.nan
 class InPlaceConcat:
     """A concat without a kernel.
 
-    `views`: place of each operand in the result, in order. `direct`: whether its producer writes it there;
-    otherwise it is copied. `place`: place of the result itself, which may be stored in a padded tensor.
+    `views`: place of each operand in the result, in order. `direct`: whether the operand's producer writes
+    there; otherwise it is copied. `place`: place of the result itself, which may be stored in a padded
+    tensor.
     """
 
     views: tuple[TensorView, ...]

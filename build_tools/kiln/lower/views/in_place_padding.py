@@ -63,7 +63,7 @@ def padded_view(ops: list[OpInfo]) -> TensorView | None:
 
 
 def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInfo]]:
-    """A function that copies a tensor, and its op info; sizes that are not integers become variables."""
+    """A function that copies a tensor of `shape`, and its op info; dynamic sizes become variables."""
     extents = [size if isinstance(size, int) else te.var(f"n{at}", "int64") for at, size in enumerate(shape)]
     data = te.placeholder(extents, dtype=dtype, name="data")
     info: OpInfo = {"name": "copy", "kind": "elementwise", "attrs": {}, "out_dtype": dtype}

@@ -32,7 +32,7 @@ def open_runner(target: Target) -> LocalRunner:
 def too_old(emulator: Emulator) -> str | None:
     """The reason why the installed version of an emulator cannot run the target's code.
 
-    None if it can, if any version can, and if the emulator is not installed or does not tell its version.
+    None if it can, if any version can, and if the emulator is not installed or does not report its version.
     """
     path = shutil.which(emulator.command)
     if emulator.since is None or path is None:

@@ -106,7 +106,7 @@ class Loads(Transport, Protocol):
 
 
 class Way(Protocol):
-    """The names that every module of this package defines."""
+    """The interface of every module of this package: the names that it defines."""
 
     SETTINGS: type
     PATHS: tuple[str, ...]
