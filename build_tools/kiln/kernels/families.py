@@ -20,6 +20,7 @@ from kiln.kernels.cpu import (
     row_reduction,
     table,
     winograd,
+    winograd_int8,
 )
 from kiln.kernels.operators import opaque
 from kiln.kernels.stored_apart import stored_apart
@@ -55,6 +56,7 @@ FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
     Family(compact_gemm.applies, compact_gemm.make, compact_gemm.pays),
+    Family(winograd_int8.applies, winograd_int8.make, winograd_int8.pays),
     Family(conv2d_pairs.applies, conv2d_pairs.make, conv2d_pairs.pays),
     Family(conv2d.applies, conv2d.make),
     Family(batch_matmul.applies, batch_matmul.make),

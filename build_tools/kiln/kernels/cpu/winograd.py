@@ -30,6 +30,7 @@ from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.winograd_cost import Form, form_of
 from kiln.kernels.cpu.winograd_phases import Phases
+from kiln.kernels.cpu.winograd_tiles import when
 from kiln.kernels.cpu.winograd_transforms import pack_weights
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
@@ -131,7 +132,7 @@ class _Group:
                 with serial(form.block) as slot:
                     tile = bind(first + slot)
                     conditions = [] if exact else [tile < int64(phases.tiles)]
-                    phases.when(
+                    when(
                         conditions,
                         lambda: phases.transform_outputs(products, start, tile, slot, element),
                     )
@@ -145,7 +146,7 @@ class _Group:
                 again = None
                 if not is_dynamic(form.rounds):
                     again = (bind(task * int64(form.rounds) + turn), slots * form.rounds)
-                phases.when(some, functools.partial(block, first, data_start, start, again))
+                when(some, functools.partial(block, first, data_start, start, again))
 
         arguments = [
             self.x_argument,

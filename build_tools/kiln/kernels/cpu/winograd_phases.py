@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.convolution import Convolution
@@ -16,24 +14,22 @@ from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import ahead, later
 from kiln.kernels.cpu.gemm_tile import Loop, choose_tile
 from kiln.kernels.cpu.winograd_cost import Form
+from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, when, write
 from kiln.kernels.cpu.winograd_transforms import data_line, output_line
 from kiln.tir.builder import (
     Expr,
     Machine,
     bind,
-    chunks,
     divide,
     int64,
     load,
     modulo,
     registers,
-    serial,
     store,
     vector,
 )
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.symbols import Extent, ceil_div
 from kiln.tir.tiled_loops import blocks
-from kiln.tir.vector_expr import ramp
 
 
 class Phases:
@@ -41,8 +37,8 @@ class Phases:
 
     def __init__(self, conv: Convolution, form: Form, machine: Machine) -> None:
         self.conv, self.m, self.size = conv, form.m, form.m + 2
-        self.down, self.across = ceil_div(conv.out_h, form.m), ceil_div(conv.out_w, form.m)
-        self.tiles: Extent = conv.ranges.product([conv.batch, self.down, self.across])
+        self.grid = OutputTiles(conv, form.m)
+        self.tiles: Extent = self.grid.count
         self.lanes, self.line = machine.lanes("float32"), 16
         self.held = form.block  # tiles in the buffers of transformed data
         self.data_plane = self.held * conv.channels + self.line
@@ -72,60 +68,23 @@ class Phases:
         """Elements of a buffer of matmul results."""
         return self.planes * self.product_plane
 
-    def _place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
-        """(image, first output row, first output column) of tile number `tile`."""
-        tiles_of_image = self.down * self.across
-        single_image = self.conv.ranges.same(self.conv.batch, 1)
-        inside = tile if single_image else modulo(tile, tiles_of_image)
-        image = int64(0) if single_image else divide(tile, tiles_of_image)
-        return image, divide(inside, self.across) * int64(self.m), modulo(inside, self.across) * int64(self.m)
-
-    def _rest(self, extent: Extent) -> int:
-        """Lower bound, at most m, on the outputs of the last tile along an axis of `extent` outputs."""
-        rest = self.conv.ranges.simplify(modulo(extent, self.m))
-        return 1 if is_dynamic(rest) else int(rest) or self.m
-
-    def _channels(self, count: int, visit: Any) -> None:
-        """Emit visit(first channel, width) for vectors that cover `count` channels."""
-        whole = count // self.lanes
-        if whole:
-            with serial(whole) as block:
-                visit(block * int64(self.lanes), self.lanes)
-        for offset, width in chunks(count - whole * self.lanes, self.lanes):
-            visit(int64(whole * self.lanes + offset), width)
-
     def transform_inputs(self, x: Any, data: Any, start: Expr, tile: Expr, slot: Expr) -> None:
         """Emit the transform of tile `tile` of `x` into slot `slot` of `data`, which begins at `start`."""
         conv, size = self.conv, self.size
-        image, row, column = self._place(tile)
-
-        def clamped(first: Expr, offset: int, extent: Extent) -> Expr:
-            """first + offset, limited to the last input of an axis of `extent` outputs."""
-            position = first + int64(offset)
-            # n outputs read n + 2 inputs.
-            beyond = offset - 1 > self._rest(extent)
-            return tirx.min(position, int64(extent + 1)) if beyond else position
-
-        def line_of(i: int) -> Expr:
-            height = clamped(row, i, conv.out_h) + int64(conv.top)
-            line = (image * int64(conv.height) + height) * int64(conv.width) + int64(conv.left)
-            return line * int64(conv.pitch)
-
-        rows = [bind(line_of(i)) for i in range(size)]
-        columns = [bind(clamped(column, j, conv.out_w) * int64(conv.pitch)) for j in range(size)]
+        rows, columns = self.grid.inputs(tile)
         first = bind(start + slot * int64(conv.channels))
 
         def channels(channel: Expr, width: int) -> None:
             lines: list[list[Expr]] = []
             for j in range(size):
-                line = [bind(_read(x, rows[i] + columns[j] + channel, width)) for i in range(size)]
+                line = [bind(read(x, rows[i] + columns[j] + channel, width)) for i in range(size)]
                 lines.append([bind(value) for value in data_line(line)])
             for i in range(size):
                 for j, value in enumerate(data_line([line[i] for line in lines])):
                     plane = (i * size + j) * self.data_plane
-                    _write(data, first + int64(plane) + channel, width, value)
+                    write(data, first + int64(plane) + channel, width, value)
 
-        self._channels(conv.channels, channels)
+        over_channels(conv.channels, self.lanes, channels)
 
     def multiply(
         self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, strip: Expr,
@@ -185,46 +144,25 @@ class Phases:
     ) -> None:
         """Emit the transform of slot `slot` of `products` to the outputs of tile `tile`, and the epilogue."""
         conv, size, m = self.conv, self.size, self.m
-        image, row, column = (bind(value) for value in self._place(tile))
+        image, row, column = (bind(value) for value in self.grid.place(tile))
         first = bind(start + slot * int64(conv.out_channels))
 
         def channels(channel: Expr, width: int) -> None:
             lines = []
             for j in range(size):
                 planes = [(i * size + j) * self.product_plane for i in range(size)]
-                line = [bind(_read(products, first + int64(plane) + channel, width)) for plane in planes]
+                line = [bind(read(products, first + int64(plane) + channel, width)) for plane in planes]
                 lines.append([bind(value) for value in output_line(line)])
             for i in range(m):
                 for j, value in enumerate(output_line([line[i] for line in lines])):
                     kept = registers([width], "float32")
-                    _write(kept, int64(0), width, value)
-                    inside = []
-                    if i >= self._rest(conv.out_h):
-                        inside.append(row + int64(i) < int64(conv.out_h))
-                    if j >= self._rest(conv.out_w):
-                        inside.append(column + int64(j) < int64(conv.out_w))
-                    self.when(inside, functools.partial(put, i, j, channel, width, kept))
+                    write(kept, int64(0), width, value)
+                    inside = self.grid.inside(row, column, i, j)
+                    when(inside, functools.partial(put, i, j, channel, width, kept))
 
         def put(i: int, j: int, channel: Expr, width: int, kept: Any) -> None:
             with vector(width) as lane:
                 where = [image, row + int64(i), column + int64(j), channel + lane]
                 element.store(where, load(kept, [lane]))
 
-        self._channels(conv.out_channels, channels)
-
-    @staticmethod
-    def when(conditions: list[Expr], then: Callable[[], None]) -> None:
-        """Emit the statements of `then()` under the condition that all of `conditions` hold."""
-        if not conditions:
-            then()
-            return
-        with builder.If(conditions[0] if len(conditions) == 1 else tirx.all(*conditions)), builder.Then():
-            then()
-
-
-def _read(buffer: Any, at: Expr, width: int) -> Expr:
-    return load(buffer, [ramp(at, width) if width > 1 else at])
-
-
-def _write(buffer: Any, at: Expr, width: int, value: Expr) -> None:
-    store(buffer, [ramp(at, width) if width > 1 else at], value)
+        over_channels(conv.out_channels, self.lanes, channels)
