@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kiln: error: {error}", file=sys.stderr)
         return 2
     except Exception as error:
-        unforeseen.tell(name, options, error)
+        unforeseen.print_error_line(name, options, error)
         return 2
     return 0
 

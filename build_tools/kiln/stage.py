@@ -73,7 +73,7 @@ class Setting(Flag):
 
 
 @dataclass(frozen=True)
-class Silent(Flag):
+class Unhashed(Flag):
     """A value that does not change the outputs, so the stage does not run again when it changes.
 
     `dump`: a folder that the stage fills; it runs if it has not filled the folder yet.
@@ -87,7 +87,7 @@ class StageSpec:
     """The properties of a stage that are not flags.
 
     `module` has the function `run`. `cached`: whether builds may share its outputs; not for a stage that
-    measures, uses a device, or reads inputs that are not among its flags, such as the network. `speaks`: its
+    measures, uses a device, or reads inputs that are not among its flags, such as the network. `prints`: its
     stdout is for the user. `limited`: whether the model's limits of time and memory apply. `one_of`: fields
     of which exactly one is given.
     """
@@ -95,7 +95,7 @@ class StageSpec:
     name: str
     module: str
     cached: bool
-    speaks: bool = False
+    prints: bool = False
     limited: bool = True
     one_of: tuple[str, ...] = ()
 
@@ -160,7 +160,7 @@ class Stage:
         flags: list[str] = []
         positional: list[str] = []
         for one, values in self.values():
-            if isinstance(one.kind, Silent) and not silent:
+            if isinstance(one.kind, Unhashed) and not silent:
                 continue
             if one.flag == POSITIONAL:
                 positional += [f"./{value}" if str(value).startswith("-") else str(value) for value in values]

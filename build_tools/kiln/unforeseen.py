@@ -14,12 +14,12 @@ VARIABLE = "KILN_TRACEBACK"
 _SUBJECTS = ("called", "name", "model", "source", "bundle", "config", "plan", "out")
 
 
-def tell(stage: str, arguments: object, error: BaseException) -> None:
+def print_error_line(stage: str, arguments: object, error: BaseException) -> None:
     """Print the error line to stderr, after the traceback if KILN_TRACEBACK is set in the environment."""
-    print(told(stage, arguments, error), file=sys.stderr)
+    print(error_line(stage, arguments, error), file=sys.stderr)
 
 
-def told(stage: str, arguments: object, error: BaseException) -> str:
+def error_line(stage: str, arguments: object, error: BaseException) -> str:
     """The error line; prints the traceback to stderr if KILN_TRACEBACK is set in the environment."""
     shown = bool(os.environ.get(VARIABLE))
     if shown:

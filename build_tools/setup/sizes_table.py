@@ -35,9 +35,9 @@ def row(target: str, model: str) -> tuple[str, ...] | None:
         return None
     largest = max(manifest["buckets"], key=lambda bucket: bucket["arena_bytes"])
     params = manifest["params"]
-    apart = params["bytes"] if params["storage"] == "file" else 0
+    separate = params["bytes"] if params["storage"] == "file" else 0
     sizes = [
-        manifest["linked"]["flash_bytes"] + apart,
+        manifest["linked"]["flash_bytes"] + separate,
         params["bytes"],
         largest["arena_bytes"],
         largest["lower_bound_bytes"],

@@ -95,7 +95,7 @@ def test_random_network(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", _seeds(6))
 def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever depthwise convolutions read has a line between pixels, as wide ones have on AVX-512."""
-    monkeypatch.setattr(in_place_padding, "apart", lambda *_: 16)
+    monkeypatch.setattr(in_place_padding, "pixel_gap_of", lambda *_: 16)
     network = Network(seed)
 
     def body(x: Any) -> list[Any]:

@@ -54,7 +54,7 @@ def prepare(name: str, bundle: Bundle, out: Path, work: Path) -> int:
     out.mkdir(parents=True)
     for main in ("run_vectors", "time_runs"):
         shutil.copy(bundle.link_program(target, work / name, main), out / main)
-    for path in [*bundle.beside().values(), *([bundle.params] if bundle.params.is_file() else [])]:
+    for path in [*bundle.library_files().values(), *([bundle.params] if bundle.params.is_file() else [])]:
         shutil.copy(path, out / path.name)
     (out / "inputs.bin").write_bytes(encode([vector.inputs for vector in vectors]))
     (out / "expected.bin").write_bytes(encode([vector.outputs for vector in vectors]))

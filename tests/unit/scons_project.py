@@ -43,7 +43,7 @@ import hashlib, os, signal, subprocess, time
 from pathlib import Path
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
-from kiln.stage import Output, Scratch, Silent
+from kiln.stage import Output, Scratch, Unhashed
 
 # Files of folders that only the stage knows.
 LISTED = {
@@ -110,7 +110,7 @@ def run(stage):
 def digest(stage):
     found = hashlib.sha256(stage.spec.name.encode())
     for one, values in sorted(stage.values(), key=lambda pair: pair[0].name):
-        if isinstance(one.kind, (Output, Scratch, Silent)):
+        if isinstance(one.kind, (Output, Scratch, Unhashed)):
             continue
         for value in values:
             path = Path(value) if isinstance(value, Path) else Path("/nonexistent")

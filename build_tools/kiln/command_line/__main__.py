@@ -51,7 +51,7 @@ def main(given: Sequence[str] | None = None) -> int:
         line = f"kiln: error: {place}{error.strerror or error}"
     except Exception as error:
         name = "kiln" if command.question is None else f"kiln {command.question.command}"
-        line = unforeseen.told(name, command.question, error)
+        line = unforeseen.error_line(name, command.question, error)
     if command.json:
         name = next((word for word in words if "=" not in word and not word.startswith("-")), "")
         _print(CommandAnswer(command=name, status=2, error=error_of(line)))

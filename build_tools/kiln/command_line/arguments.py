@@ -176,7 +176,9 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--byoc", help=OPTIONS["byoc"])
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     _add_json(command)
-    command = commands.add_parser("compare", help="every tensor of a model beside the reference's, in order")
+    command = commands.add_parser(
+        "compare", help="compare all tensors of a model with the reference's, in order"
+    )
     _add_model(command)
     command.add_argument("--target", help="a target; default: the device's, or host")
     command.add_argument("--device", help=OPTIONS["device"])

@@ -89,7 +89,7 @@ class SpecialCase(Condition):
         if self.all is None:
             self.check()
         elif others := [key for key in Condition.model_fields if getattr(self, key) is not None]:
-            raise PlacedError((others[0],), "stands beside 'all': put it into that list")
+            raise PlacedError((others[0],), "is next to 'all': put it into that list")
         return self
 
     @property

@@ -34,7 +34,7 @@ class GoldenVector:
     bucket: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
 
-    def beside(
+    def pairs_with(
         self, outputs: Sequence[Array], tolerance: Mapping[str, Any]
     ) -> Iterator[tuple[Array, Array, ErrorLimits, bool]]:
         """The arguments of `kiln.golden.compare.compare` for each of `outputs`, the results of a run."""
@@ -59,7 +59,7 @@ class Bundle:
         """The static library."""
         return self.folder / "lib" / f"lib{self.name}.a"
 
-    def beside(self) -> dict[str, Path]:
+    def library_files(self) -> dict[str, Path]:
         """Shared libraries, by file name, that must be next to a program of this bundle when it runs."""
         names = [name for about in external.bundled(self.folder) for name in about["files"] if ".so" in name]
         return {name: self.folder / "lib" / name for name in names}

@@ -184,11 +184,11 @@ class _Flash:
         """
         library = open_bundle(self.args.bundle).shared_library
         # The runner finds files by content, so this is the flashed file: a hard link to the blob, or a copy.
-        beside = {library.name: library} if library.is_file() else {}
+        extra = {library.name: library} if library.is_file() else {}
         with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
             given = dataclasses.replace(self.args, out=Path(folder, "test.json"))
-            runner = RemoteRunner(self.store, model, beside)
-            test.check(given, self.target, runner, shared=bool(beside))
+            runner = RemoteRunner(self.store, model, extra)
+            test.check(given, self.target, runner, shared=bool(extra))
 
 
 def bundle_files(bundle: Path, manifest: Mapping[str, Any], contents: str) -> list[File]:

@@ -110,7 +110,7 @@ def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunne
         raise KilnError(f"{args.program}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
     errors, faults = [], []
     for vector, outputs in zip(vectors, outcome.outputs, strict=True):
-        for entry, pair in zip(vector.output_entries, vector.beside(outputs, limits), strict=True):
+        for entry, pair in zip(vector.output_entries, vector.pairs_with(outputs, limits), strict=True):
             found = compare(*pair)
             verdict, unit = "ok" if found.passed else "FAILED", f" {found.unit}" if found.unit else ""
             print(

@@ -23,7 +23,7 @@ from kiln.kernels.cpu import (
     winograd_int8,
 )
 from kiln.kernels.operators import opaque
-from kiln.kernels.stored_apart import stored_apart
+from kiln.kernels.stored_parameters import with_stored_parameters
 from kiln.opinfo.attach import OpInfo
 from kiln.params.encodings import Encoding
 from kiln.tir.builder import Kernel, Machine
@@ -142,7 +142,7 @@ def _kernels_of_nests(
         return [GroupKernel(*table.make(fused, machine), 0)]
     over_rows = row_reduction.read_rows(fused) if ops and not kernels else None
     if over_rows is not None:
-        made = stored_apart(*row_reduction.make(fused, over_rows, machine), fused)
+        made = with_stored_parameters(*row_reduction.make(fused, over_rows, machine), fused)
         return [GroupKernel(*made, sum(_macs(nest, fused.ranges) for nest in over_rows.nests))]
     return kernels + _elementwise_kernels(fused, done, machine)
 
@@ -166,7 +166,7 @@ def _family_kernels(
         made = family.make(ops[0], fused, anchor, last, machine)
         kernels = []
         for kernel, buffers in made if isinstance(made, list) else [made]:
-            kernel, buffers = stored_apart(kernel, buffers, fused)
+            kernel, buffers = with_stored_parameters(kernel, buffers, fused)
             # Of several kernels, the kernel that reads the weights does the multiply-adds.
             main = not isinstance(made, list) or fused.params[1] in buffers
             kernels.append(GroupKernel(kernel, buffers, _macs(anchor, fused.ranges) if main else 0))
@@ -190,6 +190,6 @@ def _elementwise_kernels(fused: Fused, done: list[Any], machine: Machine) -> lis
     kernels = []
     for nest in nests:
         end = ends.get(nest.buffer)
-        kernel, buffers = stored_apart(*elementwise.make(fused, nest, stored, machine, end), fused)
+        kernel, buffers = with_stored_parameters(*elementwise.make(fused, nest, stored, machine, end), fused)
         kernels.append(GroupKernel(kernel, buffers, _macs(nest, fused.ranges)))
     return kernels

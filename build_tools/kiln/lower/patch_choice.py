@@ -34,7 +34,7 @@ from kiln.lower.schema import PatchRecord
 
 _HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # rows of a band
 _ALIGN = 64
-_STATIC = 512  # bytes of RAM beside the arena: the session, and variables of the runtime
+_STATIC = 512  # bytes of RAM outside the arena: the session, and variables of the runtime
 _CUTS = 32  # cuts that are tried, the first ones: later feature maps are smaller
 
 

@@ -32,8 +32,8 @@ from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
 from kiln.lower.steps import Steps
 from kiln.lower.tables import tables
-from kiln.lower.views.in_place_concat import keep_concats_apart
-from kiln.lower.views.in_place_padding import keep_padding_apart
+from kiln.lower.views.in_place_concat import keep_concats_separate
+from kiln.lower.views.in_place_padding import keep_padding_separate
 from kiln.lower.views.steps import Placement
 from kiln.lower.walk import Builder
 from kiln.opinfo import attach
@@ -166,8 +166,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("legalize", attach.legalize_with_info(gpu.RULES, ["relax.reshape"]), GPU),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
         ("kinds", attach.annotate),
-        ("padding_apart", keep_padding_apart, CPU),
-        ("concats_apart", keep_concats_apart, CPU),
+        ("padding_apart", keep_padding_separate, CPU),
+        ("concats_apart", keep_concats_separate, CPU),
         ("small_groups", small_groups, GPU),
         ("fuse", relax.transform.FuseOps(2)),
         ("fuse_tir", attach.fuse_tir),

@@ -190,7 +190,7 @@ def _look_up(rewriter: CallRewriter, call: Any) -> Any:
 
         return te.compute(data.shape, element, name="table")
 
-    leaf = rewriter.emit(relax.op.reshape(chain.leaf, call.ty.shape))  # apart from what computes the leaf
+    leaf = rewriter.emit(relax.op.reshape(chain.leaf, call.ty.shape))  # ends the leaf's group
     made = rewriter.builder_.call_te(
         compute, leaf, const(table, str(table.dtype)), primfunc_name_hint="table"
     )

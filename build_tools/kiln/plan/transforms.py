@@ -9,7 +9,7 @@ from kiln.lower.schema import LoweredCase
 from kiln.params.formulas import ONCE
 from kiln.plan.schema import LiftedSummary, SeveralForms, StoredTensor, TransformTotal
 
-# Tensors that belong to a parameter in few levels, beside the tensor of its levels.
+# Tensors that belong to a parameter in few levels, in addition to the tensor of its levels.
 PARTS = ("scales", "zeros")
 
 

@@ -44,9 +44,9 @@ def used_bytes(figures: Mapping[str, Any]) -> dict[str, int]:
     params = figures["params"]["bytes"]
     if linked is None:
         return {"flash": params, "ram": arena}
-    apart = params if figures["params"]["storage"] == "file" else 0
+    separate = params if figures["params"]["storage"] == "file" else 0
     stack = {"stack": linked["stack_bytes"]} if "stack_bytes" in linked else {}
-    return {"flash": linked["flash_bytes"] + apart, "ram": linked["ram_bytes"] + arena, **stack}
+    return {"flash": linked["flash_bytes"] + separate, "ram": linked["ram_bytes"] + arena, **stack}
 
 
 def of_memory(target: Target) -> dict[str, dict[str, int]]:

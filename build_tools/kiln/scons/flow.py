@@ -344,6 +344,6 @@ def tested(unit: ModelBuild) -> Any:
         ),
         place.subject,
         always=place.device is not None,  # the state of a device cannot be read from files
-        foretold=place.foretold("test"),
+        dry_run_text=place.dry_run_text("test"),
     )
     return nodes(stage.out)[0]

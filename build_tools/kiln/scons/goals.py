@@ -35,7 +35,7 @@ def ran(unit: ModelBuild, image: str | None) -> Any:
         ),
         place.subject,
         always=True,
-        foretold=place.foretold("run"),
+        dry_run_text=place.dry_run_text("run"),
     )
     return nodes(out)[0]
 
@@ -59,16 +59,16 @@ def timed(unit: ModelBuild, steps: bool) -> Any:
         ),
         place.subject,
         always=True,
-        foretold=place.foretold(name),
+        dry_run_text=place.dry_run_text(name),
     ).out
     if not steps:
         return nodes(measured)[0]
-    page, trace = beside(unit, "profile.html"), beside(unit, "trace.json")
+    page, trace = result_path(unit, "profile.html"), result_path(unit, "trace.json")
     declare(use.ProfileStage(profile=measured, out=page, trace=trace), place.subject)
     return nodes(page)[0]
 
 
-def beside(unit: ModelBuild, ending: str) -> Path:
+def result_path(unit: ModelBuild, ending: str) -> Path:
     """The path of a result next to the bundle: <model>.<ending>, on a device <model>.<device>.<ending>."""
     device = RunPlace(unit).device
     return unit.bundle.with_name(f"{unit.name}{f'.{device.name}' if device else ''}.{ending}")
@@ -98,7 +98,7 @@ def reported(unit: ModelBuild) -> Any:
         test=measured(test),
         profile=measured(place.folder / "profile.json"),
         compare=measured(Path(session().build, ".compare", unit.target.name, unit.name, "compare.json")),
-        out=beside(unit, "report.html"),
+        out=result_path(unit, "report.html"),
     )
     return nodes(declare(stage, place.subject).out)[0]
 
@@ -119,7 +119,7 @@ def tuned(unit: ModelBuild) -> Any:
         ),
         place.subject,
         always=True,
-        foretold=place.foretold("tune"),
+        dry_run_text=place.dry_run_text("tune"),
     )
     return nodes(stage.out)[0]
 
@@ -171,7 +171,7 @@ def flashed(unit: ModelBuild) -> Any:
         ),
         place.subject,
         always=True,
-        foretold=place.foretold("flash"),
+        dry_run_text=place.dry_run_text("flash"),
     )
     return nodes(out)[0]
 
@@ -183,7 +183,7 @@ def installed(unit: ModelBuild, goal: Any) -> Any:
     # `status` compares with the bundle as it is now, so the bundle is not built first.
     stage = use.InstalledStage(goal=goal, device=place.config, model=unit.name, bundle=unit.bundle)
     marker = place.folder / f"{goal}.shown"
-    declare(stage, place.subject, marker=marker, always=True, foretold=place.foretold(goal))
+    declare(stage, place.subject, marker=marker, always=True, dry_run_text=place.dry_run_text(goal))
     return nodes(marker)[0]
 
 
@@ -209,7 +209,7 @@ def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) ->
         out=folder / f"{goal}.json",
     )
     subject = f"{program} on {known.name}"
-    declare(stage, subject, always=True, foretold=lambda: program_listing(goal, known, program))
+    declare(stage, subject, always=True, dry_run_text=lambda: program_listing(goal, known, program))
     return nodes(stage.out)[0]
 
 

@@ -61,7 +61,7 @@ def KilnBench(  # noqa: N802
     """Declare the timing of runs, with `steps` of each step too; it is done in every build."""
     unit, name = _unit(model, target, more), "profile" if steps else "bench"
     pages = (
-        {"page": goals.beside(unit, "profile.html"), "trace": goals.beside(unit, "trace.json")}
+        {"page": goals.result_path(unit, "profile.html"), "trace": goals.result_path(unit, "trace.json")}
         if steps
         else {}
     )
@@ -72,7 +72,7 @@ def KilnBench(  # noqa: N802
 def KilnReport(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare the report of a bundle with what was measured before: its test, times, errors of tensors."""
     unit = _unit(model, target, more)
-    listed.add(unit, "report", None, page=goals.beside(unit, "report.html"))
+    listed.add(unit, "report", None, page=goals.result_path(unit, "report.html"))
     return goals.reported(unit)
 
 

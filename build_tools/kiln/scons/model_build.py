@@ -25,7 +25,7 @@ from kiln.errors import KilnError
 from kiln.scons import exported
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
-from kiln.sources.onnx_data import beside
+from kiln.sources.onnx_data import external_files
 from kiln.toolchain import compiler_command
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ModelBuild:
         Includes the external data files that hold a model's weights.
         """
         named = [Path(name) for name in _file_sources(stage_config(self.model, name))]
-        found = [*named, *(path for name in named for path in beside(name))]
+        found = [*named, *(path for name in named for path in external_files(name))]
         # A missing file is reported by the stage, with the key that names it.
         return [session().file(str(path)) for path in found if path.is_file()]
 

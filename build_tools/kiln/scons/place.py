@@ -28,7 +28,7 @@ class RunPlace:
             self.subject = f"{unit.subject} on {self.device.name}"
             self.config = text_file(self.folder / "device.json", canonical_json(device_config(self.device)))
 
-    def foretold(self, goal: str) -> Callable[[], str] | None:
+    def dry_run_text(self, goal: str) -> Callable[[], str] | None:
         """A function that returns the text of `scons -n`: the commands that `goal` runs on the device.
 
         None for the target's own runner.

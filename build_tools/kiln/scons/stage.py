@@ -29,7 +29,7 @@ from kiln.scons import digest, listing
 from kiln.scons.failure import StageFailed
 from kiln.scons.server import stage_environment
 from kiln.scons.session import session
-from kiln.stage import Input, Output, Silent, Stage
+from kiln.stage import Input, Output, Stage, Unhashed
 
 _Stage = TypeVar("_Stage", bound=Stage)
 
@@ -40,7 +40,7 @@ class StageNode:
 
     `inputs` are SCons nodes, `outputs` the paths of the output files. With `listing`, the stage chooses the
     files in `folder`, and the output known to SCons is a list of them, at the path `listing`. `markers` are
-    empty files, written when the stage has ended. `foretold` returns the text that `scons -n` prints.
+    empty files, written when the stage has ended. `dry_run_text` returns the text that `scons -n` prints.
     """
 
     stage: Stage
@@ -50,7 +50,7 @@ class StageNode:
     folder: str | None
     listing: str | None
     markers: Sequence[str]
-    foretold: Callable[[], str] | None
+    dry_run_text: Callable[[], str] | None
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ def declare(
     more: Sequence[Any] = (),
     marker: Path | None = None,
     always: bool = False,
-    foretold: Callable[[], str] | None = None,
+    dry_run_text: Callable[[], str] | None = None,
 ) -> _Stage:
     """Declare a stage to SCons, once for each output; returns `stage`, whose output flags are paths.
 
@@ -76,7 +76,7 @@ def declare(
     """
     current = session()
     outputs, folder, listed = _outputs(stage, model)
-    dumps = [of[0] for one, of in stage.values() if isinstance(one.kind, Silent) and one.kind.dump]
+    dumps = [of[0] for one, of in stage.values() if isinstance(one.kind, Unhashed) and one.kind.dump]
     markers = [*([str(marker)] if marker else []), *(f"{dump}.done" for dump in dumps)]
     made = [*outputs, *([listed] if listed else []), *markers]
     if made[0] in current.declared:
@@ -84,13 +84,13 @@ def declare(
     if listed and folder:
         listing.check(Path(folder), Path(listed))
     inputs = [node for path in _inputs(stage) for node in nodes(path)]
-    node = StageNode(stage, subject, [*inputs, *more], outputs, folder, listed, markers, foretold)
+    node = StageNode(stage, subject, [*inputs, *more], outputs, folder, listed, markers, dry_run_text)
     env = current.env
     recipe = env.Value(" ".join([node.name, *stage.words(silent=False), digest.of_stage(node.name)]))
     found = env.Command(
         [current.file(output) for output in made],
         [*node.inputs, recipe],
-        env.Action(_execute, strfunction=_foretell, varlist=[]),
+        env.Action(_execute, strfunction=_dry_run, varlist=[]),
         KILN_STAGE=node,
     )
     env.NoCache(found)  # SCons would restore the declared files of a folder and no others
@@ -169,12 +169,12 @@ def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         raise StageFailed(f"kiln: error: {error}", target) from None
 
 
-def _foretell(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
+def _dry_run(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
     """With -n, the commands that the stage would run on a device, or that the stage would run."""
     stage: StageNode = env["KILN_STAGE"]
     if not GetOption("no_exec"):
         return None
-    return stage.foretold() if stage.foretold else f"kiln: would run {stage.subject}: {stage.name}"
+    return stage.dry_run_text() if stage.dry_run_text else f"kiln: would run {stage.subject}: {stage.name}"
 
 
 def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
@@ -237,7 +237,7 @@ def _process(stage: StageNode, run: Any) -> tuple[int, list[str]]:
                 current.console.line(line.rstrip("\n"))
 
     readers = [
-        threading.Thread(target=follow, args=(process.stdout, stage.stage.spec.speaks)),
+        threading.Thread(target=follow, args=(process.stdout, stage.stage.spec.prints)),
         threading.Thread(target=follow, args=(process.stderr, False)),
     ]
     for reader in readers:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KEY = b"location"  # every external tensor has this key; onnx is imported only for files that contain it
 
 
-def beside(path: Path) -> list[Path]:
+def external_files(path: Path) -> list[Path]:
     """The files with weights of the model `path`, sorted by name; the model need not be valid.
 
     File names in a model are untrusted: a name outside the model's folder, or of a device such as /dev/zero,
@@ -43,7 +43,7 @@ def write_whole(path: Path, out: Path) -> bool:
 
     for name in sorted(_locations(model), key=str):
         if not _is_plain(name) or not (path.parent / str(name)).is_file():
-            raise KilnError(f"{path}: its weights are in {name!r}, which is not beside it")
+            raise KilnError(f"{path}: its weights are in {name!r}, which is not in its folder")
     try:
         load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # ONNX's checker, the file system and NumPy raise different classes

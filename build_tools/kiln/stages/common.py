@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from kiln.stage import Input, Silent, Slice
+from kiln.stage import Input, Slice, Unhashed
 
 Target = Annotated[Path, Input("target.json")]
 Device = Annotated[Path | None, Input("device.json: run there")]
@@ -20,7 +20,7 @@ LoweredModules = Annotated[
     Input("folder of the lower stage; once for each bucket, in the order of buckets.json", "--in"),
 ]
 Libraries = Annotated[tuple[Path, ...], Input("folder of the library stage", "--library")]
-Called = Annotated[str | None, Silent("how errors call the model file; by its path when left out")]
+Called = Annotated[str | None, Unhashed("how errors call the model file; by its path when left out")]
 GraphFiles = ("module.json", "params.safetensors", "interface.json")
 
 _SLICE = "slice of the model's configuration, JSON"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from kiln.stage import POSITIONAL, Input, Output, Setting, Silent, Stage, StageSpec
+from kiln.stage import POSITIONAL, Input, Output, Setting, Stage, StageSpec, Unhashed
 from kiln.stages import common
 
 _ModelFile = Annotated[Path, Input("model file: .onnx or .tflite; for the golden vectors also .pt2")]
@@ -74,12 +74,12 @@ class SimplifyStage(Stage, spec=StageSpec("simplify", "kiln.graph.stage", cached
     """A Relax module → the canonical graph."""
 
     source: Annotated[Path, Input("folder of the import stage", "--in")]
-    dump: Annotated[Path | None, Silent("write the IR after each pass into this folder", dump=True)] = None
+    dump: Annotated[Path | None, Unhashed("write the IR after each pass into this folder", dump=True)] = None
     out: Annotated[Path, Output("folder of the module", files=common.GraphFiles)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightsStage(Stage, spec=StageSpec("weights", "kiln.graph.weights", cached=True, speaks=True)):
+class WeightsStage(Stage, spec=StageSpec("weights", "kiln.graph.weights", cached=True, prints=True)):
     """For the key `weights`: the canonical graph → the same with rounded weights."""
 
     source: Annotated[Path, Input("folder of the simplify stage", "--in")]
@@ -100,7 +100,7 @@ class PaddingStage(Stage, spec=StageSpec("padding", "kiln.specialize.padding.sta
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecializeStage(Stage, spec=StageSpec("specialize", "kiln.specialize.stage", cached=True, speaks=True)):
+class SpecializeStage(Stage, spec=StageSpec("specialize", "kiln.specialize.stage", cached=True, prints=True)):
     """Padding around a bucket's graph; functions for special cases."""
 
     source: Annotated[Path, Input("folder of the simplify stage", "--in")]
@@ -140,7 +140,7 @@ class GoldenStage(Stage, spec=StageSpec("golden", "kiln.golden.stage", cached=Tr
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionStage(Stage, spec=StageSpec("precision", "kiln.precision.stage", cached=True, speaks=True)):
+class PrecisionStage(Stage, spec=StageSpec("precision", "kiln.precision.stage", cached=True, prints=True)):
     """Graphs in a lower precision than float32, or with rounded weights, and golden vectors → the errors."""
 
     sources: common.Sources

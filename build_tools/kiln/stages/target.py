@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from kiln.stage import POSITIONAL, Input, Output, Scratch, Setting, Silent, Stage, StageSpec
+from kiln.stage import POSITIONAL, Input, Output, Scratch, Setting, Stage, StageSpec, Unhashed
 from kiln.stages import common
 
 
@@ -21,7 +21,7 @@ class LibraryStage(Stage, spec=StageSpec("library", "kiln.byoc.libraries.stage",
 
 @dataclass(frozen=True, kw_only=True)
 class ChooseStage(
-    Stage, spec=StageSpec("byoc-choose", "kiln.tune.choose", cached=False, speaks=True, limited=False)
+    Stage, spec=StageSpec("byoc-choose", "kiln.tune.choose", cached=False, prints=True, limited=False)
 ):
     """For `byoc=auto`: each subgraph, timed with Kiln's own kernels and with libraries → its backend."""
 
@@ -57,7 +57,7 @@ class LowerStage(Stage, spec=StageSpec("lower", "kiln.lower.stage", cached=True)
     out: Annotated[
         Path, Output("folder of the kernels", files=("module.json", "params.safetensors", "steps.json"))
     ]
-    dump: Annotated[Path | None, Silent("write the IR after each pass into this folder", dump=True)] = None
+    dump: Annotated[Path | None, Unhashed("write the IR after each pass into this folder", dump=True)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class ObjectsStage(Stage, spec=StageSpec("emit-objects", "kiln.emit.objects", ca
 class SourceStage(Stage, spec=StageSpec("emit-source", "kiln.emit.source", cached=True)):
     """The plan → C, the model's header, and the parameters ready to link or to load."""
 
-    plan: Annotated[Path, Input("plan.json with params.raw beside it, or their folder")]
+    plan: Annotated[Path, Input("plan.json with params.raw next to it, or their folder")]
     out: Annotated[
         Path,
         Output(
@@ -127,7 +127,7 @@ class LinkStage(Stage, spec=StageSpec("link", "kiln.emit.link", cached=True)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeStage(Stage, spec=StageSpec("size", "kiln.report.size", cached=True, speaks=True)):
+class SizeStage(Stage, spec=StageSpec("size", "kiln.report.size", cached=True, prints=True)):
     """Flash and RAM of a model, compared with its budgets; with --print, only printed."""
 
     show: Annotated[
@@ -154,7 +154,7 @@ class ReportStage(Stage, spec=StageSpec("report", "kiln.report.html", cached=Tru
     size: Annotated[Path, Input("size.json")]
     golden: Annotated[Path | None, Input("folder of golden.json; absent: the bundle's golden/")] = None
     tolerance: Annotated[Path | None, common.ToleranceSlice] = None
-    test: Annotated[Path | None, Input("test.json, to show measured errors beside what is allowed")] = None
+    test: Annotated[Path | None, Input("test.json, to show measured errors and their limits")] = None
     precision: Annotated[Path | None, Input("precision.json, of a model below float32")] = None
     byoc: Annotated[Path | None, Input("with byoc=auto, the choice for each subgraph")] = None
     source: Annotated[Path | None, Input("the model's file, for the names of its nodes")] = None

@@ -31,7 +31,7 @@ class GoldenCheck(Stage):
 @dataclass(frozen=True, kw_only=True)
 class DeviceTestStage(
     GoldenCheck,
-    spec=StageSpec("device-test", "kiln.device.check.test", cached=False, speaks=True, limited=False),
+    spec=StageSpec("device-test", "kiln.device.check.test", cached=False, prints=True, limited=False),
 ):
     """The errors of the bundle's outputs on the golden vectors."""
 
@@ -40,7 +40,7 @@ class DeviceTestStage(
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRunStage(
-    Stage, spec=StageSpec("device-run", "kiln.device.check.run", cached=False, speaks=True, limited=False)
+    Stage, spec=StageSpec("device-run", "kiln.device.check.run", cached=False, prints=True, limited=False)
 ):
     """The bundle's result for an image."""
 
@@ -68,7 +68,7 @@ class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cach
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceBenchStage(
-    Stage, spec=StageSpec("device-bench", "kiln.device.check.bench", cached=False, speaks=True, limited=False)
+    Stage, spec=StageSpec("device-bench", "kiln.device.check.bench", cached=False, prints=True, limited=False)
 ):
     """The times of runs, and with --steps of each step."""
 
@@ -82,7 +82,7 @@ class DeviceBenchStage(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cached=False, speaks=True)):
+class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cached=False, prints=True)):
     """A page of the times of steps, and a trace of them."""
 
     profile: Annotated[Path, Input("what device-bench --steps wrote")]
@@ -91,14 +91,14 @@ class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cache
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanTextStage(Stage, spec=StageSpec("plan-text", "kiln.report.plan_text", cached=False, speaks=True)):
+class PlanTextStage(Stage, spec=StageSpec("plan-text", "kiln.report.plan_text", cached=False, prints=True)):
     """Prints the steps of each bucket."""
 
     plan: common.Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneStage(Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, speaks=True, limited=False)):
+class TuneStage(Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, prints=True, limited=False)):
     """Times candidates for each kernel, and records what is faster than the heuristics."""
 
     sources: common.Sources
@@ -113,7 +113,7 @@ class TuneStage(Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, s
 
 @dataclass(frozen=True, kw_only=True)
 class FlashStage(
-    GoldenCheck, spec=StageSpec("device-flash", "kiln.device.flash", cached=False, speaks=True, limited=False)
+    GoldenCheck, spec=StageSpec("device-flash", "kiln.device.flash", cached=False, prints=True, limited=False)
 ):
     """Installs a bundle on a device, checks it there, and switches to it."""
 
@@ -124,7 +124,7 @@ class FlashStage(
 @dataclass(frozen=True, kw_only=True)
 class InstalledStage(
     Stage,
-    spec=StageSpec("device-installed", "kiln.device.installed", cached=False, speaks=True, limited=False),
+    spec=StageSpec("device-installed", "kiln.device.installed", cached=False, prints=True, limited=False),
 ):
     """Switches back to the version before, or shows what is installed."""
 
@@ -138,7 +138,7 @@ class InstalledStage(
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramStage(
-    Stage, spec=StageSpec("device-program", "kiln.device.program", cached=False, speaks=True, limited=False)
+    Stage, spec=StageSpec("device-program", "kiln.device.program", cached=False, prints=True, limited=False)
 ):
     """Loads, compares, runs or tests a linked program on a device behind a gdb server."""
 
@@ -153,7 +153,7 @@ class ProgramStage(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DevicesStage(Stage, spec=StageSpec("devices", "kiln.device.deploy.devices", cached=False, speaks=True)):
+class DevicesStage(Stage, spec=StageSpec("devices", "kiln.device.deploy.devices", cached=False, prints=True)):
     """Lists the devices, and whether they answer."""
 
 

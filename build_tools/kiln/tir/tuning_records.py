@@ -46,7 +46,7 @@ class TuningRecord:
 
 TuningRecords = Mapping[str, TuningRecord]
 
-RULES = TuningRecord()
+HEURISTICS = TuningRecord()
 
 
 class NotedRecords(dict[str, TuningRecord]):
@@ -113,7 +113,7 @@ def _choice(path: Path, key: str, value: dict[str, Any]) -> TuningRecord:
             f"{path}: '{key}' is not the key of a kernel: 'conv2d NxHxWxC KHxKWxCxO s1x1 d1x1 g1' expected"
         )
     decisions = {name: item for name, item in value.items() if name not in MEASURED}
-    allowed = sorted(asdict(RULES))
+    allowed = sorted(asdict(HEURISTICS))
     for name, item in decisions.items():
         if name not in allowed:
             raise KilnError(f"{path}: {key}: '{name}' unknown, allowed: {', '.join(allowed)}")

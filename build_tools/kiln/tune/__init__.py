@@ -1,4 +1,1 @@
-"""Times candidates for the kernels of a model, and records what is faster than the heuristics.
-
-The heuristics' decisions are called the rules (`RULES`) in this package.
-"""
+"""Times candidates for the kernels of a model, and records those that are faster than the heuristics."""

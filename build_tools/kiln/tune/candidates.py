@@ -2,7 +2,7 @@
 
 Candidates that are known to lose are left out: tiles with more than a fifth of their rows empty, and tiles
 that spill registers. tune/tuner.py also drops candidates whose tasks divide worse among the target's cores
-than those of the rules.
+than those of the heuristics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine
-from kiln.tir.tuning_records import RULES, TuningRecord, shapes_of
+from kiln.tir.tuning_records import HEURISTICS, TuningRecord, shapes_of
 
 # (rows, vectors) of register tiles for 16 and 32 vector registers: the sums, the vectors of weights and one
 # broadcast fit. With 16 registers 7x2 and 3x4 spill.
@@ -43,19 +43,19 @@ def takes_winograd(key: str) -> bool:
 
 
 def first_round(key: str, machine: Machine, packed: bool = True) -> list[TuningRecord]:
-    """The rules, and candidates with other methods: orders of the loops, and Winograd where it is allowed.
+    """The heuristics, and candidates with other methods: orders of the loops, Winograd where allowed.
 
     The target's `weight_growth` limits Winograd. `packed`: whether candidates may pack weights in another way
-    than the rules do.
+    than the heuristics do.
     """
     if is_depthwise(key):
         width = _matrix(key)[0]
         return [
-            RULES,
+            HEURISTICS,
             *(TuningRecord(strip=strip) for strip in _STRIPS if strip <= min(width, machine.registers)),
         ]
     parts = _PARTS if _rows(key) > 1 else (0,)
-    found = [RULES, *(TuningRecord(part=part) for part in parts)]
+    found = [HEURISTICS, *(TuningRecord(part=part) for part in parts)]
     if takes_winograd(key) and machine.winograd == "auto" and packed:
         found[1:] = [TuningRecord(winograd="off", part=part) for part in _PARTS]
         found += [TuningRecord(winograd="f2")] if growth(2) <= machine.weight_growth else []
@@ -71,7 +71,7 @@ def second_round(key: str, best: TuningRecord, machine: Machine, packed: bool = 
     wide = machine.vector_bits >= 512
     tiles = _TILES_16 if machine.registers < 32 else _TILES_32_WIDE if wide else _TILES_32
     x, _, stride, _, _ = shapes_of(key)
-    usual = choose_tile(machine, rows, columns, apart=stride[1] * x[3] * 4)
+    usual = choose_tile(machine, rows, columns, row_bytes=stride[1] * x[3] * 4)
     winograd = best.winograd in ("f2", "f4")
     vectors = ceil_div(columns, usual.lanes)
     shapes = [

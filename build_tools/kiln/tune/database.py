@@ -16,8 +16,8 @@ from kiln.tir.tuning_records import MEASURED, file_of
 def merge(folder: Path, cpu: str, target: Target, found: Mapping[str, Mapping[str, Any]]) -> Path:
     """Merge tuning records by kernel into the file of a CPU; returns the file's path.
 
-    Kernels for which the rules are best are removed from the file. Raises KilnError where the file cannot be
-    written.
+    Kernels for which the heuristics are best are removed from the file. Raises KilnError where the file
+    cannot be written.
     """
     path = file_of(cpu, target.vector.isa, folder)
     old = read_json(path) if path.is_file() else {}

@@ -2,7 +2,7 @@
 
 Times are compared in pairs: in each round every subject of a key runs once, so a disturbance of one round
 slows all subjects. A ratio is the median over the rounds of a subject's time divided by the time of the
-rules.
+heuristics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.config import Target
 from kiln.device.check.runners import Runner
 from kiln.errors import KilnError
-from kiln.tir.tuning_records import RULES
+from kiln.tir.tuning_records import HEURISTICS
 from kiln.tune.program import by_group, link_program, operands_of
 from kiln.tune.subject import Subject
 
@@ -33,7 +33,7 @@ AGREEMENT = 1e-3
 
 @dataclass(frozen=True)
 class TimedSubject:
-    """Median time of a subject in microseconds, its ratio to the rules, and the share of rounds won."""
+    """Median time of a subject in microseconds, its ratio to the heuristics, and the share of rounds won."""
 
     subject: Subject
     us: float
@@ -44,7 +44,7 @@ class TimedSubject:
 class Bench:
     """Times and compares subjects on one runner."""
 
-    # A candidate is preferred to the rules when the median of its ratios is at most `worth`, and it was
+    # A candidate is preferred to the heuristics when the median of its ratios is at most `worth`, and it was
     # faster in at least the share `wins` of the rounds; smaller differences may be noise.
     worth, wins = 0.97, 0.75
 
@@ -61,7 +61,7 @@ class Bench:
     def race(self, subjects: Sequence[Subject], milliseconds: int = MILLISECONDS) -> list[TimedSubject]:
         """Time subjects.
 
-        For each key, one subject must follow the rules. Raises KilnError where a run fails.
+        For each key, one subject must follow the heuristics. Raises KilnError where a run fails.
         """
         with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
             program = link_program(subjects, self.target, Path(place), self.libraries)
@@ -78,12 +78,12 @@ class Bench:
                     )
         found: list[TimedSubject] = []
         for key, group in by_group(subjects).items():
-            rules = next((taken[subject.name] for subject in group if subject.choice == RULES), [])
+            usual = next((taken[subject.name] for subject in group if subject.choice == HEURISTICS), [])
             for subject in group:
                 times = taken[subject.name]
-                if not times or len(times) != len(rules):
+                if not times or len(times) != len(usual):
                     raise KilnError(f"tune: {self.runner.description} did not time {key}")
-                ratios = [mine / theirs for mine, theirs in zip(times, rules, strict=True)]
+                ratios = [mine / theirs for mine, theirs in zip(times, usual, strict=True)]
                 wins = sum(ratio < 1 for ratio in ratios) / len(ratios)
                 found.append(TimedSubject(subject, median(times) / 1e3, median(ratios), wins))
         return found
@@ -106,7 +106,8 @@ class Bench:
             scale = float(np.abs(usual).max(initial=1.0))
             if output.size != size or not np.abs(output - usual).max(initial=0.0) <= AGREEMENT * scale:
                 raise KilnError(
-                    f"tune: {subject.key}: {subject.choice.describe()} computes other results than the rules"
+                    f"tune: {subject.key}: {subject.choice.describe()} computes other results than the "
+                    "heuristics' schedule"
                 )
 
     def _run(self, program: Path, words: Sequence[str], send: dict[str, Path], fetch: dict[str, Path]) -> str:

@@ -28,7 +28,7 @@ from kiln.lower.steps import LoweredTensor, Steps
 from kiln.params import store
 from kiln.plan.lifetimes import root_of
 from kiln.tir.symbols import SymbolRanges, variables
-from kiln.tir.tuning_records import RULES, TuningRecord
+from kiln.tir.tuning_records import HEURISTICS, TuningRecord
 from kiln.tune.subject import Call, Memory, Subject
 
 # Labels of steps between a subgraph's input and its kernels that do not exist in a network.
@@ -129,7 +129,7 @@ class PartSubject(Subject):
 
     def __init__(self, name: str, key: str, steps: Steps, backend: str | None = None) -> None:
         self.name, self.key = name, key
-        self.choice = RULES if backend is None else LibraryRecord(backend=backend)
+        self.choice = HEURISTICS if backend is None else LibraryRecord(backend=backend)
         self.functions = {
             f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")
             for symbol, func in steps.functions.items()

@@ -59,7 +59,8 @@ def _entry(best: TimedSubject) -> dict[str, Any]:
 def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]]) -> None:
     better = {key: entry for key, entry in found.items() if set(entry) - set(MEASURED)}
     print(
-        f"{len(found)} kernels, {len(better)} faster than the rules" + (f"; kept in {path}" if better else "")
+        f"{len(found)} kernels, {len(better)} faster than the heuristics"
+        + (f"; kept in {path}" if better else "")
     )
     reads = target.tuned_for or target.cpu
     if better and reads != cpu:

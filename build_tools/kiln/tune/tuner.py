@@ -1,4 +1,4 @@
-"""The search: which candidates are timed, and which are preferred to the rules."""
+"""The search: which candidates are timed, and which are preferred to the heuristics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kiln.config import Target
 from kiln.lower.pipeline import machine_of
-from kiln.tir.tuning_records import RULES, TuningRecord
+from kiln.tir.tuning_records import HEURISTICS, TuningRecord
 from kiln.tune.candidates import first_round, second_round
 from kiln.tune.measure import MILLISECONDS, Bench, TimedSubject
 from kiln.tune.subject import Subject
@@ -24,20 +24,20 @@ class Tuner:
     target: Target
     threads: str
     packed: bool = True  # whether weights may be packed in another way; False where buckets share weights
-    _rules: dict[str, TuningRecord] = field(default_factory=dict)  # the rules' own decision, spelt out
+    _rules: dict[str, TuningRecord] = field(default_factory=dict)  # the heuristics' own decision, spelt out
 
     def tuned(self, keys: Iterable[str]) -> dict[str, TimedSubject]:
-        """The best candidate (or the rules) for each key, with its time and ratio; prints a line per key.
+        """The best candidate (or the heuristics) for each key, with time and ratio; prints a line per key.
 
-        Three rounds: methods; variants of the fastest; and the winner against the rules once more, since the
-        fastest of many is partly luck. Raises KilnError where a winner's results differ from the rules'.
+        Three rounds: methods; variants of the fastest; and the winner against the heuristics once more, since
+        the fastest of many is partly luck. Raises KilnError where a winner's results differ from theirs.
         """
         found: dict[str, TimedSubject] = {}
         remaining = list(keys)
         while remaining:
             batch, remaining = remaining[:BATCH], remaining[BATCH:]
             for key, (one, rules) in self._batch(batch).items():
-                text = one.subject.choice.describe() or "by the rules"
+                text = one.subject.choice.describe() or "by the heuristics"
                 print(f"{key}: {rules.us:.0f} → {one.us:.0f} us, {text}", flush=True)
                 found[key] = one
         return found
@@ -48,9 +48,9 @@ class Tuner:
         best = {key: min(timed, key=lambda one: one.ratio).subject.choice for key, timed in first.items()}
         second = {}
         for key, choice in best.items():
-            varied = self._rules.get(key, choice) if choice == RULES else choice
+            varied = self._rules.get(key, choice) if choice == HEURISTICS else choice
             more = second_round(key, varied, machine, self.packed)
-            second[key] = list(dict.fromkeys([RULES, choice, *more]))
+            second[key] = list(dict.fromkeys([HEURISTICS, choice, *more]))
         # The fastest of both rounds, however small its gain: the last round decides whether it is worth
         # using.
         raced = self._race({key: choices for key, choices in second.items() if len(choices) > 1}, "b")
@@ -58,7 +58,7 @@ class Tuner:
             key: min(timed, key=lambda one: one.ratio).subject.choice
             for key, timed in {**first, **raced}.items()
         }
-        pairs = {key: [RULES, choice] for key, choice in wanted.items() if choice != RULES}
+        pairs = {key: [HEURISTICS, choice] for key, choice in wanted.items() if choice != HEURISTICS}
         judged = {key: self._judged(timed) for key, timed in first.items()}
         result = {key: (rules, rules) for key, (_, rules) in judged.items()}
         if pairs:
@@ -69,7 +69,7 @@ class Tuner:
     def _race(
         self, candidates: Mapping[str, Sequence[TuningRecord]], prefix: str, milliseconds: int = MILLISECONDS
     ) -> dict[str, list[TimedSubject]]:
-        """Time the candidates of each key; the first candidate must be the rules.
+        """Time the candidates of each key; the first candidate must be the heuristics.
 
         Candidates that lower to the kernels of an earlier one, or divide worse among threads, are skipped.
         """
@@ -98,7 +98,7 @@ class Tuner:
         return subject.slowest_share(cores) <= rules.slowest_share(cores) * 1.02
 
     def _check(self, chosen: Sequence[Subject]) -> None:
-        pairs = [(subject.key, choice) for subject in chosen for choice in (RULES, subject.choice)]
+        pairs = [(subject.key, choice) for subject in chosen for choice in (HEURISTICS, subject.choice)]
         made = [
             Subject(f"d{number}", key, choice, self.target, self.threads, values=True)
             for number, (key, choice) in enumerate(pairs)
@@ -107,7 +107,7 @@ class Tuner:
             self.bench.check(made)
 
     def _judged(self, timed: Sequence[TimedSubject]) -> tuple[TimedSubject, TimedSubject]:
-        """The fastest candidate that is worth using, else the rules; and the rules."""
-        rules = next(one for one in timed if one.subject.choice == RULES)
+        """The fastest candidate that is worth using, else the heuristics; and the heuristics."""
+        rules = next(one for one in timed if one.subject.choice == HEURISTICS)
         worth = [one for one in timed if one.ratio <= self.bench.worth and one.wins >= self.bench.wins]
         return min(worth, key=lambda one: one.ratio, default=rules), rules

@@ -161,7 +161,7 @@ MODEL_MISTAKES = [
         "{levels: 1}",
         "{levels: 1}\nspecial_cases: [{input: x, value: ones, all: [{input: y, value: ones}]}]",
         39,
-        "key 'special_cases.0.input': stands beside 'all': put it into that list",
+        "key 'special_cases.0.input': is next to 'all': put it into that list",
     ),
     (
         "{levels: 1}",

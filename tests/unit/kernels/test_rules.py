@@ -13,7 +13,7 @@ from kiln.kernels.cpu.depthwise import chunk_vectors, strip_length, tile_size
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
 from kiln.lower.pipeline import machine_of
-from kiln.lower.views.in_place_padding import apart
+from kiln.lower.views.in_place_padding import pixel_gap_of
 from kiln.tir.builder import SHARED, Machine
 from kiln.tir.symbols import NO_RANGES
 
@@ -136,13 +136,13 @@ def test_rows_in_one_set_of_the_cache_leave_room_in_it() -> None:
     wide = dataclasses.replace(
         _machine("x86_64"), isa="avx512", vector_bits=512, registers=32, l1_bytes=48 << 10
     )
-    assert choose_tile(wide, 196, 512, apart=2048).rows == 14
-    assert choose_tile(wide, 196, 512, apart=4096).rows == 10
-    assert choose_tile(wide, 49, 512, apart=8192).rows == 10
-    assert choose_tile(dataclasses.replace(wide, l1_bytes=32 << 10), 196, 512, apart=4096).rows == 6
-    assert choose_tile(wide, 196, 512, (12, 2), apart=4096).rows == 12
+    assert choose_tile(wide, 196, 512, row_bytes=2048).rows == 14
+    assert choose_tile(wide, 196, 512, row_bytes=4096).rows == 10
+    assert choose_tile(wide, 49, 512, row_bytes=8192).rows == 10
+    assert choose_tile(dataclasses.replace(wide, l1_bytes=32 << 10), 196, 512, row_bytes=4096).rows == 6
+    assert choose_tile(wide, 196, 512, (12, 2), row_bytes=4096).rows == 12
     for name in TARGETS:
-        assert choose_tile(_machine(name), 196, 512, apart=4096) == choose_tile(_machine(name), 196, 512)
+        assert choose_tile(_machine(name), 196, 512, row_bytes=4096) == choose_tile(_machine(name), 196, 512)
 
 
 def test_tiles_on_avx512_where_x_comes_from_outside() -> None:
@@ -169,9 +169,19 @@ def test_chunks_of_channels_leave_lines_in_the_first_cache(name: str) -> None:
 
 def test_pixels_lie_apart_where_they_share_sets_of_the_cache() -> None:
     wide = dataclasses.replace(_machine("x86_64"), vector_bits=512)
-    assert [apart(wide, channels, "float32") for channels in (64, 128, 144, 384, 1024)] == [0, 16, 0, 16, 16]
-    assert apart(wide, 512, "int8") == 64
-    assert [apart(_machine("x86_64"), channels, "float32") for channels in (128, 512, 1024)] == [0, 0, 16]
+    assert [pixel_gap_of(wide, channels, "float32") for channels in (64, 128, 144, 384, 1024)] == [
+        0,
+        16,
+        0,
+        16,
+        16,
+    ]
+    assert pixel_gap_of(wide, 512, "int8") == 64
+    assert [pixel_gap_of(_machine("x86_64"), n, "float32") for n in (128, 512, 1024)] == [
+        0,
+        0,
+        16,
+    ]
 
 
 def test_chunks_of_what_comes_from_further_away_are_whole_cache_lines() -> None:

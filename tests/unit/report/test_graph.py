@@ -10,7 +10,7 @@ from kiln.plan.schema import Plan
 from kiln.report import graph
 from kiln.report.measured import Measured, worst_rows
 from kiln.report.origins import SourceNode, StepOrigin, origins, source_nodes
-from kiln.tir.tuning_records import RULES, NotedRecords, TuningRecord
+from kiln.tir.tuning_records import HEURISTICS, NotedRecords, TuningRecord
 from networks import normal, save_network
 from onnx import helper
 from plans import plan_of
@@ -183,6 +183,6 @@ def test_kernels_without_a_tuning_record_are_noted() -> None:
     key, other = "conv2d 1x8x8x16 3x3x16x32 s1x1 d1x1 g1", "conv2d 1x4x4x16 1x1x16x8 s1x1 d1x1 g1"
     records = NotedRecords({key: TuningRecord(part=1)})
     assert records.get(key) == TuningRecord(part=1)
-    assert records.get(other, RULES) is RULES
-    assert records.get("conv2d NxHxWxC of no fixed sizes", RULES) is RULES
+    assert records.get(other, HEURISTICS) is HEURISTICS
+    assert records.get("conv2d NxHxWxC of no fixed sizes", HEURISTICS) is HEURISTICS
     assert records.missing == [other]

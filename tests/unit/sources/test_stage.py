@@ -11,7 +11,7 @@ import onnx
 import pytest
 from kiln.__main__ import main
 from kiln.files import write_json
-from kiln.sources.onnx_data import beside
+from kiln.sources.onnx_data import external_files
 
 BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1,4] x, bool c) => (float[1,4] y) {
@@ -86,7 +86,7 @@ def with_weights_beside(folder: Path) -> tuple[Path, bytes]:
 
 def test_weights_beside_the_model(tmp_path: Path) -> None:
     path, whole = with_weights_beside(tmp_path)
-    assert [file.parent for file in beside(path)] == [tmp_path] * 2
+    assert [file.parent for file in external_files(path)] == [tmp_path] * 2
     assert run(tmp_path, path) == 0
     fetched = onnx.load(tmp_path / "out" / "net.onnx")
     plain = onnx.load_from_string(whole)
@@ -94,19 +94,19 @@ def test_weights_beside_the_model(tmp_path: Path) -> None:
     assert np.array_equal(onnx.numpy_helper.to_array(one), onnx.numpy_helper.to_array(other))
     branch = fetched.graph.node[1].attribute[1].g
     assert np.array_equal(onnx.numpy_helper.to_array(branch.node[0].attribute[0].t), [1, 2, 3, 4])
-    assert beside(tmp_path / "out" / "net.onnx") == []
+    assert external_files(tmp_path / "out" / "net.onnx") == []
 
 
 def test_weights_that_are_not_beside_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = with_weights_beside(tmp_path)
-    first, second = beside(path)
+    first, second = external_files(path)
     first.write_bytes(b"x")
     assert run(tmp_path, path) == 2
     assert f"{path}: cannot read its weights: " in capsys.readouterr().err
     second.unlink()
     assert run(tmp_path, path) == 2
     error = capsys.readouterr().err
-    assert f"{path}: its weights are in '{second.name}', which is not beside it" in error
+    assert f"{path}: its weights are in '{second.name}', which is not in its folder" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -132,7 +132,7 @@ def test_a_file_that_only_looks_like_a_model_with_weights_beside(tmp_path: Path)
 def test_names_of_weights_that_lead_elsewhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: bytes
 ) -> None:
-    """SCons reads what `beside` names, in its own process: a device would never end."""
+    """SCons reads what `external_files` names, in its own process: a device would never end."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "zeros").symlink_to("/dev/zero")
     model = onnx.parser.parse_model(BRANCHES)
@@ -148,9 +148,11 @@ def test_names_of_weights_that_lead_elsewhere(
     content = model.SerializeToString().replace(b"?" * len(name), name) if name else model.SerializeToString()
     path = tmp_path / "net.onnx"
     path.write_bytes(content)
-    assert beside(path) == []
+    assert external_files(path) == []
     assert run(tmp_path, path) == 2
     printed = capsys.readouterr().err
     assert (
-        "its weights are in " in printed and "which is not beside it" in printed and printed.count("\n") == 1
+        "its weights are in " in printed
+        and "which is not in its folder" in printed
+        and printed.count("\n") == 1
     )

@@ -17,7 +17,7 @@ from kiln.files import read_json, write_json
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.lower.pipeline import lower, machine_of
 from kiln.params import store
-from kiln.tir.tuning_records import RULES, TuningRecord, choices_of, file_of, is_key, key_of, shapes_of
+from kiln.tir.tuning_records import HEURISTICS, TuningRecord, choices_of, file_of, is_key, key_of, shapes_of
 from kiln.tune.candidates import first_round, second_round
 from kiln.tune.database import merge
 from kiln.tune.measure import Bench
@@ -54,7 +54,7 @@ def test_a_key_holds_all_of_a_shape() -> None:
 def test_candidates_differ_and_begin_with_the_rules(name: str, key: str) -> None:
     machine = machine_of(load_target(name), "pthread", "auto")
     first = first_round(key, machine)
-    assert first[0] == RULES
+    assert first[0] == HEURISTICS
     assert len(set(first)) == len(first) > 1
     for best in first:
         second = second_round(key, best, machine)
@@ -137,7 +137,7 @@ def test_lowering_follows_a_choice() -> None:
 @pytest.mark.parametrize(
     ("key", "choices"),
     [
-        (DEPTHWISE, [RULES, TuningRecord(strip=3), TuningRecord(strip=5)]),
+        (DEPTHWISE, [HEURISTICS, TuningRecord(strip=3), TuningRecord(strip=5)]),
         (SQUARE, [TuningRecord(winograd="off", part=part) for part in (0, 1, 4)]),
         (SQUARE, [TuningRecord(winograd="off", fetch=fetch) for fetch in (0, 1, 2)]),
         (SQUARE, [TuningRecord(winograd="f4", fetch=fetch) for fetch in (0, 1, 2)]),
@@ -171,7 +171,7 @@ def test_every_candidate_computes_what_the_rules_do(key: str) -> None:
         for number, choice in enumerate(choices)
     ]
     Bench(target, runner, 0).check(subjects)
-    wrong = Subject("wrong", key, RULES, target, "pthread", values=True)
+    wrong = Subject("wrong", key, HEURISTICS, target, "pthread", values=True)
     for memory in wrong.memory:
         if memory.values is not None:
             memory.values[:] *= 2
@@ -182,7 +182,7 @@ def test_every_candidate_computes_what_the_rules_do(key: str) -> None:
 def test_candidates_race_in_pairs_and_the_best_is_kept() -> None:
     target, runner = here("host")
     bench = Bench(target, runner, 1 << 20)
-    choices = [RULES, TuningRecord(winograd="f2"), TuningRecord(winograd="off", tile=(4, 3), fetch=0)]
+    choices = [HEURISTICS, TuningRecord(winograd="f2"), TuningRecord(winograd="off", tile=(4, 3), fetch=0)]
     subjects = [Subject(f"s{i}", SQUARE, choice, target, "pthread") for i, choice in enumerate(choices)]
     timed = bench.race(subjects, 1)
     assert [one.subject for one in timed] == subjects
@@ -190,7 +190,7 @@ def test_candidates_race_in_pairs_and_the_best_is_kept() -> None:
     assert timed[0].ratio == 1
     found = Tuner(bench, target, "pthread").tuned([DENSE, DEPTHWISE])
     assert list(found) == [DENSE, DEPTHWISE]
-    assert all(one.subject.choice == RULES or one.ratio <= 0.97 for one in found.values())
+    assert all(one.subject.choice == HEURISTICS or one.ratio <= 0.97 for one in found.values())
 
 
 class Told:
@@ -209,7 +209,7 @@ class Told:
 def test_a_slow_round_slows_all_and_decides_nothing() -> None:
     target, _ = here("host")
     subjects = [
-        Subject(f"s{i}", DENSE, c, target, "none") for i, c in enumerate([RULES, TuningRecord(fetch=0)])
+        Subject(f"s{i}", DENSE, c, target, "none") for i, c in enumerate([HEURISTICS, TuningRecord(fetch=0)])
     ]
     runner = Told({"s0": [100, 900, 110, 100, 100], "s1": [90, 810, 99, 90, 300]})
     rules, other = Bench(target, runner, 0).race(subjects)
@@ -283,7 +283,7 @@ def test_shipped_files_are_readable() -> None:
         assert found, path
         for key, choice in found.items():
             assert key_of(*shapes_of(key)) == key
-            assert choice != RULES
+            assert choice != HEURISTICS
 
 
 def test_kernels_of_a_model_are_found_with_their_weights(tmp_path: Path) -> None:

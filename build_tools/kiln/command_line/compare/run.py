@@ -123,7 +123,7 @@ def _run(configuration: Path, destination: Destination, options: dict[str, str])
         rows = [
             Row(Probe("", "", entry["name"]), vector.name, difference(*pair))
             for vector, outputs in zip(vectors, results, strict=True)
-            for entry, pair in zip(vector.output_entries, vector.beside(outputs, tolerance), strict=True)
+            for entry, pair in zip(vector.output_entries, vector.pairs_with(outputs, tolerance), strict=True)
         ]
         return found.runner.description, rows
 

@@ -19,7 +19,7 @@ def show(compared: Compared, path: Path, everything: bool, page: Path | None = N
 
     `path`: the file with all tensors; `page`: the report whose graph is coloured by error.
     """
-    print(f"{compared.model} on {compared.target} ({compared.runner}), beside the reference:")
+    print(f"{compared.model} on {compared.target} ({compared.runner}), compared with the reference:")
     rows = _worst(compared.rows)
     chosen = rows if everything else _chosen(rows)
     width = None if sys.stdout.isatty() else 140

@@ -129,7 +129,7 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         given = Path(folder, "inputs")
         given.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
-        send = {"inputs.bin": given, **bundle.beside()}
+        send = {"inputs.bin": given, **bundle.library_files()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         words = ["inputs.bin", "params.bin", str(threads), str(int(_UNITS[runner.unit][2] * 1000))]

@@ -95,7 +95,7 @@ def _execute(
     with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
         given, made = Path(folder, "inputs"), Path(folder, "outputs")
         given.write_bytes(encode(vectors))
-        send = {"inputs.bin": given, **bundle.beside()}
+        send = {"inputs.bin": given, **bundle.library_files()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         arguments = [] if variant is None else ["variant", variant]

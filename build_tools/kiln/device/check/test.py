@@ -60,7 +60,7 @@ def _check_variant(
     if forced is not None and outcome.variant != forced:
         raise KilnError(f"{bundle.folder}: variant '{outcome.variant}' ran in place of '{forced}'")
     compared = [
-        [compare(*pair) for pair in vector.beside(outputs, tolerance)]
+        [compare(*pair) for pair in vector.pairs_with(outputs, tolerance)]
         for vector, outputs in zip(vectors, outcome.outputs, strict=True)
     ]
     golden, shown = bundle.golden(), ""

@@ -154,12 +154,12 @@ def _three(body: Body, heads: int) -> tuple[str, str, str, str]:
     q, k, v, bias = (body.input(index) for index in range(4))
     if body.rank(q) == 5:  # packed: (batch, sequence, heads, 3, size)
         parts = _cut(body, q, 3, [1, 1, 1])
-        q, k, v = (_apart(body, part) for part in parts)
+        q, k, v = (_heads_first(body, part) for part in parts)
         return q, k, v, bias
     if body.rank(k) == 5:  # packed: (batch, keys, heads, 2, size)
-        k, v = (_apart(body, part) for part in _cut(body, k, 3, [1, 1]))
+        k, v = (_heads_first(body, part) for part in _cut(body, k, 3, [1, 1]))
         return split_heads(body, q, heads), k, v, bias
-    if body.rank(k) == 4:  # of a cross attention, heads apart already
+    if body.rank(k) == 4:  # of a cross attention, heads are an axis already
         return split_heads(body, q, heads), k, v, bias
     if bias:
         widths = [body.size(name, 2, "a width") for name in (q, k, v)]
@@ -169,7 +169,7 @@ def _three(body: Body, heads: int) -> tuple[str, str, str, str]:
     return q, k, v, ""
 
 
-def _apart(body: Body, part: str) -> str:
+def _heads_first(body: Body, part: str) -> str:
     """(batch, sequence, heads, 1, size) → (batch, heads, sequence, size)."""
     batch, length, heads, _, size = body.shape(part)
     return body.transpose(body.reshape(part, [batch, length, heads, size]), [0, 2, 1, 3])

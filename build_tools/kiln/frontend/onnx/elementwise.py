@@ -50,8 +50,8 @@ def mod(node: Node) -> Any:
     whole = emit(op.trunc(quotient) if as_dividend else op.floor(quotient))
     found = emit(op.subtract(a, op.multiply(whole, b)))
     # Divided by an infinity, x remains, or, where the signs differ, the infinity.
-    apart = emit(op.logical_and(op.not_equal(a, zero), op.logical_xor(op.less(a, zero), op.less(b, zero))))
-    rest = a if as_dividend else emit(op.where(apart, b, a))
+    differ = emit(op.logical_and(op.not_equal(a, zero), op.logical_xor(op.less(a, zero), op.less(b, zero))))
+    rest = a if as_dividend else emit(op.where(differ, b, a))
     kept = emit(op.where(op.logical_and(op.isinf(b), op.isfinite(a)), rest, found))
     return kept if dtype == wide else op.astype(kept, dtype)
 

@@ -84,7 +84,7 @@ def _rotated(body: Body, name: str, heads: int, sizes: _Sizes) -> str:
     if not body.attribute("do_rotary", 0):
         return split_heads(body, name, heads)
     batch, length, width = body.shape(name)
-    apart = body.reshape(name, [batch, length, heads, width // heads])
+    by_head = body.reshape(name, [batch, length, heads, width // heads])
     if body.has(9):
         places = body.input(9)
     elif is_tensor(sizes.past):
@@ -93,7 +93,7 @@ def _rotated(body: Body, name: str, heads: int, sizes: _Sizes) -> str:
     else:
         places = body.bind(op.expand_dims(positions(length, sizes.past), 0))
     cos, sin = (at_positions(body, body.input(index), places) for index in (7, 8))
-    rotated = rotate(body, apart, cos, sin, bool(body.attribute("rotary_interleaved", 0)))
+    rotated = rotate(body, by_head, cos, sin, bool(body.attribute("rotary_interleaved", 0)))
     return body.transpose(rotated, [0, 2, 1, 3])
 
 

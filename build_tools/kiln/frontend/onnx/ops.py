@@ -111,10 +111,10 @@ def batch_normalization(node: Node) -> Any:
 
     wide = x if dtype == "float32" else emit(op.astype(x, "float32"))
     centre = emit(op.mean(wide, axes))
-    apart = emit(op.subtract(wide, column(centre)))
-    spread = emit(op.mean(emit(op.multiply(apart, apart)), axes))
+    centred = emit(op.subtract(wide, column(centre)))
+    spread = emit(op.mean(emit(op.multiply(centred, centred)), axes))
     root = emit(op.sqrt(emit(op.add(column(spread), relax.const(epsilon, "float32")))))
-    y = emit(op.add(op.multiply(op.divide(apart, root), column(scale)), column(bias)))
+    y = emit(op.add(op.multiply(op.divide(centred, root), column(scale)), column(bias)))
     running = []
     for before, now in ((mean, centre), (variance, spread)):
         new = now if str(before.ty.dtype) == "float32" else emit(op.astype(now, str(before.ty.dtype)))

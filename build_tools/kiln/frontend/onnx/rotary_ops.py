@@ -49,7 +49,7 @@ def at_positions(body: Body, table: str, positions: str) -> str:
     return body.op("Gather", table, positions, axis=0)
 
 
-def _heads_apart(body: Body, name: str, heads: int) -> tuple[str, bool]:
+def _with_heads(body: Body, name: str, heads: int) -> tuple[str, bool]:
     """A tensor as (batch, sequence, heads, size), and whether its heads were before the sequence."""
     if body.rank(name) == 4:
         return body.transpose(name, [0, 2, 1, 3]), True
@@ -68,15 +68,15 @@ def _whole(body: Body, rotated: str, like: str, first: bool) -> str:
 def rotary_embedding(body: Body) -> list[str]:
     """RotaryEmbedding of ONNX: inputs X, cosines, sines and optionally positions."""
     x, cos, sin, positions = (body.input(index) for index in range(4))
-    apart, first = _heads_apart(body, x, int(body.attribute("num_heads", 0)))
-    _check_dim(body, apart, cos)
+    by_head, first = _with_heads(body, x, int(body.attribute("num_heads", 0)))
+    _check_dim(body, by_head, cos)
     if positions:
         cos, sin = (at_positions(body, table, positions) for table in (cos, sin))
-    return [_whole(body, rotate(body, apart, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
+    return [_whole(body, rotate(body, by_head, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
 
 
-def _check_dim(body: Body, apart: str, cos: str) -> None:
-    size = body.size(apart, 3, "the size of a head")
+def _check_dim(body: Body, by_head: str, cos: str) -> None:
+    size = body.size(by_head, 3, "the size of a head")
     wanted = int(body.attribute("rotary_embedding_dim", 0)) or 0
     half = body.size(cos, -1, "the last size of the cosines")
     if wanted and wanted != 2 * half:
@@ -91,15 +91,15 @@ def microsoft_rotary_embedding(body: Body) -> list[str]:
     heads = int(body.attribute("num_heads", 0))
     if body.rank(x) == 3 and not heads:
         heads = body.size(x, 2, "the last size") // (2 * body.size(cos, 1, "the last size of the cosines"))
-    apart, first = _heads_apart(body, x, heads)
-    _check_dim(body, apart, cos)
+    by_head, first = _with_heads(body, x, heads)
+    _check_dim(body, by_head, cos)
     if body.rank(positions) == 1:
-        length = body.shape(apart)[1]
+        length = body.shape(by_head)[1]
         steps = op.arange(0, relax.prim_value(length), 1, "int64")
         places = op.add(op.reshape(body.tensor(positions), []), steps)
         positions = body.bind(op.expand_dims(places, 0))
     cos, sin = (at_positions(body, table, positions) for table in (cos, sin))
-    return [_whole(body, rotate(body, apart, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
+    return [_whole(body, rotate(body, by_head, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
 
 
 ONNX: dict[str, Expansion] = {"RotaryEmbedding": rotary_embedding}

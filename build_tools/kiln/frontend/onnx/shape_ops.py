@@ -89,10 +89,10 @@ def trilu(node: Node) -> Any:
         return None
     op, emit, shape = relax.op, node.builder.emit, node.shape(0)
     row, column = (emit(op.arange(*prims([0, size, 1]), "int64")) for size in shape[-2:])
-    apart = emit(op.subtract(emit(op.expand_dims(column, 0)), emit(op.expand_dims(row, 1))))
+    distance = emit(op.subtract(emit(op.expand_dims(column, 0)), emit(op.expand_dims(row, 1))))
     diagonal = emit(op.astype(emit(op.reshape(node.tensor(1), [])), "int64"))
     upper = bool(node.attributes.get("upper", 1))
-    kept = emit((op.greater_equal if upper else op.less_equal)(apart, diagonal))
+    kept = emit((op.greater_equal if upper else op.less_equal)(distance, diagonal))
     return op.where(kept, node.tensor(0), relax.const(0, str(node.tensor(0).ty.dtype)))
 
 

@@ -149,11 +149,11 @@ def embed_layer_norm(body: Body) -> list[str]:
     body.hint("mask_index_type")  # for shape inference
     total = body.op("Gather", words, ids, axis=0)
     if places:
-        beside = body.op("Gather", positions, places, axis=0)
+        placed = body.op("Gather", positions, places, axis=0)
     else:
         length = body.shape(ids)[1]
-        beside = body.bind(op.strided_slice(body.tensor(positions), [0], [0], [length]))
-    total = body.op("Add", total, beside)
+        placed = body.bind(op.strided_slice(body.tensor(positions), [0], [0], [length]))
+    total = body.op("Add", total, placed)
     if segments:
         total = body.op("Add", total, body.op("Gather", kinds, segments, axis=0))
     result = body.op("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)

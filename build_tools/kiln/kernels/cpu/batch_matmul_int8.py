@@ -101,7 +101,7 @@ class _Packed:
         begin = bind(operand.offset(batch))
         row_step = 0 if self.product.rows is None else operand.strides[self.product.rows.var]
         step = operand.strides[self.product.depth.var]
-        beside = not is_dynamic(step) and step == 1
+        contiguous = not is_dynamic(step) and step == 1
         with serial(self.rows) as row:
             start, to = begin + row * int64(row_step), place + row * int64(self.row_size)
 
@@ -112,7 +112,7 @@ class _Packed:
                 value = self._shifted(load(source, [at]), width, str(operand.buffer.dtype))
                 store(memory, [there], value)
 
-            _powers(self.depth, 4 * form.lanes if beside else 1, copy)
+            _powers(self.depth, 4 * form.lanes if contiguous else 1, copy)
             rest = self.row_size - self.depth
             if is_dynamic(rest) or rest:
                 with serial(rest) as k:
@@ -136,7 +136,7 @@ class _Packed:
         if is_dynamic(columns) or columns < vectors * form.lanes or is_dynamic(self.depth):
             with serial(self.panel_size) as at:
                 store(memory, [place + at], tirx.const(0, form.right))
-        beside = not is_dynamic(column_step) and column_step == 1
+        contiguous = not is_dynamic(column_step) and column_step == 1
 
         def group(number: Expr, count: int) -> None:
             """Copy `count` rows of k of one group; zeros after them."""
@@ -144,7 +144,7 @@ class _Packed:
             to = place + number * int64(form.group * width)
 
             def copy(first: Expr, size: int) -> None:
-                if not beside:
+                if not contiguous:
                     self._copy_column(
                         source, row + first * int64(column_step), step, memory, to, first, count
                     )
@@ -160,7 +160,7 @@ class _Packed:
                 at = ramp(to + first * int64(form.group), size * form.group)
                 store(memory, [at], _interleaved(lines, size))
 
-            _powers(columns, form.lanes if beside else 1, copy)
+            _powers(columns, form.lanes if contiguous else 1, copy)
 
         self._over_groups(group)
 

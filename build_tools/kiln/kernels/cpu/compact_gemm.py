@@ -71,9 +71,9 @@ def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
 
 
 def _tile(conv: Convolution, machine: Machine) -> Tile:
-    apart = conv.stride_w * conv.pitch * 4
+    row_bytes = conv.stride_w * conv.pitch * 4
     return choose_tile(
-        machine, conv.ranges.greatest(conv.rows), conv.columns, conv.choice(machine).tile, apart
+        machine, conv.ranges.greatest(conv.rows), conv.columns, conv.choice(machine).tile, row_bytes
     )
 
 

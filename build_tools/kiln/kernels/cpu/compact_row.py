@@ -22,7 +22,7 @@ from kiln.tir.vector_expr import ramp
 # Bytes of x, and its greatest magnitude in units: the highest byte must stay below 128.
 _PARTS = 3
 _MOST = (1 << 23) - (1 << 16)
-# Greatest and least magnitudes of x that are told from infinity and zero.
+# Greatest and least magnitudes of x that are distinguished from infinity and zero.
 _LARGEST, _LEAST = 3.4e38, 1e-30
 # Fewer columns: preparing x takes longer than this saves.
 _LEAST_COLUMNS = 128

@@ -40,14 +40,14 @@ class Reader:
 
     def numbers(self, line: Expr, v: int, count: int) -> list[Values]:
         """The stored numbers of vector `v` for the `count` values of k of the line at element `line`."""
-        beside, column = self._panel_and_column(v)
-        at = self.first + int64(beside * self.form.panel_size) + line + self.inside
+        panel, column = self._panel_and_column(v)
+        at = self.first + int64(panel * self.form.panel_size) + line + self.inside
         return self.panels.numbers(at, column, count)
 
     def prefetch(self, line: Expr, v: int, ahead: int) -> None:
         """Emit a prefetch of the weights `ahead` elements after vector `v` of the line at `line`."""
-        beside, column = self._panel_and_column(v)
-        at = self.first + int64(beside * self.form.panel_size + column) + line + self.inside
+        panel, column = self._panel_and_column(v)
+        at = self.first + int64(panel * self.form.panel_size + column) + line + self.inside
         prefetch(self.panels.buffers[0], at + int64(ahead))
 
     def words(self, line: Expr, v: int, ahead: int = 0) -> Expr:
@@ -55,23 +55,23 @@ class Reader:
 
         The word `ahead` words later is prefetched; it may be past the end of the weights.
         """
-        beside, column = self._panel_and_column(v)
-        at = bind(self.first + int64(beside * self.form.panel_size + column) + line + self.inside)
+        panel, column = self._panel_and_column(v)
+        at = bind(self.first + int64(panel * self.form.panel_size + column) + line + self.inside)
         if ahead:
             prefetch(self.panels.buffers[0], at + int64(ahead))
         return load(self.panels.buffers[0], [ramp(at, self.lanes)])
 
     def scale_at(self, run: Expr, v: int) -> Expr:
         """The place of the scale of run `run` and the first column of vector `v`."""
-        beside, column = self._panel_and_column(v)
+        panel, column = self._panel_and_column(v)
         which = run * int64(self.form.tile.columns) if self.form.is_blocked else int64(0)
-        start = self.first_scale + int64(beside * self.form.scale_size)
+        start = self.first_scale + int64(panel * self.form.scale_size)
         return start + which + self.inside + int64(column)
 
     def row_scale_at(self, k: Expr, v: int) -> Expr:
         """The place of the scale of `k` for vector `v`, where each k has one."""
-        beside, _ = self._panel_and_column(v)
-        return self.first_scale + int64(beside * self.form.scale_size) + k
+        panel, _ = self._panel_and_column(v)
+        return self.first_scale + int64(panel * self.form.scale_size) + k
 
 
 class _Sums:
@@ -103,10 +103,10 @@ class _Emitter:
         # Whether the scale of a column multiplies whole sums, of each block or of all k.
         self.late = scaled and (few or not form.is_blocked)
         self.summed = self.late and panels.has_zero and few
-        self.apart = self.late and form.is_blocked
+        self.by_block = self.late and form.is_blocked
         count, lanes = reader.count, reader.lanes
-        self.total = _Sums(len(bases), count, lanes, self.summed and not self.apart)
-        self.sums = _Sums(len(bases), count, lanes, self.summed) if self.apart else self.total
+        self.total = _Sums(len(bases), count, lanes, self.summed and not self.by_block)
+        self.sums = _Sums(len(bases), count, lanes, self.summed) if self.by_block else self.total
         # A single row reads weights as fast as memory delivers them.
         self.ahead = _AHEAD if len(bases) > 1 and lanes > 1 else 0
         # Scale and zero point of each vector, where they multiply the weights themselves.
@@ -130,7 +130,7 @@ class _Emitter:
                 self._run(bind(number + int64(blocks)), bind(x + int64(blocks * form.run)), form.rest)
 
         self._loop(conv.kernel_h, lambda i: self._loop(conv.kernel_w, lambda j: position(i, j)))
-        if self.late and not self.apart:
+        if self.late and not self.by_block:
             self._scale_total()
 
     def _loop(self, count: int, inside: Callable[[Expr], None]) -> None:
@@ -152,7 +152,7 @@ class _Emitter:
         """Emit run number `run` of `length` k, whose first elements of x are at `x` from the bases."""
         form = self.form
         line = bind(run * int64(form.lines(form.run) * form.tile.columns))
-        if self.apart:
+        if self.by_block:
             self.sums.clear()
         if self.factors and form.is_blocked:
             self._load_factors(run)
@@ -167,7 +167,7 @@ class _Emitter:
                 step(index, together)
         if length % together:
             step(int64(length // together), length % together)
-        if self.apart:
+        if self.by_block:
             self._add_block(run)
 
     def _step(self, line: Expr, x: Expr, k: Expr, count: int) -> None:

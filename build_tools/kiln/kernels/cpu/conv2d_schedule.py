@@ -13,7 +13,7 @@ from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import Extent, ceil_div
-from kiln.tir.tuning_records import RULES, TuningRecord
+from kiln.tir.tuning_records import HEURISTICS, TuningRecord
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
     x, weights = fused.params[:2]
     most_rows, accumulator = fused.ranges.greatest(conv.rows), str(anchor.buffer.dtype)
     integer = _integer(conv, fused, machine)
-    apart = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
-    choice = conv.choice(machine) if accumulator == "float32" else RULES
-    tile = integer.tile if integer else choose_tile(machine, most_rows, conv.columns, choice.tile, apart)
+    row_bytes = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
+    choice = conv.choice(machine) if accumulator == "float32" else HEURISTICS
+    tile = integer.tile if integer else choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
     row_tiles = ceil_div(most_rows, tile.rows)

@@ -12,7 +12,7 @@ from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Expr, Machine, divide, int64, modulo, unravel
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import NO_RANGES, Extent, extent, is_dynamic
-from kiln.tir.tuning_records import RULES, TuningRecord, key_of
+from kiln.tir.tuning_records import HEURISTICS, TuningRecord, key_of
 
 
 class Convolution:
@@ -106,14 +106,14 @@ class Convolution:
         return [*unravel(row, [extent(size) for size in shape[:-1]]), column]
 
     def choice(self, machine: Machine) -> TuningRecord:
-        """The tuning record for this shape; RULES (heuristics decide) where the shape was not measured."""
+        """The tuning record for this shape; HEURISTICS where the shape was not measured."""
         if is_dynamic(self.rows):
-            return RULES
+            return HEURISTICS
         x = (self.batch, self.height, self.width, self.channels)
         weights = (self.kernel_h, self.kernel_w, self.depth, self.out_channels)
         stride, dilation = (self.stride_h, self.stride_w), (self.dilation_h, self.dilation_w)
         key = key_of(x, weights, stride, dilation, self.groups)
-        return machine.choices.get(key, RULES)
+        return machine.choices.get(key, HEURISTICS)
 
     @property
     def terms(self) -> int:

@@ -97,7 +97,7 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
     """
     if is_dynamic(conv.out_w) or is_dynamic(conv.out_h) or conv.dilation_h > 1 or conv.stride_h > 1:
         return None
-    if machine.vector_bits // 8 >= CACHE_LINE and not _is_outside(machine, conv):
+    if machine.vector_bits // 8 >= CACHE_LINE and not _exceeds_l2(machine, conv):
         return None
     # In registers at once: sums of as many rows as the kernel has, an input for each column, and taps.
     columns = min(_LONGEST_SIDE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
@@ -128,8 +128,11 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
     read = lines * width + conv.kernel_h * conv.kernel_w
     step = machine.vector_bits // 8
     whole = conv.channels // machine.lanes("float32")
-    if _is_outside(machine, conv):
-        most, least = _from_outside(machine, conv, (read + conv.ranges.greatest(conv.out_w)) * step, whole), 1
+    if _exceeds_l2(machine, conv):
+        most, least = (
+            _vectors_outside(machine, conv, (read + conv.ranges.greatest(conv.out_w)) * step, whole),
+            1,
+        )
     else:
         most = machine.l1_bytes * 3 // 4 // (read * step)
         most, least = 0 if most * step < _LEAST_RUN_BYTES else most, most // 2 + 1
@@ -139,13 +142,13 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
     return max((n for n in range(least, most + 1) if whole % n == 0), default=most)
 
 
-def _is_outside(machine: Machine, conv: Convolution) -> bool:
+def _exceeds_l2(machine: Machine, conv: Convolution) -> bool:
     """Whether x is larger than the L2 cache."""
     greatest = conv.ranges.greatest
     return greatest(conv.height) * greatest(conv.width) * conv.channels * 4 > machine.l2_bytes
 
 
-def _from_outside(machine: Machine, conv: Convolution, line_bytes: int, count: int) -> int:
+def _vectors_outside(machine: Machine, conv: Convolution, line_bytes: int, count: int) -> int:
     """Most vectors of channels in a chunk where x is larger than the L2 cache; 0: no chunks.
 
     `line_bytes`: bytes that a vector of channels reads and writes for one output line; `count`: number of
@@ -165,8 +168,8 @@ def _from_outside(machine: Machine, conv: Convolution, line_bytes: int, count: i
     else:
         return 0
     column = conv.pitch * 4
-    apart = math.gcd(CACHE_SETS, column // CACHE_LINE) if column % CACHE_LINE == 0 else 1
-    return 0 if line_bytes > 2 * room // apart else most
+    set_step = math.gcd(CACHE_SETS, column // CACHE_LINE) if column % CACHE_LINE == 0 else 1
+    return 0 if line_bytes > 2 * room // set_step else most
 
 
 @dataclass(frozen=True)

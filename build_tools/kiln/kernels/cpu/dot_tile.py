@@ -27,7 +27,7 @@ class _DotTile:
         held = min(of.tile.columns, of.tile.vectors)
         self.places = [divmod(column, held) for column in range(columns)]  # panel, column within the tile
         self.starts = [
-            bind((panel + int64(beside)) * int64(of.panel_bytes)) for beside in range(self.places[-1][0] + 1)
+            bind((panel + int64(number)) * int64(of.panel_bytes)) for number in range(self.places[-1][0] + 1)
         ]
         self.sums = [registers([columns], "int32") for _ in range(count)]
 
@@ -152,8 +152,8 @@ class WordTile(_DotTile):
         """Add the products of x, `left` of each row and slot, and the weights at `place` of each panel."""
         slots = len(left[0])
         for column in range(0, self.columns, 2):
-            beside, within = self.places[column]
-            at = self.starts[beside] + place + int64(within * 2 * slots)
+            number, within = self.places[column]
+            at = self.starts[number] + place + int64(within * 2 * slots)
             if self.inside is not None:
                 at = at + self.inside * int64(2 * slots)
             for slot in range(slots):
@@ -201,8 +201,8 @@ class VectorTile(_DotTile):
     def _block(self, x_offset: Expr, place: Expr, length: int) -> None:
         """Emit `length` values of k, at most BLOCK."""
         left = [vector_of(self.x, base + x_offset, length) for base in self.bases]
-        for column, (beside, within) in enumerate(self.places):
-            at = self.starts[beside] + place + int64(within * length)
+        for column, (number, within) in enumerate(self.places):
+            at = self.starts[number] + place + int64(within * length)
             if self.inside is not None:
                 at = at + self.inside * int64(length)
             right = vector_of(self.weights, at, length)

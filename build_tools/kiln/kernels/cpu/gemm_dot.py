@@ -65,13 +65,13 @@ def _tile(rows: int, columns: int) -> Tile:
     """The register tile: the sums and one row's operands fit the registers."""
     panel = 4 if columns % 4 in (0, 3) else 2
     if rows == 1:
-        return Tile(1, panel, 1, beside=min(4 // panel, ceil_div(columns, panel)))
+        return Tile(1, panel, 1, adjacent=min(4 // panel, ceil_div(columns, panel)))
     return Tile(2, 2, 1, parts=panel // 2)
 
 
 def _whole_row(columns: int) -> Tile:
     """The tile of a short reduction: all columns of one row; the slots of a pair are one panel."""
-    return Tile(1, 2, 1, beside=ceil_div(columns, 2))
+    return Tile(1, 2, 1, adjacent=ceil_div(columns, 2))
 
 
 def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], columns: int) -> tuple[int, ...]:

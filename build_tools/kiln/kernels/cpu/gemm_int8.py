@@ -33,7 +33,7 @@ from tvm import tirx
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
-from kiln.kernels.cpu.gemm_tile import Loop, Tile, fitted, panels_beside
+from kiln.kernels.cpu.gemm_tile import Loop, Tile, adjacent_panels, fitted
 from kiln.tir.builder import (
     Array,
     Expr,
@@ -161,8 +161,8 @@ class IntegerProduct:
         size = GROUP * lanes
         sums = [registers([vectors, lanes], "int32") for _ in range(count)]
         starts = [
-            bind((panel + int64(beside)) * int64(self.panel_bytes))
-            for beside in range(ceil_div(vectors, self.tile.vectors))
+            bind((panel + int64(p)) * int64(self.panel_bytes))
+            for p in range(ceil_div(vectors, self.tile.vectors))
         ]
         # Bytes of a group that belong to columns before the tile.
         skipped = int64(0) if inside is None else bind(inside * int64(GROUP))
@@ -172,10 +172,10 @@ class IntegerProduct:
             if self.shift
             else None
         )
-        for v, (beside, at) in enumerate(places):
+        for v, (p, at) in enumerate(places):
             start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
-                first_sum = starts[beside] + skipped + int64(GROUP * self.head_lanes + at * size)
+                first_sum = starts[p] + skipped + int64(GROUP * self.head_lanes + at * size)
                 head = _vector_load(weights, first_sum, size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
@@ -183,7 +183,7 @@ class IntegerProduct:
 
         def group(x_offset: Expr, number: Expr) -> None:
             place = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [self._right(weights, starts[beside] + place + int64(at * size)) for beside, at in places]
+            right = [self._right(weights, starts[p] + place + int64(at * size)) for p, at in places]
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
@@ -287,8 +287,8 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
     vectors = min(vectors, ceil_div(columns, lanes))
     most = min(rows, max(1, sums // vectors), 16)
     even = max(count for count in range(1, most + 1) if line % count == 0)
-    beside = panels_beside(rows, columns, vectors, lanes)
-    tile = Tile(even if 2 * even > most else most, vectors, lanes, beside)
+    number = adjacent_panels(rows, columns, vectors, lanes)
+    tile = Tile(even if 2 * even > most else most, vectors, lanes, number)
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 

@@ -89,7 +89,7 @@ def ahead(
     while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
         steps *= 2
     lines = max(1, -(-each * steps // tiles))
-    first = (panel + int64(tile.beside * distance)) * int64(depth * tile.columns) + index * int64(
+    first = (panel + int64(tile.adjacent * distance)) * int64(depth * tile.columns) + index * int64(
         depth // steps * lines * LINE
     )
     if inside is not None:

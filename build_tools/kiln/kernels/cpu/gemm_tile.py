@@ -18,9 +18,9 @@ from kiln.tir.builder import (
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile: `rows` rows by `vectors` vectors of `lanes` elements, times `beside`.
+    """A register tile: `rows` rows by `vectors` vectors of `lanes` elements, times `adjacent`.
 
-    The tile is `beside` adjacent panels wide, or a panel is divided into `parts` tiles; one of them is 1. The
+    The tile is `adjacent` panels wide, or a panel is divided into `parts` tiles; one of the two is 1. The
     packing of weights depends on the panel alone: kernels for one row and for many rows share weights, and so
     do processors with vectors of different widths.
     """
@@ -28,7 +28,7 @@ class Tile:
     rows: int
     vectors: int
     lanes: int
-    beside: int = 1
+    adjacent: int = 1
     parts: int = 1
 
     @property
@@ -39,11 +39,11 @@ class Tile:
     @property
     def width(self) -> int:
         """Columns of the tile, over all adjacent panels."""
-        return self.vectors * self.lanes * self.beside
+        return self.vectors * self.lanes * self.adjacent
 
     def in_one(self) -> Tile:
         """The tile of equal width that has a single panel."""
-        return Tile(self.rows, self.vectors * self.beside, self.lanes)
+        return Tile(self.rows, self.vectors * self.adjacent, self.lanes)
 
 
 # Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
@@ -56,11 +56,11 @@ _OTHER_WAYS = 2
 
 
 def choose_tile(
-    machine: Machine, rows: int, columns: int, wanted: tuple[int, int] | None = None, apart: int = 0
+    machine: Machine, rows: int, columns: int, wanted: tuple[int, int] | None = None, row_bytes: int = 0
 ) -> Tile:
     """Choose the register tile for `rows` by `columns` outputs with a 32-bit accumulator.
 
-    `wanted`: rows and vectors from a measurement, used instead of the heuristic. `apart`: bytes between
+    `wanted`: rows and vectors from a measurement, used instead of the heuristic. `row_bytes`: bytes between
     consecutive rows of the left operand where that distance is constant, else 0.
 
     Sizes leave registers for the NV weight vectors and one broadcast. Measured on AVX2: 6x2 vectors
@@ -82,7 +82,7 @@ def choose_tile(
     if machine.isa in _ROWS_OF_THREE_VECTORS and across % 3 == 0 and across % 2 and threes:
         best, vectors = _ROWS_OF_THREE_VECTORS[machine.isa], 3
     period = CACHE_LINE * CACHE_SETS
-    if machine.isa == "avx512" and apart and apart % period == 0:
+    if machine.isa == "avx512" and row_bytes and row_bytes % period == 0:
         # All rows map to one set of the L1 cache, which has to hold a line of each row until it is read.
         # Zen 5: 3 to 6 % faster with 10 rows than with 14.
         best = max(1, min(best, machine.l1_bytes // period - _OTHER_WAYS))
@@ -93,7 +93,7 @@ def choose_tile(
     if wanted is None and tiles <= _FEW_TILES:
         # As many tiles, of equal height: a tile of two rows waits for its own sums.
         best = ceil_div(rows, tiles)
-    tile = Tile(min(best, rows), vectors, lanes, panels_beside(rows, columns, vectors, lanes))
+    tile = Tile(min(best, rows), vectors, lanes, adjacent_panels(rows, columns, vectors, lanes))
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
@@ -104,7 +104,7 @@ def fitted(tile: Tile, panel: int, columns: int) -> Tile:
     """
     if panel % tile.lanes:
         return tile
-    whole, wide = panel // tile.lanes, tile.vectors * tile.beside
+    whole, wide = panel // tile.lanes, tile.vectors * tile.adjacent
     if whole <= wide:
         return Tile(tile.rows, whole, tile.lanes, max(1, min(wide // whole, ceil_div(columns, panel))))
     vectors = max(count for count in range(1, wide + 1) if whole % count == 0)
@@ -115,7 +115,7 @@ def fitted(tile: Tile, panel: int, columns: int) -> Tile:
 _VECTORS_OF_ONE_ROW = 4
 
 
-def panels_beside(rows: int, columns: int, vectors: int, lanes: int) -> int:
+def adjacent_panels(rows: int, columns: int, vectors: int, lanes: int) -> int:
     """Number of adjacent panels of `vectors` vectors in a tile: 1 unless there is only one row."""
     if rows > 1:
         return 1
@@ -158,7 +158,7 @@ def pack(weights: Array, tile: Tile, paired: bool = False) -> Array:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop of the reduction: `extent` iterations, `x_stride` elements of x apart."""
+    """One loop of the reduction: `extent` iterations, each `x_stride` elements of x after the one before."""
 
     extent: int
     x_stride: int

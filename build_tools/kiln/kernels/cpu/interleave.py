@@ -139,15 +139,15 @@ class Interleaving:
         """Emit the loads of `read` for one block; return a register with them in the order of the output."""
         dtype = str(read.source.dtype)
         base = bind(replace(flat_position(read.indices, read.source.shape), start, {}))
-        step, apart = factors[:2]
+        step, inner_step = factors[:2]
         # By group, the offset from `base`, which may be dynamic. Vectors never span two groups.
         groups: dict[int, Expr] = {}
         where: list[tuple[int, int]] = []
         for at in range(self.count * self.lanes):
             outer, inner = divmod(at, self.count)
-            group = inner if is_dynamic(apart) else 0
-            groups.setdefault(group, int64(group) * apart if is_dynamic(apart) else int64(0))
-            where.append((group, outer * step + (0 if is_dynamic(apart) else inner * apart)))
+            group = inner if is_dynamic(inner_step) else 0
+            groups.setdefault(group, int64(group) * inner_step if is_dynamic(inner_step) else int64(0))
+            where.append((group, outer * step + (0 if is_dynamic(inner_step) else inner * inner_step)))
         # (group, position) → the register that holds the element, and the lane.
         pieces: dict[tuple[int, int], tuple[Any, int]] = {}
         for group, more in groups.items():

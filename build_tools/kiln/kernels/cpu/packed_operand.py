@@ -19,7 +19,7 @@ from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.transpose import transpose_block
 
-# Where the rows of a panel are far apart, at most so many tiles of rows read the panel in place.
+# Where the rows of a panel are distant from each other, at most so many tiles of rows read it in place.
 _TILES_IN_PLACE = 2
 
 
@@ -30,9 +30,10 @@ class Panels:
         self, tile: Tile, rows: Extent, count: Extent, depth: Extent, column_step: Extent, step: Extent,
         ranges: SymbolRanges,
     ) -> None:  # fmt: skip
-        """Describe `count` columns, `column_step` elements apart, each of `depth` elements `step` apart.
+        """Describe `count` columns of `depth` elements.
 
-        `rows`: rows of the result, which all read the columns.
+        `column_step`: elements from column to column; `step`: from element to element of a column. `rows`:
+        rows of the result, which all read the columns.
         """
         self.tile, self.depth, self.count = tile, depth, count
         self.step, self.column_step = step, column_step

@@ -60,7 +60,7 @@ class RowReduction:
     kept: Nest | None
 
     @property
-    def apart(self) -> bool:
+    def own_row(self) -> bool:
         """Whether `kept` needs memory of its own."""
         return self.kept is not None and str(self.kept.buffer.dtype) != str(self.output.buffer.dtype)
 
@@ -72,10 +72,10 @@ def _last_axis(nest: Nest, lead: list[Extent], length: Extent, ranges: SymbolRan
         return None
     rest = nest.axes[len(lead) :]
     along = nest.reduced if nest.reduced else rest
-    beside = rest if nest.reduced else []
+    others = rest if nest.reduced else []
     if len(along) != 1 or not ranges.same(along[0].dom.extent, length):
         return None
-    return along[0] if all(ranges.same(axis.dom.extent, 1) for axis in beside) else None
+    return along[0] if all(ranges.same(axis.dom.extent, 1) for axis in others) else None
 
 
 def _plain_store(nest: Nest) -> bool:
@@ -165,8 +165,8 @@ class _Row:
 
     def elementwise(self, nest: Nest, lanes: int) -> None:
         """Emit the sweep that stores the row of `nest`, in the memory of the output or of its own."""
-        apart = self.rows.apart and nest is not self.rows.output
-        target, lead = (self.memory, []) if apart else (self.output, self.lead)
+        own_memory = self.rows.own_row and nest is not self.rows.output
+        target, lead = (self.memory, []) if own_memory else (self.output, self.lead)
 
         def visit(first: Expr, width: int) -> None:
             with vector(width) as lane:
@@ -211,7 +211,7 @@ def _by_reciprocal(value: Expr, position: Expr) -> Expr:
 
 def _overwritable(fused: Fused, rows: RowReduction, buffers: list[Any]) -> tuple[int, ...]:
     """Positions of inputs whose memory the output may reuse: each element is read before its store."""
-    writers = [nest for nest in rows.nests if not nest.reduced and not (rows.apart and nest is rows.kept)]
+    writers = [nest for nest in rows.nests if not nest.reduced and not (rows.own_row and nest is rows.kept)]
     first = rows.nests.index(writers[0])
     shape, bits = list(rows.output.buffer.shape), _bits(rows.output.buffer)
     refused: list[Any] = []
@@ -255,7 +255,7 @@ def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, li
     most, length = greatest(count), greatest(rows.length)
     tasks = count if machine.parallel and most > 1 and most * length >= SMALL else None
     if (
-        rows.apart
+        rows.own_row
         and rows.kept
         and tasks is not None
         and length * _bits(rows.kept.buffer) // 8 >= STACK_BYTES
@@ -272,7 +272,7 @@ def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, li
     )
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        memory = registers([length], str(rows.kept.buffer.dtype)) if rows.apart and rows.kept else None
+        memory = registers([length], str(rows.kept.buffer.dtype)) if rows.own_row and rows.kept else None
         with tasks_of(count, tasks is not None, begin, end) as task:
             lead = [bind(index) for index in reversed(unravel(task, rows.lead))][::-1]
             row = _Row(fused, rows, dict(zip(buffers_read, buffers, strict=True)), lead, memory)

@@ -45,7 +45,7 @@ class Phases:
         self.product_plane = self.held * conv.out_channels + self.line
         best = choose_tile(machine, self.held, conv.out_channels, conv.choice(machine).tile)
         rows = ceil_div(self.held, ceil_div(self.held, best.rows))  # of equal height: no low last tile
-        self.tile = replace(best, rows=rows, beside=1)
+        self.tile = replace(best, rows=rows, adjacent=1)
         self.panels = ceil_div(conv.out_channels, self.tile.columns)
         self.strips = ceil_div(conv.out_channels, self.tile.width)  # tiles across: a panel has one or several
         measured = conv.choice(machine).fetch

@@ -45,13 +45,13 @@ ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels
 class FragmentForm:
     """Layout of operands in shared memory.
 
-    `dtype`: data type of an element; `edge`: elements of a fragment along k; `apart`: elements by which the
+    `dtype`: data type of an element; `edge`: elements of a fragment along k; `row_gap`: elements by which the
     distance of rows exceeds a multiple of 16, where k is contiguous and where it is not.
     """
 
     dtype: str
     edge: int
-    apart: tuple[int, int]
+    row_gap: tuple[int, int]
 
 
 HALF, BRAIN = (FragmentForm(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
@@ -212,7 +212,7 @@ def _compute(
         schedule.compute_at(loaded, k_step)
         _spread(schedule, loaded, warps)
         k_is_last = number == 0 or transposed
-        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=form.apart[0 if k_is_last else 1])
+        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=form.row_gap[0 if k_is_last else 1])
         _inline_producers(schedule, loaded)
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):

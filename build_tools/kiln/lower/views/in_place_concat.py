@@ -67,7 +67,7 @@ def _is_image(call: Any) -> bool:
     return all(_sizes(ty) is not None for ty in types) and len(call.ty.shape) == 4
 
 
-def keep_concats_apart(mod: tvm.IRModule) -> tvm.IRModule:
+def keep_concats_separate(mod: tvm.IRModule) -> tvm.IRModule:
     """Mark as opaque the concats of images for which fusion would gain nothing.
 
     These are read by convolutions, pools, paddings or concats only, and at least half of their operands, in

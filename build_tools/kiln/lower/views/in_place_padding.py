@@ -70,7 +70,7 @@ def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInf
     return te.create_prim_func([data, te.compute(extents, lambda *at: data(*at), name="copy")]), [info]
 
 
-def keep_padding_apart(mod: tvm.IRModule) -> tvm.IRModule:
+def keep_padding_separate(mod: tvm.IRModule) -> tvm.IRModule:
     """Mark spatial paddings as opaque to fusion: as separate ops they can be done in place."""
     for variable, func in list(mod.functions_items()):
         if isinstance(func, PrimFunc) and spatial_padding(of(func)) is not None:
@@ -78,7 +78,7 @@ def keep_padding_apart(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def apart(machine: Machine, channels: int, dtype: str) -> int:
+def pixel_gap_of(machine: Machine, channels: int, dtype: str) -> int:
     """Elements to leave free after each pixel of an image that depthwise convolutions read.
 
     A depthwise convolution reads few channels of many pixels at a time. Where a pixel is a multiple of 512
@@ -116,7 +116,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
             readers.setdefault(item, []).append(binding)
 
     def gap_for(padded: Any) -> int:
-        """`apart` of `padded` if every reader is a depthwise convolution of that image, else 0."""
+        """`pixel_gap_of` of `padded` if every reader is a depthwise convolution of that image, else 0."""
         channels = int(padded.ty.shape[3])
         for reader in readers.get(padded, []):
             op = (ops.get(reader.value.args[0].name_hint) or [{"name": "", "attrs": {}}])[0]
@@ -124,7 +124,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
             once = operands[0].same_as(padded) and operands.count(padded) == 1 and is_simple(reader.value)
             if not once or op["name"] != "nn.conv2d" or op["attrs"]["groups"] != channels:
                 return 0
-        return apart(machine, channels, str(padded.ty.dtype))
+        return pixel_gap_of(machine, channels, str(padded.ty.dtype))
 
     views: dict[Any, TensorView] = {}
     for binding in calls:

@@ -177,8 +177,8 @@ def less_equal(a: ValueRange, b: ValueRange) -> ValueRange:
 
 
 def equal(a: ValueRange, b: ValueRange) -> ValueRange:
-    apart = a.known and b.known and (a.high < b.low or b.high < a.low)
-    return FALSE if apart else EITHER
+    disjoint = a.known and b.known and (a.high < b.low or b.high < a.low)
+    return FALSE if disjoint else EITHER
 
 
 def logical_not(a: ValueRange) -> ValueRange:

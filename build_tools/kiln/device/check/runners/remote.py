@@ -25,13 +25,13 @@ from kiln.errors import KilnError
 class RemoteRunner:
     """A Runner on a device with a shell; the caller holds the lock of `store`.
 
-    `beside` are files (name there → file here) that are placed next to every program.
+    `extra` are files (name there → file here) that are placed next to every program.
     """
 
     unit = "ns"
 
-    def __init__(self, store: Store, model: str = "run", beside: Mapping[str, Path] | None = None) -> None:
-        self._store, self._model, self._beside = store, model, dict(beside or {})
+    def __init__(self, store: Store, model: str = "run", extra: Mapping[str, Path] | None = None) -> None:
+        self._store, self._model, self._extra = store, model, dict(extra or {})
         self.seconds = 0.0
 
     @property
@@ -64,7 +64,7 @@ class RemoteRunner:
         timeout: float,
     ) -> Completed:
         """See `kiln.device.check.runners.Runner.run`."""
-        given = {program.name: program, **self._beside, **send}
+        given = {program.name: program, **self._extra, **send}
         why = files_obstacle(self._store.facts, given)
         if why:
             raise KilnError(f"{self.description}: {why}")

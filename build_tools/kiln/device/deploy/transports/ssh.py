@@ -114,19 +114,19 @@ class SshTransport(PosixTransport):
             raise KilnError(f"{self.description}: the connection was lost")
         text, stdin = as_text_and_input(command, stdin)
         if not self._idle.acquire(blocking=False):
-            return self._beside().run(text, stdin, timeout)
+            return self._other().run(text, stdin, timeout)
         try:
             return self._first.run(text, stdin, timeout)
         finally:
             self._idle.release()
 
-    def _beside(self) -> _Connection:
+    def _other(self) -> _Connection:
         if self._second is not None and not self._second.lives:  # lost, or its thread has ended
             self._second.close()
             self._second = None
         if self._second is None:
             with contextlib.suppress(KilnError):
-                self._second = _Connection(self.description, self._settings, beside=self._first)
+                self._second = _Connection(self.description, self._settings, first=self._first)
         return self._second or self._first
 
     def close(self) -> None:
@@ -139,11 +139,11 @@ class SshTransport(PosixTransport):
 class _Connection:
     """One connection (ssh's ControlMaster) to the device `who`. Raises KilnError with a remedy.
 
-    `beside` is an open connection to the device; when it is lost, opening this one fails at once.
+    `first` is an open connection to the device; when it is lost, opening this one fails at once.
     """
 
-    def __init__(self, who: str, settings: SshSettings, beside: _Connection | None = None) -> None:
-        self._who, self._settings, self._beside = who, settings, beside
+    def __init__(self, who: str, settings: SshSettings, first: _Connection | None = None) -> None:
+        self._who, self._settings, self._shared = who, settings, first
         self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
         self._ssh = [process.client("ssh"), *self._options()]
         self._log = Path(self._folder, "log")
@@ -232,7 +232,7 @@ class _Connection:
         while not (socket.exists() and self._answers()):
             if master.poll() is not None:
                 raise KilnError(f"{self._who}: {self._reason()}")
-            if time.monotonic() > limit or (self._beside is not None and not self._beside.lives):
+            if time.monotonic() > limit or (self._shared is not None and not self._shared.lives):
                 process.stop(master)
                 raise KilnError(
                     f"{self._who}: no connection within {3 * self._settings.timeout} s; "

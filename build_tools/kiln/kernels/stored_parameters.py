@@ -13,7 +13,7 @@ from kiln.tir.builder import Kernel, Pack, Packing
 from kiln.tir.fused import Fused
 
 
-def stored_apart(kernel: Kernel, buffers: list[Any], fused: Fused) -> tuple[Kernel, list[Any]]:
+def with_stored_parameters(kernel: Kernel, buffers: list[Any], fused: Fused) -> tuple[Kernel, list[Any]]:
     """A kernel and its buffers, with a buffer for each stored tensor of a constant in fewer bits."""
     names = [param.name for param in kernel.func.params]
     positions: list[int] = []  # new position of each buffer
