@@ -64,7 +64,7 @@ class TileBlocks:
         vectors = min(4 if machine.registers >= 32 else 2, ceil_div(conv.out_channels, lanes))
         tile = Tile(min(_ROWS, count), vectors, lanes)
         if machine.packing is not None:
-            tile = replace(fitted(tile, machine.packing.columns, conv.out_channels), beside=1)
+            tile = replace(fitted(tile, machine.packing.columns, conv.out_channels), adjacent=1)
         most = max(2 * tile.rows, _DATA_BYTES // (2 * PLANES * conv.depth))
         shared = machine.shares(conv.macs // (4 * lanes)) and count > tile.rows
         if shared:
