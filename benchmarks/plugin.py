@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from kiln.errors import KilnError
 from kiln.toolchain import run as run_tool
+from kiln.toolchain import zig_command
 
 SOURCE = Path(__file__).resolve().parent / "programs" / "count.c"
 
@@ -23,7 +23,7 @@ def make_plugin(emulator: str, folder: Path) -> tuple[Path, str]:
     if version is None:
         raise KilnError(f"{emulator} --version does not report a version")
     plugin = folder / "count.so"
-    command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-O2", "-shared", "-fPIC"]
+    command = [*zig_command(), "cc", "-std=c11", "-O2", "-shared", "-fPIC"]
     command.append(f"-DPLUGIN_VERSION={1 if int(version[1]) < 9 else 2}")
     run_tool([*command, str(SOURCE), "-o", str(plugin)], "compiling QEMU's plugin")
     return plugin, version[1] + version[2]

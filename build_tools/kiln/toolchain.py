@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -55,7 +57,7 @@ def compiler_command(target: Target) -> list[str]:
     if chosen.command is not None:
         command = list(chosen.command)
     elif chosen.kind == "zig":
-        command = [sys.executable, "-m", "ziglang", "cc"]
+        command = [*zig_command(), "cc"]
     else:
         command = [chosen.kind]
     if shutil.which(command[0]) is None:
@@ -84,7 +86,18 @@ def oldest_cpu_command(target: Target) -> list[str]:
 
 def archiver_command() -> list[str]:
     """Command of zig's archiver (LLVM's), which reads the objects of every target and writes no dates."""
-    return [sys.executable, "-m", "ziglang", "ar"]
+    return [*zig_command(), "ar"]
+
+
+@functools.cache
+def zig_command() -> tuple[str, ...]:
+    """Command that starts zig: the program in the ziglang package itself, to save the start of a Python."""
+    found = importlib.util.find_spec("ziglang")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        program = os.path.join(folder, "zig")
+        if os.access(program, os.X_OK):
+            return (program,)
+    return sys.executable, "-m", "ziglang"
 
 
 def run(command: Sequence[str], purpose: str) -> None:

@@ -30,6 +30,7 @@ def levels(
 ) -> Array:
     """(level - zero) * scale in blocks of `block` of the matrix (all axes but the last, the last axis)."""
     rows, columns = int(np.prod(shape[:-1])), shape[-1]
+    block = (min(block[0], rows), min(block[1], columns))  # else `repeat` fills memory for nothing
     down, across = -(-rows // block[0]), -(-columns // block[1])
     scales = RNG.uniform(0.01, 0.1, (down, across)).astype("f2" if half_scales else "f4").astype("f4")
     zeros = RNG.integers(0, 1 << bits, (down, across)) if zero else np.full((down, across), 1 << bits - 1)

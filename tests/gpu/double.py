@@ -66,7 +66,8 @@ def kernels_on_cpu(
         paths[-1].write_text("\n".join(parts), "utf-8")
         folders = [HERE / "cutlass_on_cpu", cuda_toolkit() / "include", *include_folders()]
         flags += [f"-I{folder}" for folder in folders]
-    zig("c++", [*flags, *map(str, paths), "-o", str(library)])
+    # As C++ the linker gets zig's C++ library, which takes a minute to build and which only CUTLASS needs.
+    zig("c++" if external else "cc", [*flags, *map(str, paths), "-o", str(library)])
     return library
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,11 @@ def test_a_call_leaves_no_object_in_the_cache(tmp_path: Path, monkeypatch: pytes
     toolchain.run([*command, "-c", str(tmp_path / "a.c"), "-o", str(tmp_path / "a.o")], "C")
     assert (tmp_path / "a.o").is_file()
     assert not list((tmp_path / "cache").rglob("*.o"))
+
+
+def test_zig_starts_without_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build calls it some twenty times, and a new interpreter takes as long as a small file."""
+    (program,) = toolchain.zig_command()
+    assert Path(program).name == "zig"
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda _: None)
+    assert toolchain.zig_command.__wrapped__() == (sys.executable, "-m", "ziglang")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from kiln.kernels.gpu import global_loads
 from kiln.kernels.gpu.dlight import tvm_target
 from kiln.plan.schema import Plan
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
-from kiln.toolchain import compiler_command
+from kiln.toolchain import compiler_command, zig_command
 from kiln.toolchain import run as run_tool
 
 # The image as a symbol of the object, aligned for the driver; .note: the stack need not be executable.
@@ -137,7 +137,7 @@ def _compile(
         work = Path(name)
         (work / "kernels.cu").write_text(source, encoding="utf-8")
         compiler = work / "c++"
-        compiler.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ "$@"\n', encoding="utf-8")
+        compiler.write_text(f'#!/bin/sh\nexec {shlex.join(zig_command())} c++ "$@"\n', encoding="utf-8")
         compiler.chmod(0o755)
         command = [str(nvcc), "-fatbin", "-O3", "-w", "-std=c++17", "-ccbin", str(compiler)]
         command += [word for code in wanted for word in ("-gencode", code)]

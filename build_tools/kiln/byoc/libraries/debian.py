@@ -5,7 +5,6 @@ from __future__ import annotations
 import lzma
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import urllib.error
@@ -17,6 +16,7 @@ from pathlib import Path
 from kiln.byoc.backend import Deb
 from kiln.errors import KilnError
 from kiln.sources import cache
+from kiln.toolchain import archiver_command
 
 # The archive of current releases, and that of releases which are no longer in the first.
 MIRRORS = ("https://deb.debian.org/debian/", "http://archive.debian.org/debian/")
@@ -75,7 +75,7 @@ def _download(deb: Deb, out: Path, mirrors: Iterable[str]) -> Path:
 
 def _data(deb: Deb, archive: Path) -> tarfile.TarFile:
     """The files of a package: an ar archive with a compressed tar archive in it (deb(5))."""
-    command = [sys.executable, "-m", "ziglang", "ar", "p", str(archive), _DATA]
+    command = [*archiver_command(), "p", str(archive), _DATA]
     done = subprocess.run(command, capture_output=True, check=False)
     try:
         if done.returncode != 0:
