@@ -37,6 +37,16 @@ class Tensor:
     signature: Sequence[int] | None = None
 
 
+@dataclass
+class Node:
+    """An operator: `code` is builtin, or the name of a custom one, whose `options` are bytes."""
+
+    code: int | str
+    options: Any
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+
+
 def write(
     path: Path,
     tensors: Sequence[Tensor],
@@ -50,32 +60,50 @@ def write(
     `options`: those of the operator; bytes for a custom one. The graph's inputs are the operator's
     inputs that are not constant.
     """
-    model, graph, operator = schema.ModelT(), schema.SubGraphT(), schema.OperatorT()
+    given = [index for index in inputs if index >= 0 and tensors[index].data is None]
+    return write_graph(path, tensors, [Node(code, options, inputs, outputs)], given, outputs)
+
+
+def write_graph(
+    path: Path,
+    tensors: Sequence[Tensor],
+    nodes: Sequence[Node],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> Path:
+    """A graph of `nodes`, in the order in which they run; `inputs` and `outputs` are the graph's."""
+    model, graph = schema.ModelT(), schema.SubGraphT()
     model.version = 3
-    model.buffers = [schema.BufferT()]
+    model.buffers, model.operatorCodes = [schema.BufferT()], []
     graph.tensors = [_tensor(model, tensor) for tensor in tensors]
-    graph.inputs = [index for index in inputs if tensors[index].data is None]
-    graph.outputs = list(outputs)
-    opcode = schema.OperatorCodeT()
-    if isinstance(code, str):
-        opcode.builtinCode, opcode.customCode = schema.BuiltinOperator.CUSTOM, code
-    else:
-        opcode.builtinCode = code
-    opcode.deprecatedBuiltinCode = min(int(opcode.builtinCode), 127)
-    opcode.version = 2 if any(tensor.dtype == "int8" for tensor in tensors) else 1
-    model.operatorCodes = [opcode]
-    operator.inputs, operator.outputs = list(inputs), list(outputs)
-    if isinstance(options, bytes):
-        operator.customOptions = np.frombuffer(options, np.uint8)
-    elif options is not None:
-        operator.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
-        operator.builtinOptions = options
-    graph.operators = [operator]
+    graph.inputs, graph.outputs = list(inputs), list(outputs)
+    has_int8 = any(tensor.dtype == "int8" for tensor in tensors)
+    graph.operators = [_operator(model, node, 2 if has_int8 else 1) for node in nodes]
     model.subgraphs = [graph]
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     path.write_bytes(bytes(builder.Output()))
     return path
+
+
+def _operator(model: Any, node: Node, version: int) -> Any:
+    opcode, operator = schema.OperatorCodeT(), schema.OperatorT()
+    if isinstance(node.code, str):
+        opcode.builtinCode, opcode.customCode = schema.BuiltinOperator.CUSTOM, node.code
+    else:
+        opcode.builtinCode = node.code
+    opcode.deprecatedBuiltinCode = min(int(opcode.builtinCode), 127)
+    opcode.version = version
+    operator.opcodeIndex = len(model.operatorCodes)
+    model.operatorCodes.append(opcode)
+    operator.inputs, operator.outputs = list(node.inputs), list(node.outputs)
+    options = node.options
+    if isinstance(options, bytes):
+        operator.customOptions = np.frombuffer(options, np.uint8)
+    elif options is not None:
+        operator.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
+        operator.builtinOptions = options
+    return operator
 
 
 def _tensor(model: Any, tensor: Tensor) -> Any:

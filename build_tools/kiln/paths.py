@@ -34,3 +34,8 @@ def cache_dir() -> Path:
 def user_dir() -> Path:
     """Folder for a user's settings that belong to no project, such as devices/: `~/.config/kiln`."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kiln"
+
+
+def operator_files(*ends: str) -> list[Path]:
+    """Files in `operators/` of the working folder, where users declare operators of their own, sorted."""
+    return sorted(path for end in ends for path in Path.cwd().joinpath("operators").glob(f"*{end}"))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,33 +11,7 @@ from onnx import helper
 from scons_real import ROOT
 
 from .building import Project
-
-_FILE = re.compile(r"\*\*`([^`]+)`\*\*\n\n```\w+\n(.*?)```", re.DOTALL)
-_COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
-
-
-def section(title: str) -> str:
-    """The text of one heading of the page."""
-    page = (ROOT / "docs" / "libraries.md").read_text(encoding="utf-8")
-    return page.split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-def follow(project: Project, text: str) -> None:
-    """Write the files of a text and run its commands, as a reader would."""
-    for name, content in _FILE.findall(text):
-        path = project.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-    kiln = project.folder / "kiln"  # the page is read in Kiln's own folder
-    kiln.write_text(f'#!/bin/sh\nexec {ROOT}/kiln "$@"\n')
-    kiln.chmod(0o755)
-    tools = Path(sys.executable).parent
-    environment = project.environment(PATH=f"{tools}:{os.environ['PATH']}")
-    for commands in _COMMANDS.findall(text):
-        done = subprocess.run(
-            ["bash", "-euc", commands], cwd=project.folder, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+from .pages import follow, section
 
 
 def write_network(path: Path) -> None:
@@ -64,7 +34,7 @@ def with_network(at_home: Project) -> Project:
 
 
 def test_a_library_of_ones_own(with_network: Project) -> None:
-    follow(with_network, section("A library of your own"))
+    follow(with_network, section("libraries.md", "A library of your own"))
     bundle = with_network.build / "x86_64" / "net"
     (library,) = read_json(bundle / "manifest.json")["libraries"]
     assert (library["backend"], library["licence"], library["heap"]) == ("mine", "MIT", "none")
@@ -77,7 +47,7 @@ def test_a_library_of_ones_own(with_network: Project) -> None:
 
 
 def test_steering(with_network: Project) -> None:
-    follow(with_network, section("Choose the subgraphs"))
+    follow(with_network, section("libraries.md", "Choose the subgraphs"))
     (library,) = read_json(with_network.build / "x86_64" / "steered" / "manifest.json")["libraries"]
     assert library["backend"] == "openblas" and library["subgraphs"] == ["dense 40x8 8x16 bias relu"]
 

@@ -11,9 +11,9 @@ import kiln
 PACKAGE = Path(kiln.__file__).parent
 # Bottom to top. Modules that lie directly in the package (errors, files, …) are below all of them.
 ORDER = (
-    "stages", "runtime", "config", "sources", "params", "frontend", "graph", "specialize", "tir", "opinfo",
-    "byoc", "kernels", "lower", "plan", "emit", "golden", "precision", "trust", "device", "report", "tune",
-    "scons", "command_line",
+    "stages", "runtime", "config", "sources", "params", "operators", "frontend", "graph", "specialize", "tir",
+    "opinfo", "byoc", "kernels", "lower", "plan", "emit", "golden", "precision", "trust", "device", "report",
+    "tune", "scons", "command_line",
 )  # fmt: skip
 
 

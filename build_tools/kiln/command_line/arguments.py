@@ -201,7 +201,9 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--costs", action="store_true", help=text)
     _add_place(command)
     _add_json(command)
-    command = commands.add_parser("list", help="names and descriptions of targets, models, devices, backends")
+    command = commands.add_parser(
+        "list", help="names and descriptions of targets, models, devices, backends, operators"
+    )
     command.add_argument("kind", choices=tuple(LISTS))
     _add_json(command)
     command = commands.add_parser("completion", help="print a completion script for a shell")

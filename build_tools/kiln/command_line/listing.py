@@ -1,4 +1,4 @@
-"""Lists of targets, models, devices and backends, and their text."""
+"""Lists of targets, models, devices, backends and own operators, and their text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kiln.byoc import registry
 from kiln.config import list_devices, list_models, list_targets
+from kiln.operators.registry import operators
 
 
 def _targets() -> list[dict[str, object]]:
@@ -36,11 +37,24 @@ def _backends() -> list[dict[str, object]]:
     ]
 
 
+def _operators() -> list[dict[str, object]]:
+    """The operators of the user; the key `file` is the Python file that declares one."""
+    return [
+        {
+            "name": ".".join(filter(None, (one.operator.domain, one.operator.name))),
+            "description": ", ".join(filter(None, (one.operator.description, one.file))),
+            "file": one.file,
+        }
+        for one in operators()
+    ]
+
+
 LISTS: dict[str, Callable[[], Sequence[dict[str, object]]]] = {
     "targets": _targets,
     "models": _models,
     "devices": _devices,
     "backends": _backends,
+    "operators": _operators,
 }
 
 

@@ -26,7 +26,8 @@ from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import cuda_include_flag, include_flags
 from kiln.emit.object_symbols import symbols
-from kiln.emit.run_time_library import is_available
+from kiln.emit.own_functions import compile_own
+from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.simd_check import read_loops
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
@@ -37,9 +38,6 @@ from kiln.params.store import read_module
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
-
-# Symbols that every linker defines: tables of addresses, the stack and the memory of WebAssembly.
-_OF_LINKER = ("_GLOBAL_OFFSET_TABLE_", "__stack_pointer", "__memory_base", "__table_base", "__linear_memory")
 
 
 def run(args: ObjectsStage) -> None:
@@ -68,9 +66,13 @@ def run(args: ObjectsStage) -> None:
             for kernel in plan.kernels
             if (code := kernel.external) is not None and kernel.symbol in used and not code.block
         }
+        variants = {kernel.symbol: kernel.variant or target.base for kernel in plan.kernels}
         for symbol, code in called.items():
-            compile_call(symbol, code, target, libraries, folder)
-        for name in sorted({code.backend for code in called.values()}):
+            if code.own is not None:
+                compile_own(symbol, code, target.for_variant(variants[symbol]), folder)
+            else:
+                compile_call(symbol, code, target, libraries, folder)
+        for name in sorted({code.backend for code in called.values() if code.own is None}):
             for source in load(name).runtime():
                 flags = [*c_flags(target), *include_flags()]
                 compile_file(flags, source, folder / f"kiln_{source.stem}.o")
@@ -175,15 +177,3 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     compiled = build(tvm.IRModule(ordered), description)
     compiled.write_to_file(str(path), "o")
     return str(compiled.inspect_source("ll"))
-
-
-def missing_symbols(path: Path, target: Target | None = None) -> list[str]:
-    """Undefined symbols of an object that a device of `target` without an operating system lacks, sorted."""
-    return sorted(
-        symbol.name
-        for symbol in symbols(path.read_bytes())
-        if not symbol.defined
-        and symbol.name
-        and not is_available(symbol.name, target)
-        and not symbol.name.startswith(_OF_LINKER)
-    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from kiln.config import Target
+from kiln.emit.object_symbols import symbols
 
 # Functions that every freestanding device must provide: compilers emit calls of them on their own.
 ALLOWED = {"memcpy", "memset", "memmove"}
@@ -26,6 +28,9 @@ _OF_FLOATS = re.compile(
     r"__aeabi_(c?[fd]|\w+2[fd]$|h2f)\w*|__[a-z]*([hsd]f)+([sdt]i)?[23]?|__[a-z]+[sdt]i[hsd]f"
 )
 
+# Symbols that every linker defines: tables of addresses, the stack and the memory of WebAssembly.
+_OF_LINKER = ("_GLOBAL_OFFSET_TABLE_", "__stack_pointer", "__memory_base", "__table_base", "__linear_memory")
+
 
 def is_available(symbol: str, target: Target | None) -> bool:
     """Whether code may call `symbol` on every machine of `target`; None: on every freestanding machine."""
@@ -36,3 +41,15 @@ def is_available(symbol: str, target: Target | None) -> bool:
 def computes_floats(symbol: str) -> bool:
     """Whether `symbol` is a function of a compiler's library that computes with floats in software."""
     return _OF_FLOATS.fullmatch(symbol) is not None
+
+
+def missing_symbols(path: Path, target: Target | None = None) -> list[str]:
+    """Undefined symbols of an object that a device of `target` without an operating system lacks, sorted."""
+    return sorted(
+        symbol.name
+        for symbol in symbols(path.read_bytes())
+        if not symbol.defined
+        and symbol.name
+        and not is_available(symbol.name, target)
+        and not symbol.name.startswith(_OF_LINKER)
+    )

@@ -14,7 +14,7 @@ bits on every machine, as it does not choose its code by CPU features; BUILTIN a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.torch.library import load_torch, open_archive
+from kiln.golden.own_reference import onnx_parts
+from kiln.golden.own_reference_tflite import tflite_parts
 
 Array = npt.NDArray[Any]
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
@@ -108,13 +110,14 @@ class OnnxRuntime(Reference):
     def __init__(self, path: Path) -> None:
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._names = [value.name for value in self._session.get_inputs()]
         self.graph = onnx.load(path, load_external_data=False)
+        parts = onnx_parts(path, self.graph, lambda content: _named(_session(content)))
+        if parts is not None:
+            self._evaluate: Callable[[Sequence[Array]], list[Array]] = parts.run
+        else:
+            session = _session(str(path))
+            names = [value.name for value in session.get_inputs()]
+            self._evaluate = lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
         self.precision = _coarsest(half_types(self.graph))
         self.about = {
             "name": "onnxruntime",
@@ -123,8 +126,23 @@ class OnnxRuntime(Reference):
         }
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
-        feeds = dict(zip(self._names, inputs, strict=True))
-        return [np.asarray(value) for value in self._session.run(None, feeds)]
+        return [np.asarray(value) for value in self._evaluate(inputs)]
+
+
+def _session(model: str | bytes) -> Any:
+    """A session of ONNX Runtime for a file or its content."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _named(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:
+    """A session as a function of its inputs by name."""
+    return lambda given: [np.asarray(value) for value in session.run(None, dict(given))]
 
 
 class Torch(Reference):
@@ -170,13 +188,12 @@ class LiteRt(Reference):
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         self._shapes = shapes
-        self._open: Callable[[], Any] = partial(
-            Interpreter,
-            model_path=str(path),
-            num_threads=1,
-            experimental_op_resolver_type=getattr(OpResolverType, _KERNELS[kernels]),
-        )
-        self.reset()
+        resolver = getattr(OpResolverType, _KERNELS[kernels])
+        opened = partial(Interpreter, num_threads=1, experimental_op_resolver_type=resolver)
+        self._open: Callable[[], Any] = partial(opened, model_path=str(path))
+        self._parts = tflite_parts(path, lambda content: opened(model_content=content))
+        if self._parts is None:
+            self.reset()
         self.about = {
             "name": "LiteRT",
             "version": version("ai-edge-litert"),
@@ -185,6 +202,8 @@ class LiteRt(Reference):
 
     def reset(self) -> None:
         """Open the model anew: its variables have their first values."""
+        if self._parts is not None:
+            return
         self._interpreter = self._open()
         if self._shapes:
             self._resize(self._shapes)
@@ -203,6 +222,8 @@ class LiteRt(Reference):
         return bool(changed)
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
+        if self._parts is not None:
+            return self._parts.run(inputs)
         if self._resize([value.shape for value in inputs]):
             self._interpreter.allocate_tensors()
         for entry, value in zip(self._interpreter.get_input_details(), inputs, strict=True):

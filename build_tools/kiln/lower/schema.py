@@ -38,18 +38,30 @@ class KernelArgument(Record):
     scalar: bool = False
 
 
+class OwnFunction(Record):
+    """A C function that the user wrote, the body of an operator; `declared`: how it must be declared."""
+
+    file: str
+    function: str
+    declared: str
+
+
 class ExternalCode(Record):
-    """Generated code that calls a library, or a library's kernel for a GPU.
+    """Generated code that calls a library or a user's function, or a library's kernel for a GPU.
 
     `key`: the subgraph. `opens`: positions of the constant arguments that the library prepares in kiln_open;
-    None: it prepares nothing. `block`: threads of a block of a GPU kernel; None for C.
+    None: it prepares nothing. `block`: threads of a block of a GPU kernel; None for C. `own`: the user's
+    function; None for code that calls a library.
     """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"own"})
 
     backend: str
     key: str
     source: str
     opens: list[int] | None = None
     block: list[int] | None = None
+    own: OwnFunction | None = None
 
 
 class KernelRecord(Record):

@@ -15,6 +15,7 @@ from kiln.graph.bindings import operator
 from kiln.lower.external_steps import Externals
 from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import CHECK
+from kiln.lower.own_steps import add_own, is_own
 from kiln.lower.schema import IndexCheck, KernelArgument, KernelRecord, SizeArgument
 from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, Steps
 from kiln.lower.views.steps import Placement
@@ -114,6 +115,8 @@ class Builder:
             numbers = [size for item in arguments if not _is_tensor(item) for size in item.values]
             if str(value.args[0].global_symbol).startswith(CHECK):
                 return self._check(value, inputs[0], numbers)
+            if is_own(value):
+                return add_own(self.groups, value, inputs, numbers, on_gpu=self._placement is None)
             return self._externals.add(value, inputs, numbers)
         if name != "relax.call_tir":
             library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None

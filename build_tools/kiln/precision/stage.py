@@ -91,7 +91,9 @@ def _measured(
 
     Adds to `not_finite` the counts of the Evaluator.
     """
+    from kiln.graph.bindings import operator
     from kiln.lower.cases import cases_of
+    from kiln.lower.own_steps import is_own, own_of
     from kiln.lower.pipeline import fused
     from kiln.params import store
     from kiln.precision.evaluate import Evaluator
@@ -100,6 +102,14 @@ def _measured(
         return []
     # The general function accepts every input; special cases compute the same results.
     module, params = fused(cases_of(store.load(source))[0].module, precision)
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            if operator(binding.value) == "relax.call_dps_packed" and is_own(binding.value):
+                own = own_of(binding.value)
+                raise KilnError(
+                    f"operator '{own.operator}' is C ({own.file}), which only the target runs: give it a "
+                    "body in Relax or TIR"
+                )
     evaluator = Evaluator(module, params)
     rows = []
     for vector in vectors:

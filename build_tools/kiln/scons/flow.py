@@ -14,7 +14,7 @@ from kiln.scons import listing, needs
 from kiln.scons.bucket_build import buckets_json, parts
 from kiln.scons.libraries import Libraries, libraries
 from kiln.scons.model_build import ModelBuild
-from kiln.scons.outside import runtime_source
+from kiln.scons.outside import own_operators, runtime_source
 from kiln.scons.place import RunPlace
 from kiln.scons.results import BundleNodes, Graphs, ModelCode
 from kiln.scons.session import session
@@ -55,6 +55,7 @@ def imported(unit: ModelBuild) -> Graphs:
                 out=part.of_model / "import",
             ),
             part.model_subject,
+            more=own_operators(),
         ).out
         for part in parts(unit)
     ]
@@ -107,6 +108,7 @@ def graphs(unit: ModelBuild) -> Graphs:
                 out=unit.of_model / "padding" / "padding.json",
             ),
             unit.name,
+            more=own_operators(),
         ).out
 
     for number, part in enumerate(parts(unit)):
@@ -142,7 +144,7 @@ def golden(unit: ModelBuild, given: Graphs) -> Path:
             out=unit.of_model / "golden",
         ),
         unit.name,
-        more=unit.local_files("golden"),
+        more=[*unit.local_files("golden"), *own_operators()],
     ).out
 
 

@@ -1,11 +1,11 @@
-"""Inputs of stages that no flag names: source files of Kiln's runtime, and of backends of the user."""
+"""Inputs of stages that no flag names: Kiln's runtime, and backends and operators of the user."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from kiln.paths import data_dir
+from kiln.paths import data_dir, operator_files
 from kiln.scons import digest
 from kiln.scons.session import session
 
@@ -15,6 +15,11 @@ def own_sources(backends: Sequence[str]) -> list[Any]:
     from kiln.byoc.registry import source  # only where a library is used
 
     return [session().file(str(path)) for path in map(source, backends) if path is not None]
+
+
+def own_operators() -> list[Any]:
+    """The files of the user's own operators, as SCons nodes: inputs of every stage that reads a model."""
+    return [session().file(str(path)) for path in operator_files(".py", ".c")]
 
 
 def runtime_source() -> Any:

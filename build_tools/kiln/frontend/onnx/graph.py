@@ -20,16 +20,15 @@ from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
 from kiln.frontend.onnx.node import Node, as_tensor, extents
+from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, from_array, from_items
 from kiln.frontend.symbols import Extent, Symbols
+from kiln.operators.registry import LoadedOperator
 
 _NODES_NAMED = 3  # nodes recorded per operator, for errors
-_OWN = {*control.KINDS, "Constant", "Shape", "Size"}
-# In TVM's table, but with the meaning of an operator of the domain com.microsoft.
-_OF_ANOTHER_DOMAIN = {"Attention"}
 
 
 class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is untyped
@@ -37,7 +36,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
     path: model file, for errors. shapes: by input, sizes and expressions of the variables of `symbols`.
     nodes: is filled with the nodes converted to each Relax operator. every_node: whether all nodes are
-    recorded, or at most three per operator.
+    recorded, or at most three per operator. own: the user's operators.
     """
 
     def __init__(
@@ -48,6 +47,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         nodes: dict[str, list[str]],
         every_node: bool = False,
         opsets: Sequence[onnx.OperatorSetIdProto] = (),
+        own: Mapping[tuple[str, str], LoadedOperator] | None = None,
     ) -> None:
         super().__init__(dict(shapes), None, keep_params_in_input=False, sanitize=True)
         self.opset: int = 0  # from_onnx sets it
@@ -57,6 +57,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._every_node = every_node
         self._seen: set[Any] = set()  # calls that are already recorded in `nodes`
         self._values: dict[str, Value] = {}
+        self._own = own or {}
         self._opsets = list(opsets)
         self._versions = {
             "" if item.domain == "ai.onnx" else item.domain: int(item.version) for item in opsets
@@ -78,14 +79,12 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         )
 
     def _converts(self, node: onnx.NodeProto) -> bool:
-        """Whether Kiln or TVM has a converter for the operator; TVM's table has no domains."""
-        if expansion_of(node.domain, node.op_type) is not None:
-            return True
-        if domain_of(node) != "":
-            return False
-        if node.op_type in _OWN or node.op_type in ops.OVERRIDES:
-            return True
-        return node.op_type in onnx_frontend._get_convert_map() and node.op_type not in _OF_ANOTHER_DOMAIN
+        """Whether the user, Kiln or TVM has a converter for the operator."""
+        return self._own_operator(node) is not None or has_converter(node.domain, node.op_type)
+
+    def _own_operator(self, node: onnx.NodeProto) -> LoadedOperator | None:
+        """The operator of the user that computes `node`; None: it is not one."""
+        return self._own.get((node.domain, node.op_type)) if is_own(node) else None
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         self._types = Types(graph)
@@ -113,7 +112,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
     def _add(self, node: onnx.NodeProto) -> None:
         """Convert one node, or evaluate it if it depends on shapes alone. KilnErrors name the node."""
         try:
-            if node.op_type in control.KINDS:
+            if node.op_type in control.KINDS and not is_own(node):
                 control.run(self, node)
             elif node.domain not in ("", "ai.onnx") or not self._compute(node):
                 self._convert_or_inline(node, node)
@@ -200,6 +199,15 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         `origin`: the node of the file that contains `node` in its function body, or `node` itself.
         """
         failure: Exception | None = None
+        own = self._own_operator(node)
+        if own is not None:
+            inputs = [self._tensor(name) if name else None for name in node.input]
+            results = convert_own(node, own, inputs, self.bb, self._symbols)
+            for result in results:
+                bound = self.bb.lookup_binding(result)
+                self._note(result if bound is None else bound, origin)
+            self._assign(node, relax.Tuple(results))
+            return
         if self._converts(node):
             try:
                 expansion = expansion_of(node.domain, node.op_type)
@@ -233,9 +241,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for inner in nodes:
             self._read.update(order.reads(inner))
         for inner in nodes:
-            if inner.op_type in control.KINDS:
+            if inner.op_type in control.KINDS and not is_own(inner):
                 control.run(self, inner)
-            elif not self._compute(inner, in_body=True):
+            elif is_own(inner) or not self._compute(inner, in_body=True):
                 self._convert_or_inline(inner, origin)
         for name in node.output:
             if name in self._nodes:

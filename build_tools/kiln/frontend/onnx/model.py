@@ -20,6 +20,7 @@ from kiln.frontend.onnx.graph import Importer
 from kiln.frontend.onnx.half_types import compute_in_float32
 from kiln.frontend.onnx.narrow_types import widen
 from kiln.frontend.onnx.order import sort_nodes
+from kiln.frontend.onnx.own_nodes import adopt_own, is_own, own_operators
 from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.types import check_inside, check_ports
 from kiln.frontend.options import ImportOptions, bind_shape, check_own_axes
@@ -48,7 +49,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     nodes: dict[str, list[str]] = {}
     module = convert_quietly(
         lambda: Importer(
-            path, extents, symbols, nodes, options.every_node, list(model.opset_import)
+            path, extents, symbols, nodes, options.every_node, list(model.opset_import), own_operators()
         ).from_onnx(model.graph, _opset(model))
     )
     inputs = [
@@ -84,6 +85,7 @@ def read(path: Path) -> onnx.ModelProto:
             f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
         )
     check_names(path, model)
+    adopt_own(path, model)
     model = inline_functions(path, model)
     adopt(model)
     check_attributes(path, model)
@@ -152,6 +154,7 @@ def _check_known(model: onnx.ModelProto, path: Path) -> None:
         for node in model.graph.node
         if ("" if node.domain in _DEFAULT_DOMAINS else node.domain, node.op_type) not in known
         and expansion_of(node.domain, node.op_type) is None
+        and not is_own(node)
     ]
     refuse(path, unknown)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from kiln.errors import KilnError
+from kiln.operators.registry import WAY
 
 
 def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
@@ -21,4 +22,4 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
         f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
         for kind, names in sorted(kinds.items())
     )
-    raise KilnError(f"{path}: operators that cannot be imported: {listed}")
+    raise KilnError(f"{path}: operators that cannot be imported: {listed}; {WAY}")

@@ -13,10 +13,11 @@ from typing import Any
 
 import tflite
 from tvm import relax
-from tvm.relax.frontend.tflite import tflite_frontend
+
+from kiln.frontend.tflite.own_nodes import OwnConverter
 
 
-class IndexConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
+class IndexConverter(OwnConverter):
     """Converters of index operators; each returns the Relax expression of the operator's output."""
 
     def convert_gather(self, op: Any) -> Any:

@@ -25,6 +25,7 @@ from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
 from kiln.frontend.tflite.control import VARIABLES, without_control_flow
 from kiln.frontend.tflite.ops import Converter
+from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
 from kiln.frontend.tflite.variables import Opened, opened
 
@@ -62,6 +63,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
         if wanted == [list(port.shape) for port in ports]:
             return _convert(path, model)
+        check_fixed(path, model)
         return _convert(path, tflite.Model.GetRootAsModel(resized(file.content, wanted), 0))
 
     def convert() -> Any:

@@ -26,6 +26,8 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.tflite.index_ops import IndexConverter
+from kiln.frontend.tflite.own_nodes import PREFIX, shown_refusal
+from kiln.operators.registry import WAY
 
 # Operators that only move values: with equal quantisation of input and output they are correct on the raw
 # integers, but TVM 0.27 refuses quantised operators outside its own list ("require explicit QDQ lowering").
@@ -56,6 +58,8 @@ class Converter(IndexConverter):
                 if name in _MOVES:
                     self._check_same_quantisation(op)
                 return convert(op=op)
+            except KilnError as error:
+                raise KilnError(f"{self._path}: {error} (output {self._output_name(op)})") from error
             except Exception as error:  # converters raise every kind of exception
                 raise KilnError(
                     f"{self._path}: operators that cannot be imported: {name} (output "
@@ -85,11 +89,11 @@ class Converter(IndexConverter):
             try:
                 name = self.get_op_code_str(op)
             except NotImplementedError:
-                code = self.model.OperatorCodes(op.OpcodeIndex())
-                custom = code.CustomCode()
-                name = f"custom {custom.decode()}" if custom else f"builtin {code.BuiltinCode()}"
+                name = shown_refusal(self.model, op)
             if name not in self.convert_map:
                 refused.setdefault(name, self._output_name(op))
+                continue
+            if name.startswith(PREFIX):  # the user's own: it computes with the integers
                 continue
             inputs, outputs = self.get_input_tensors(op), self.get_output_tensors(op)
             quantised = [tensor.qnn_params is not None for tensor in inputs + outputs]
@@ -99,7 +103,7 @@ class Converter(IndexConverter):
                 refused.setdefault(f"{name} with quantised weights on float input", self._output_name(op))
         if refused:
             listed = "; ".join(f"{name} (output {output})" for name, output in sorted(refused.items()))
-            raise KilnError(f"{self._path}: operators that cannot be imported: {listed}")
+            raise KilnError(f"{self._path}: operators that cannot be imported: {listed}; {WAY}")
 
     def has_same_qnn_params(self, lhs_tensor: Any, rhs_tensor: Any) -> bool:
         """Whether two tensors have the same scale and zero point.

@@ -1,0 +1,107 @@
+"""Nodes of the user's own operators (kiln.operators) in an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from kiln.frontend.onnx import control, ops
+from kiln.frontend.onnx.attributes import graphs_of
+from kiln.frontend.onnx.expansions import expansion_of
+from kiln.frontend.onnx.schema_functions import domain_of
+from kiln.frontend.symbols import Extent, Symbols
+from kiln.operators.convert import OwnNode
+from kiln.operators.registry import DOMAIN, LoadedOperator, by_key
+
+# Converted by the importer itself.
+EVALUATED = {*control.KINDS, "Constant", "Shape", "Size"}
+# In TVM's table, but with the meaning of an operator of the domain com.microsoft.
+_OF_ANOTHER_DOMAIN = {"Attention"}
+
+
+def has_converter(domain: str, op_type: str) -> bool:
+    """Whether Kiln or TVM has a converter for an operator; TVM's table has no domains."""
+    if expansion_of(domain, op_type) is not None:
+        return True
+    if domain not in ("", "ai.onnx"):
+        return False
+    if op_type in EVALUATED or op_type in ops.OVERRIDES:
+        return True
+    return op_type in onnx_frontend._get_convert_map() and op_type not in _OF_ANOTHER_DOMAIN
+
+
+def is_own(node: onnx.NodeProto) -> bool:
+    """Whether `adopt_own` has found an operator of the user's for the node."""
+    return f"{node.domain}.".startswith(f"{DOMAIN}.")
+
+
+def own_operators() -> Mapping[tuple[str, str], LoadedOperator]:
+    """The user's operators by the domain and name that their nodes have after `adopt_own`."""
+    return {(_own_domain(domain), name): loaded for (domain, name), loaded in by_key().items()}
+
+
+def _own_domain(domain: str) -> str:
+    return f"{DOMAIN}.{domain}" if domain else DOMAIN
+
+
+def adopt_own(path: Path, model: onnx.ModelProto) -> None:
+    """Move nodes of the user's operators to a domain of their own, in place.
+
+    No library knows that domain, and none gives such nodes a meaning of its own. Raises KilnError for a file
+    that declares no operator, and for an operator of Kiln's own that is not declared to be replaced.
+    """
+    known = by_key()
+    if not known:
+        return
+    found: set[str] = set()
+    bodies = [model.graph, *model.functions]
+    for graph in (inner for body in bodies for inner in graphs_of(path, body)):
+        for node in graph.node:
+            key = domain_of(node), node.op_type
+            if key not in known:
+                continue
+            loaded = known[key]
+            if has_converter(*key) and not loaded.operator.replaces:
+                raise loaded.error(
+                    f"Kiln has an operator '{node.op_type}' of {f'domain {key[0]}' if key[0] else 'ONNX'}: "
+                    "set replaces=True to use this one in its place, or give it a domain of its own"
+                )
+            node.domain = _own_domain(key[0])
+            found.add(node.domain)
+    for domain in sorted(found):
+        for owner in (model, *model.functions):
+            owner.opset_import.append(helper.make_opsetid(domain, 1))
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of a node; tensors as NumPy arrays in lists."""
+    found = {}
+    for item in node.attribute:
+        value = helper.get_attribute_value(item)
+        if isinstance(value, onnx.TensorProto):
+            value = numpy_helper.to_array(value).reshape(-1).tolist()
+        found[item.name] = (
+            list(value) if isinstance(value, (list, tuple)) or hasattr(value, "extend") else value
+        )
+    return found
+
+
+def convert_own(
+    node: onnx.NodeProto, loaded: LoadedOperator, inputs: list[Any], builder: Any, symbols: Symbols
+) -> list[Any]:
+    """The results of `node` as Relax expressions. Raises KilnError that names the user's file."""
+
+    def simplified(size: Extent) -> Extent:
+        found = symbols.simplify(size)
+        return int(found) if hasattr(found, "value") else found
+
+    def greatest(size: Extent) -> int | None:
+        return symbols.greatest([size])
+
+    converter = OwnNode(loaded, builder, simplified, greatest)
+    return converter.convert(inputs, attributes_of(node), len(node.output))

@@ -1,0 +1,128 @@
+"""Custom operators of TFLite files that are the user's own (kiln.operators)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tflite
+from flatbuffers import flexbuffers  # type: ignore[import-untyped]
+from tvm import relax
+from tvm.relax.frontend.tflite import tflite_frontend
+
+from kiln.errors import KilnError
+from kiln.operators.convert import OwnNode
+from kiln.operators.declaration import OwnQuant, OwnTensor
+from kiln.operators.registry import LoadedOperator, by_name
+
+PREFIX = "custom "  # of an operator's name in the converter's table
+
+
+def options_of(loaded: LoadedOperator, raw: bytes) -> dict[str, Any]:
+    """The attributes in the custom options of an operator: a map of a flexbuffer, or {"options": the bytes}.
+
+    The bytes are passed on as they are where the operator declares the attribute `options` of type bytes.
+    Raises KilnError for options of another form.
+    """
+    if loaded.operator.attributes.get("options") is bytes:
+        return {"options": raw}
+    if not raw:
+        return {}
+    try:
+        value = flexbuffers.GetRoot(bytearray(raw)).Value
+    except Exception as error:  # damaged bytes raise exceptions of many types
+        raise loaded.error(
+            "its custom options are no flexbuffer: declare attributes={'options': bytes}"
+        ) from error
+    if not isinstance(value, dict):
+        raise loaded.error(
+            f"its custom options are {value!r}, a map is wanted: declare attributes={{'options': bytes}}"
+        )
+    return value
+
+
+def custom_name(model: Any, op: Any) -> str:
+    """The custom code of an operator; empty for a builtin one."""
+    code = model.OperatorCodes(op.OpcodeIndex())
+    if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) != tflite.BuiltinOperator.CUSTOM:
+        return ""
+    return str((code.CustomCode() or b"").decode(errors="replace"))
+
+
+def quant_of(tensor: Any) -> OwnQuant | None:
+    """The quantisation of a tensor of the file; None if it has none."""
+    found = tensor.Quantization()
+    if found is None or not found.ScaleLength():
+        return None
+    scales = tuple(float(found.Scale(index)) for index in range(found.ScaleLength()))
+    zeros = tuple(int(found.ZeroPoint(index)) for index in range(found.ZeroPointLength()))
+    return OwnQuant(scales, zeros or (0,) * len(scales), int(found.QuantizedDimension()))
+
+
+class OwnConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
+    """Converts the custom operators that the user has declared."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._own = by_name()
+        for name, loaded in self._own.items():
+            self.convert_map[PREFIX + name] = self._converter_of(loaded)
+
+    def get_op_code_str(self, op: Any) -> str:
+        """The name of an operator in the table of converters."""
+        name = custom_name(self.model, op)
+        if name in self._own:
+            return PREFIX + name
+        return str(super().get_op_code_str(op))
+
+    def _converter_of(self, loaded: LoadedOperator) -> Any:
+        def convert(op: Any) -> Any:
+            inputs = [int(index) for index in op.InputsAsNumpy()] if op.InputsLength() else []
+            outputs = [int(index) for index in op.OutputsAsNumpy()]
+            tensors = [self.subgraph.Tensors(index) if index >= 0 else None for index in inputs]
+            raw = bytes(op.CustomOptionsAsNumpy()) if op.CustomOptionsLength() else b""
+            wrapped = self.get_tensors([index for index in inputs if index >= 0])
+            expressions = iter([self.bb.normalize(self.get_tensor_expr(one)) for one in wrapped])
+            results = OwnNode(loaded, self.bb, _number, _number).convert(
+                [None if tensor is None else next(expressions) for tensor in tensors],
+                options_of(loaded, raw),
+                len(outputs),
+                [None if tensor is None else quant_of(tensor) for tensor in tensors],
+                [self._declared(index) for index in outputs],
+            )
+            return results[0] if len(outputs) == 1 else relax.Tuple(results)
+
+        return convert
+
+    def _declared(self, index: int) -> OwnTensor:
+        tensor = self.subgraph.Tensors(index)
+        shape: Sequence[int] = tensor.ShapeAsNumpy() if tensor.ShapeLength() else ()
+        sizes = tuple(int(size) for size in shape)
+        return OwnTensor(sizes, self.get_tensor_type_str(tensor.Type()), None, quant_of(tensor))
+
+
+def _number(size: Any) -> int:
+    """A size as an int: in a TFLite graph all sizes are fixed when it is converted."""
+    return int(size)
+
+
+def shown_refusal(model: Any, op: Any) -> str:
+    """How errors call an operator that cannot be converted."""
+    name = custom_name(model, op)
+    return PREFIX + name if name else f"builtin {model.OperatorCodes(op.OpcodeIndex()).BuiltinCode()}"
+
+
+def check_fixed(path: Path, model: Any) -> None:
+    """Raise KilnError if a graph that is to be resized has an operator of the user's own.
+
+    LiteRT computes the shapes of a resized graph, and does not know the operator.
+    """
+    graph, known = model.Subgraphs(0), by_name()
+    for index in range(graph.OperatorsLength()):
+        name = custom_name(model, graph.Operators(index))
+        if name in known:
+            raise KilnError(
+                f"{path}: operator {index} (custom {name}) is your own: a TFLite file with one keeps the "
+                "sizes that it has; open sizes need an ONNX file"
+            )

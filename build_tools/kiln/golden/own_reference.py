@@ -1,0 +1,193 @@
+"""References of models with the user's own operators: a runtime for the rest, and their NumPy functions.
+
+No runtime knows the user's operators, so the graph is cut where they are: a part for every number of own
+operators that a tensor passes one after the other. A part runs in the runtime as the whole graph would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from kiln.errors import KilnError
+from kiln.frontend.onnx import order
+from kiln.frontend.onnx.attributes import graphs
+from kiln.frontend.onnx.functions import inline_functions
+from kiln.frontend.onnx.order import sort_nodes
+from kiln.frontend.onnx.own_nodes import adopt_own, attributes_of, is_own, own_operators
+from kiln.operators.registry import LoadedOperator, check_inputs, takes_quants, typed_attributes
+
+Array = npt.NDArray[Any]
+Session = Callable[[Mapping[str, Array]], list[Array]]
+OpenSession = Callable[[bytes], Session]
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """One node of a user's operator: names of its tensors, and the attributes that its file declares.
+
+    quants: of the inputs and then of the outputs, for a TFLite file.
+    """
+
+    loaded: LoadedOperator
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any]
+    quants: Sequence[Any] = ()
+
+    def run(self, values: dict[str, Array]) -> None:
+        """Add the results to `values`. Raises KilnError for results that are no arrays, or too few."""
+        loaded = self.loaded
+        given = [values[name] if name else None for name in self.inputs]
+        check_inputs(loaded, given)
+        given += [None] * ((loaded.most_inputs or 0) - len(given))
+        reference = loaded.operator.reference
+        more = {"quants": list(self.quants)} if takes_quants(reference) else {}
+        made = loaded.call("reference", reference, *given, **self.attributes, **more)
+        results = list(made) if isinstance(made, (list, tuple)) else [made]
+        if len(results) < len(self.outputs):
+            raise loaded.error(
+                f"reference returns {len(results)} outputs, the model uses {len(self.outputs)}"
+            )
+        for name, result in zip(self.outputs, results, strict=False):
+            if not isinstance(result, (np.ndarray, np.generic)):
+                raise loaded.error(f"reference returns {type(result).__name__}, allowed: NumPy arrays")
+            if name:
+                values[name] = np.asarray(result)
+
+
+@dataclass
+class Part:
+    """Nodes that a runtime computes, and the own operators after them; see `split`."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    own: list[OwnStep] = field(default_factory=list)
+
+
+class OnnxParts:
+    """An ONNX model with own operators, as parts. Raises KilnError for an own operator in a nested graph."""
+
+    def __init__(self, path: Path, model: onnx.ModelProto, open_session: OpenSession) -> None:
+        self._path, self._model, self._open = path, model, open_session
+        weights = {item.name for item in model.graph.initializer}
+        self.inputs = [value.name for value in model.graph.input if value.name not in weights]
+        self._outputs = [value.name for value in model.graph.output]
+        self._parts = self._split()
+        self._sessions: dict[int, tuple[Session, list[str]]] = {}
+
+    def _split(self) -> list[Part]:
+        """The parts in order: a node belongs to the first one before which all of its inputs are known."""
+        known, parts = own_operators(), [Part()]
+        ready: dict[str, int] = {}  # tensor → the part after whose nodes it is known
+        for node in self._model.graph.node:
+            inner = [
+                each
+                for item in node.attribute
+                for each in [*item.graphs, *([item.g] if item.HasField("g") else [])]
+            ]
+            for graph in inner:
+                if any(is_own(one) for one in _all_nodes(graph)):
+                    raise KilnError(
+                        f"{self._path}: {node.op_type} (node {node.name}): its nested graph has an operator "
+                        "of your own, for which there is no reference: move it out of the nested graph"
+                    )
+            at = max((ready.get(name, 0) for name in order.reads(node)), default=0)
+            if is_own(node):
+                loaded = known[node.domain, node.op_type]
+                attributes = typed_attributes(loaded, attributes_of(node))
+                parts[at].own.append(
+                    OwnStep(
+                        loaded,
+                        list(node.input),
+                        list(node.output),
+                        attributes,
+                        [None] * (len(node.input) + len(node.output)),
+                    )
+                )
+                at += 1
+            else:
+                parts[at].nodes.append(node)
+            if at == len(parts):
+                parts.append(Part())
+            ready.update(dict.fromkeys(filter(None, node.output), at))
+        return parts
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs for `inputs`, both in the model's order."""
+        values = dict(zip(self.inputs, inputs, strict=True))
+        for item in self._model.graph.initializer:
+            if item.name not in values:
+                values[item.name] = onnx.numpy_helper.to_array(item)
+        for number, part in enumerate(self._parts):
+            if part.nodes:
+                session, names = self._session(number, values)
+                values.update(zip(names, session(values), strict=True))
+            for step in part.own:
+                step.run(values)
+        return [values[name] for name in self._outputs]
+
+    def _session(self, number: int, values: Mapping[str, Array]) -> tuple[Session, list[str]]:
+        """A session of part `number` and the names of its results; opened with the types in `values`."""
+        if number in self._sessions:
+            return self._sessions[number]
+        nodes = self._parts[number].nodes
+        made = {name for node in nodes for name in node.output if name}
+        read = {name for node in nodes for name in order.reads(node)} - made
+        later = {
+            name for part in self._parts[number + 1 :] for node in part.nodes for name in order.reads(node)
+        }
+        later |= {name for part in self._parts[number:] for step in part.own for name in step.inputs}
+        names = sorted(made & (later | set(self._outputs)))
+        weights = [item for item in self._model.graph.initializer if item.name in read]
+        held = {item.name for item in weights}
+        infos = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(values[name].dtype), [None] * values[name].ndim
+            )
+            for name in sorted(read - held)
+        ]
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        model.graph.Clear()
+        empty = [helper.make_empty_tensor_value_info(name) for name in names]
+        model.graph.CopyFrom(helper.make_graph(nodes, "part", infos, empty, weights))
+        session = self._open(model.SerializeToString())
+
+        def run(given: Mapping[str, Array]) -> list[Array]:
+            return session({info.name: given[info.name] for info in infos})
+
+        self._sessions[number] = run, names
+        return run, names
+
+
+def _all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    inner = [item.g for node in graph.node for item in node.attribute if item.HasField("g")]
+    return [*graph.node, *(node for each in inner for node in _all_nodes(each))]
+
+
+def onnx_parts(path: Path, model: onnx.ModelProto, open_session: OpenSession) -> OnnxParts | None:
+    """The parts of `model`, read from `path` without external data; None if it has no own operators."""
+    if not own_operators():
+        return None
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    adopt_own(path, whole)
+    if not any(is_own(node) for body in (whole, *whole.functions) for node in _nodes_of(path, body)):
+        return None
+    onnx.load_external_data_for_model(whole, str(path.parent))
+    whole = inline_functions(path, whole)
+    sort_nodes(path, whole)
+    return OnnxParts(path, whole, open_session)
+
+
+def _nodes_of(path: Path, body: Any) -> list[onnx.NodeProto]:
+    if isinstance(body, onnx.ModelProto):
+        return [node for graph in graphs(path, body) for node in graph.node]
+    return list(body.node)

@@ -1,0 +1,149 @@
+"""References of TFLite files with the user's own operators: LiteRT for the parts between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tflite
+
+from kiln.errors import KilnError
+from kiln.frontend.tflite.files import indices, packed, unpacked
+from kiln.frontend.tflite.own_nodes import custom_name, options_of, quant_of
+from kiln.golden.own_reference import Array, OwnStep
+from kiln.operators.registry import by_name, typed_attributes
+
+OpenInterpreter = Callable[[bytes], Any]
+
+
+@dataclass
+class TflitePart:
+    """Operators that LiteRT computes, and the own operators after them; tensors are named by their index."""
+
+    operators: list[Any] = field(default_factory=list)
+    own: list[OwnStep] = field(default_factory=list)
+    interpreter: Any = None
+    reads: list[int] = field(default_factory=list)
+    makes: list[int] = field(default_factory=list)
+
+
+class TfliteParts:
+    """A TFLite file with own operators, as parts. Raises KilnError for own operators in control flow."""
+
+    def __init__(self, path: Path, content: bytes, open_interpreter: OpenInterpreter) -> None:
+        self._open = open_interpreter
+        self._schema, self._model = unpacked(path, content)
+        self._flat = tflite.Model.GetRootAsModel(content, 0)
+        if len(self._model.subgraphs) > 1:
+            raise KilnError(
+                f"{path}: it has control flow beside an operator of your own, for which there is no reference"
+            )
+        graph = self._model.subgraphs[0]
+        self._inputs, self._outputs = indices(graph.inputs), indices(graph.outputs)
+        self._constant = {
+            index
+            for index, tensor in enumerate(graph.tensors)
+            if self._model.buffers[tensor.buffer].data is not None
+            and len(self._model.buffers[tensor.buffer].data)
+        }
+        self._parts = self._split(graph.operators)
+
+    def _split(self, operators: Sequence[Any]) -> list[TflitePart]:
+        """The parts in order: an operator belongs to the first one in which all of its inputs are known."""
+        known, parts = by_name(), [TflitePart()]
+        ready: dict[int, int] = {}
+        for position, operator in enumerate(operators):
+            inputs, outputs = indices(operator.inputs), indices(operator.outputs)
+            at = max((ready.get(index, 0) for index in inputs), default=0)
+            name = custom_name(self._flat, self._flat.Subgraphs(0).Operators(position))
+            if name in known:
+                loaded, raw = (
+                    known[name],
+                    bytes(bytearray(() if operator.customOptions is None else operator.customOptions)),
+                )
+                names = [str(index) if index >= 0 else "" for index in inputs]
+                attributes = typed_attributes(loaded, options_of(loaded, raw))
+                graph = self._flat.Subgraphs(0)
+                quants = [
+                    quant_of(graph.Tensors(index)) if index >= 0 else None for index in [*inputs, *outputs]
+                ]
+                made = [str(index) for index in outputs]
+                parts[at].own.append(OwnStep(loaded, names, made, attributes, quants))
+                at += 1
+            else:
+                parts[at].operators.append(operator)
+            if at == len(parts):
+                parts.append(TflitePart())
+            ready.update(dict.fromkeys(outputs, at))
+        for number, part in enumerate(parts):
+            self._ports(part, parts[number + 1 :])
+        return parts
+
+    def _ports(self, part: TflitePart, later: Sequence[TflitePart]) -> None:
+        """Set the tensors that a part reads from outside, and those that others read from it."""
+        made = {index for operator in part.operators for index in indices(operator.outputs)}
+        read = {index for operator in part.operators for index in indices(operator.inputs) if index >= 0}
+        part.reads = sorted(read - made - self._constant)
+        wanted = {index for one in later for operator in one.operators for index in indices(operator.inputs)}
+        wanted |= {int(name) for one in [part, *later] for step in one.own for name in step.inputs if name}
+        part.makes = sorted(made & (wanted | set(self._outputs)))
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs for `inputs`, both in the file's order."""
+        values = {str(index): value for index, value in zip(self._inputs, inputs, strict=True)}
+        for part in self._parts:
+            if part.makes:
+                self._compute(part, values)
+            for step in part.own:
+                for name in step.inputs:
+                    if name and name not in values:
+                        values[name] = self._held(int(name))
+                step.run(values)
+        return [values[str(index)] for index in self._outputs]
+
+    def _compute(self, part: TflitePart, values: dict[str, Array]) -> None:
+        """Run the operators of a part in LiteRT, and add its results to `values`."""
+        if part.interpreter is None:
+            graph = self._model.subgraphs[0]
+            before = graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs
+            graph.operators, graph.inputs, graph.outputs = part.operators, part.reads, part.makes
+            self._model.signatureDefs = None
+            part.interpreter = self._open(packed(self._model))
+            graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs = before
+        interpreter = part.interpreter
+        for entry, index in zip(interpreter.get_input_details(), part.reads, strict=True):
+            if list(entry["shape"]) != list(values[str(index)].shape):
+                interpreter.resize_tensor_input(entry["index"], values[str(index)].shape)
+        interpreter.allocate_tensors()
+        for entry, index in zip(interpreter.get_input_details(), part.reads, strict=True):
+            interpreter.set_tensor(entry["index"], values[str(index)])
+        interpreter.invoke()
+        for entry, index in zip(interpreter.get_output_details(), part.makes, strict=True):
+            values[str(index)] = interpreter.get_tensor(entry["index"])
+
+    def _held(self, index: int) -> Array:
+        """The array of a constant."""
+        import numpy as np
+
+        tensor = self._model.subgraphs[0].tensors[index]
+        names: Mapping[int, str] = {
+            code: name for name, code in vars(self._schema.TensorType).items() if name[0].isupper()
+        }
+        data = bytes(bytearray(self._model.buffers[tensor.buffer].data))
+        return np.frombuffer(data, np.dtype(names[tensor.type].lower())).reshape(indices(tensor.shape))
+
+
+def tflite_parts(path: Path, open_interpreter: OpenInterpreter) -> TfliteParts | None:
+    """The parts of the file `path`; None if it has no operators of the user's own."""
+    known = by_name()
+    if not known:
+        return None
+    content = path.read_bytes()
+    model = tflite.Model.GetRootAsModel(content, 0)
+    graphs = [model.Subgraphs(number) for number in range(model.SubgraphsLength())]
+    operators = [graph.Operators(index) for graph in graphs for index in range(graph.OperatorsLength())]
+    if not any(custom_name(model, operator) in known for operator in operators):
+        return None
+    return TfliteParts(path, content, open_interpreter)
