@@ -89,7 +89,8 @@ class StageSpec:
     `module` has the function `run`. `cached`: whether builds may share its outputs; not for a stage that
     measures, uses a device, or reads inputs that are not among its flags, such as the network. `prints`: its
     stdout is for the user. `limited`: whether the model's limits of time and memory apply. `one_of`: fields
-    of which exactly one is given.
+    of which exactly one is given. `on_device`: a stage that is not cached, but which another machine may run
+    that has the device, or the target's GPU: it reads nothing but its inputs.
     """
 
     name: str
@@ -98,6 +99,7 @@ class StageSpec:
     prints: bool = False
     limited: bool = True
     one_of: tuple[str, ...] = ()
+    on_device: bool = False
 
 
 class Field(NamedTuple):

@@ -44,8 +44,10 @@ class Console:
             run["shown"] = now
             print(f"kiln: {run['what']}: {now - run['started']:.0f} s", flush=True)
 
-    def line(self, text: str) -> None:
-        """Print a line of a stage whose output is for the user."""
+    def line(self, text: str, progress: bool = False) -> None:
+        """Print a line of a stage whose output is for the user, or of the build's `progress`."""
+        if progress and _quiet():
+            return
         with self._lock:
             if self._progress is None:
                 print(text, flush=True)

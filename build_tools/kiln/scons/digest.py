@@ -29,7 +29,8 @@ def of_stage(stage: str) -> str:
     That is the source of the sub-packages that its module reaches by imports, and the libraries' versions.
     """
     declared = STAGES[stage]
-    digest = hashlib.sha256(f"{_versions()}\n{declared.described()}\n".encode())
+    libraries = " ".join(f"{name}={version}" for name, version in versions().items())
+    digest = hashlib.sha256(f"{libraries}\n{declared.described()}\n".encode())
     # Without the declarations of the other stages.
     for part in sorted(_closure(declared.spec.module.split(".")[1]) - {"stages"}):
         digest.update(f"{part} {_of_part(part)}\n".encode())
@@ -104,5 +105,6 @@ def _of_files(root: Path, files: Iterable[Path]) -> str:
 
 
 @functools.cache
-def _versions() -> str:
-    return " ".join(f"{name}={metadata.version(name)}" for name in _LIBRARIES)
+def versions() -> dict[str, str]:
+    """The version of each library that stages use."""
+    return {name: metadata.version(name) for name in _LIBRARIES}

@@ -8,6 +8,7 @@ disk.
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import SCons.Errors
@@ -26,12 +27,20 @@ class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
         self.line = line
 
 
+_interrupted = threading.Event()
+
+
+def interrupted() -> bool:
+    """Whether SCons has received Ctrl-C, or another signal that ends a build."""
+    return _interrupted.is_set()
+
+
 def install() -> None:
     """Make SCons print StageFailed as one line. Calling it again has no effect."""
     task = SCons.Script.Main.BuildTask
     if getattr(task.failed, "by_kiln", False):
         return
-    noisy, save = task.failed, SCons.SConsign.write
+    noisy, save, state = task.failed, SCons.SConsign.write, SCons.Taskmaster.Job.InterruptState
 
     told = False
 
@@ -67,6 +76,11 @@ def install() -> None:
                 print(f"kiln: error: cannot save what was built: {error}", file=sys.stderr)
             SCons.Script.Main.exit_status = 2
 
+    def interrupt(self: Any) -> None:
+        _interrupted.set()
+        self.interrupted = True
+
+    state.set = interrupt
     failed.by_kiln = True  # type: ignore[attr-defined]
     task.failed = failed
     SCons.SConsign.write = write

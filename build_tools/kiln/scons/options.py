@@ -13,6 +13,7 @@ from kiln.config.check import choices
 from kiln.config.model import Precision
 from kiln.errors import KilnError
 from kiln.scons import cache
+from kiln.scons.farm import cluster
 
 OPTIONS = {
     "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
@@ -22,6 +23,7 @@ OPTIONS = {
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
     "cache": "a folder or URL of what was made, to share with other builds; none: no cache (KILN_CACHE)",
+    "cluster": "run stages on workers of Dask: tcp://HOST:8786, or local:N on this machine, see docs/farm.md",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "package": "zephyr, cmsis-pack, arduino, esp-idf or platformio for microcontrollers, npm for WebAssembly",
     "image": "for `run`: an image in place of the model's own",
@@ -122,6 +124,8 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
     if "cache" in arguments:
         cache.choose(arguments["cache"])
+    if "cluster" in arguments:
+        cluster.choose(arguments["cluster"])
     device = next(iter(_names(arguments.get("device", ""))), None)
     if set(goals) <= _OF_NO_MODEL:
         return Options([], [], False, None, None, [])

@@ -102,13 +102,20 @@ class StageServer:
         atexit.register(self.close)
 
     def start(
-        self, name: str, flags: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()
+        self,
+        name: str,
+        flags: Sequence[str],
+        environment: Mapping[str, str],
+        keep: Sequence[int] = (),
+        folder: Path | None = None,
     ) -> Running:
-        """Start the stage `name` in this working folder. The file descriptors `keep` stay open while it runs.
+        """Start the stage `name` in `folder`, or in this working folder.
 
-        Raises OSError where no process or pipe can be created.
+        The file descriptors `keep` stay open while it runs. Raises OSError where no process or pipe can be
+        created.
         """
-        asked = {"arguments": [name, *flags], "environment": dict(environment), "folder": str(Path.cwd())}
+        place = str(folder or Path.cwd())
+        asked = {"arguments": [name, *flags], "environment": dict(environment), "folder": place}
         text = json.dumps(asked).encode()
         (out, out_end), (err, err_end), (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
         passed = [theirs.fileno(), out_end, err_end, *keep]

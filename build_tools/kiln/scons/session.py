@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from kiln.config.model import StageLimits
 from kiln.scons import cache
 from kiln.scons.console import Console
 from kiln.scons.content import Content
+from kiln.scons.farm import cluster
 from kiln.scons.journal import Journal
 from kiln.scons.server import StageServer
 
 BUILD = "build"
+_WAITING = 4  # stages more than workers, so that no worker waits for the files of its next stage
 WORK = f"{BUILD}/.stages"  # folder of the files between the stages
 
 
@@ -37,9 +40,24 @@ class Session:
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
         self.server = StageServer()
-        self.parallel = GetOption("num_jobs") > 1
         self.cache = cache.chosen()
+        # Stages that run here, at a time; the other stages in flight run on a cluster or wait for one.
+        self.here = threading.Semaphore(GetOption("num_jobs"))
+        self.cluster = self._cluster()
+        self.parallel = GetOption("num_jobs") > 1
         self.limits: dict[str, StageLimits] = {}  # by name of the model
+
+    def _cluster(self) -> cluster.Cluster | None:
+        """The cluster that runs stages, if one is asked for and anything is built."""
+        if GetOption("help") or GetOption("no_exec") or GetOption("clean"):
+            return None
+        found = cluster.chosen(self.cache.storage.text if self.cache is not None else None)
+        if found is not None:
+            if self.cache is None:
+                self.cache = cache.StageCache(found.storage)
+            SetOption("num_jobs", found.width + _WAITING)  # -j is stronger
+            self.console.line(f"kiln: {found.described()}", progress=True)
+        return found
 
     def file(self, path: str) -> Any:
         """The file as an SCons node, `path` taken literally.

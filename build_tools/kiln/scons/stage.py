@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +25,10 @@ from kiln import limits, unforeseen
 from kiln.config.model import StageLimits
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import atomic_write
-from kiln.scons import digest, listing
+from kiln.scons import digest, failure, listing
+from kiln.scons.cache import Entry
 from kiln.scons.failure import StageFailed
+from kiln.scons.farm import stages as farm
 from kiln.scons.server import stage_environment
 from kiln.scons.session import session
 from kiln.stage import Input, Output, Stage, Unhashed
@@ -189,7 +191,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         restored = kept is not None and kept.restore()
         run = current.console.start(f"{title}, from the cache" if restored else title)
         if not restored:
-            status, said = _process(stage, run)
+            status, said = _run(stage, run, kept)
             if status:
                 raise StageFailed(*_explain(stage, title, status, said, target))
         if stage.listing and stage.folder:
@@ -203,6 +205,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
             kept.store()
         current.journal.end(made)
         done = True
+    except KeyboardInterrupt:  # while a worker ran the stage
+        raise StageFailed(INTERRUPTED, target) from None
     except KilnError as error:  # a list of files cannot be written, or the stage exceeds its time limit
         raise StageFailed(f"kiln: error: {error}", target) from None
     except OSError as error:
@@ -213,16 +217,51 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
             current.console.finish(run, done)
 
 
-def _process(stage: StageNode, run: Any) -> tuple[int, list[str]]:
-    """Run a stage's program; returns its exit status and the lines of output not shown to the user."""
+def _run(stage: StageNode, run: Any, kept: Entry | None) -> tuple[int, list[str]]:
+    """Run a stage here or on a worker; returns its exit status and the lines of output not shown to the user.
+
+    On a worker, its outputs are in the cache then.
+    """
     current = session()
     allowed = _limits(stage)
     columns = str(shutil.get_terminal_size().columns)
-    # The option of the command line; GetOption would return 1 where there is none.
-    jobs = str(vars(SCons.Script.Main.OptionsParser.values).get("num_jobs", ""))
-    environment = stage_environment(**{"COLUMNS": columns, unforeseen.VARIABLE: "1", limits.JOBS: jobs})
+    environment = {"COLUMNS": columns, unforeseen.VARIABLE: "1"}
     if allowed is not None:
         environment[limits.MEMORY] = str(allowed.memory)
+    seconds = allowed.seconds if allowed is not None else None
+    status: int | None
+    if current.cluster is not None and current.cache is not None:
+        needed = farm.resources(stage, current.cluster, allowed)
+        if needed is not None:
+            place = farm.WorkerRun(current.cluster, current.cache, needed)
+            status, shown, said = place.run(
+                stage, kept, environment, seconds, lambda: current.console.alive(run), failure.interrupted
+            )
+            if shown and stage.stage.spec.prints:
+                current.console.line("\n".join(shown))
+            return _in_time(stage, status, seconds), said if stage.stage.spec.prints else [*shown, *said]
+    with current.here:
+        status, said = _process(stage, run, environment, seconds)
+    return _in_time(stage, status, seconds), said
+
+
+def _in_time(stage: StageNode, status: int | None, seconds: float | None) -> int:
+    """The exit status of a stage. Raises KilnError where it has none, as it exceeded its limit."""
+    if status is None:
+        late = f"ended, as it was not done after {seconds} seconds"
+        more = "allow more with the model's key 'limits.seconds'"
+        raise KilnError(f"{stage.subject}: {stage.name}: {late}; {more}")
+    return status
+
+
+def _process(
+    stage: StageNode, run: Any, more: Mapping[str, str], seconds: float | None
+) -> tuple[int | None, list[str]]:
+    """Run a stage's program here; as `_run`, with None for a stage that exceeded `seconds`."""
+    current = session()
+    # The option of the command line; GetOption would return 1 where there is none.
+    jobs = str(vars(SCons.Script.Main.OptionsParser.values).get("num_jobs", ""))
+    environment = stage_environment(**more, **{limits.JOBS: jobs})
     process = current.server.start(stage.name, stage.stage.words(), environment, keep=[current.journal.lock])
     said: list[str] = []
     kept: list[str] = []  # printed at the end, so that lines of stages that run at the same time do not mix
@@ -246,10 +285,8 @@ def _process(stage: StageNode, run: Any) -> tuple[int, list[str]]:
     try:
         while (status := process.wait(1)) is None:
             current.console.alive(run)
-            if allowed is not None and time.monotonic() - begin > allowed.seconds:
-                late = f"ended, as it was not done after {allowed.seconds} seconds"
-                more = "allow more with the model's key 'limits.seconds'"
-                raise KilnError(f"{stage.subject}: {stage.name}: {late}; {more}")
+            if seconds is not None and time.monotonic() - begin > seconds:
+                return None, said
     finally:
         process.kill()
         for reader in readers:

@@ -31,7 +31,9 @@ class GoldenCheck(Stage):
 @dataclass(frozen=True, kw_only=True)
 class DeviceTestStage(
     GoldenCheck,
-    spec=StageSpec("device-test", "kiln.device.check.test", cached=False, prints=True, limited=False),
+    spec=StageSpec(
+        "device-test", "kiln.device.check.test", cached=False, prints=True, limited=False, on_device=True
+    ),
 ):
     """The errors of the bundle's outputs on the golden vectors."""
 
@@ -68,7 +70,10 @@ class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cach
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceBenchStage(
-    Stage, spec=StageSpec("device-bench", "kiln.device.check.bench", cached=False, prints=True, limited=False)
+    Stage,
+    spec=StageSpec(
+        "device-bench", "kiln.device.check.bench", cached=False, prints=True, limited=False, on_device=True
+    ),
 ):
     """The times of runs, and with --steps of each step."""
 

@@ -1,0 +1,259 @@
+"""The build's side of a cluster: hands stages to Dask's scheduler, and brings their outputs back.
+
+`cluster=tcp://host:8786` uses a scheduler that runs, `cluster=local:4` starts one with four workers on this
+machine. Workers that die cost the stages they were running, which the scheduler gives to others; a stage that
+takes several workers with it fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.scons.farm import worker
+from kiln.scons.farm.facts import difference, facts
+from kiln.scons.server import stage_environment
+from kiln.scons.storage import DamagedError, StorageError, open_storage
+
+CONNECT = 10.0  # seconds for an answer of the scheduler, and for its first worker
+PATIENCE = 60.0  # seconds without any worker after which a build ends
+_MOST_LOCAL = 256
+_LOCAL = re.compile(r"local:([1-9]\d*)")
+_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://\S+")
+_START = "start one with: dask worker ADDRESS --nthreads 1"
+
+_chosen: list[str] = []
+
+
+def choose(text: str) -> None:
+    """Run stages on the cluster `text`. Raises KilnError where it is neither local:N nor an address."""
+    local = _LOCAL.fullmatch(text)
+    if not (local and int(local[1]) <= _MOST_LOCAL) and not _ADDRESS.fullmatch(text):
+        raise KilnError(
+            f"option 'cluster': '{text}': tcp://HOST:PORT of a scheduler, or local:N with N from 1 to "
+            f"{_MOST_LOCAL}"
+        )
+    _chosen[:] = [text]
+
+
+def chosen(storage: str | None) -> Cluster | None:
+    """The cluster of this build, connected; None without the option.
+
+    `storage`: the text of the build's cache, None without one. Raises KilnError for a cluster that cannot be
+    used.
+    """
+    return Cluster(_chosen[0], storage) if _chosen else None
+
+
+class Cluster:
+    """A connection to a scheduler. `width` is the number of stages that its workers run at a time."""
+
+    def __init__(self, text: str, storage: str | None) -> None:
+        local = _LOCAL.fullmatch(text)
+        distributed = _distributed()
+        if storage is None and not local:
+            raise KilnError(
+                "option 'cluster': workers exchange files through a cache: cache=FOLDER that they all see, "
+                "cache=http://… or cache=s3://…"
+            )
+        # Of a worker that is lost the build itself says what there is to say.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        if storage is None:
+            folder = tempfile.mkdtemp(prefix="kiln-cache-")
+            atexit.register(_remove, folder)
+            storage = folder
+        self.storage = open_storage(storage)
+        self.address = self._start(int(local[1])) if local else text
+        try:
+            self._client = distributed.Client(self.address, timeout=CONNECT, set_as_default=False)
+        except Exception as error:  # of the network, of TLS, of another version's protocol
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise KilnError(
+                f"option 'cluster': no scheduler answers at {self.address}: {reason[:200]}; "
+                "start one with: dask scheduler"
+            ) from None
+        atexit.register(self.close)
+        self._check()
+        known = self._workers()
+        self.width = sum(about["nthreads"] for about in known.values())
+        self._dashboard = self._client.dashboard_link or ""
+
+    def described(self) -> str:
+        """The cluster in words, with the address of its dashboard."""
+        count = len(self._workers())
+        workers = f"{count} worker{'s' if count > 1 else ''}"
+        return (
+            f"cluster {self.address}: {workers}, {self.width} stages at a time, dashboard {self._dashboard}"
+        )
+
+    def offers(self, resource: str) -> float:
+        """The most of a resource that one worker has; 0 where none has it."""
+        return max(
+            (float(about["resources"].get(resource, 0)) for about in self._workers().values()), default=0
+        )
+
+    def run(
+        self,
+        name: str,
+        task: Mapping[str, Any],
+        resources: Mapping[str, float],
+        alive: Callable[[], object],
+        stopped: Callable[[], bool],
+    ) -> dict[str, Any]:
+        """Run a stage on a worker; what `worker.run` returns.
+
+        `alive` is called about once a second; once `stopped` returns True, the stage is given up and
+        KeyboardInterrupt raised. Raises KilnError where no worker can run the stage.
+        """
+        whole = {**task, "cache": self.storage.text, "facts": dict(facts())}
+        future = self._client.submit(
+            worker.run, whole, key=f"{name}-{uuid.uuid4().hex}", pure=False, resources=dict(resources) or None
+        )
+        try:
+            result = self._wait(future, alive, stopped)
+        finally:
+            future.release()  # a stage that still runs is killed by its worker
+        if "error" in result:
+            raise KilnError(f"worker {result['worker']}: {result['error']}")
+        return result
+
+    def close(self) -> None:
+        """Disconnect; the workers kill stages of this build that still run."""
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=2)
+
+    def _wait(self, future: Any, alive: Callable[[], object], stopped: Callable[[], bool]) -> dict[str, Any]:
+        distributed, alone = _distributed(), time.monotonic()
+        while True:
+            try:
+                found: dict[str, Any] = future.result(timeout=1)
+                return found
+            except distributed.TimeoutError:
+                pass
+            except distributed.KilledWorker:
+                raise KilnError("the workers that ran it have died, one after the other") from None
+            except Exception as error:  # of the scheduler, or of a worker without Kiln
+                reason = " ".join(str(error).split()) or type(error).__name__
+                raise KilnError(f"cluster {self.address}: {reason[:300]}") from None
+            alive()
+            if stopped():
+                raise KeyboardInterrupt
+            if self._client.status != "running":
+                raise KilnError(f"cluster {self.address}: the scheduler is gone")
+            if self._workers():
+                alone = time.monotonic()
+            elif time.monotonic() - alone > PATIENCE:
+                raise KilnError(f"cluster {self.address}: it has no workers any more; {_START}")
+
+    def _workers(self) -> dict[str, Any]:
+        with contextlib.suppress(Exception):  # the scheduler is gone: `_wait` notices
+            found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+            return found
+        return {}
+
+    def _check(self) -> None:
+        """Raise KilnError for a worker that is another than this machine, or does not see the cache."""
+        try:
+            self._client.wait_for_workers(1, timeout=CONNECT)
+        except Exception:
+            raise KilnError(f"option 'cluster': {self.address} has no workers; {_START}") from None
+        probe = uuid.uuid4().hex.encode()
+        sha256 = hashlib.sha256(probe).hexdigest()
+        try:
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(probe)
+                file.flush()
+                self.storage.put(Path(file.name), sha256)
+        except StorageError as error:
+            raise KilnError(f"option 'cluster': the cache cannot be written: {error}") from None
+        answers = self._client.run(_answer, self.storage.text, sha256, on_error="return")
+        for address, answer in sorted(answers.items()):
+            if isinstance(answer, Exception):
+                reason = f"Kiln is missing there, or another version: {' '.join(str(answer).split())[:200]}"
+            else:
+                reason = difference(answer["facts"], facts()) or answer["cache"]
+            if reason:
+                raise KilnError(f"option 'cluster': worker {address}: {reason}")
+
+    def _start(self, count: int) -> str:
+        """Start a scheduler and workers on this machine, in a session of their own.
+
+        So Ctrl-C is for the build alone.
+        """
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kiln.scons.farm.local", str(count)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            env=stage_environment(), text=True,
+        )  # fmt: skip
+        atexit.register(_end, process)
+        assert process.stdout is not None
+        words = process.stdout.readline().split()
+        if len(words) < 1:
+            process.wait()
+            log.seek(0)
+            lines = log.read().decode(errors="replace").split("\n")
+            reason = next((line for line in reversed(lines) if line.strip()), "no reason given")
+            raise KilnError(f"option 'cluster': no cluster on this machine: {reason}")
+        return words[0]
+
+
+def _answer(storage: str, sha256: str) -> dict[str, Any]:
+    """On a worker: what it is, and why it does not see a content of the cache, if it does not."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            open_storage(storage).get(sha256, Path(folder, "probe"))
+        seen = None
+    except DamagedError:
+        seen = f"it does not see the cache {open_storage(storage).shown} of this build"
+    except (StorageError, KilnError, OSError) as error:
+        seen = f"it cannot read the cache: {error}"
+    return {"facts": dict(facts()), "cache": seen}
+
+
+@functools.cache
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError:
+        pip = f"{sys.executable} -m pip install distributed bokeh"
+        raise KilnError(f"option 'cluster' needs the package distributed: {pip}") from None
+    return distributed
+
+
+def project() -> str:
+    """A name for this folder on this machine."""
+    return hashlib.sha256(f"{socket.gethostname()}:{os.getcwd()}".encode()).hexdigest()[:16]  # noqa: PTH109
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a local cluster: it notices that its standard input is closed."""
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

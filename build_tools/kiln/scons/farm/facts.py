@@ -1,0 +1,37 @@
+"""What this machine and a worker must have in common, for a stage to write the same bytes on both."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import sys
+from collections.abc import Mapping
+
+from kiln import __version__
+from kiln.scons import digest
+from kiln.stages import STAGES
+
+_SOURCE = "source of Kiln"
+
+
+@functools.cache
+def facts() -> Mapping[str, str]:
+    """Versions of Kiln, Python and libraries, the kind of machine, and a digest of the stages' source."""
+    source = hashlib.sha256("".join(digest.of_stage(name) for name in STAGES).encode()).hexdigest()
+    return {
+        "Kiln": __version__,
+        "Python": "{}.{}".format(*sys.version_info[:2]),
+        "machine": f"{platform.system()} {platform.machine()}",
+        **digest.versions(),
+        _SOURCE: source[:12],
+    }
+
+
+def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
+    """The first thing in which a worker differs, such as `Python is 3.12 there, 3.11 here`; None if none."""
+    for name, here in ours.items():
+        there = theirs.get(name, "missing")
+        if there != here:
+            return f"{name} is {there} there, {here} here"
+    return None

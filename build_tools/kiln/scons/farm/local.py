@@ -1,0 +1,36 @@
+"""`python -m kiln.scons.farm.local N`: a scheduler and N workers on this machine, for `cluster=local:N`.
+
+Prints the scheduler's and the dashboard's address on one line, and ends when its standard input does, so
+never later than the build that started it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+
+
+def main() -> int:
+    """Serve until standard input is closed."""
+    import dask
+    from distributed import LocalCluster
+
+    # Of a worker that ends because this process does, there is nothing to say.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="kiln-cluster-") as folder:
+        dask.config.set({"temporary-directory": folder})
+        with LocalCluster(
+            n_workers=int(sys.argv[1]),
+            threads_per_worker=1,
+            memory_limit=None,  # stages limit their own memory
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as cluster:
+            print(cluster.scheduler_address, cluster.dashboard_link, flush=True)
+            sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

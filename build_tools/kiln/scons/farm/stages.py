@@ -1,0 +1,129 @@
+"""Which stages of a build run on a cluster, what they need there, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.config import Target
+from kiln.config.model import StageLimits
+from kiln.errors import KilnError
+from kiln.files import read_json
+from kiln.scons import cache, digest
+from kiln.scons.farm import cluster
+from kiln.scons.storage import DamagedError, StorageError
+from kiln.stage import Scratch
+
+if TYPE_CHECKING:
+    from kiln.scons.stage import StageNode
+
+
+def resources(
+    stage: StageNode, farm: cluster.Cluster, limited: StageLimits | None
+) -> dict[str, float] | None:
+    """The resources of a worker for a stage; None for a stage that runs on this machine.
+
+    A cached stage runs on any worker. One that is measured or tested runs on a worker with its device,
+    or with a GPU for a target with one, if there is such a worker. `limited`: the limits of the model; a
+    stated memory counts where workers say how much they have. Raises KilnError where no worker has as much.
+    """
+    if stage.markers:
+        return None
+    if stage.stage.spec.cached:
+        stated = limited is not None and "memory" in limited.model_fields_set
+        memory, most = limited.memory if limited is not None and stated else 0, farm.offers("memory")
+        if memory and most:
+            if memory > most:
+                raise KilnError(
+                    f"{stage.subject}: {stage.name}: 'limits.memory' is {memory} bytes; "
+                    f"no worker has more than {most:.0f}"
+                )
+            return {"memory": float(memory)}
+        return {}
+    if not stage.stage.spec.on_device:
+        return None
+    device, target = getattr(stage.stage, "device", None), getattr(stage.stage, "target", None)
+    if device is not None:
+        needed = f"device:{read_json(device)['name']}"
+    elif target is not None and _has_gpu(target):
+        needed = "cuda"
+    else:
+        return None
+    return {needed: 1.0} if farm.offers(needed) else None
+
+
+@dataclass(frozen=True)
+class WorkerRun:
+    """The cluster where a stage runs, the cache for its files, and what it needs of a worker."""
+
+    farm: cluster.Cluster
+    kept: cache.StageCache
+    needed: Mapping[str, float]
+
+    def run(
+        self,
+        stage: StageNode,
+        entry: cache.Entry | None,
+        environment: Mapping[str, str],
+        seconds: float | None,
+        alive: Callable[[], object],
+        stopped: Callable[[], bool],
+    ) -> tuple[int | None, list[str], list[str]]:
+        """Run a stage on a worker; returns its exit status, the lines of stdout, and those of stderr.
+
+        The status is None for a stage that exceeded `seconds`. With status 0, the outputs are in place, and
+        in the cache, as `entry` if that is not None. `alive` and `stopped`: see Cluster.run.
+        """
+        storage = self.kept.storage
+        try:
+            task = _task(stage, self.kept, environment, seconds)
+            done = self.farm.run(stage.name, task, self.needed, alive, stopped)
+            if done.get("late"):
+                return None, [], []
+            if done["status"] == 0:
+                if missing := set(stage.outputs) - {file["name"] for file in done["files"]}:
+                    raise KilnError(f"{stage.subject}: {stage.name}: ended without writing {min(missing)}")
+                cache.place(storage, stage, done["files"])
+                if entry is not None:
+                    entry.record(done["files"])
+        except StorageError as error:
+            raise KilnError(f"the cache failed: {error}") from None
+        except DamagedError:
+            text = f"worker {done['worker']}: not all outputs have reached the cache {storage.shown}"
+            raise KilnError(text) from None
+        return done["status"], done["stdout"], done["stderr"]
+
+
+def _task(
+    stage: StageNode, kept: cache.StageCache, environment: Mapping[str, str], seconds: float | None
+) -> dict[str, Any]:
+    """What `worker.run` is given; all files that the stage reads are in the cache afterwards."""
+    files = cache.files_of(stage)
+    target = getattr(stage.stage, "target", None)
+    text = target.read_text(encoding="utf-8") if target is not None else None
+    inputs = [value for one, values in stage.stage.values() for value in values if isinstance(value, Path)]
+    outputs = [
+        name for name in stage.outputs if stage.folder is None or Path(stage.folder) not in Path(name).parents
+    ]
+    scratch = [
+        str(path) for one, values in stage.stage.values() if isinstance(one.kind, Scratch) for path in values
+    ]
+    return {
+        "stage": stage.name,
+        "words": stage.stage.words(),
+        "files": [kept.put(path) for path in files],
+        "outside": sorted({str(path) for path in (*files, *inputs) if path.is_absolute()}),
+        "outputs": [*outputs, *([stage.folder] if stage.folder else [])],
+        "scratch": scratch if stage.stage.spec.cached else [],
+        "environment": dict(environment),
+        "seconds": seconds,
+        "compiler": None if text is None else [text, digest.of_compiler(text)],
+        "folder": str(Path.cwd()),
+        "project": cluster.project(),
+    }
+
+
+def _has_gpu(target: Path) -> bool:
+    return Target.model_validate_json(target.read_text(encoding="utf-8")).cuda is not None

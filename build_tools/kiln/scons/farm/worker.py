@@ -1,0 +1,215 @@
+"""Runs a stage on a worker: in a folder of its own, with files from the cache, whose outputs go back there.
+
+1. The task is plain data: the stage's command line, its input files by SHA-256, where the cache is, and what
+   the worker must have in common with the build.
+2. A worker keeps the contents that it has fetched in a folder of its own, up to `_MOST_BYTES`, since most
+   files are inputs of several stages. A stage's folder has links to them.
+3. Absolute paths of the build's machine lead into that folder: below `.outside`, or directly for those of
+   the project. They are replaced on the command line, and in JSON configurations.
+4. The stage is a fork of the worker's own `kiln.stage_server`, with the same limits as in a local build. It
+   is killed when Dask no longer waits for it: after Ctrl-C, or if the build or the scheduler is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln import limits
+from kiln.errors import KilnError
+from kiln.scons import digest
+from kiln.scons.farm.facts import difference, facts
+from kiln.scons.server import StageServer, stage_environment
+from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
+from kiln.sources.cache import file_sha256
+
+CONFIG_BYTES = 1 << 20  # larger JSON files are data, in which no path is replaced
+_OUTSIDE = ".outside"
+_MOST_BYTES = 8 << 30
+_lock = threading.Lock()
+_storage = functools.cache(open_storage)
+
+
+@functools.cache
+def _server() -> StageServer:
+    return StageServer()
+
+
+def run(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the stage of a task.
+
+    Returns `status`, `stdout`, `stderr` and `files` (the outputs, where the status is 0), `late` where the
+    stage exceeded its time, or `error`: why the stage could not run on this worker.
+    """
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def wanted() -> bool:
+        """Whether somebody still waits for this task."""
+        known = worker.state.tasks.get(key)
+        return known is not None and known.state != "cancelled"
+
+    try:
+        return {
+            **_run(task, Path(worker.local_directory), worker.state.nthreads, wanted),
+            "worker": worker.address,
+        }
+    except (KilnError, StorageError, OSError) as error:
+        return {"error": str(error), "worker": worker.address}
+
+
+def _run(task: Mapping[str, Any], place: Path, threads: int, wanted: Callable[[], bool]) -> dict[str, Any]:
+    other = difference(facts(), task["facts"])
+    if other is None and task["compiler"] is not None:
+        target, ours = task["compiler"]
+        if digest.of_compiler(target) != ours:
+            other = "the target's C compiler has another version, or is missing"
+    if other is not None:
+        raise KilnError(other)
+    storage = _storage(task["cache"])
+    with tempfile.TemporaryDirectory(prefix="stage-", dir=place) as name:
+        folder = Path(name)
+        moved = _mover(task, folder)
+        for file in task["files"]:
+            _put(storage, file, place / "contents", folder / _inside(file["name"]), moved)
+        for name in task["outputs"]:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        for name in task["scratch"]:
+            _keep(folder / name, place / "scratch" / task["project"] / name)
+        words = [moved(word) for word in task["words"]]
+        cores = max(1, (os.cpu_count() or 1) // threads)
+        environment = stage_environment(**{**task["environment"], limits.JOBS: str(cores)})
+        result = _process(task["stage"], words, environment, folder, task["seconds"], wanted)
+        if result.get("status") == 0:
+            result["files"] = _outputs(storage, folder, task["outputs"])
+    _forget_old(place / "contents")
+    return result
+
+
+def _process(
+    stage: str,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    seconds: float | None,
+    wanted: Callable[[], bool],
+) -> dict[str, Any]:
+    process = _server().start(stage, words, environment, folder=folder)
+    said: dict[str, list[str]] = {"stdout": [], "stderr": []}
+
+    def follow(name: str, stream: Any) -> None:
+        said[name] += [line.rstrip("\n") for line in stream]
+
+    readers = [
+        threading.Thread(target=follow, args=(name, getattr(process, name))) for name in ("stdout", "stderr")
+    ]
+    for reader in readers:
+        reader.start()
+    begin = time.monotonic()
+    late, status = False, None
+    try:
+        while not late and (status := process.wait(1)) is None:
+            late = seconds is not None and time.monotonic() - begin > seconds
+            if not wanted():
+                raise KilnError("nobody waits for the stage any more")
+    finally:
+        process.kill()
+        for reader in readers:
+            reader.join()
+    return {"late": True} if late else {"status": status, "seconds": time.monotonic() - begin, **said}
+
+
+def _inside(name: str) -> str:
+    """The path of an input in the stage's folder."""
+    return f"{_OUTSIDE}{name}" if name.startswith("/") else name
+
+
+def _mover(task: Mapping[str, Any], folder: Path) -> Callable[[str], str]:
+    """A function that replaces paths of the build's machine in a text by those in the stage's folder."""
+    paths = {path: str(folder / _inside(path)) for path in task["outside"]}
+    paths[f"{task['folder']}/"] = f"{folder}/"
+    pattern = re.compile("|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True)))
+    return lambda text: pattern.sub(lambda found: paths[found.group()], text)
+
+
+def _put(
+    storage: Storage, file: Mapping[str, Any], contents: Path, out: Path, moved: Callable[[str], str]
+) -> None:
+    """Make an input file of the stage. Raises KilnError where the cache does not have it."""
+    kept = contents / file["sha256"]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(2):  # another thread of this worker may remove the content in between
+        if not (kept.is_file() and kept.stat().st_size == file["bytes"]):
+            try:
+                storage.get(file["sha256"], kept)
+            except DamagedError:
+                raise KilnError(
+                    f"the cache {storage.shown} has no {file['name']} there; "
+                    "it must be the same for the build and for all workers"
+                ) from None
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(kept)
+            if file["executable"]:
+                shutil.copy(kept, out)
+                out.chmod(0o755)
+            else:
+                os.link(kept, out)
+            break
+    if out.suffix == ".json" and file["bytes"] <= CONFIG_BYTES:
+        text = out.read_text(encoding="utf-8")
+        if (new := moved(text)) != text:
+            out.unlink()  # a link to the content
+            out.write_text(new, encoding="utf-8")
+
+
+def _keep(place: Path, kept: Path) -> None:
+    """Make `place` a link to a folder that stays on this worker."""
+    kept.mkdir(parents=True, exist_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(kept, target_is_directory=True)
+
+
+def _outputs(storage: Storage, folder: Path, outputs: Sequence[str]) -> list[dict[str, Any]]:
+    """Store the files of the outputs, which are files and folders; returns them as an entry lists them."""
+    found: list[dict[str, Any]] = []
+    for name in outputs:
+        place = folder / name
+        files = [path for path in sorted(place.rglob("*")) if path.is_file()] if place.is_dir() else [place]
+        for path in files:
+            if not path.is_file():
+                continue  # the build says which one is missing
+            if path.is_symlink():
+                raise KilnError(f"{path.relative_to(folder)}: outputs must not be links")
+            sha256, about = file_sha256(path), path.stat()
+            if not storage.has(sha256):
+                storage.put(path, sha256)
+            found.append({
+                "name": str(path.relative_to(folder)),
+                "sha256": sha256,
+                "bytes": about.st_size,
+                "executable": bool(about.st_mode & 0o100),
+            })  # fmt: skip
+    return found
+
+
+def _forget_old(contents: Path) -> None:
+    """Remove the contents that were used least recently, where all together have more than _MOST_BYTES."""
+    with _lock, contextlib.suppress(OSError):
+        known = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in contents.iterdir())
+        total = sum(size for _, size, _ in known)
+        for _, size, path in known:
+            if total <= _MOST_BYTES:
+                break
+            path.unlink()
+            total -= size

@@ -1,0 +1,288 @@
+"""Stages on workers of Dask: real schedulers and workers, stand-ins as stages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kiln.config.model import StageLimits
+from kiln.errors import INTERRUPTED, KilnError
+from kiln.scons.farm import cluster, stages
+from kiln.scons.farm.facts import difference, facts
+
+from unit.scons_project import Project
+
+pytestmark = pytest.mark.slow
+
+RESNET = ("target=aarch64", "model=resnet")
+HERE = {"fetch", "device-schema"}  # stages that no worker runs
+
+
+class Farm:
+    """A scheduler, and workers that the test starts and kills. Their stages are those of a project."""
+
+    def __init__(self, project: Project, folder: Path) -> None:
+        self.project, self.folder = project, folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+        file = folder / "scheduler.json"
+        words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+        self.scheduler = self._start("dask_scheduler", *words)
+        wait(file.is_file)
+        self.file = file
+
+    @property
+    def address(self) -> str:
+        """The scheduler's address."""
+        import json
+
+        return str(json.loads(self.file.read_text())["address"])
+
+    def worker(self, *words: str, project: Project | None = None, **environment: str) -> Path:
+        """Start a worker; returns the file that gets a line for each stage that it runs."""
+        log = self.folder / f"worker{len(self.workers)}.log"
+        log.touch()
+        given = (
+            "--scheduler-file",
+            str(self.file),
+            "--nthreads",
+            "1",
+            "--no-nanny",
+            "--no-dashboard",
+            *words,
+        )
+        self.workers.append(self._start("dask_worker", *given, of=project, FAKE_LOG=str(log), **environment))
+        return log
+
+    def end(self) -> None:
+        """Kill all that was started."""
+        for process in (*self.workers, self.scheduler):
+            process.kill()
+            process.wait()
+
+    def _start(
+        self, program: str, *words: str, of: Project | None = None, **environment: str
+    ) -> subprocess.Popen[bytes]:
+        project = of or self.project
+        path = str(project.folder / "build_tools")
+        return subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.{program}", *words],
+            cwd=self.folder, env=project.environment(PYTHONPATH=path, **environment),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def wait(done: Callable[[], object]) -> None:
+    """Wait until `done` returns True, for as long as a very slow machine may need."""
+    end = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def ran(log: Path) -> set[str]:
+    """The names of the stages in a log."""
+    return {line.split()[0] for line in log.read_text().splitlines()}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def bundle(project: Project) -> dict[str, str]:
+    """What a build without workers makes."""
+    project.build(*RESNET, "cache=none")
+    return project.bundle_digest("aarch64/resnet")
+
+
+@pytest.fixture
+def farm(project: Project, tmp_path: Path) -> Iterator[Farm]:
+    made = Farm(project, tmp_path)
+    yield made
+    made.end()
+
+
+def fresh(project: Project) -> None:
+    shutil.rmtree(project.folder / "build", ignore_errors=True)
+
+
+def test_workers_make_the_same_bytes(
+    project: Project, bundle: dict[str, str], farm: Farm, tmp_path: Path
+) -> None:
+    """A second build takes them from the cache."""
+    log = farm.worker()
+    fresh(project)
+    words = (f"cluster={farm.address}", f"cache={tmp_path / 'cache'}")
+    done = project.scons(*RESNET, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert project.bundle_digest("aarch64/resnet") == bundle
+    assert {line.split()[0] for line in project.ran()} == HERE
+    assert {"lower", "golden", "bundle"} < ran(log)
+    assert f"kiln: cluster {farm.address}: 1 worker, 1 stages at a time, dashboard http://" in done.stdout
+    log.write_text("")
+    fresh(project)
+    project.build(*RESNET, *words)
+    assert project.bundle_digest("aarch64/resnet") == bundle and ran(log) == set()
+
+
+@pytest.mark.heavy
+def test_a_worker_that_dies_costs_its_stage_only(
+    project: Project, bundle: dict[str, str], farm: Farm, tmp_path: Path
+) -> None:
+    log = farm.worker(FAKE_STUCK="lower")
+    fresh(project)
+    command = project.command(*RESNET, f"cluster={farm.address}", f"cache={tmp_path / 'cache'}")
+    build = subprocess.Popen(
+        command,
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    wait(lambda: log.read_text().isdigit())  # the stage `lower` writes a process id
+    before = {path.name for path in (tmp_path / "cache" / "stages").rglob("*.json")}
+    other = farm.worker()
+    farm.workers[0].kill()
+    output = build.communicate(timeout=120)[0]
+    assert build.returncode == 0, output
+    assert project.bundle_digest("aarch64/resnet") == bundle
+    assert "lower" in ran(other) and not {"import", "simplify"} & ran(other) and len(before) > 2
+
+
+@pytest.mark.heavy
+def test_ctrl_c_ends_the_stage_on_the_worker(project: Project, farm: Farm, tmp_path: Path) -> None:
+    log = farm.worker(FAKE_STUCK="lower")
+    fresh(project)
+    build = subprocess.Popen(
+        project.command(*RESNET, f"cluster={farm.address}", f"cache={tmp_path / 'cache'}"),
+        cwd=project.folder, env=project.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    wait(lambda: log.read_text().isdigit())
+    os.killpg(build.pid, signal.SIGINT)
+    assert build.communicate(timeout=120)[1].decode() == f"{INTERRUPTED}\n"
+    assert build.returncode == 2
+    wait(lambda: not Path("/proc", log.read_text()).exists())
+    assert farm.workers[0].poll() is None
+
+
+@pytest.mark.heavy
+def test_a_cluster_on_this_machine_reports_errors_as_a_local_build_does(project: Project) -> None:
+    """Without a cache of its own; nothing of the cluster remains."""
+    for more, expected in (
+        ({"FAKE_FAIL": "lower"}, "kiln: error: lower cannot do this\n"),
+        ({"FAKE_SIGNAL": "plan"}, "crashed: killed by SIGSEGV"),
+    ):
+        fresh(project)
+        done = project.scons(*RESNET, "cluster=local:1", "cache=none", **more)
+        assert done.returncode == 2 and expected in done.stderr and done.stderr.count("\n") == 1
+    processes = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert not [
+        line for line in processes.splitlines() if "farm.local" in line and str(project.folder) in line
+    ]
+
+
+@pytest.mark.heavy
+def test_another_kiln_on_a_worker_is_named(project: Project, farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Project(tmp_path / "other")
+    other.edit("build_tools/kiln/files.py", "import json", "import json  # another")
+    farm.worker(project=other)
+    done = project.scons(*RESNET, f"cluster={farm.address}", f"cache={tmp_path / 'cache'}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "kiln: error: option 'cluster': worker tcp://127.0.0.1:" in done.stderr
+    assert "source of Kiln is " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["cluster=farm"], "'farm': tcp://HOST:PORT of a scheduler, or local:N with N from 1 to 256"),
+        (["cluster=local:0"], "'local:0': tcp://HOST:PORT"),
+        (["cluster=tcp://127.0.0.1:9"], "workers exchange files through a cache: cache=FOLDER"),
+    ],
+)
+def test_wrong_options_are_one_line(project: Project, words: list[str], expected: str) -> None:
+    done = project.scons(*RESNET, *words)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("kiln: error: option 'cluster': ") and expected in done.stderr
+
+
+def test_no_scheduler_is_asked_for_a_list_and_a_missing_one_is_named(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("cluster=tcp://127.0.0.1:9", f"cache={tmp_path / 'cache'}")
+    fresh(project)
+    listed = project.scons(*RESNET, "-n", *words)
+    assert (listed.returncode, listed.stderr) == (0, "") and "would run" in listed.stdout
+    monkeypatch.setattr(cluster, "CONNECT", 0.2)
+    with pytest.raises(KilnError, match=r"no scheduler answers at tcp://127.0.0.1:9: .*dask scheduler"):
+        cluster.Cluster("tcp://127.0.0.1:9", str(tmp_path / "cache"))
+
+
+def test_a_cache_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
+    answer = cluster._answer(str(tmp_path / "not-there-yet"), "0" * 64)
+    assert answer["cache"] == f"it does not see the cache {tmp_path}/not-there-yet of this build"
+    assert cluster._answer("http://127.0.0.1:9/x", "0" * 64)["cache"].startswith("it cannot read the cache: ")
+
+
+def test_the_first_difference_is_named() -> None:
+    ours = dict(facts())
+    assert difference(ours, ours) is None
+    assert (
+        difference({**ours, "Python": "3.9"}, {**ours, "Python": "3.11"}) == "Python is 3.9 there, 3.11 here"
+    )
+    assert difference({}, {"Kiln": "1"}) == "Kiln is missing there, 1 here"
+    assert {"apache-tvm", "Kiln", "machine"} < set(ours)
+
+
+class Offering:
+    """A cluster, as far as `resources` asks it."""
+
+    def __init__(self, **most: float) -> None:
+        self.most = most
+
+    def offers(self, name: str) -> float:
+        return self.most.get(name, 0)
+
+
+def test_resources_decide_where_a_stage_runs(tmp_path: Path) -> None:
+    from kiln.config import load_target
+    from kiln.scons.stage import StageNode
+    from kiln.stages.model import SimplifyStage
+    from kiln.stages.use import DeviceBenchStage, PlanTextStage
+
+    def needed(stage: Any, limited: StageLimits | None = None, marker: str = "", **offered: float) -> Any:
+        node = StageNode(stage, "net", [], ["out"], None, None, [marker] if marker else [], None)
+        return stages.resources(node, Offering(**offered), limited)  # type: ignore[arg-type]
+
+    simplify = SimplifyStage(source=Path("in"), out=Path("out"))
+    assert needed(simplify) == {} and needed(simplify, StageLimits(memory="4GiB")) == {}
+    assert needed(simplify, StageLimits(), memory=1e9) == {}  # only what the model states counts
+    assert needed(simplify, StageLimits(memory="4GiB"), memory=8e9) == {"memory": float(4 << 30)}
+    with pytest.raises(KilnError, match="no worker has more than 1000000000"):
+        needed(simplify, StageLimits(memory="4GiB"), memory=1e9)
+    assert needed(simplify, marker="dump.done") is None
+    assert needed(PlanTextStage(plan=Path("plan.json")), cuda=1) is None
+
+    def bench(target: str, device: bool) -> Any:
+        (tmp_path / "target.json").write_text(load_target(target).model_dump_json())
+        (tmp_path / "device.json").write_text('{"name": "pi4"}')
+        chosen = tmp_path / "device.json" if device else None
+        places = {"bundle": Path("b"), "plan": Path("p"), "work": Path("w"), "out": Path("o")}
+        return DeviceBenchStage(target=tmp_path / "target.json", device=chosen, **places)
+
+    assert needed(bench("x86_64", device=False), cuda=1) is None
+    assert needed(bench("cuda", device=False)) is None
+    assert needed(bench("cuda", device=False), cuda=1) == {"cuda": 1.0}
+    assert needed(bench("aarch64", device=True), **{"device:pi3": 1}) is None
+    assert needed(bench("aarch64", device=True), **{"device:pi4": 1}) == {"device:pi4": 1.0}
